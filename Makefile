@@ -1,0 +1,31 @@
+# Works in the active environment: python3 -m venv .venv && . .venv/bin/activate && make test
+PYTHON ?= python
+
+.PHONY: install fmt lint types test bench docs
+
+# Editable, so that the compiled leaves lie beside their sources: an installed copy would be
+# shadowed by the source folders whenever something runs from here.
+install:
+	$(PYTHON) -m pip install --quiet --editable '.[test]'
+
+fmt:
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+
+lint:
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -c 'from importlinter.cli import lint_imports_command; lint_imports_command(["--no-logo"])'
+
+types:
+	$(PYTHON) -m mypy
+
+test: install lint types
+	$(PYTHON) -m pytest
+
+bench: install
+	$(PYTHON) tests/bench/run.py
+
+docs: install
+	$(PYTHON) -m penstock.settings_docs > docs/settings.md.new
+	mv docs/settings.md.new docs/settings.md

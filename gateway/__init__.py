@@ -1,0 +1,1 @@
+"""The MQTT side of Penstock: codec, protocol state, sessions, listeners and delivery."""

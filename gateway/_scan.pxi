@@ -1,0 +1,323 @@
+# Byte-level parts of _wire.pyx: variable byte integers, topic names, MQTT 5 properties, growing buffers, PUBLISH, merging.
+
+
+cdef char *reserve(char **buffer, size_t size, size_t *capacity, size_t extra) except NULL:
+    """Room for `extra` bytes behind the first `size`."""
+    cdef size_t wanted
+    cdef char *moved
+    if size + extra > capacity[0]:
+        wanted = max(size + extra, min(capacity[0] * 2, size + extra + (1 << 20)), 64)
+        moved = <char *>realloc(buffer[0], wanted)
+        if moved == NULL:
+            raise MemoryError
+        buffer[0] = moved
+        capacity[0] = wanted
+    return buffer[0] + size
+
+
+cdef int append(char **buffer, size_t *size, size_t *capacity, const char *data, size_t extra) except -1:
+    memcpy(reserve(buffer, size[0], capacity, extra), data, extra)
+    size[0] += extra
+    return 0
+
+
+cdef int read_varint(const char *data, size_t size, uint32_t *value) noexcept nogil:
+    """Bytes taken; 0 if there are not enough of them, -1 if it is malformed (MQTT 5, 1.5.5)."""
+    cdef uint32_t result = 0
+    cdef int i
+    cdef uint8_t byte
+    for i in range(4):
+        if <size_t>i >= size:
+            return 0
+        byte = <uint8_t>data[i]
+        result |= <uint32_t>(byte & 127) << (7 * i)
+        if not byte & 128:
+            if i and byte == 0:
+                return -1
+            value[0] = result
+            return i + 1
+    return -1
+
+
+cdef int varint_size(size_t value) noexcept nogil:
+    return 1 if value < 128 else 2 if value < 16384 else 3 if value < 2097152 else 4
+
+
+cdef char *write_varint(char *at, size_t value) noexcept nogil:
+    while value >= 128:
+        at[0] = <char>(value & 127 | 128)
+        at += 1
+        value >>= 7
+    at[0] = <char>value
+    return at + 1
+
+
+cdef enum:
+    MAX_TOPIC_LEVELS = 200
+
+
+cdef bint valid_topic(const char *topic, size_t size) except -1:
+    """Whether it is a topic name a client may publish to; what is not ASCII is checked as UTF-8."""
+    cdef size_t i
+    cdef uint8_t byte
+    cdef bint ascii = True
+    cdef int levels = 1
+    if size == 0 or topic[0] == b"$":
+        return False                # what starts with $ is the full codec's business
+    for i in range(size):
+        byte = <uint8_t>topic[i]
+        if byte < 0x20 or byte == 0x7F or byte == c"+" or byte == c"#":
+            return False
+        if byte == c"/":
+            levels += 1
+        ascii = ascii and byte < 128
+    if levels > MAX_TOPIC_LEVELS:
+        return False
+    return ascii or valid_utf8(topic, size)
+
+
+cdef bint valid_utf8(const char *text, size_t size) except -1:
+    try:
+        PyUnicode_DecodeUTF8(text, size, NULL)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+cdef bint plain_text(const char *text, size_t size) noexcept nogil:
+    cdef size_t i
+    for i in range(size):
+        if <uint8_t>text[i] < 0x20 or <uint8_t>text[i] > 0x7E:
+            return False
+    return True
+
+
+cdef inline uint32_t big_endian_32(const char *at) noexcept nogil:
+    return (<uint32_t><uint8_t>at[0] << 24 | <uint32_t><uint8_t>at[1] << 16
+            | <uint32_t><uint8_t>at[2] << 8 | <uint8_t>at[3])
+
+
+cdef Py_ssize_t property_size(uint8_t identifier, const char *value, size_t room) noexcept nogil:
+    """Bytes of a PUBLISH property's value, for the kinds that are taken in here as they are; -1 for any other."""
+    cdef size_t size, second
+    if identifier == 0x01:
+        return 1 if room >= 1 and <uint8_t>value[0] <= 1 else -1
+    if identifier == 0x02:
+        return 4 if room >= 4 else -1
+    if identifier in (0x03, 0x08, 0x09, 0x26):
+        if room < 2:
+            return -1
+        size = 2 + (<uint8_t>value[0] << 8 | <uint8_t>value[1])
+        if size > room or (identifier != 0x09 and not plain_text(value + 2, size - 2)):
+            return -1
+        if identifier == 0x08 and (size == 2 or memchr(value, c"+", size) != NULL or memchr(value, c"#", size) != NULL):
+            return -1
+        if identifier != 0x26:
+            return size
+        if room < size + 2:
+            return -1
+        second = 2 + (<uint8_t>value[size] << 8 | <uint8_t>value[size + 1])
+        if size + second > room or not plain_text(value + size + 2, second - 2):
+            return -1
+        return size + second
+    return -1
+
+
+cdef bint plain_properties(const char *data, size_t size, Part *properties, uint8_t *flags, size_t *body_at) noexcept nogil:
+    """Check a PUBLISH's properties and step over them. False: they need the full codec (or are wrong)."""
+    cdef uint32_t length, seen = 0
+    cdef size_t at = 0
+    cdef uint8_t identifier
+    cdef Py_ssize_t value
+    cdef int length_bytes = read_varint(data, size, &length)
+    if length_bytes <= 0 or length_bytes + length > size:
+        return False
+    data += length_bytes
+    while at < length:
+        identifier = <uint8_t>data[at]
+        value = property_size(identifier, data + at + 1, length - at - 1)
+        if value < 0:
+            return False
+        if identifier != 0x26:
+            if seen & (<uint32_t>1 << identifier):
+                return False
+            seen |= <uint32_t>1 << identifier
+        at += 1 + value
+    if seen & 4:
+        flags[0] |= FLAG_EXPIRES
+    properties[0] = Part(data, length)
+    body_at[0] += length_bytes + length
+    return True
+
+
+cdef Py_ssize_t expiry_at(const RecordHeader *record) noexcept nogil:
+    """Where in a record's properties the message expiry interval's value stands; -1 if there is none."""
+    cdef const char *properties = properties_of(record)
+    cdef size_t at = 0
+    cdef Py_ssize_t value
+    while at < record.properties_length:
+        if properties[at] == 2:
+            return at + 1
+        value = stored_property_size(<uint8_t>properties[at], properties + at + 1)
+        if value < 0:
+            return -1
+        at += 1 + value
+    return -1
+
+
+cdef Py_ssize_t stored_property_size(uint8_t identifier, const char *value) noexcept nogil:
+    cdef size_t size
+    if identifier == 0x01:
+        return 1
+    if identifier == 0x02:
+        return 4
+    if identifier in (0x03, 0x08, 0x09, 0x26):
+        size = 2 + (<uint8_t>value[0] << 8 | <uint8_t>value[1])
+        if identifier == 0x26:
+            size += 2 + (<uint8_t>value[size] << 8 | <uint8_t>value[size + 1])
+        return size
+    return -1
+
+
+cdef uint32_t remaining_expiry_s(const RecordHeader *record, uint64_t now_ms) noexcept nogil:
+    """Seconds a message has left to live; 0: it has expired."""
+    cdef Py_ssize_t at = expiry_at(record)
+    cdef uint64_t interval_s, age_s
+    if at < 0:
+        return 0xFFFFFFFF
+    interval_s = big_endian_32(properties_of(record) + at)
+    age_s = (now_ms - record.timestamp_ms) // 1000 if now_ms > record.timestamp_ms else 0
+    return <uint32_t>(interval_s - age_s) if interval_s > age_s else 0
+
+
+cdef size_t properties_size(const RecordHeader *record, const uint32_t *ids, int id_count) noexcept nogil:
+    cdef size_t size = record.properties_length
+    cdef int i
+    for i in range(id_count):
+        size += 1 + varint_size(ids[i])
+    return size
+
+
+cdef size_t remaining_size(const RecordHeader *record, int qos, int version, const uint32_t *ids, int id_count) noexcept nogil:
+    cdef size_t properties, size = 2 + record.topic_length + (2 if qos else 0) + record.payload_length
+    if version == 5:
+        properties = properties_size(record, ids, id_count)
+        size += varint_size(properties) + properties
+    return size
+
+
+cdef size_t publish_size(const RecordHeader *record, int qos, int version, const uint32_t *ids, int id_count) noexcept nogil:
+    cdef size_t size = remaining_size(record, qos, version, ids, id_count)
+    return 1 + varint_size(size) + size
+
+
+cdef size_t write_publish(char *start, const RecordHeader *record, int qos, uint16_t packet_id, bint dup, bint retain,
+                          int version, const uint32_t *ids, int id_count, uint64_t now_ms) noexcept nogil:
+    """Write a PUBLISH at `start`, which has publish_size() bytes of room. Returns its size."""
+    cdef char *at = start
+    cdef uint32_t left
+    cdef Py_ssize_t expiry
+    cdef int i
+    at[0] = <char>(0x30 | (8 if dup else 0) | qos << 1 | (1 if retain else 0))
+    at = write_varint(at + 1, remaining_size(record, qos, version, ids, id_count))
+    at[0] = <char>(record.topic_length >> 8)
+    at[1] = <char>(record.topic_length & 255)
+    memcpy(at + 2, topic_of(record), record.topic_length)
+    at += 2 + record.topic_length
+    if qos:
+        at[0] = <char>(packet_id >> 8)
+        at[1] = <char>(packet_id & 255)
+        at += 2
+    if version == 5:
+        at = write_varint(at, properties_size(record, ids, id_count))
+        memcpy(at, properties_of(record), record.properties_length)
+        if record.flags & FLAG_EXPIRES:
+            expiry = expiry_at(record)
+            left = remaining_expiry_s(record, now_ms)
+            for i in range(4 if expiry >= 0 else 0):
+                at[expiry + i] = <char>(left >> (24 - 8 * i) & 255)
+        at += record.properties_length
+        for i in range(id_count):
+            at[0] = 0x0B
+            at = write_varint(at + 1, ids[i])
+    memcpy(at, payload_of(record), record.payload_length)
+    return at + record.payload_length - start
+
+
+cdef class Merge:
+    """Several readers' ranges as one sequence by log_offset; a message found in several is one, with the highest QoS."""
+
+    cdef list readers
+    cdef list ranges
+    cdef Py_ssize_t *at
+    cdef int n
+    cdef uint64_t current
+    cdef int qos
+    cdef bint wanted
+    cdef bint retain_as_published
+    cdef uint64_t skip_qos0_before
+    cdef uint32_t *ids
+    cdef int id_count
+
+    def __cinit__(self, list readers, list ranges):
+        self.readers = readers
+        self.ranges = ranges
+        self.n = len(readers)
+        self.at = <Py_ssize_t *>malloc(self.n * (sizeof(Py_ssize_t) + sizeof(uint32_t)))
+        if self.at == NULL:
+            raise MemoryError
+        self.ids = <uint32_t *>(self.at + self.n)
+        for i in range(self.n):
+            self.at[i] = (<Reader>readers[i]).position - (<Records>ranges[i]).first
+
+    def __dealloc__(self):
+        free(self.at)
+
+    cdef bint exhausted(self):
+        """Whether some range is used up: what its reader has next is not known here."""
+        cdef int i
+        for i in range(self.n):
+            if self.at[i] >= (<Records>self.ranges[i]).count:
+                return True
+        return False
+
+    cdef const RecordHeader *next(self) except NULL:
+        """The record with the lowest log_offset, and what the subscriptions that it matches say together."""
+        cdef const RecordHeader *found = NULL
+        cdef const RecordHeader *record
+        cdef int i
+        for i in range(self.n):
+            record = (<Records>self.ranges[i]).items[self.at[i]]
+            if found == NULL or record.log_offset < found.log_offset:
+                found = record
+        self.current = found.log_offset
+        self.qos = -1
+        self.wanted = self.retain_as_published = False
+        self.id_count = 0
+        for i in range(self.n):
+            if (<Records>self.ranges[i]).items[self.at[i]].log_offset == self.current:
+                self.consider(<Reader>self.readers[i], found)
+        return found
+
+    cdef void consider(self, Reader reader, const RecordHeader *record) noexcept:
+        if record.log_offset < reader.since or (reader.no_local and same_client(reader.link, record)):
+            return
+        self.wanted = True
+        self.qos = max(self.qos, reader.qos)
+        self.skip_qos0_before = reader.skip_qos0_before
+        self.retain_as_published = self.retain_as_published or reader.retain_as_published
+        if reader.subscription_id:
+            self.ids[self.id_count] = reader.subscription_id
+            self.id_count += 1
+
+    cdef void advance(self):
+        cdef int i
+        for i in range(self.n):
+            if (<Records>self.ranges[i]).items[self.at[i]].log_offset == self.current:
+                self.at[i] += 1
+                (<Reader>self.readers[i]).position += 1
+
+
+cdef bint same_client(Link link, const RecordHeader *record) noexcept:
+    return (PyBytes_GET_SIZE(link.client_id) == record.client_id_length
+            and memcmp(PyBytes_AS_STRING(link.client_id), client_id_of(record), record.client_id_length) == 0)

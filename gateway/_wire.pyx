@@ -1,0 +1,517 @@
+"""Compiled leaf: what happens per packet on the way in, and per message on the way out. No policy, no I/O.
+
+A Link is one connection's two byte streams. In: chunks are split into packets; plain PUBLISH, PUBACK and PINGREQ are
+dealt with here, everything else goes to `on_packet`. Out: packets are gathered and handed to the transport once a turn.
+A Turn is what all connections of one event loop turn share: the batch to be stored, the links to be flushed.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memmove
+
+from gateway._inflight cimport Inflight
+from lightqueue._queues cimport Queue
+from store._records cimport (
+    FLAG_EXPIRES, FLAG_QOS, FLAG_RETAIN, Part, RecordBatch, RecordHeader, Records, TYPE_MESSAGE,
+    client_id_of, payload_of, properties_of, topic_of,
+)
+
+include "_scan.pxi"
+
+cdef enum:
+    BATCH_LIMIT = 1 << 20           # a turn's batch is stored early once it is this large (bytes)
+    NEEDS_MORE = 1                  # outcomes of deliver()
+    NEEDS_SESSION = 2
+
+DONE, BLOCKED, SESSION = 0, NEEDS_MORE, NEEDS_SESSION
+
+
+cdef class Turn:
+    """What the connections of one turn share. `wake()` is called when there is something to end the turn for."""
+
+    cdef readonly RecordBatch batch
+    cdef readonly list acking           # links with acknowledgements for this batch
+    cdef readonly list dirty            # links with bytes to send
+    cdef readonly list ready            # links whose session can take more, or has acknowledgements to record
+    cdef object wake
+    cdef object overflow
+    cdef public bint scheduled
+    cdef public double now_s            # coarse clock of the loop, seconds
+    cdef public uint64_t now_ms         # wall clock, for message expiry
+    cdef readonly uint64_t received[3]  # messages by QoS
+    cdef readonly uint64_t received_bytes
+    cdef readonly uint64_t sent[3]
+    cdef readonly uint64_t sent_bytes
+    cdef readonly uint64_t expired
+    cdef readonly uint64_t too_large
+    cdef char topic[256]                # the topic name checked last
+    cdef size_t topic_size
+
+    def __init__(self, wake, overflow):
+        self.batch = RecordBatch()
+        self.acking = []
+        self.dirty = []
+        self.ready = []
+        self.wake = wake
+        self.overflow = overflow
+
+    cdef int schedule(self) except -1:
+        if not self.scheduled:
+            self.scheduled = True
+            self.wake()
+        return 0
+
+    def request(self):
+        """Have the turn ended soon."""
+        self.schedule()
+
+    def count_received(self, int qos, size_t size):
+        """A PUBLISH that came through the full codec."""
+        self.received[qos] += 1
+        self.received_bytes += size
+
+    def start_batch(self):
+        """Swap in an empty batch; returns the full one and the links that wait for it."""
+        full = self.batch
+        if full.size:
+            self.batch = RecordBatch()
+        acking, self.acking = self.acking, []
+        return full, acking
+
+    def take_dirty(self):
+        dirty, self.dirty = self.dirty, []
+        return dirty
+
+    def take_ready(self):
+        cdef Link link
+        ready, self.ready = self.ready, []
+        for link in ready:
+            link.is_ready = False
+        return ready
+
+    def counters(self):
+        return {"received": list(self.received), "received_bytes": self.received_bytes, "sent": list(self.sent),
+                "sent_bytes": self.sent_bytes, "expired": self.expired, "too_large": self.too_large}
+
+    cdef bint topic_known(self, const char *topic, size_t size) noexcept:
+        return size == self.topic_size and size and memcmp(topic, self.topic, size) == 0
+
+    cdef void remember_topic(self, const char *topic, size_t size) noexcept:
+        if size <= sizeof(self.topic):
+            memcpy(self.topic, topic, size)
+            self.topic_size = size
+
+
+cdef class Reader:
+    """A subscription's place in a queue."""
+
+    cdef readonly Queue queue
+    cdef public uint64_t position       # queue_offset of the next entry to look at
+    cdef public uint64_t since          # log_offset; what is older is not for this subscription
+    cdef public uint64_t skip_qos0_before   # log_offset; QoS 0 messages before it are not delivered (offline then)
+    cdef public int qos
+    cdef public bint no_local
+    cdef public bint retain_as_published
+    cdef public uint32_t subscription_id
+    cdef public bint alone              # its session has no other reader
+    cdef public Link link               # None while the session is offline
+    cdef readonly object session
+    cdef readonly str topic_filter
+
+    def __init__(self, Queue queue not None, session, str topic_filter not None):
+        self.queue = queue
+        self.session = session
+        self.topic_filter = topic_filter
+
+    @property
+    def lag(self):
+        """Entries between here and the queue's end."""
+        return self.queue.next_offset - self.position
+
+
+cdef class Link:
+    """Base of a connection. Subclasses give on_packet(first_byte, body), close_for(reason) and a transport."""
+
+    cdef readonly Turn turn
+    cdef public object transport
+    cdef public object session
+    cdef public Inflight inflight
+    cdef public bytes client_id         # of the publisher, as stored with its messages
+    cdef public int version             # 4 or 5; 0 before CONNECT
+    cdef public bint closing
+    cdef public bint paused             # the transport holds more than its high-water mark
+    cdef public bint durable            # the session outlives the connection
+    cdef public double last_seen_s
+    cdef public float keep_alive_s      # silence after which the client is gone; 0: never
+    cdef public uint32_t max_packet_in
+    cdef public uint32_t max_packet_out
+    cdef public uint32_t ack_limit      # acknowledgements the client may wait for (receive maximum)
+    cdef public uint32_t unsafe_acks    # handed to the turn, not yet sent
+    cdef public uint32_t turn_acks
+    cdef bint is_dirty
+    cdef bint is_ready
+    cdef list chunks
+    cdef char *out
+    cdef size_t out_size
+    cdef size_t out_capacity
+    cdef char *acks
+    cdef size_t acks_size
+    cdef size_t acks_capacity
+    cdef char *partial
+    cdef size_t partial_size
+    cdef size_t partial_capacity
+
+    def __cinit__(self, *args, **kwargs):
+        self.max_packet_in = 268435455 + 5
+        self.max_packet_out = 0xFFFFFFFF
+        self.ack_limit = 65535
+
+    def __init__(self, Turn turn):
+        self.turn = turn
+
+    def __dealloc__(self):
+        free(self.out)
+        free(self.acks)
+        free(self.partial)
+
+    # --- in
+
+    def feed(self, const unsigned char[::1] data not None, size_t size):
+        """Take in `size` bytes at the start of `data`, which is free for other use afterwards."""
+        cdef size_t used
+        self.last_seen_s = self.turn.now_s
+        if not size or self.closing:
+            return
+        if not self.partial_size:
+            used = self.split(<const char *>&data[0], size)
+            if used < size and not self.closing:
+                self.keep(<const char *>&data[used], size - used)
+            return
+        self.keep(<const char *>&data[0], size)
+        used = self.split(self.partial, self.partial_size)
+        self.partial_size -= used
+        if self.partial_size and not self.closing:
+            memmove(self.partial, self.partial + used, self.partial_size)
+        else:
+            free(self.partial)
+            self.partial = NULL
+            self.partial_size = self.partial_capacity = 0
+
+    cdef int keep(self, const char *data, size_t size) except -1:
+        append(&self.partial, &self.partial_size, &self.partial_capacity, data, size)
+        return 0
+
+    cdef Py_ssize_t split(self, const char *data, size_t size) except -1:
+        """Deal with the whole packets in `data`; returns the bytes they took."""
+        cdef size_t at = 0
+        cdef int length_bytes
+        cdef uint32_t remaining
+        while at + 2 <= size and not self.closing:
+            length_bytes = read_varint(data + at + 1, size - at - 1, &remaining)
+            if length_bytes <= 0:
+                if length_bytes < 0:
+                    self.close_for("malformed")
+                break
+            if 1 + length_bytes + remaining > self.max_packet_in:
+                self.close_for("too large")
+                break
+            if at + 1 + length_bytes + remaining > size:
+                break
+            self.packet(<uint8_t>data[at], data + at + 1 + length_bytes, remaining)
+            at += 1 + length_bytes + remaining
+        return at
+
+    cdef int packet(self, uint8_t first, const char *body, uint32_t size) except -1:
+        cdef uint8_t kind = first >> 4
+        if self.session is not None:
+            if kind == 3 and first & 6 < 4 and self.publish(first, body, size):
+                return 0
+            if first == 0x40 and size == 2 and self.inflight.acknowledge(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
+                if self.durable or self.inflight.blocked:
+                    self.mark_ready()
+                return 0
+            if first == 0xC0 and size == 0:
+                self.send(b"\xd0\0", 2)
+                return 0
+        self.on_packet(first, PyBytes_FromStringAndSize(body, size))
+        return 0
+
+    cdef int mark_ready(self) except -1:
+        self.inflight.blocked = False
+        if not self.is_ready:
+            self.is_ready = True
+            self.turn.ready.append(self)
+            self.turn.schedule()
+        return 0
+
+    cdef bint publish(self, uint8_t first, const char *body, uint32_t size) except -1:
+        """Take a PUBLISH of QoS 0 or 1 into the batch. False: it is unusual or wrong, so it needs the full codec."""
+        cdef int qos = first >> 1 & 3
+        cdef size_t at, properties_size = 0
+        cdef Part topic, properties = Part(NULL, 0)
+        cdef uint8_t flags = qos
+        cdef char ack[4]
+        if first & 1:
+            flags |= FLAG_RETAIN
+        if size < 2:
+            return False
+        topic.size = <uint8_t>body[0] << 8 | <uint8_t>body[1]
+        topic.data = body + 2
+        at = 2 + topic.size + (2 if qos else 0)
+        if at > size or not self.topic_ok(topic):
+            return False
+        if qos:
+            memcpy(ack, b"\x40\2", 2)
+            memcpy(ack + 2, body + at - 2, 2)
+            if (ack[2] == 0 and ack[3] == 0) or self.unsafe_acks >= self.ack_limit:
+                return False
+        elif first & 8:
+            return False
+        if self.version == 5:
+            if not plain_properties(body + at, size - at, &properties, &flags, &at):
+                return False
+        self.turn.batch.add(TYPE_MESSAGE, flags, topic, Part(PyBytes_AS_STRING(self.client_id), PyBytes_GET_SIZE(self.client_id)),
+                            Part(NULL, 0), properties, Part(body + at, size - at))
+        self.turn.received[qos] += 1
+        self.turn.received_bytes += size
+        if qos:
+            self.expect_ack(ack, 4, True)
+        if self.turn.batch.size >= BATCH_LIMIT:
+            self.turn.overflow()
+        else:
+            self.turn.schedule()
+        return True
+
+    cdef bint topic_ok(self, Part topic) except -1:
+        if self.turn.topic_known(topic.data, topic.size):
+            return True
+        if not valid_topic(topic.data, topic.size):
+            return False
+        self.turn.remember_topic(topic.data, topic.size)
+        return True
+
+    cdef int expect_ack(self, const char *ack, size_t size, bint counts) except -1:
+        if not self.acks_size:
+            self.turn.acking.append(self)
+        append(&self.acks, &self.acks_size, &self.acks_capacity, ack, size)
+        self.unsafe_acks += counts
+        self.turn_acks += counts
+        return 0
+
+    def answer_when_safe(self, bytes packet not None, bint counts=False):
+        """Have a packet sent once what the batch holds by now is as safe as the flush policy promises.
+
+        `counts`: it acknowledges a PUBLISH, of which the client may have only so many outstanding.
+        """
+        self.expect_ack(PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet), counts)
+        self.turn.schedule()
+
+    def accept_more(self):
+        """The window or the buffer has room again: have the session pull."""
+        self.mark_ready()
+
+    def take_acks(self):
+        """The acknowledgements that belong to the batch just stored: (their packets, their number)."""
+        packets = PyBytes_FromStringAndSize(self.acks, self.acks_size)
+        count = self.turn_acks
+        self.acks_size = 0
+        self.turn_acks = 0
+        free(self.acks)
+        self.acks = NULL
+        self.acks_capacity = 0
+        return packets, count
+
+    def send_acks(self, bytes packets not None, uint32_t count):
+        self.unsafe_acks -= count
+        self.write(packets)
+
+    # --- out
+
+    cdef int mark_dirty(self) except -1:
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.turn.dirty.append(self)
+        return 0
+
+    cdef int send(self, const char *data, size_t size) except -1:
+        append(&self.out, &self.out_size, &self.out_capacity, data, size)
+        self.mark_dirty()
+        self.turn.schedule()
+        return 0
+
+    def write(self, bytes data not None):
+        """Send bytes at the end of the turn, in order with everything else."""
+        self.send(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+    cdef int share(self, bytes block) except -1:
+        """Send a block that other links send as well, without copying it."""
+        if self.chunks is None:
+            self.chunks = []
+        if self.out_size:
+            self.chunks.append(PyBytes_FromStringAndSize(self.out, self.out_size))
+            self.out_size = 0
+        self.chunks.append(block)
+        self.mark_dirty()
+        return 0
+
+    def flush(self):
+        """Hand everything gathered to the transport."""
+        self.is_dirty = False
+        chunks, self.chunks = self.chunks, None
+        if self.closing and self.transport is None:
+            self.out_size = 0
+            return
+        if chunks is not None:
+            for chunk in chunks:
+                self.turn.sent_bytes += len(chunk)
+                self.transport.write(chunk)
+        if self.out_size:
+            self.turn.sent_bytes += self.out_size
+            self.transport.write(PyBytes_FromStringAndSize(self.out, self.out_size))
+            self.out_size = 0
+            free(self.out)
+            self.out = NULL
+            self.out_capacity = 0
+
+    def deliver(self, list readers not None, list ranges not None, uint64_t safe):
+        """Encode what the ranges of some readers hold, merged by log_offset, each message once; the readers move on.
+
+        BLOCKED: the window or the buffer is full. SESSION: the next message is QoS 2, which the session sends itself.
+        DONE: at least one range was used up. QoS 2 messages at or after log_offset `safe` wait.
+        """
+        cdef Merge merge = Merge(readers, ranges)
+        cdef const RecordHeader *record
+        cdef int qos
+        while not merge.exhausted():
+            record = merge.next()
+            qos = min(<int>(record.flags & FLAG_QOS), merge.qos)
+            if merge.wanted and not (qos == 0 and record.log_offset < merge.skip_qos0_before):
+                if qos == 2:
+                    return NEEDS_SESSION if record.log_offset < safe else NEEDS_MORE
+                if qos == 1 and self.inflight.full():
+                    self.inflight.blocked = True
+                    return NEEDS_MORE
+                self.encode(record, qos, merge.retain_as_published and record.flags & FLAG_RETAIN, merge.ids, merge.id_count)
+            merge.advance()
+        return DONE
+
+    def stands_at_qos2(self, list readers not None, list ranges not None):
+        """Whether the next message of some readers' ranges goes out at QoS 2."""
+        cdef Merge merge = Merge(readers, ranges)
+        if merge.exhausted():
+            return False
+        return min(<int>(merge.next().flags & FLAG_QOS), merge.qos) == 2
+
+    def next_of(self, list readers not None, list ranges not None):
+        """What deliver() stopped at: (log_offset, QoS, retain, subscription identifiers). The readers move past it."""
+        cdef Merge merge = Merge(readers, ranges)
+        cdef const RecordHeader *record = merge.next()
+        cdef object found = (record.log_offset, min(<int>(record.flags & FLAG_QOS), merge.qos),
+                             bool(merge.retain_as_published and record.flags & FLAG_RETAIN),
+                             tuple([merge.ids[i] for i in range(merge.id_count)]))
+        merge.advance()
+        return found
+
+    cdef int encode(self, const RecordHeader *record, int qos, bint retain, const uint32_t *ids, int id_count) except -1:
+        """Append a PUBLISH for a record; one that has expired or is too large for this client is passed over."""
+        cdef uint16_t packet_id = 0
+        cdef int outcome = fits(self, record, qos, id_count, ids)
+        if outcome != 0:
+            return 0
+        if qos:
+            packet_id = self.inflight.take(record.log_offset)
+        cdef size_t size = publish_size(record, qos, self.version, ids, id_count)
+        self.out_size += write_publish(reserve(&self.out, self.out_size, &self.out_capacity, size), record, qos, packet_id,
+                                       False, retain, self.version, ids, id_count, self.turn.now_ms)
+        self.turn.sent[qos] += 1
+        self.mark_dirty()
+        return 0
+
+    def encode_publish(self, Records records not None, Py_ssize_t i, int qos, uint16_t packet_id, bint dup, bint retain,
+                       tuple subscription_ids not None):
+        """A PUBLISH for a record under a packet identifier that the session chose; None if it is expired or too large."""
+        cdef int n = len(subscription_ids)
+        cdef uint32_t *ids = <uint32_t *>malloc((n + 1) * sizeof(uint32_t))
+        if ids == NULL:
+            raise MemoryError
+        try:
+            for k in range(n):
+                ids[k] = subscription_ids[k]
+            if fits(self, records.items[i], qos, n, ids) != 0:
+                return None
+            packet = PyBytes_FromStringAndSize(NULL, publish_size(records.items[i], qos, self.version, ids, n))
+            write_publish(PyBytes_AS_STRING(packet), records.items[i], qos, packet_id, dup, retain, self.version, ids, n,
+                          self.turn.now_ms)
+        finally:
+            free(ids)
+        self.turn.sent[qos] += 1
+        return packet
+
+
+def fan_out(list readers not None, Records records not None, uint64_t safe):
+    """Deliver one range to every reader that stands at its start and has no other; returns the others, for pulling.
+
+    Those that take it at QoS 0 share one encoding.
+    """
+    cdef Reader reader
+    cdef Link link
+    rest = []
+    for reader in readers:
+        link = reader.link
+        if reader.position != records.first or not reader.alone or link is None or link.paused:
+            rest.append(reader)
+        elif (reader.qos == 0 and not reader.no_local and not records_expire(records)
+                and link.max_packet_out == 0xFFFFFFFF and reader.since <= records.items[0].log_offset):
+            link.share(shared_block(records, reader, link))
+            link.turn.sent[0] += records.count
+            reader.position = records.next
+        elif link.deliver([reader], [records], safe) != DONE:
+            rest.append(reader)
+    return rest
+
+
+cdef bytes shared_block(Records records, Reader reader, Link link):
+    cdef object variant = (link.version, reader.subscription_id, reader.retain_as_published)
+    cdef bytes block = records.blocks.get(variant)
+    cdef size_t size = 0, at = 0
+    cdef Py_ssize_t i
+    cdef bint retain
+    cdef int id_count = 1 if reader.subscription_id else 0
+    if block is not None:
+        return block
+    for i in range(records.count):
+        size += publish_size(records.items[i], 0, link.version, &reader.subscription_id, id_count)
+    block = PyBytes_FromStringAndSize(NULL, size)
+    for i in range(records.count):
+        retain = reader.retain_as_published and records.items[i].flags & FLAG_RETAIN
+        at += write_publish(PyBytes_AS_STRING(block) + at, records.items[i], 0, 0, False, retain, link.version,
+                            &reader.subscription_id, id_count, link.turn.now_ms)
+    records.blocks[variant] = block
+    return block
+
+
+cdef bint records_expire(Records records) noexcept:
+    cdef Py_ssize_t i
+    for i in range(records.count):
+        if records.items[i].flags & FLAG_EXPIRES:
+            return True
+    return False
+
+
+cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids) except -1:
+    """0 if a record can be sent to a link; otherwise it is counted as expired or too large."""
+    if record.flags & FLAG_EXPIRES and remaining_expiry_s(record, link.turn.now_ms) == 0:
+        link.turn.expired += 1
+        return 1
+    if publish_size(record, qos, link.version, ids, id_count) > link.max_packet_out:
+        link.turn.too_large += 1
+        return 2
+    return 0
+
+
+def overdue(links, double now_s):
+    """The links whose client has been silent for longer than it may."""
+    cdef Link link
+    return [link for link in links if link.keep_alive_s and now_s - link.last_seen_s > link.keep_alive_s]

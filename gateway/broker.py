@@ -1,0 +1,335 @@
+"""The gateway's heart: one loop turn. What all connections brought in is stored at once, acknowledged and delivered.
+
+    data arrives on sockets → links fill the turn's batch → end_turn():
+      store_batch()   append; acknowledgements are sent, or wait until the batch is safe
+      deliver         queues that grew → their readers; sessions with room pull
+      flush           one write per connection
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from gateway._wire import Turn, overdue
+from gateway.codec import encode
+from gateway.connection import Connection
+from gateway.deadlines import Deadlines
+from gateway.delivery import Delivery
+from gateway.errors import ProtocolError
+from gateway.exchange import Exchange
+from gateway.packets import PubAck, Publish, PubRec
+from gateway.properties import encode_properties
+from gateway.ratelimit import RateLimitedLog
+from gateway.reason_codes import ReasonCode
+from gateway.registry import SessionRegistry
+from gateway.session import Session
+from gateway.settings import GatewaySettings
+from gateway.subscriptions import Subscriptions
+from lightqueue.message_store import MessageStore
+from store.changes import Change, WillState, encode_change
+from store.errors import StoreError
+from store.records import Attribute, RecordFlag, RecordType, encode_attribute
+
+log = logging.getLogger("penstock.gateway")
+
+TICK_S = 0.05
+READ_BUFFER_BYTES = 256 << 10
+
+
+class Loop(Protocol):
+    """What is needed of an event loop."""
+
+    def call_soon(self, callback: Callable[[], object]) -> object: ...
+
+    def call_soon_threadsafe(self, callback: Callable[[], object]) -> object: ...
+
+    def time(self) -> float: ...
+
+
+class Waiting(NamedTuple):
+    """What is to be done once the log is safe up to an offset."""
+
+    log_offset: int
+    since_s: float
+    acks: list[tuple[Connection, bytes, int]]
+    then: list[Callable[[], None]]
+
+
+class Broker:
+    """Owner of the turn, and through its parts of everything that a gateway knows."""
+
+    def __init__(self, store: MessageStore, settings: GatewaySettings, loop: Loop) -> None:
+        self.store = store
+        self.settings = settings
+        self._loop = loop
+        self.read_buffer = bytearray(READ_BUFFER_BYTES)
+        self.turn = Turn(self._wake, self.store_batch)
+        self.deadlines = Deadlines()
+        self.exchange = Exchange(store, self)
+        self.delivery = Delivery(store, settings, self.exchange)
+        self.registry = SessionRegistry(self)
+        self.subscriptions = Subscriptions(self)
+        self.connections: dict[Connection, None] = {}
+        self._new: dict[Connection, None] = {}  # without a CONNECT so far, oldest first
+        self._waiting: deque[Waiting] = deque()
+        self._then: list[Callable[[], None]] = []
+        self._progressed: set[Session] = set()
+        self.bad_input: Counter[str] = Counter()
+        self.refused = 0
+        self.opened_total = 0
+        self.turns = 0
+        self.draining = False
+        self._rate_limited = RateLimitedLog(log)
+        self._set_clock()
+        self._next_second = 0.0
+
+    # --- the turn
+
+    def _wake(self) -> None:
+        self._loop.call_soon(self.end_turn)
+
+    def end_turn(self) -> None:
+        """Store, acknowledge, deliver, send."""
+        self.turns += 1
+        self.turn.scheduled = False
+        self._set_clock()
+        self.store_batch()
+        self._take_ready()
+        self.delivery.catch_up()
+        if self.turn.batch.size or self.delivery.has_more:
+            self.turn.request()
+        for link in self.turn.take_dirty():
+            link.flush()
+
+    def store_batch(self) -> None:
+        """Append what the turn has gathered so far, and deliver what grew."""
+        batch, acking = self.turn.start_batch()
+        self.delivery.forget_ranges()
+        try:
+            if batch.size:
+                self.store.append(batch)
+        except StoreError as error:
+            self._not_stored(acking, error)
+        else:
+            self._acknowledge(acking)
+        self._run_then()
+        self.delivery.grew(self.store.take_grown())
+
+    def _run_then(self) -> None:
+        then, self._then = self._then, []
+        if then and self.store.safe < self.store.end:
+            self._waiting.append(Waiting(self.store.end, self.turn.now_s, [], then))
+            return
+        for action in then:
+            action()
+
+    def _acknowledge(self, acking: list[Connection]) -> None:
+        if self.store.safe >= self.store.end and not self._waiting:
+            for link in acking:
+                link.send_acks(*link.take_acks())
+            return
+        acks = [(link, *link.take_acks()) for link in acking]
+        self._waiting.append(Waiting(self.store.end, self.turn.now_s, acks, []))
+
+    def safe_advanced(self) -> None:
+        """The log became safe further than before: send what waited for it."""
+        safe = self.store.safe
+        self._set_clock()
+        while self._waiting and self._waiting[0].log_offset <= safe:
+            waiting = self._waiting.popleft()
+            for link, packets, count in waiting.acks:
+                link.send_acks(packets, count)
+            for action in waiting.then:
+                action()
+        self.delivery.safe_advanced()
+        self.turn.request()
+
+    def _not_stored(self, acking: list[Connection], error: StoreError) -> None:
+        """The batch is not in the log: whoever waits for it must not be told otherwise."""
+        self._rate_limited.error("store", "messages refused: %s", error)
+        for link in acking:
+            self._refuse_acks(link, link.take_acks()[0], ReasonCode.QUOTA_EXCEEDED)
+
+    def _refuse_acks(self, link: Connection, packets: bytes, reason_code: ReasonCode) -> None:
+        """MQTT 5 has reason codes for it; an MQTT 3.1.1 client learns from the connection's end that it must try again."""
+        self.refused += 1
+        if link.version != 5 or not _only_publish_acks(packets):
+            link.close(reason_code)
+            return
+        for at in range(0, len(packets), 4):
+            packet_id = int.from_bytes(packets[at + 2 : at + 4], "big")
+            if packets[at] == 0x50:
+                link.session.received.discard(packet_id)
+                link.write(encode(PubRec(packet_id, reason_code), 5))
+            else:
+                link.write(encode(PubAck(packet_id, reason_code), 5))
+
+    def _take_ready(self) -> None:
+        """Clients that acknowledged: note how far they came, and let them have more."""
+        sessions = [link.session for link in self.turn.take_ready() if link.session is not None]
+        self._progressed.update(session for session in sessions if session.expiry_s)
+        self.delivery.room(sessions)
+
+    # --- what the parts ask for
+
+    def record(self, change: Change) -> None:
+        """Put a state change into this turn's batch."""
+        record_type, payload = encode_change(change)
+        self.turn.batch.append(record_type, payload)
+        self.turn.request()
+
+    def when_safe(self, action: Callable[[], None]) -> None:
+        """Do something once everything recorded so far is safe; at once if it is."""
+        if not self.turn.batch.size and self.store.safe >= self.store.end and not self._waiting:
+            action()
+            return
+        self._then.append(action)
+        self.turn.request()
+
+    def take_publish(self, connection: Connection, publish: Publish) -> None:
+        """Store a PUBLISH that came through the full codec."""
+        attributes = b""
+        durable = connection.session.expiry_s > 0
+        if publish.qos == 2 and durable:
+            attributes = encode_attribute(Attribute.PACKET_ID, (publish.packet_id or 0).to_bytes(2, "little"))
+        properties = publish.properties
+        self.turn.batch.append(
+            RecordType.MESSAGE,
+            publish.payload,
+            topic=publish.topic_name.encode(),
+            client_id=connection.client_id,
+            attributes=attributes,
+            properties=encode_properties(properties) if connection.version == 5 else b"",
+            flags=_flags(publish.qos, publish.retain, properties.message_expiry_interval is not None),
+        )
+        self.turn.count_received(publish.qos, len(publish.payload))
+        if publish.qos == 2:
+            connection.session.received.add(publish.packet_id)
+        if publish.qos:
+            ack = PubRec(publish.packet_id or 0) if publish.qos == 2 else PubAck(publish.packet_id or 0)
+            connection.answer_when_safe(encode(ack, 4), True)
+        self.turn.request()
+
+    def publish_will(self, client_id: str, will: WillState, fired: Change) -> None:
+        """Store a will and the record that it was sent, both or neither."""
+        batch = self.turn.batch
+        batch.begin_atomic()
+        batch.append(
+            RecordType.MESSAGE,
+            will.payload,
+            topic=will.topic.encode(),
+            client_id=client_id.encode(),
+            properties=will.properties,
+            flags=_flags(will.qos, will.retain, b"\2" in will.properties),
+        )
+        record_type, payload = encode_change(fired)
+        batch.append(record_type, payload)
+        batch.end_atomic()
+        self.turn.request()
+
+    def publish(self, topic: str, payload: bytes, live_only: bool = False) -> None:
+        """Publish something of the server's own, at QoS 0."""
+        flags = RecordFlag.LIVE_ONLY if live_only else 0
+        self.turn.batch.append(RecordType.MESSAGE, payload, topic=topic.encode(), flags=flags)
+        self.turn.request()
+
+    # --- connections
+
+    def arrived(self, connection: Connection) -> None:
+        self.connections[connection] = None
+        self._new[connection] = None
+        if len(self.connections) > self.settings.max_connections or self.draining:
+            self._rate_limited.warning("limit", "%s: refused, max_connections are connected", connection.peer)
+            connection.close(None)
+
+    def opened(self, session: Session) -> None:
+        self.opened_total += 1
+        if session.link is not None:
+            self._new.pop(session.link, None)
+            log.debug("client %s connected from %s", session.client_id, session.link.peer)
+
+    def left(self, connection: Connection) -> None:
+        """A connection ended; called once for each."""
+        self.connections.pop(connection, None)
+        self._new.pop(connection, None)
+        if connection.session is not None:
+            self.registry.left(connection)
+
+    def count_bad_input(self, connection: Connection, error: ProtocolError) -> None:
+        self.bad_input[error.reason_code.name.lower()] += 1
+        self._rate_limited.warning("input", "%s: %s (%s)", connection.peer, error, error.reason_code.name)
+
+    # --- several times a second
+
+    def _set_clock(self) -> None:
+        self.turn.now_s = self._loop.time()
+        self.turn.now_ms = time.time_ns() // 1_000_000
+
+    def tick(self) -> None:
+        """To be called every TICK_S: the store's upkeep, positions, deadlines."""
+        self._set_clock()
+        self.deadlines.run(time.time())
+        progressed, self._progressed = self._progressed, set()
+        self.registry.note_positions(progressed)
+        self.store_batch()
+        self.delivery.settle()
+        self.store.tick()
+        self._fail_stalled()
+        if self.turn.now_s >= self._next_second:
+            self._next_second = self.turn.now_s + 1
+            self._close_silent()
+
+    def _close_silent(self) -> None:
+        """Clients past 1.5 times their keep alive [MQTT-3.1.2-22], and connections that never said CONNECT."""
+        now_s = self.turn.now_s
+        for link in overdue(self.connections, now_s):
+            self._rate_limited.info("keepalive", "%s: silent for too long", link.peer)
+            link.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
+        for connection in list(self._new):
+            if now_s - connection.opened_at_s < self.settings.connect_timeout_s:
+                break
+            self.count_bad_input(connection, ProtocolError(ReasonCode.MAXIMUM_CONNECT_TIME, "no CONNECT in time"))
+            connection.close(None)
+
+    def _fail_stalled(self) -> None:
+        """A flush that takes longer than flush_timeout_ms is an error, never a false acknowledgement."""
+        limit_s = self.store.settings.flush_timeout_ms / 1000
+        while self._waiting and self.turn.now_s - self._waiting[0].since_s > limit_s:
+            waiting = self._waiting.popleft()
+            self._rate_limited.error("flush", "the disk did not confirm a flush within %s s", limit_s)
+            for link, packets, _ in waiting.acks:
+                self._refuse_acks(link, packets, ReasonCode.UNSPECIFIED_ERROR)
+
+    # --- start and stop
+
+    def start(self) -> None:
+        """Take over what the log knows of sessions."""
+        self.registry.restore()
+        self.store_batch()
+
+    def drain(self) -> None:
+        """Say goodbye to everyone; what they sent is stored first."""
+        self.draining = True
+        self.store_batch()
+        for connection in list(self.connections):
+            connection.close(ReasonCode.SERVER_SHUTTING_DOWN)
+        self.end_turn()
+
+    @property
+    def quiet(self) -> bool:
+        """Nobody is connected and nothing waits to become safe."""
+        return not self.connections and not self._waiting and not self.turn.batch.size
+
+
+def _flags(qos: int, retain: bool, expires: bool) -> int:
+    return int(qos) | (RecordFlag.RETAIN if retain else 0) | (RecordFlag.EXPIRES if expires else 0)
+
+
+def _only_publish_acks(packets: bytes) -> bool:
+    """Whether these answers are PUBACK and PUBREC packets of four bytes, and nothing else."""
+    return len(packets) % 4 == 0 and all(packets[at] in (0x40, 0x50) for at in range(0, len(packets), 4))
+

@@ -1,0 +1,216 @@
+"""One client connection: a table of what may come in each phase, and what is done about it. Works without a loop.
+
+The byte work is in the compiled Link; the transport is anything with write(), close() and abort().
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from gateway import packets
+from gateway._wire import Link
+from gateway.codec import decode, encode
+from gateway.errors import MalformedPacket, ProtocolError
+from gateway.packets import ConnAck, Connect, Disconnect, Packet, PubAck, PubComp, Publish, PubRec, PubRel
+from gateway.properties import Properties
+from gateway.reason_codes import ReasonCode
+
+if TYPE_CHECKING:
+    from gateway.broker import Broker
+    from gateway.session import Session
+
+log = logging.getLogger("penstock.gateway")
+
+
+class Phase(Enum):
+    """Where a connection is in its life."""
+
+    NEW = "no CONNECT yet"
+    OPEN = "connected"
+    CLOSED = "closed"
+
+
+class Connection(Link):
+    """Owned by the Broker. `peer` is the client's address, for the log."""
+
+    __slots__ = ("aliases", "broker", "keep_will", "opened_at_s", "peer", "phase", "topic_alias_maximum")
+
+    def __init__(self, broker: Broker) -> None:
+        Link.__init__(self, broker.turn)
+        self.broker = broker
+        self.phase = Phase.NEW
+        self.peer = ""
+        self.keep_will = True
+        self.aliases: dict[int, str] | None = None
+        self.max_packet_in = broker.settings.maximum_packet_size_bytes
+        self.ack_limit = broker.settings.receive_maximum
+        self.opened_at_s = self.last_seen_s = broker.turn.now_s
+
+    # --- what arrives
+
+    def on_packet(self, first_byte: int, body: bytes) -> None:
+        """Deal with one packet that the compiled part did not take."""
+        try:
+            packet = decode(first_byte, body, self.version)
+            handler = HANDLERS[self.phase].get(type(packet))
+            if handler is None:
+                raise ProtocolError(
+                    ReasonCode.PROTOCOL_ERROR, f"{packet.packet_type.name} while {self.phase.value}"
+                )
+            handler(self, packet)
+        except ProtocolError as error:
+            self.refuse(error)
+        except Exception:  # the edge of a connection: whatever it is, it must not reach the others
+            log.exception("connection %s: unexpected error", self.peer)
+            self.close(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+
+    def close_for(self, fault: str) -> None:
+        """The compiled part found the byte stream itself to be wrong."""
+        if fault == "too large":
+            self.refuse(ProtocolError(ReasonCode.PACKET_TOO_LARGE, "packet larger than maximum_packet_size_bytes"))
+        else:
+            self.refuse(MalformedPacket("fixed header: remaining length is malformed"))
+
+    def refuse(self, error: ProtocolError) -> None:
+        """Bad input: one line in the log, a counter, the reason code that the client's version allows, and the end."""
+        self.broker.count_bad_input(self, error)
+        if self.phase is Phase.NEW:
+            if error.connack_version is not None:
+                self.write(encode(ConnAck(reason_code=error.reason_code), error.connack_version))
+            self.close(None)
+        else:
+            self.close(error.reason_code, error.message)
+
+    def on_connect(self, connect: Connect) -> None:
+        self.broker.store_batch()
+        self.broker.registry.open(self, connect)
+
+    def on_publish(self, publish: Publish) -> None:
+        """A PUBLISH that is not plain: QoS 2, topic aliases, uncommon properties."""
+        self.resolve_alias(publish)
+        if publish.qos and self.unsafe_acks >= self.ack_limit:
+            raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more PUBLISH packets than receive_maximum")
+        if publish.qos == 2 and publish.packet_id in self.session.received:
+            self.answer_when_safe(encode(PubRec(publish.packet_id), self.version))
+            return
+        self.broker.take_publish(self, publish)
+
+    def resolve_alias(self, publish: Publish) -> None:
+        """Topic aliases of the client's making (MQTT 5, 3.3.2.3.4)."""
+        alias = publish.properties.topic_alias
+        if alias is None:
+            return
+        if alias > self.broker.settings.topic_alias_maximum:
+            raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic_alias {alias} is above topic_alias_maximum")
+        if self.aliases is None:
+            self.aliases = {}
+        if publish.topic_name:
+            self.aliases[alias] = publish.topic_name
+        elif alias in self.aliases:
+            publish.topic_name = self.aliases[alias]
+        else:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"topic_alias {alias} was never given a topic_name")
+        publish.properties.topic_alias = None
+
+    def on_puback(self, ack: PubAck) -> None:
+        self.broker.exchange.on_puback(self.session, ack.packet_id)
+
+    def on_pubrec(self, ack: PubRec) -> None:
+        self.broker.exchange.on_pubrec(self.session, ack.packet_id, ack.reason_code)
+
+    def on_pubrel(self, ack: PubRel) -> None:
+        self.broker.exchange.on_pubrel(self.session, ack.packet_id)
+
+    def on_pubcomp(self, ack: PubComp) -> None:
+        self.broker.exchange.on_pubcomp(self.session, ack.packet_id)
+
+    def on_subscribe(self, subscribe: packets.Subscribe) -> None:
+        self.broker.store_batch()
+        self.broker.subscriptions.subscribe(self.session, subscribe)
+
+    def on_unsubscribe(self, unsubscribe: packets.Unsubscribe) -> None:
+        self.broker.store_batch()
+        self.broker.subscriptions.unsubscribe(self.session, unsubscribe)
+
+    def on_pingreq(self, _: packets.PingReq) -> None:
+        self.write(encode(packets.PingResp(), self.version))
+
+    def on_disconnect(self, disconnect: Disconnect) -> None:
+        """The client leaves; only an MQTT 5 client can ask for its will to be sent all the same [MQTT-3.14.4-3]."""
+        self.broker.store_batch()
+        expiry_s = disconnect.properties.session_expiry_interval
+        if expiry_s is not None:
+            self.broker.registry.change_expiry(self.session, expiry_s)
+        self.keep_will = disconnect.reason_code == ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
+        self.close(None)
+
+    def on_auth(self, _: packets.Auth) -> None:
+        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
+
+    # --- the end
+
+    def close(self, reason_code: ReasonCode | None, message: str = "") -> None:
+        """End the connection, telling an MQTT 5 client why. Idempotent."""
+        if self.phase is Phase.CLOSED:
+            return
+        if reason_code is not None and self.phase is Phase.OPEN and self.version == 5:
+            properties = Properties(reason_string=message or None)
+            self.write(encode(Disconnect(reason_code, properties), self.version))
+        self.phase = Phase.CLOSED
+        self.closing = True
+        self.broker.left(self)
+        self.flush()
+        if self.transport is not None:
+            self.transport.close()
+
+    # --- asyncio.BufferedProtocol
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        transport.set_write_buffer_limits(high=self.broker.settings.write_buffer_bytes)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "unix"
+        self.broker.arrived(self)
+
+    def get_buffer(self, _: int) -> bytearray:
+        return self.broker.read_buffer
+
+    def buffer_updated(self, size: int) -> None:
+        self.feed(self.broker.read_buffer, size)
+
+    def eof_received(self) -> None:
+        return None
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self.session is not None:
+            self.accept_more()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.transport = None
+        self.close(None)
+
+
+Handler = Callable[[Connection, Any], None]
+HANDLERS: dict[Phase, dict[type[Packet], Handler]] = {
+    Phase.NEW: {Connect: Connection.on_connect},
+    Phase.OPEN: {
+        Publish: Connection.on_publish,
+        PubAck: Connection.on_puback,
+        PubRec: Connection.on_pubrec,
+        PubRel: Connection.on_pubrel,
+        PubComp: Connection.on_pubcomp,
+        packets.Subscribe: Connection.on_subscribe,
+        packets.Unsubscribe: Connection.on_unsubscribe,
+        packets.PingReq: Connection.on_pingreq,
+        Disconnect: Connection.on_disconnect,
+        packets.Auth: Connection.on_auth,
+    },
+    Phase.CLOSED: {},
+}

@@ -1,0 +1,37 @@
+"""What is to happen at a later time: one heap, looked at several times a second."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable
+
+
+class Deadlines:
+    """At most one deadline per key; setting it again replaces it."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Hashable]] = []
+        self._pending: dict[Hashable, tuple[int, Callable[[], None]]] = {}
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def set(self, key: Hashable, at_s: float, action: Callable[[], None]) -> None:
+        """Call `action` once the clock that `run` is given reaches `at_s`."""
+        self._serial += 1
+        self._pending[key] = (self._serial, action)
+        heapq.heappush(self._heap, (at_s, self._serial, key))
+
+    def cancel(self, key: Hashable) -> bool:
+        """True if there was one."""
+        return self._pending.pop(key, None) is not None
+
+    def run(self, now_s: float) -> None:
+        """Call what is due, oldest first."""
+        while self._heap and self._heap[0][0] <= now_s:
+            _, serial, key = heapq.heappop(self._heap)
+            pending = self._pending.get(key)
+            if pending is not None and pending[0] == serial:
+                del self._pending[key]
+                pending[1]()

@@ -1,0 +1,142 @@
+"""Moving messages from queues to connections: caught-up subscribers share one read, one that is behind pulls."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from gateway._wire import BLOCKED, SESSION, Reader, fan_out
+from gateway.exchange import Exchange
+from gateway.session import Session
+from gateway.settings import GatewaySettings
+from lightqueue._queues import Queue
+from lightqueue.message_store import MessageStore
+from store._records import Records
+
+RANGE_RECORDS = 8_192
+RANGE_BYTES = 1 << 20
+ROUNDS_PER_TURN = 4
+
+
+class Delivery:
+    """Owner of who follows which queue in this gateway."""
+
+    def __init__(self, store: MessageStore, settings: GatewaySettings, exchange: Exchange) -> None:
+        self._store = store
+        self._settings = settings
+        self._exchange = exchange
+        self._readers: defaultdict[Queue, list[Reader]] = defaultdict(list)
+        self._ranges: dict[tuple[Queue, int], Records] = {}
+        self._behind: set[Session] = set()  # have more to read and room to take it
+        self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that is not safe yet
+        self.dropped = 0
+        self.store_reads = 0
+        self.shared_reads = 0
+
+    # --- who follows what
+
+    def start(self, session: Session) -> None:
+        """A session's readers were made: deliver to them from the next turn on."""
+        for reader in session.readers:
+            self.add(reader)
+
+    def add(self, reader: Reader) -> None:
+        self._readers[reader.queue].append(reader)
+        if reader.lag:
+            self._behind.add(reader.session)
+
+    def remove(self, reader: Reader) -> None:
+        readers = self._readers[reader.queue]
+        readers.remove(reader)
+        reader.link = None
+        if not readers:
+            del self._readers[reader.queue]
+        self._store.queues.unwatch(reader.queue)
+
+    def stop(self, session: Session) -> None:
+        """The session's connection is gone."""
+        for reader in session.readers:
+            self.remove(reader)
+        session.readers.clear()
+        self._behind.discard(session)
+        self._waiting_safe.discard(session)
+
+    # --- per turn
+
+    def grew(self, queues: Iterable[Queue]) -> None:
+        """Deliver what is new in these queues."""
+        safe = self._store.safe
+        for queue in queues:
+            readers = self._readers.get(queue)
+            if readers:
+                for reader in fan_out(readers, self._range(queue, max(reader.position for reader in readers)), safe):
+                    self._behind.add(reader.session)
+        self.catch_up()
+
+    def room(self, sessions: Iterable[Session]) -> None:
+        """These sessions can take more than before."""
+        self._behind.update(sessions)
+
+    def safe_advanced(self) -> None:
+        """Some QoS 2 message may be handed on now."""
+        self._behind |= self._waiting_safe
+        self._waiting_safe.clear()
+
+    def catch_up(self) -> None:
+        """Let the sessions that are behind pull, each for a bounded number of rounds."""
+        behind, self._behind = self._behind, set()
+        for session in behind:
+            if self._pull(session):
+                self._behind.add(session)
+        self._ranges.clear()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether some session can go on at once."""
+        return bool(self._behind)
+
+    def forget_ranges(self) -> None:
+        """What was read may have moved: to be called before each append."""
+        self._ranges.clear()
+
+    def _pull(self, session: Session) -> bool:
+        """Deliver from all of a session's queues, merged. True if it could go on."""
+        for _ in range(ROUNDS_PER_TURN):
+            link = session.link
+            if link is None or link.paused or link.closing:
+                return False
+            pending = [reader for reader in session.readers if reader.lag]
+            if not pending:
+                return False
+            ranges = [self._range_of(reader) for reader in pending]
+            outcome = link.deliver(pending, ranges, self._store.safe)
+            if outcome == SESSION and not self._exchange.send_next(session, pending, ranges):
+                return False
+            if outcome == BLOCKED:
+                if not session.inflight.blocked:
+                    self._waiting_safe.add(session)
+                return False
+        return True
+
+    def _range_of(self, reader: Reader) -> Records:
+        if reader.qos == 0 and reader.lag > self._settings.qos0_lag_messages:
+            self.dropped += reader.lag
+            reader.position = reader.queue.next_offset - 1
+        records = self._range(reader.queue, reader.position)
+        reader.position = max(reader.position, records.first)
+        return records
+
+    def _range(self, queue: Queue, position: int) -> Records:
+        records = self._ranges.get((queue, position))
+        if records is None:
+            records = self._store.read(queue, position, RANGE_RECORDS, RANGE_BYTES)
+            self._ranges[queue, position] = records
+            self.store_reads += 1
+        else:
+            self.shared_reads += 1
+        return records
+
+    def settle(self) -> None:
+        """Tell each queue which entries its readers still need. To be called now and then."""
+        for queue, readers in self._readers.items():
+            queue.floor = min(reader.position for reader in readers)

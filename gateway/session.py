@@ -1,0 +1,142 @@
+"""A client's session in this gateway: its subscriptions, and how far their messages have come.
+
+What must outlive the process is a change in the log (store.changes); this object is what the log says, plus what is
+only true while the client is connected: its link and a reader for each subscription.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway._inflight import Inflight
+from gateway._wire import Reader
+from lightqueue.message_store import MessageStore
+from store.changes import Sent, SubscriptionState, WillState
+from store.sessions import SessionState
+
+if TYPE_CHECKING:
+    from gateway.connection import Connection
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message in flight that the session keeps itself: QoS 2, or QoS 1 from outside its queues (retained)."""
+
+    log_offset: int
+    qos: int
+    retain: bool
+    subscription_ids: tuple[int, ...]
+    released: bool = False
+
+
+class Session:
+    """Owned by the SessionRegistry; `link` is the connection that has it, or None."""
+
+    __slots__ = (
+        "acked",
+        "client_id",
+        "expiry_s",
+        "frontier",
+        "inflight",
+        "link",
+        "logged",
+        "readers",
+        "received",
+        "skip",
+        "subscriptions",
+        "will",
+    )
+
+    def __init__(self, client_id: str, log_offset: int) -> None:
+        self.client_id = client_id
+        self.link: Connection | None = None
+        self.expiry_s = 0
+        self.logged = False  # the store knows it, so its changes go to the log
+        self.inflight = Inflight(1)
+        self.subscriptions: dict[str, SubscriptionState] = {}
+        self.readers: list[Reader] = []
+        self.received: set[int] = set()  # packet identifiers of QoS 2 publishes not yet released
+        self.frontier = log_offset  # while offline: everything before it was put in flight at least
+        self.acked = log_offset  # the position that the log has
+        self.skip: frozenset[int] = frozenset()  # log_offsets past the frontier that were put in flight before a restart
+        self.will: WillState | None = None
+
+    @classmethod
+    def restored(cls, state: SessionState) -> Session:
+        """A session as the log left it."""
+        session = cls(state.client_id, state.acked)
+        session.expiry_s = state.session_expiry_interval
+        session.logged = True
+        session.subscriptions = dict(state.subscriptions)
+        session.received = set(state.received)
+        session.will = state.will
+        for packet_id, sent in state.sent.items():
+            outgoing = Outgoing(sent.log_offset, sent.qos, sent.retain, sent.subscription_ids)
+            outgoing.released = packet_id in state.released
+            session.inflight.restore(packet_id, outgoing)
+        streamed = {sent.log_offset for sent in state.sent.values() if not sent.retain}
+        session.skip = frozenset(state.done | streamed)
+        return session
+
+    def attach(self, link: Connection, window: int) -> None:
+        """A connection takes the session."""
+        self.link = link
+        self.inflight.window = window
+        link.session = self
+        link.inflight = self.inflight
+        link.client_id = self.client_id.encode()
+        link.durable = self.expiry_s > 0
+
+    def read_on(self, store: MessageStore, queue_qos0: bool) -> None:
+        """Follow the queues of all subscriptions, from where the session was when its last connection ended."""
+        for subscription in self.subscriptions.values():
+            start = max(self.frontier, subscription.since) if subscription.qos else store.end
+            self.follow(store, subscription, start).skip_qos0_before = 0 if queue_qos0 else store.end
+
+    def follow(self, store: MessageStore, subscription: SubscriptionState, start: int) -> Reader:
+        """Add a reader for one subscription that begins at log_offset `start`."""
+        queue = store.queues.watch(subscription.topic_filter)
+        reader = Reader(queue, self, subscription.topic_filter)
+        reader.qos = subscription.qos
+        reader.no_local = subscription.no_local
+        reader.retain_as_published = subscription.retain_as_published
+        reader.subscription_id = subscription.subscription_id
+        reader.link = self.link
+        reader.since = start
+        behind = start < store.end and queue.next_offset
+        reader.position = store.queues.position_of(queue, start) if behind else queue.next_offset
+        queue.spills = queue.spills or subscription.qos > 0
+        self.readers.append(reader)
+        self._mark_alone()
+        return reader
+
+    def drop_reader(self, topic_filter: str) -> Reader | None:
+        """Take away the reader of one subscription."""
+        for reader in self.readers:
+            if reader.topic_filter == topic_filter:
+                self.readers.remove(reader)
+                self._mark_alone()
+                return reader
+        return None
+
+    def _mark_alone(self) -> None:
+        for reader in self.readers:
+            reader.alone = len(self.readers) == 1
+
+    def position(self, store: MessageStore) -> int:
+        """log_offset before which everything is done with: acknowledged, or not to be acknowledged."""
+        oldest = self.inflight.oldest()
+        return int(oldest) if oldest is not None else self.read_until(store)
+
+    def read_until(self, store: MessageStore) -> int:
+        """log_offset up to which the readers have come."""
+        if self.link is None:
+            return self.frontier
+        behind = [reader for reader in self.readers if reader.qos and reader.lag]
+        positions = [store.queues.log_offset_at(reader.queue, reader.position) for reader in behind]
+        return min(positions, default=store.end)
+
+
+def as_sent(packet_id: int, outgoing: Outgoing) -> Sent:
+    return Sent(packet_id, outgoing.log_offset, outgoing.qos, outgoing.retain, outgoing.subscription_ids)

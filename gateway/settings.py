@@ -1,0 +1,118 @@
+"""The settings of the gateway. The command fills them in; the gateway reads no file or environment.
+
+Each field's metadata holds its line of documentation (`doc`) and, where there is one, what the
+command checks: the range (`at_least`, `at_most`) or the form of an
+address (`pattern`, with a group `port`; `shape` is what people are told).
+"""
+
+from dataclasses import dataclass, field
+
+MIB = 1024 * 1024
+DAY_S = 24 * 60 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    listen: tuple[str, ...] = field(
+        default=("mqtt://127.0.0.1:1883",),
+        metadata={
+            "doc": "Addresses to listen on; port 0 takes a free one.",
+            "shape": "mqtt://HOST:PORT",
+            "pattern": r"mqtt://(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})",
+        },
+    )
+    maximum_packet_size_bytes: int = field(
+        default=1 * MIB,
+        metadata={
+            "doc": "Largest packet accepted from a client.",
+            "at_least": 1_024,
+            "at_most": 268_435_460,
+        },
+    )
+    max_connections: int = field(
+        default=100_000,
+        metadata={"doc": "Connections beyond this are refused.", "at_least": 1},
+    )
+    connect_timeout_s: int = field(
+        default=10,
+        metadata={
+            "doc": "A connection without a CONNECT by then is closed.",
+            "at_least": 1,
+        },
+    )
+    max_keep_alive_s: int = field(
+        default=0,
+        metadata={
+            "doc": "Longest keep alive a client may ask for; 0 leaves the choice to the client.",
+            "at_least": 0,
+            "at_most": 65_535,
+        },
+    )
+    receive_maximum: int = field(
+        default=65_535,
+        metadata={
+            "doc": "QoS 1 and 2 messages a client may have unacknowledged towards the gateway.",
+            "at_least": 1,
+            "at_most": 65_535,
+        },
+    )
+    max_inflight: int = field(
+        default=2_048,
+        metadata={
+            "doc": "QoS 1 and 2 messages in flight towards an MQTT 3.1.1 client, which cannot say.",
+            "at_least": 1,
+            "at_most": 65_535,
+        },
+    )
+    topic_alias_maximum: int = field(
+        default=16,
+        metadata={
+            "doc": "Topic aliases a client may set on its connection.",
+            "at_least": 0,
+            "at_most": 65_535,
+        },
+    )
+    max_session_expiry_s: int = field(
+        default=7 * DAY_S,
+        metadata={
+            "doc": "Longest time a session outlives its connection, whatever the client asks for.",
+            "at_least": 0,
+            "at_most": 4_294_967_294,
+        },
+    )
+    max_subscriptions_per_session: int = field(
+        default=10_000,
+        metadata={"doc": "Subscriptions beyond this are refused.", "at_least": 1},
+    )
+    queue_qos0: bool = field(
+        default=False,
+        metadata={"doc": "Keep QoS 0 messages for a session that is offline."},
+    )
+    qos0_lag_messages: int = field(
+        default=100_000,
+        metadata={
+            "doc": "A QoS 0 subscriber further behind has messages dropped (and counted).",
+            "at_least": 1,
+        },
+    )
+    write_buffer_bytes: int = field(
+        default=1 * MIB,
+        metadata={
+            "doc": "Unsent bytes per connection; above it, its deliveries wait in the store.",
+            "at_least": 1_024,
+        },
+    )
+    sys_interval_s: int = field(
+        default=10,
+        metadata={"doc": "How often the $SYS topics are published; 0 for never.", "at_least": 0},
+    )
+    allow_anonymous_beyond_loopback: bool = field(
+        default=False,
+        metadata={
+            "doc": "Let other machines connect although no client needs a password.",
+        },
+    )
+    drain_timeout_s: int = field(
+        default=10,
+        metadata={"doc": "Longest time a stopping gateway waits for its clients.", "at_least": 0},
+    )

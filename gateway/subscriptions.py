@@ -1,0 +1,188 @@
+"""SUBSCRIBE and UNSUBSCRIBE: what a subscription takes effect on, the retained messages it brings, and replay."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from gateway.codec import encode
+from gateway.packets import RetainHandling, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
+from gateway.reason_codes import ReasonCode
+from gateway.session import Session
+from gateway.topics import split_shared
+from lightqueue._queues import Queue
+from lightqueue.errors import NoSuchPosition
+from lightqueue.matching import has_wildcard, matches
+from lightqueue.message_store import MessageStore
+from store.changes import Subscribed, SubscriptionState, Unsubscribed
+from store.records import RecordFlag
+
+if TYPE_CHECKING:
+    from gateway.broker import Broker
+
+FROM_PROPERTY = "penstock-from"
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+class Subscriptions:
+    """The rules of subscribing; sessions and delivery own the results."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store: MessageStore = broker.store
+
+    def subscribe(self, session: Session, subscribe: Subscribe) -> None:
+        """Make every granted subscription take effect, then answer."""
+        replay_from = dict(subscribe.properties.user_properties).get(FROM_PROPERTY)
+        subscription_id = next(iter(subscribe.properties.subscription_identifiers), 0)
+        granted: list[SubscriptionState] = []
+        answers = []
+        for request in subscribe.subscriptions:
+            reason_code = self._check(session, request, replay_from)
+            if reason_code is None:
+                granted.append(_state(request, subscription_id, self._store.end))
+                reason_code = ReasonCode(int(request.qos))
+            answers.append(reason_code)
+        if granted and session.expiry_s:
+            self._broker.record(Subscribed(session.client_id, granted))
+            self._broker.store_batch()
+        new = [self._apply(session, subscription, replay_from) for subscription in granted]
+        link = session.link
+        assert link is not None
+        suback = encode(SubAck(subscribe.packet_id, tuple(answers)), link.version)
+        if session.expiry_s:
+            self._broker.when_safe(lambda: link.write(suback))
+        else:
+            link.write(suback)
+        for request, is_new in zip(granted, new, strict=True):
+            self._send_retained(session, request, is_new)
+
+    def _check(self, session: Session, request: SubscriptionRequest, replay_from: str | None) -> ReasonCode | None:
+        """Why a subscription is refused; None if it is granted."""
+        version = session.link.version if session.link else 5
+        if version == 5 and split_shared(request.topic_filter)[0] is not None:
+            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        known = request.topic_filter in session.subscriptions
+        if not known and len(session.subscriptions) >= self._broker.settings.max_subscriptions_per_session:
+            return ReasonCode.QUOTA_EXCEEDED
+        if replay_from is not None:
+            try:
+                queue = self._store.queues.stored(request.topic_filter)
+                if queue is None:
+                    return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+                self._replay_position(queue, replay_from)
+            except NoSuchPosition:
+                return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        return None
+
+    def _apply(self, session: Session, subscription: SubscriptionState, replay_from: str | None) -> bool:
+        """Replace or add one subscription; a replaced one goes on from its place. True if it is new."""
+        old = session.drop_reader(subscription.topic_filter)
+        session.subscriptions[subscription.topic_filter] = subscription
+        reader = session.follow(self._store, subscription, self._store.end)
+        if old is not None:
+            if old.queue is reader.queue and (old.qos or not subscription.qos):
+                reader.position, reader.since, reader.skip_qos0_before = old.position, old.since, old.skip_qos0_before
+            self._broker.delivery.remove(old)
+        if replay_from is not None:
+            reader.position = self._replay_position(reader.queue, replay_from)
+            reader.since = reader.skip_qos0_before = 0
+        self._broker.delivery.add(reader)
+        self._broker.turn.request()
+        return old is None
+
+    def _replay_position(self, queue: Queue, text: str) -> int:
+        """queue_offset that `earliest`, `-1h`, an RFC 3339 time or a number stands for."""
+        queues = self._store.queues
+        if text == "earliest":
+            return queues.position_of(queue, self._store.log.first)
+        if re.fullmatch(r"@?\d{1,19}", text):
+            return min(max(int(text.lstrip("@")), queues.first_offset(queue)), int(queue.next_offset))
+        return queues.position_at(queue, _time_ms(text))
+
+    # --- retained messages
+
+    def _send_retained(self, session: Session, subscription: SubscriptionState, is_new: bool) -> None:
+        """MQTT 5, 3.8.3.1: at each subscribe, only at a new one, or never."""
+        handling = subscription.retain_handling
+        if handling == RetainHandling.DO_NOT_SEND:
+            return
+        if handling == RetainHandling.SEND_IF_NEW_SUBSCRIPTION and not is_new:
+            return
+        ids = (subscription.subscription_id,) if subscription.subscription_id else ()
+        for log_offset in self._retained(subscription.topic_filter):
+            try:
+                record = self._store.record(log_offset)
+            except LookupError:
+                continue
+            if subscription.no_local and record.client_id == session.client_id.encode():
+                continue
+            qos = min(record.flags & RecordFlag.QOS_MASK, subscription.qos)
+            self._broker.exchange.send(session, log_offset, qos, ids)
+
+    def _retained(self, topic_filter: str) -> Iterator[int]:
+        """log_offsets of the retained messages whose topics a filter matches."""
+        retained = self._store.retained
+        if not has_wildcard(topic_filter):
+            log_offset = retained.get(topic_filter.encode())
+            if log_offset is not None:
+                yield log_offset
+            return
+        levels = topic_filter.split("/")
+        wild = next(i for i, level in enumerate(levels) if has_wildcard(level))
+        prefix = "/".join([*levels[:wild], ""]) if wild else ""
+        if levels[wild] == "#" and wild:  # `a/#` matches `a` as well
+            parent = retained.get("/".join(levels[:wild]).encode())
+            if parent is not None:
+                yield parent
+        for topic, log_offset in retained.below(prefix.encode()):
+            if matches(topic_filter, topic.decode()):
+                yield log_offset
+
+    # --- leaving
+
+    def unsubscribe(self, session: Session, unsubscribe: Unsubscribe) -> None:
+        answers = []
+        gone = []
+        for topic_filter in unsubscribe.topic_filters:
+            if session.subscriptions.pop(topic_filter, None) is None:
+                answers.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
+                continue
+            answers.append(ReasonCode.SUCCESS)
+            gone.append(topic_filter)
+            reader = session.drop_reader(topic_filter)
+            if reader is not None:
+                self._broker.delivery.remove(reader)
+        if gone and session.expiry_s:
+            self._broker.record(Unsubscribed(session.client_id, gone))
+        link = session.link
+        assert link is not None
+        codes = tuple(answers) if link.version == 5 else ()
+        link.answer_when_safe(encode(UnsubAck(unsubscribe.packet_id, codes), link.version))
+
+
+def _state(request: SubscriptionRequest, subscription_id: int, log_offset: int) -> SubscriptionState:
+    return SubscriptionState(
+        request.topic_filter,
+        int(request.qos),
+        request.no_local,
+        request.retain_as_published,
+        int(request.retain_handling),
+        subscription_id,
+        log_offset,
+    )
+
+
+def _time_ms(text: str) -> int:
+    """Unix time in ms of `-1h` or an RFC 3339 time. Raises NoSuchPosition."""
+    ago = re.fullmatch(r"-(\d{1,9})([smhd])", text)
+    if ago:
+        return int((time.time() - int(ago[1]) * _UNITS_S[ago[2]]) * 1000)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise NoSuchPosition(text) from None
+    return int(moment.timestamp() * 1000)

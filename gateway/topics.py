@@ -1,0 +1,82 @@
+"""Topic names, topic filters and shared subscriptions (MQTT 5.0, 4.7 and 4.8.2)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.errors import ProtocolError
+from gateway.reason_codes import ReasonCode
+
+MAX_TOPIC_BYTES: Final = 65_535
+"""[MQTT-4.7.3-3]."""
+
+_SHARE_PREFIX: Final = "$share/"
+
+
+def validate_topic_name(topic_name: str, field: str = "topic_name") -> None:
+    """Raise ProtocolError(TOPIC_NAME_INVALID) unless messages may be published to `topic_name`."""
+    fault = _text_fault(topic_name)
+    if fault is None and ("+" in topic_name or "#" in topic_name):
+        fault = "contains a wildcard [MQTT-3.3.2-2]"
+    if fault is not None:
+        raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, f"{field}: {fault}")
+
+
+def validate_topic_filter(topic_filter: str, field: str = "topic_filter") -> None:
+    """Raise ProtocolError(TOPIC_FILTER_INVALID) unless `topic_filter` is well-formed.
+
+    A shared subscription has rules of its own on top: those are in `split_shared`.
+    """
+    fault = _text_fault(topic_filter) or _wildcard_fault(topic_filter)
+    if fault is not None:
+        raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, f"{field}: {fault}")
+
+
+def split_shared(topic_filter: str, field: str = "topic_filter") -> tuple[str | None, str]:
+    """The share name (None if not shared) and the topic filter proper; both are valid.
+
+    `$share` without a slash is an ordinary filter [MQTT-4.8.2-1].
+    """
+    validate_topic_filter(topic_filter, field)
+    if not topic_filter.startswith(_SHARE_PREFIX):
+        return None, topic_filter
+    share_name, _, shared_filter = topic_filter.removeprefix(_SHARE_PREFIX).partition("/")
+    fault = _share_fault(share_name, shared_filter)
+    if fault is not None:
+        raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, f"{field}: {fault}")
+    return share_name, shared_filter
+
+
+def _text_fault(topic: str) -> str | None:
+    if not topic:
+        return "is empty [MQTT-4.7.3-1]"
+    if "\0" in topic:
+        return "contains U+0000 [MQTT-4.7.3-2]"
+    try:
+        size_bytes = len(topic.encode())
+    except UnicodeEncodeError:
+        return "contains a surrogate [MQTT-1.5.4-1]"
+    if size_bytes > MAX_TOPIC_BYTES:
+        return f"has {size_bytes} bytes, more than {MAX_TOPIC_BYTES} [MQTT-4.7.3-3]"
+    return None
+
+
+def _wildcard_fault(topic_filter: str) -> str | None:
+    *parents, last = topic_filter.split("/")
+    if "#" in last and last != "#":
+        return "'#' shares its level with other characters [MQTT-4.7.1-1]"
+    if any("#" in level for level in parents):
+        return "'#' is not the last character [MQTT-4.7.1-1]"
+    if any("+" in level and level != "+" for level in (*parents, last)):
+        return "'+' shares its level with other characters [MQTT-4.7.1-2]"
+    return None
+
+
+def _share_fault(share_name: str, shared_filter: str) -> str | None:
+    if not share_name:
+        return "has an empty share name [MQTT-4.8.2-1]"
+    if "+" in share_name or "#" in share_name:
+        return "has a wildcard in its share name [MQTT-4.8.2-2]"
+    if not shared_filter:
+        return "has no topic filter after its share name [MQTT-4.8.2-2]"
+    return None

@@ -1,0 +1,276 @@
+"""Compiled leaf: one pass over appended records that gives each matching queue its 20-byte entry, and range reads.
+
+Policy (which queues exist, what they are called, what is kept) is in lightqueue.table.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy, memmove
+
+from store._records cimport (
+    FLAG_CARRIED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES, LogMemory, RecordHeader, Records,
+    TYPE_BATCH, TYPE_MESSAGE, topic_of,
+)
+
+ENTRY_BYTES = sizeof(Entry)
+assert sizeof(Entry) == 20
+
+cdef enum:
+    KIND_LIVE = 3
+    PACK_ENTRIES = 1024         # most entries under one key
+
+TOPIC, LEVEL, FILTER, LIVE = 0, 1, 2, 3
+
+
+cdef class Queue:
+    """Positions in the log, in order. A LIVE queue exists in memory only, for as long as someone watches it."""
+
+    def __init__(self, bytes name, int kind, uint64_t id=0, uint64_t next_offset=0, uint64_t last_log_offset=0):
+        self.name = name
+        self.kind = kind
+        self.id = id
+        self.next_offset = self.tail_first = next_offset
+        self.last_log_offset = last_log_offset
+
+    def __dealloc__(self):
+        free(self.tail)
+
+    def be_born(self, uint64_t id):
+        """Get an id before the first entry."""
+        self.id = id
+
+    @property
+    def tail_first_offset(self):
+        """queue_offset of the oldest entry in memory."""
+        return self.tail_first
+
+    @property
+    def idle(self):
+        """Nothing here that is not in RocksDB, and nobody looking."""
+        return not self.dirty and not self.watchers and not self.holders
+
+    cdef int push(self, uint64_t log_offset, uint32_t size, uint64_t tag_hash) except -1:
+        cdef Entry *moved
+        cdef uint32_t wanted
+        if self.tail_count == self.tail_capacity:
+            wanted = max(8, self.tail_capacity * 2)
+            moved = <Entry *>realloc(self.tail, wanted * sizeof(Entry))
+            if moved == NULL:
+                raise MemoryError
+            self.tail = moved
+            self.tail_capacity = wanted
+        self.tail[self.tail_count] = Entry(log_offset, size, tag_hash)
+        self.tail_count += 1
+        self.next_offset += 1
+        self.last_log_offset = log_offset
+        return 0
+
+    def entry(self, uint64_t queue_offset):
+        """log_offset of an entry in the tail, or None if it is older than that."""
+        if queue_offset < self.tail_first or queue_offset >= self.next_offset:
+            return None
+        return self.tail[queue_offset - self.tail_first].log_offset
+
+    def take_packs(self, uint64_t keep=0):
+        """The tail's entries but for the newest `keep`, as (first queue_offset, packed entries); they leave the tail."""
+        cdef uint32_t going = self.tail_count - min(keep, <uint64_t>self.tail_count), at = 0, n
+        packs = []
+        while at < going:
+            n = min(<uint32_t>PACK_ENTRIES, going - at)
+            packs.append((self.tail_first + at, PyBytes_FromStringAndSize(<char *>(self.tail + at), n * sizeof(Entry))))
+            at += n
+        self.discard(going)
+        self.dirty = False
+        return packs
+
+    def drop_oldest(self, uint64_t keep):
+        """Forget the tail's entries that nobody wants any more, and all but the newest `keep`. Returns how many."""
+        cdef uint64_t going = max(self.floor, self.tail_first) - self.tail_first
+        going = min(going, <uint64_t>self.tail_count)
+        if self.tail_count - going > keep:
+            going = self.tail_count - keep
+        self.discard(<uint32_t>going)
+        self.dirty = self.tail_count > 0
+        return going
+
+    cdef void discard(self, uint32_t n) noexcept:
+        self.tail_first += n
+        self.tail_count -= n
+        if self.tail_count:
+            memmove(self.tail, self.tail + n, self.tail_count * sizeof(Entry))
+        elif self.tail_capacity > 64:
+            free(self.tail)
+            self.tail = NULL
+            self.tail_capacity = 0
+
+
+cdef class Topic:
+    """A topic name and the queues that its messages go to."""
+
+    def __init__(self, bytes name, Queue own, Queue level):
+        self.name = name
+        self.own = own
+        self.level = level
+        self.filters = []
+
+
+cdef class Dispatcher:
+    """Gives appended records to their queues. `owner` answers what the pass itself does not know:
+
+    owner.load_topic(name) -> Topic, owner.match(name) -> list of filter Queues, owner.apply(record tuple) for records
+    that change state, owner.allot_id(queue) -> id for a queue's first entry.
+    """
+
+    cdef object owner
+    cdef readonly dict topics           # name -> Topic
+    cdef public uint64_t generation     # of the set of filters; a topic matched under an older one is matched again
+    cdef readonly list touched          # watched queues that grew since take_touched()
+    cdef readonly list dirty            # queues with entries that RocksDB does not have
+    cdef readonly uint64_t entries
+    cdef readonly uint64_t messages
+    cdef readonly uint64_t pending      # entries in dirty queues
+
+    def __init__(self, owner):
+        self.owner = owner
+        self.topics = {}
+        self.generation = 1
+        self.touched = []
+        self.dirty = []
+
+    def take_touched(self):
+        cdef Queue queue
+        touched, self.touched = self.touched, []
+        for queue in touched:
+            queue.touched = False
+        return touched
+
+    def take_dirty(self):
+        dirty, self.dirty = self.dirty, []
+        self.pending = 0
+        return dirty
+
+    def put_back(self, queues):
+        """Queues that take_dirty() gave and that still have entries in memory."""
+        cdef Queue queue
+        for queue in queues:
+            if queue.dirty:
+                self.dirty.append(queue)
+
+    def apply_appended(self, LogMemory memory not None, uint64_t start, size_t size):
+        """Dispatch records just appended; they lie in the log's memory at `start`."""
+        if size:
+            self.run(memory.at(start), size)
+
+    def apply_bytes(self, const unsigned char[::1] data not None):
+        """Dispatch verified log bytes (replay)."""
+        if data.shape[0]:
+            self.run(<const char *>&data[0], data.shape[0])
+
+    cdef run(self, const char *data, size_t size):
+        cdef size_t at = 0
+        cdef const RecordHeader *record
+        cdef Topic topic = None
+        while at < size:
+            record = <const RecordHeader *>(data + at)
+            if record.type == TYPE_BATCH:
+                at += HEADER_BYTES
+                continue
+            at += record.length
+            if record.type != TYPE_MESSAGE or record.flags & FLAG_CARRIED:
+                self.owner.apply(as_bytes(record))
+                continue
+            if topic is None or not same_name(topic, record):
+                topic = self.find(topic_of(record)[:record.topic_length])
+            if topic.generation != self.generation:
+                topic.filters = self.owner.match(topic.name)
+                topic.generation = self.generation
+            self.dispatch(topic, record)
+            if record.flags & FLAG_RETAIN or record.attributes_length:
+                self.owner.apply(as_bytes(record))
+
+    cdef Topic find(self, bytes name):
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = self.owner.load_topic(name)
+        return <Topic>topic
+
+    cdef dispatch(self, Topic topic, const RecordHeader *record):
+        cdef bint live_only = record.flags & FLAG_LIVE_ONLY
+        cdef Queue queue
+        self.messages += 1
+        if not live_only:
+            self.give(topic.own, record)
+            self.give(topic.level, record)
+        for queue in topic.filters:
+            if not live_only or queue.kind == KIND_LIVE:
+                self.give(queue, record)
+
+    cdef give(self, Queue queue, const RecordHeader *record):
+        if record.log_offset <= queue.last_log_offset:
+            return
+        if not queue.id:
+            queue.id = self.owner.allot_id(queue)
+        queue.push(record.log_offset, record.length, 0)
+        self.entries += 1
+        self.pending += 1
+        if queue.watchers and not queue.touched:
+            queue.touched = True
+            self.touched.append(queue)
+        if not queue.dirty:
+            queue.dirty = True
+            self.dirty.append(queue)
+
+
+cdef bytes as_bytes(const RecordHeader *record):
+    return PyBytes_FromStringAndSize(<const char *>record, record.length)
+
+
+cdef bint same_name(Topic topic, const RecordHeader *record) noexcept:
+    return (PyBytes_GET_SIZE(topic.name) == record.topic_length
+            and memcmp(PyBytes_AS_STRING(topic.name), topic_of(record), record.topic_length) == 0)
+
+
+def read_tail(LogMemory memory not None, Queue queue not None, uint64_t start, Py_ssize_t max_records,
+              uint64_t max_bytes):
+    """Records from the tail of a queue; `start` must not be older than the tail."""
+    cdef Records records = Records(start)
+    if start < queue.next_offset:
+        fill(records, memory, queue.tail + (start - queue.tail_first), queue.next_offset - start, max_records, max_bytes)
+    return records
+
+
+def read_pack(LogMemory memory not None, bytes pack not None, uint64_t pack_first, uint64_t start,
+              Py_ssize_t max_records, uint64_t max_bytes):
+    """Records from a pack of entries as stored in RocksDB, from queue_offset `start` on."""
+    cdef Records records = Records(start)
+    cdef uint64_t count = PyBytes_GET_SIZE(pack) // sizeof(Entry)
+    cdef uint64_t skip = start - pack_first
+    if skip < count:
+        fill(records, memory, <const Entry *>PyBytes_AS_STRING(pack) + skip, count - skip, max_records, max_bytes)
+    return records
+
+
+cdef int fill(Records records, LogMemory memory, const Entry *entries, uint64_t count,
+              Py_ssize_t max_records, uint64_t max_bytes) except -1:
+    cdef uint64_t i, total = 0
+    for i in range(min(count, <uint64_t>max_records)):
+        records.push(<const RecordHeader *>memory.at(entries[i].log_offset))
+        total += entries[i].size
+        if total >= max_bytes:
+            break
+    return 0
+
+
+def pack_entry(bytes pack not None, Py_ssize_t i):
+    """log_offset of entry i of a pack."""
+    if not 0 <= i < PyBytes_GET_SIZE(pack) // <Py_ssize_t>sizeof(Entry):
+        raise IndexError(i)
+    return (<const Entry *>PyBytes_AS_STRING(pack))[i].log_offset
+
+
+def read_at(LogMemory memory not None, list log_offsets not None):
+    """The records at given log_offsets. LookupError if one is not kept (any more)."""
+    cdef Records records = Records(0)
+    for log_offset in log_offsets:
+        records.push(<const RecordHeader *>memory.at(log_offset))
+    return records

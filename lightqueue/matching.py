@@ -1,0 +1,109 @@
+"""Which topic filters match a topic name (MQTT 5 section 4.7). The same file runs interpreted or compiled."""
+
+from typing import Generic, TypeVar
+
+SEPARATOR = "/"
+ANY_LEVEL = "+"
+ANY_LEVELS = "#"
+
+Value = TypeVar("Value")
+
+
+def matches(topic_filter: str, topic_name: str) -> bool:
+    """Whether one filter matches one topic name; a filter that starts with a wildcard matches no $-topic."""
+    if topic_name.startswith("$") and topic_filter[0] in "+#":
+        return False
+    levels = topic_name.split(SEPARATOR)
+    wanted = topic_filter.split(SEPARATOR)
+    for i, want in enumerate(wanted):
+        if want == ANY_LEVELS:
+            return True
+        if i == len(levels) or want not in (ANY_LEVEL, levels[i]):
+            return False
+    return len(wanted) == len(levels)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether some topic name is matched by both filters ($-topics looked at like any other)."""
+    left, right = one.split(SEPARATOR), other.split(SEPARATOR)
+    for a, b in zip(left, right, strict=False):
+        if ANY_LEVELS in (a, b):
+            return True
+        if a != b and ANY_LEVEL not in (a, b):
+            return False
+    longer = left if len(left) > len(right) else right
+    shorter = min(len(left), len(right))
+    return len(longer) == shorter or (len(longer) == shorter + 1 and longer[shorter] == ANY_LEVELS)
+
+
+def has_wildcard(topic_filter: str) -> bool:
+    return ANY_LEVEL in topic_filter or ANY_LEVELS in topic_filter
+
+
+class _Node(Generic[Value]):
+    __slots__ = ("children", "value")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[Value]] = {}
+        self.value: Value | None = None
+
+
+class FilterTrie(Generic[Value]):
+    """Topic filters, each with a value, found by topic name in time that depends on its levels, not on the filters."""
+
+    def __init__(self) -> None:
+        self._root: _Node[Value] = _Node()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def set(self, topic_filter: str, value: Value) -> None:
+        """Give a filter its value."""
+        node = self._root
+        for level in topic_filter.split(SEPARATOR):
+            node = node.children.setdefault(level, _Node())
+        self._size += node.value is None
+        node.value = value
+
+    def remove(self, topic_filter: str) -> None:
+        """Forget a filter; one that is not there is ignored."""
+        path = [self._root]
+        levels = topic_filter.split(SEPARATOR)
+        for level in levels:
+            child = path[-1].children.get(level)
+            if child is None:
+                return
+            path.append(child)
+        self._size -= path[-1].value is not None
+        path[-1].value = None
+        for parent, level in zip(reversed(path[:-1]), reversed(levels), strict=True):
+            child = parent.children[level]
+            if child.children or child.value is not None:
+                return
+            del parent.children[level]
+
+    def match(self, topic_name: str) -> list[Value]:
+        """The values of all filters that match."""
+        found: list[Value] = []
+        levels = topic_name.split(SEPARATOR)
+        if not topic_name.startswith("$"):
+            self._descend(self._root, levels, 0, found)
+        else:
+            child = self._root.children.get(levels[0])
+            if child is not None:
+                self._descend(child, levels, 1, found)
+        return found
+
+    def _descend(self, node: _Node[Value], levels: list[str], depth: int, found: list[Value]) -> None:
+        rest = node.children.get(ANY_LEVELS)
+        if rest is not None and rest.value is not None:
+            found.append(rest.value)
+        if depth == len(levels):
+            if node.value is not None:
+                found.append(node.value)
+            return
+        for level in (levels[depth], ANY_LEVEL):
+            child = node.children.get(level)
+            if child is not None:
+                self._descend(child, levels, depth + 1, found)

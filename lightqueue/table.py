@@ -1,0 +1,294 @@
+"""Which queues there are, what they are called, and where their entries lie.
+
+Keys in RocksDB:  q <kind> <name> → id 8, base 8       a queue; base = its next queue_offset when it has no entries
+                  e <id 8> <queue_offset 8> → entries  20 bytes each, packed under the first one's queue_offset
+All integers in keys are big-endian, so that a range read is one seek.
+"""
+
+from collections.abc import Callable, Iterator
+
+from lightqueue._queues import FILTER, LEVEL, LIVE, TOPIC, Dispatcher, Queue, Topic, pack_entry, read_pack, read_tail
+from lightqueue.matching import FilterTrie, has_wildcard, overlap
+from store._records import Records
+from store.commitlog import CommitLog
+from store.index import Index
+from store.settings import StoreSettings
+
+NEXT_ID_KEY = b"m:next_queue_id"
+KIND_NAMES = {TOPIC: "topic", LEVEL: "level", FILTER: "filter", LIVE: "live"}
+ENTRY_BYTES = 20
+LIVE_ID_BIT = 1 << 63
+
+
+def queue_key(kind: int, name: bytes) -> bytes:
+    """The one place where a queue's name is encoded: its kind, then the name's own bytes. Nothing is escaped."""
+    return b"q%d" % kind + name
+
+
+def entry_key(queue_id: int, queue_offset: int) -> bytes:
+    return b"e" + queue_id.to_bytes(8, "big") + queue_offset.to_bytes(8, "big")
+
+
+class QueueTable:
+    """Owner of all queues of a store."""
+
+    def __init__(self, log: CommitLog, index: Index, settings: StoreSettings, apply: Callable[[bytes], None]) -> None:
+        self._log = log
+        self._index = index
+        self._settings = settings
+        self.apply = apply
+        self.dispatcher = Dispatcher(self)
+        self._levels: dict[bytes, Queue] = {}
+        self._held: dict[str, Queue] = {}
+        self._live: dict[str, Queue] = {}
+        self._held_trie: FilterTrie[Queue] = FilterTrie()
+        self._live_trie: FilterTrie[Queue] = FilterTrie()
+        self._born: list[Queue] = []
+        self._next_id = int.from_bytes(index.get(NEXT_ID_KEY) or b"\1", "big")
+        self._next_live_id = LIVE_ID_BIT
+        self._load_held()
+        index.delete_range(entry_key(LIVE_ID_BIT, 0), b"f")
+
+    # --- what the dispatcher asks
+
+    def load_topic(self, name: bytes) -> Topic:
+        level = name.split(b"/", 1)[0]
+        return Topic(name, self._load(TOPIC, name), self._level(level))
+
+    def match(self, name: bytes) -> list[Queue]:
+        topic_name = name.decode()
+        return self._held_trie.match(topic_name) + self._live_trie.match(topic_name)
+
+    def allot_id(self, queue: Queue) -> int:
+        if queue.kind == LIVE:
+            self._next_live_id += 1
+            return self._next_live_id
+        self._born.append(queue)
+        self._next_id += 1
+        return self._next_id - 1
+
+    # --- finding queues
+
+    def _level(self, name: bytes) -> Queue:
+        queue = self._levels.get(name)
+        if queue is None:
+            queue = self._levels[name] = self._load(LEVEL, name)
+        return queue
+
+    def _topic(self, name: bytes) -> Queue:
+        topic = self.dispatcher.topics.get(name)
+        if topic is None:
+            topic = self.dispatcher.topics[name] = self.load_topic(name)
+        queue: Queue = topic.own
+        return queue
+
+    def stored(self, topic_filter: str) -> Queue | None:
+        """The queue that holds the history of a filter, or None if the filter never had one."""
+        if not has_wildcard(topic_filter):
+            return self._topic(topic_filter.encode())
+        level = level_of(topic_filter)
+        return self._level(level.encode()) if level is not None else self._held.get(topic_filter)
+
+    def watch(self, topic_filter: str) -> Queue:
+        """A queue to follow: whatever matches `topic_filter` from now on gets an entry, and the entry an event."""
+        queue = None
+        if not any(overlap(topic_filter, other) for other in self._settings.live_only):
+            queue = self.stored(topic_filter)
+        if queue is None:
+            queue = self._live.get(topic_filter)
+        if queue is None:
+            queue = self._live[topic_filter] = Queue(topic_filter.encode(), LIVE)
+            self._live_trie.set(topic_filter, queue)
+            self.dispatcher.generation += 1
+        queue.watchers += 1
+        return queue
+
+    def unwatch(self, queue: Queue) -> None:
+        queue.watchers -= 1
+        if queue.kind == LIVE and not queue.watchers:
+            name = queue.name.decode()
+            del self._live[name]
+            self._live_trie.remove(name)
+            self.dispatcher.generation += 1
+            if queue.spills and queue.id:
+                self._index.delete_range(entry_key(queue.id, 0), entry_key(queue.id + 1, 0))
+
+    # --- filters that durable sessions hold
+
+    def hold(self, topic_filter: str) -> None:
+        """A durable session took this filter: from here on its matches are kept in a queue."""
+        queue = self.stored(topic_filter)
+        if queue is None:
+            queue = Queue(topic_filter.encode(), FILTER)
+            queue.be_born(self.allot_id(queue))
+            self._adopt_held(queue)
+        queue.holders += 1
+
+    def release(self, topic_filter: str) -> None:
+        queue = self.stored(topic_filter)
+        if queue is not None:
+            queue.holders -= 1
+
+    def unheld(self) -> list[str]:
+        """Filters whose queue nobody holds or watches."""
+        return [name for name, queue in self._held.items() if not queue.holders and not queue.watchers]
+
+    def drop(self, topic_filter: str) -> None:
+        """Forget a filter's queue and its entries."""
+        queue = self._held.pop(topic_filter, None)
+        if queue is not None:
+            self._held_trie.remove(topic_filter)
+            self.dispatcher.generation += 1
+            self._index.delete(queue_key(FILTER, queue.name))
+            self._index.delete_range(entry_key(queue.id, 0), entry_key(queue.id + 1, 0))
+            queue.take_packs()
+
+    def _adopt_held(self, queue: Queue) -> None:
+        self._held[queue.name.decode()] = queue
+        self._held_trie.set(queue.name.decode(), queue)
+        self.dispatcher.generation += 1
+
+    def _load_held(self) -> None:
+        prefix = queue_key(FILTER, b"")
+        for key, _ in list(self._index.scan(prefix, queue_key(FILTER + 1, b""))):
+            self._adopt_held(self._load(FILTER, key[len(prefix) :]))
+
+    # --- RocksDB
+
+    def _load(self, kind: int, name: bytes) -> Queue:
+        meta = self._index.get(queue_key(kind, name))
+        if meta is None:
+            return Queue(name, kind)
+        queue_id, base = int.from_bytes(meta[:8], "big"), int.from_bytes(meta[8:], "big")
+        last = self._pack_before(queue_id, (1 << 64) - 1)
+        if last is None:
+            return Queue(name, kind, queue_id, base)
+        first, pack = last
+        count = len(pack) // ENTRY_BYTES
+        return Queue(name, kind, queue_id, first + count, pack_entry(pack, count - 1))
+
+    def _pack_before(self, queue_id: int, queue_offset: int) -> tuple[int, bytes] | None:
+        """The pack that starts at or before a position (the next key may belong to another queue)."""
+        found = self._index.at_or_before(entry_key(queue_id, queue_offset))
+        if found is None or found[0][:9] != entry_key(queue_id, 0)[:9]:
+            return None
+        return int.from_bytes(found[0][9:], "big"), found[1]
+
+    def stage(self) -> int:
+        """Hand what the queues hold in memory to the index, for its next write. Returns the number of puts."""
+        puts = 0
+        for queue in self._born:
+            self._index.put(queue_key(queue.kind, queue.name), queue.id.to_bytes(8, "big") + bytes(8))
+        self._index.put(NEXT_ID_KEY, self._next_id.to_bytes(8, "big"))
+        self._born.clear()
+        again = []
+        for queue in self.dispatcher.take_dirty():
+            if queue.kind == LIVE and not self._trim_live(queue):
+                again.append(queue)
+                continue
+            for first, pack in queue.take_packs():
+                self._index.put(entry_key(queue.id, first), pack)
+                puts += 1
+        self.dispatcher.put_back(again)
+        return puts
+
+    def _trim_live(self, queue: Queue) -> bool:
+        """True if the queue's tail has to move to RocksDB because somebody slow still needs it."""
+        if not queue.watchers:
+            queue.drop_oldest(0)
+            return False
+        limit = self._settings.live_tail_entries
+        wanted = queue.next_offset - max(queue.floor, queue.tail_first_offset)
+        if queue.spills and wanted > limit:
+            return True
+        queue.drop_oldest(limit)
+        return False
+
+    def evict_idle(self) -> None:
+        """Keep the number of topics in memory near cached_topics; an evicted one is read from RocksDB when needed."""
+        topics = self.dispatcher.topics
+        excess = len(topics) - self._settings.cached_topics
+        if excess > 0:
+            idle = [name for name, topic in topics.items() if topic.own.idle]
+            for name in idle[: excess + excess // 4]:
+                del topics[name]
+
+    # --- reading
+
+    def first_offset(self, queue: Queue) -> int:
+        """queue_offset of the oldest entry that is kept."""
+        if queue.id:
+            for key, _ in self._index.scan(entry_key(queue.id, 0), entry_key(queue.id + 1, 0)):
+                return int.from_bytes(key[9:], "big")
+        return int(queue.tail_first_offset)
+
+    def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
+        """Records of a queue from queue_offset `start` on; their pointers are valid until the next append.
+
+        What retention has dropped is skipped: look at `first` of the answer.
+        """
+        while start < queue.next_offset:
+            try:
+                if start >= queue.tail_first_offset:
+                    return read_tail(self._log.memory, queue, start, max_records, max_bytes)
+                found = self._pack_before(queue.id, start) if queue.id else None
+                if found is not None and start < found[0] + len(found[1]) // ENTRY_BYTES:
+                    return read_pack(self._log.memory, found[1], found[0], start, max_records, max_bytes)
+                start = self._next_kept(queue, start)
+            except LookupError:
+                start = self.position_of(queue, self._log.first, start)
+        return Records(start)
+
+    def _next_kept(self, queue: Queue, start: int) -> int:
+        """The first queue_offset at or after `start` that still has an entry."""
+        for key, _ in self._index.scan(entry_key(queue.id, start), entry_key(queue.id + 1, 0)):
+            return int.from_bytes(key[9:], "big")
+        return int(queue.tail_first_offset)
+
+    def log_offset_at(self, queue: Queue, queue_offset: int) -> int:
+        """log_offset of one entry; 0 where it was trimmed."""
+        found = queue.entry(queue_offset)
+        if found is None:
+            pack = self._pack_before(queue.id, queue_offset)
+            if pack is None or queue_offset >= pack[0] + len(pack[1]) // ENTRY_BYTES:
+                return 0
+            found = pack_entry(pack[1], queue_offset - pack[0])
+        return int(found)
+
+    def position_of(self, queue: Queue, log_offset: int, low: int = 0) -> int:
+        """The first queue_offset whose entry is at or after `log_offset`."""
+        return self._bisect(queue, low, lambda found: found >= log_offset)
+
+    def position_at(self, queue: Queue, timestamp_ms: int) -> int:
+        """The first queue_offset whose message was stored at or after a time."""
+        first = self._log.first
+
+        def late_enough(found: int) -> bool:
+            return found >= first and self._log.memory.timestamp_ms(found) >= timestamp_ms
+
+        return self._bisect(queue, 0, late_enough)
+
+    def _bisect(self, queue: Queue, low: int, reached: Callable[[int], bool]) -> int:
+        high = queue.next_offset
+        while low < high:
+            middle = (low + high) // 2
+            if reached(self.log_offset_at(queue, middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    # --- for retention and inspection
+
+    def names(self) -> Iterator[tuple[int, bytes, int]]:
+        """(kind, name, id) of every stored queue."""
+        for key, meta in self._index.scan(b"q", b"r"):
+            yield key[1] - ord("0"), key[2:], int.from_bytes(meta[:8], "big")
+
+
+def level_of(topic_filter: str) -> str | None:
+    """`line` for the filter `line/#`, whose matches are those of a first level; None for any other filter."""
+    level, _, rest = topic_filter.partition("/")
+    return level if rest == "#" and not has_wildcard(level) else None
+
+

@@ -1,0 +1,1 @@
+"""Penstock: an MQTT gateway over a message store."""

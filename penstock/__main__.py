@@ -1,0 +1,5 @@
+"""Makes `python -m penstock` the same as `penstock`."""
+
+from penstock.cli import main
+
+main()

@@ -1,0 +1,72 @@
+"""The `penstock` command. Anything slow to import is imported by the subcommand that needs it."""
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from penstock.commands.pub import pub
+from penstock.commands.serve import serve
+from penstock.commands.store import store
+from penstock.commands.sub import sub
+from penstock.errors import PenstockError
+
+# No rich markup: help stays quick and errors stay plain lines that scripts can read.
+app = typer.Typer(
+    help="An MQTT gateway over a message store.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+app.command()(pub)
+app.command()(sub)
+app.add_typer(store, name="store")
+
+
+def main() -> None:
+    try:
+        app(prog_name="penstock")
+    except SystemExit:
+        raise  # Here, so that package_errors() below imports the packages only for a real error.
+    except PenstockError as error:
+        fail(error, error.exit_code)
+    except package_errors() as error:
+        fail(error, exit_code=1)
+
+
+def fail(error: Exception, exit_code: int) -> NoReturn:
+    print(f"penstock: {error}", file=sys.stderr)
+    sys.exit(exit_code)
+
+
+def package_errors() -> tuple[type[Exception], ...]:
+    """The bases of what the packages raise for the user to read, without a traceback."""
+    from gateway.errors import GatewayError
+    from lightqueue.errors import LightQueueError
+    from store.errors import StoreError
+
+    return (StoreError, LightQueueError, GatewayError)
+
+
+def show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        typer.echo(f"penstock {version('penstock')}")
+    except PackageNotFoundError:
+        raise PenstockError("not installed, so without a version; run `pip install .`") from None
+    raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """An MQTT gateway over a message store."""

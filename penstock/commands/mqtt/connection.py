@@ -1,0 +1,110 @@
+"""One connection to an MQTT 5 server, made or refused in bounded time, never made again."""
+
+import os
+import secrets
+import threading
+import time
+from typing import Any, Self
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from penstock.commands.mqtt.address import ServerAddress
+from penstock.errors import ConnectionFailed
+
+CONNECT_TIMEOUT_S = 10
+KEEP_ALIVE_S = 60
+MAXIMUM_RECEIVE_MAXIMUM = 65_535
+START_A_SERVER = "start one with `penstock serve`, or name another with --url"
+
+
+class Connection:
+    """Connected on entering the context; disconnected on leaving it."""
+
+    def __init__(self, address: ServerAddress, purpose: str) -> None:
+        self.address = address
+        self.receive_maximum = MAXIMUM_RECEIVE_MAXIMUM
+        self.lost: str | None = None
+        """Why the connection ended; set at most once, under `changed`."""
+        self.changed = threading.Condition()
+        self._accepted = False
+        self.client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=f"penstock-{purpose}-{os.getpid()}-{secrets.token_hex(4)}",
+            protocol=MQTTProtocolVersion.MQTTv5,
+            reconnect_on_failure=False,
+        )
+        # paho's own bound cannot follow what CONNACK says; Publisher's does.
+        self.client.max_inflight_messages = MAXIMUM_RECEIVE_MAXIMUM
+        self.client.connect_timeout = CONNECT_TIMEOUT_S
+        self.client.username_pw_set(address.username, address.password)
+        self.client.on_connect = self._on_connect
+        self.client.on_disconnect = self._on_disconnect
+
+    def __enter__(self) -> Self:
+        try:
+            self.client.connect(self.address.host, self.address.port, KEEP_ALIVE_S)
+        except (OSError, UnicodeError) as error:  # UnicodeError: no host can have this name
+            reason = "no answer" if isinstance(error, TimeoutError) else _why(error)
+            raise ConnectionFailed(f"{self.address}: {reason}; {START_A_SERVER}") from None
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        while not self._accepted and self.lost is None and time.monotonic() < deadline:
+            self.client.loop(timeout=0.1)
+        if not self._accepted:
+            raise ConnectionFailed(self.lost or f"{self.address}: no answer; {START_A_SERVER}")
+        return self
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        self.client.disconnect()
+        # Waits until what is queued, DISCONNECT too, is written; a stuck server may never take it.
+        if failure is None:
+            self.client.loop_stop()
+
+    def _on_connect(
+        self,
+        client: paho.Client,
+        userdata: Any,
+        flags: paho.ConnectFlags,
+        reason_code: ReasonCode,
+        properties: Properties | None,
+    ) -> None:
+        if reason_code.is_failure:
+            self._lose(
+                f"{self.address}: refused the connection: {reason_code}; {_remedy(reason_code)}"
+            )
+        else:
+            self.receive_maximum = getattr(properties, "ReceiveMaximum", self.receive_maximum)
+            self._accepted = True
+
+    def _on_disconnect(
+        self,
+        client: paho.Client,
+        userdata: Any,
+        flags: paho.DisconnectFlags,
+        reason_code: ReasonCode,
+        properties: Properties | None,
+    ) -> None:
+        if flags.is_disconnect_packet_from_server:
+            reason = getattr(properties, "ReasonString", None) or reason_code
+            self._lose(f"{self.address}: closed the connection: {reason}")
+        elif self._accepted:
+            self._lose(f"{self.address}: connection lost; run the command again")
+        else:
+            self._lose(f"{self.address}: closed without an answer; name an MQTT 5 server")
+
+    def _lose(self, reason: str) -> None:
+        with self.changed:
+            self.lost = self.lost or reason
+            self.changed.notify_all()
+
+
+def _why(error: OSError | UnicodeError) -> str:
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _remedy(reason_code: ReasonCode) -> str:
+    if reason_code.getName() in ("Not authorized", "Bad user name or password"):
+        return "give a user and a password in --url"
+    return "ask whoever runs it, or name another with --url"

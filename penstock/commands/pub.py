@@ -1,0 +1,89 @@
+"""`penstock pub`: publish what is given, wait until the server has it, exit."""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from penstock.commands.mqtt.address import Url
+from penstock.errors import PenstockError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadSource:
+    """Where the payloads come from; exactly one of these is given."""
+
+    message: str | None
+    file: str | None
+    lines: bool
+    null: bool
+
+    def __post_init__(self) -> None:
+        given = (self.message is not None, self.file is not None, self.lines, self.null)
+        if sum(given) != 1:
+            raise UsageError("pub: give exactly one of -m TEXT, -f FILE, -l and -n")
+
+    def payloads(self) -> Iterator[bytes]:
+        if self.message is not None:
+            yield os.fsencode(self.message)  # the bytes of the argument, whatever the locale
+        elif self.file is not None:
+            yield _read(self.file)
+        elif self.lines:
+            yield from _lines(sys.stdin.buffer)
+        else:
+            yield b""
+
+
+def _read(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise PenstockError(f"{file}: {error.strerror}; name a readable file with -f") from None
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    for line in stream:
+        yield line.removesuffix(b"\n")
+
+
+def pub(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to publish to.")],
+    message: Annotated[
+        str | None, typer.Option("-m", "--message", metavar="TEXT", help="Payload.")
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option("-f", "--file", metavar="FILE", help="File to send; - is standard input."),
+    ] = None,
+    lines: Annotated[
+        bool, typer.Option("-l", "--lines", help="One message per line of standard input.")
+    ] = False,
+    null: Annotated[
+        bool, typer.Option("-n", "--null", help="Empty payload; with -r it clears the topic.")
+    ] = False,
+    qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="QoS.")] = 0,
+    retain: Annotated[bool, typer.Option("-r", "--retain", help="Publish it retained.")] = False,
+    url: Url = "mqtt://127.0.0.1:1883",
+) -> None:
+    """Publish to a topic; with QoS 1 or 2, exit only when the server has taken every message."""
+    from penstock.commands.mqtt.address import parse_url
+    from penstock.commands.mqtt.topics import check_topic_name
+
+    source = PayloadSource(message, file, lines, null)
+    check_topic_name(topic)
+    address = parse_url(url)
+
+    from penstock.commands.mqtt.connection import Connection
+    from penstock.commands.mqtt.publisher import Publisher
+
+    with Connection(address, "pub") as connection:
+        publisher = Publisher(connection, topic, qos, retain)
+        for payload in source.payloads():
+            publisher.publish(payload)
+        publisher.finish()

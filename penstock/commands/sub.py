@@ -1,0 +1,46 @@
+"""`penstock sub`: print what arrives until told to stop."""
+
+from typing import Annotated
+
+import typer
+
+from penstock.commands.mqtt.address import Url
+
+
+def sub(
+    topic_filters: Annotated[
+        list[str], typer.Argument(metavar="FILTER...", help="Topic filters, such as plant/+/temp.")
+    ],
+    qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Highest QoS.")] = 0,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Print the topic before the payload.")
+    ] = False,
+    count: Annotated[
+        int | None,
+        typer.Option("-C", "--count", metavar="COUNT", min=1, help="Exit after COUNT messages."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="Replay what the store holds: earliest, -1h, or a queue offset.",
+        ),
+    ] = None,
+    url: Url = "mqtt://127.0.0.1:1883",
+) -> None:
+    """Print the payloads of messages that match, one per line."""
+    from penstock.commands.mqtt.address import parse_url
+    from penstock.commands.mqtt.topics import check_topic_filter
+
+    for topic_filter in topic_filters:
+        check_topic_filter(topic_filter)
+    address = parse_url(url)
+
+    from penstock.commands.mqtt.connection import Connection
+    from penstock.commands.mqtt.subscriber import Subscriber
+
+    with Connection(address, "sub") as connection:
+        subscriber = Subscriber(connection, verbose, count)
+        subscriber.subscribe(topic_filters, qos, start)
+        subscriber.run()

@@ -1,0 +1,25 @@
+"""What the command tells its user, in one line each, with the exit code that goes with it."""
+
+
+class PenstockError(Exception):
+    """Base of this package's errors: something failed."""
+
+    exit_code = 1
+
+
+class UsageError(PenstockError):
+    """The command was asked for something it cannot do; asking differently helps."""
+
+    exit_code = 2
+
+
+class SettingsError(UsageError):
+    """A setting that is unknown, out of range or contradicts another one."""
+
+
+class ConnectionFailed(PenstockError):
+    """The MQTT server cannot be reached, refused the connection, or dropped it."""
+
+
+class Refused(PenstockError):
+    """The MQTT server answered a publish or a subscription with a failing reason code."""

@@ -1,0 +1,73 @@
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef struct RecordHeader:       # 40 bytes, little-endian, no padding (docs/formats.md)
+    uint32_t length
+    uint32_t crc
+    uint64_t log_offset
+    uint64_t timestamp_ms
+    uint8_t type
+    uint8_t flags
+    uint16_t topic_length
+    uint16_t client_id_length
+    uint16_t attributes_length
+    uint32_t properties_length
+    uint32_t payload_length
+
+cdef enum:
+    HEADER_BYTES = 40
+    TYPE_MESSAGE = 1
+    TYPE_BATCH = 2
+    FLAG_QOS = 3
+    FLAG_RETAIN = 4
+    FLAG_EXPIRES = 8
+    FLAG_LIVE_ONLY = 16
+    FLAG_CARRIED = 32
+
+cdef struct Part:
+    const char *data
+    size_t size
+
+cdef class RecordBatch:
+    cdef char *data
+    cdef readonly size_t size
+    cdef size_t capacity
+    cdef readonly uint32_t count
+    cdef Py_ssize_t atomic_at
+    cdef char *grow(self, size_t extra) except NULL
+    cdef int add(self, uint8_t type, uint8_t flags, Part topic, Part client_id,
+                 Part attributes, Part properties, Part payload) except -1
+
+cdef struct Mapping:
+    uint64_t base
+    uint64_t end
+    const char *data
+
+cdef class LogMemory:
+    cdef char *tail[2]
+    cdef uint64_t tail_base[2]
+    cdef uint64_t tail_end[2]
+    cdef int current
+    cdef size_t tail_bytes
+    cdef Mapping *mappings
+    cdef Py_ssize_t mapping_count
+    cdef dict _views
+    cdef readonly uint64_t mapped_bytes_read
+    cdef int tail_of(self, uint64_t log_offset) except -1
+    cdef void forget(self, uint64_t base) noexcept
+    cdef const char *at(self, uint64_t log_offset) except NULL
+
+cdef class Records:
+    cdef const RecordHeader **items
+    cdef Py_ssize_t capacity
+    cdef readonly Py_ssize_t count
+    cdef readonly uint64_t first       # queue_offset of the first record asked for
+    cdef readonly uint64_t next        # queue_offset after the last one read
+    cdef readonly object blocks        # encodings that several readers share, by variant
+    cdef object _keep
+    cdef int push(self, const RecordHeader *record) except -1
+
+cdef const char *topic_of(const RecordHeader *record) noexcept nogil
+cdef const char *client_id_of(const RecordHeader *record) noexcept nogil
+cdef const char *attributes_of(const RecordHeader *record) noexcept nogil
+cdef const char *properties_of(const RecordHeader *record) noexcept nogil
+cdef const char *payload_of(const RecordHeader *record) noexcept nogil

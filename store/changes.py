@@ -1,0 +1,117 @@
+"""State changes as they stand in the log: the payloads of every record type but MESSAGE and BATCH, in msgpack arrays."""
+
+import msgspec
+
+from store.records import RecordType
+
+
+class Change(msgspec.Struct, array_like=True, frozen=True):
+    """Base of all changes; each concerns one session (or, for queues, one store)."""
+
+
+class WillState(Change):
+    """A will as it would be published; `delay_s` counts from the end of the connection."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: bytes
+    delay_s: int
+
+
+class SubscriptionState(Change):
+    """One subscription; messages from log_offset `since` on belong to it (filled in when it is applied)."""
+
+    topic_filter: str
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+    subscription_id: int = 0
+    since: int = 0
+
+
+class SessionOpened(Change):
+    """A connection took the session; `clean_start` forgets what was there."""
+
+    client_id: str
+    clean_start: bool
+    session_expiry_interval: int
+    will: WillState | None = None
+
+
+class SessionClosed(Change):
+    """The connection ended; the will stays only if it is still to be sent."""
+
+    client_id: str
+    session_expiry_interval: int
+    keep_will: bool
+
+
+class SessionEnded(Change):
+    """The session expired."""
+
+    client_id: str
+
+
+class Subscribed(Change):
+    client_id: str
+    subscriptions: list[SubscriptionState]
+
+
+class Unsubscribed(Change):
+    client_id: str
+    topic_filters: list[str]
+
+
+class Sent(Change):
+    """A message given a packet identifier that must outlive a crash (QoS 2, and what is not in a queue)."""
+
+    packet_id: int
+    log_offset: int
+    qos: int
+    retain: bool
+    subscription_ids: tuple[int, ...] = ()
+
+
+class Progress(Change):
+    """How far a session has come. `acked` moves on acknowledgement only."""
+
+    client_id: str
+    acked: int = 0
+    sent: list[Sent] = []
+    released: list[int] = []
+    completed: list[int] = []
+    received_done: list[int] = []
+
+
+class WillFired(Change):
+    client_id: str
+
+
+class QueueDropped(Change):
+    topic_filters: list[str]
+
+
+TYPES: dict[RecordType, type[Change]] = {
+    RecordType.SESSION_OPENED: SessionOpened,
+    RecordType.SESSION_CLOSED: SessionClosed,
+    RecordType.SESSION_ENDED: SessionEnded,
+    RecordType.SUBSCRIBED: Subscribed,
+    RecordType.UNSUBSCRIBED: Unsubscribed,
+    RecordType.PROGRESS: Progress,
+    RecordType.WILL_FIRED: WillFired,
+    RecordType.QUEUE_DROPPED: QueueDropped,
+}
+_RECORD_TYPES = {change: record_type for record_type, change in TYPES.items()}
+_DECODERS = {record_type: msgspec.msgpack.Decoder(change) for record_type, change in TYPES.items()}
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_change(change: Change) -> tuple[RecordType, bytes]:
+    return _RECORD_TYPES[type(change)], _encoder.encode(change)
+
+
+def decode_change(record_type: int, payload: bytes) -> Change:
+    return _DECODERS[RecordType(record_type)].decode(payload)

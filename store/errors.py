@@ -1,0 +1,54 @@
+"""What can go wrong in the store. Each message names the thing and the remedy."""
+
+from pathlib import Path
+
+
+class StoreError(Exception):
+    """Base of every error of the store."""
+
+
+class FolderInUse(StoreError):
+    """Another process has the data folder open."""
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        super().__init__(
+            f"{folder}: in use by another penstock process ({owner or 'unknown'}); "
+            "stop it or choose another --data folder"
+        )
+
+
+class FolderUnusable(StoreError):
+    """The data folder cannot be read or written."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(f"{folder}: {reason}; make it a folder that this user may read and write")
+
+
+class CorruptSegment(StoreError):
+    """A segment that was complete no longer reads back: data that may have been acknowledged is damaged."""
+
+    def __init__(self, segment: Path, log_offset: int, reason: str) -> None:
+        self.segment = segment
+        self.log_offset = log_offset
+        super().__init__(
+            f"{segment}: corrupt record at log_offset {log_offset} ({reason}); restore this file from a copy, "
+            "or move it and every newer segment away to give up what they hold"
+        )
+
+
+class StoreFull(StoreError):
+    """No room left for an append; reads go on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"{folder}: no space left on the device; free some or set retention_bytes")
+
+
+class FlushTimeout(StoreError):
+    """The disk did not confirm a write within flush_timeout_ms."""
+
+
+class RecordTooLarge(StoreError):
+    """An append that no segment can hold."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(f"an append of {size_bytes} bytes exceeds the {limit_bytes} bytes a segment can hold")

@@ -1,0 +1,128 @@
+"""When appended bytes reach the disk: one thread that calls fdatasync and says how far the log is safe.
+
+`sync` syncs as soon as someone waits; everything appended meanwhile rides on the next call (group commit).
+`async` and `buffered` sync every flush_interval_ms once flush_dirty_bytes are dirty, after flush_deadline_ms
+regardless, and a sealed segment at once.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from store.settings import StoreSettings
+
+log = logging.getLogger("penstock.store")
+
+
+class Flusher:
+    """Owns the thread. `on_flushed` is called from it after each sync and after each failure; it must only schedule work."""
+
+    def __init__(self, settings: StoreSettings, start: int, on_flushed: Callable[[], None]) -> None:
+        self._settings = settings
+        self._on_flushed = on_flushed
+        self._changed = threading.Condition()
+        self._unsynced: list[int] = []  # descriptors of sealed segments
+        self._active_fd = -1
+        self._written = start
+        self._dirty_since = 0.0
+        self._urgent = False
+        self._stopping = False
+        self.flushed = start
+        self.syncs = 0
+        self.sync_seconds = 0.0
+        self.error: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-flush", daemon=True)
+
+    def start(self, active_fd: int) -> None:
+        self._active_fd = active_fd
+        self._thread.start()
+
+    def written(self, end: int) -> None:
+        """The log's file holds everything up to `end`. Called once per append."""
+        with self._changed:
+            if self._written == self.flushed:
+                self._dirty_since = time.monotonic()
+                wake = True
+            else:
+                wake = self._settings.flush == "sync"
+            self._written = end
+            if wake:
+                self._changed.notify()
+
+    def rolled(self, active_fd: int) -> None:
+        """The active segment was sealed; the one behind `active_fd` takes its place. The sealed one is synced at once."""
+        with self._changed:
+            self._unsynced.append(os.dup(self._active_fd))
+            self._active_fd = active_fd
+            self._urgent = True
+            self._changed.notify()
+
+    def flush_now(self) -> None:
+        """Sync everything written so far before returning. Raises OSError."""
+        self._sync()
+        if self.error:
+            raise self.error
+
+    def stop(self) -> None:
+        """Sync what is left and end the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping and not self.error:
+            with self._changed:
+                self._changed.wait_for(self._due, timeout=self._patience())
+            if self._due():
+                self._sync()
+                self._on_flushed()
+
+    def _due(self) -> bool:
+        if self._stopping or self._urgent:
+            return True
+        dirty_bytes = self._written - self.flushed
+        if not dirty_bytes:
+            return False
+        if self._settings.flush == "sync":
+            return True
+        age_ms = (time.monotonic() - self._dirty_since) * 1000
+        if age_ms >= self._settings.flush_deadline_ms:
+            return True
+        return age_ms >= self._settings.flush_interval_ms and dirty_bytes >= self._settings.flush_dirty_bytes
+
+    def _patience(self) -> float | None:
+        """Seconds until time alone may make a flush due; None while nothing is dirty."""
+        if self._written == self.flushed:
+            return None
+        return self._settings.flush_interval_ms / 1000
+
+    def _sync(self) -> None:
+        if self.error:
+            return
+        with self._changed:
+            sealed, self._unsynced = self._unsynced, []
+            active_fd, written = self._active_fd, self._written
+            self._urgent = False
+        started = time.monotonic()
+        try:
+            for fd in sealed:
+                os.fdatasync(fd)
+            os.fdatasync(active_fd)
+        except OSError as error:
+            self._failed(error)
+            return
+        for fd in sealed:
+            os.close(fd)
+        with self._changed:
+            self.flushed = max(self.flushed, written)
+            self._dirty_since = started
+            self.syncs += 1
+            self.sync_seconds += time.monotonic() - started
+
+    def _failed(self, error: OSError) -> None:
+        # The kernel may have dropped the pages it failed to write, so a later success would prove nothing: it is final.
+        log.error("flush failed: %s; nothing is acknowledged from now on; mend the disk, then restart", error)
+        self.error = error

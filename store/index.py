@@ -1,0 +1,112 @@
+"""RocksDB, holding what can be rebuilt from the log. One column family, key prefixes, no write-ahead log of its own.
+
+Every write batch carries `applied_offset`: all records before it are in. After a crash the log is replayed from there.
+(One column family, because rocksdict flushes only one even with atomic_flush.)
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+APPLIED_KEY = b"m:applied_offset"
+BLOCK_CACHE_BYTES = 32 << 20
+
+
+class Index:
+    """A RocksDB folder. Reads see what was written, flushed or not; a crash takes it back to some earlier batch."""
+
+    def __init__(self, folder: Path, write_buffer_bytes: int, read_only: bool = False) -> None:
+        access = AccessType.read_only() if read_only else AccessType.read_write()
+        self.folder = folder
+        self._db = Rdict(str(folder), options=_options(write_buffer_bytes), access_type=access)
+        if not read_only:
+            write_options = WriteOptions()
+            write_options.disable_wal = True
+            self._db.set_write_options(write_options)
+        self.writes = 0
+        self._batch = WriteBatch(raw_mode=True)
+
+    @property
+    def applied_offset(self) -> int:
+        """The log is contained up to here."""
+        return int.from_bytes(self._db.get(APPLIED_KEY) or b"", "big")
+
+    # --- reading
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._db.get(key)
+        return value
+
+    def at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The entry with the greatest key that is not above `key`, whatever its prefix."""
+        cursor = self._db.iter()
+        cursor.seek_for_prev(key)
+        return (cursor.key(), cursor.value()) if cursor.valid() else None
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with start <= key < stop, in order."""
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(stop)
+        cursor = self._db.iter(bounds)
+        cursor.seek(start)
+        while cursor.valid():
+            yield cursor.key(), cursor.value()
+            cursor.next()
+
+    # --- writing
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Stage a put for the next write()."""
+        self._batch.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        self._batch.delete(key)
+
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        self._batch.delete_range(start, stop)
+
+    def write(self, applied_offset: int) -> None:
+        """Write what was staged, atomically, as the state that `applied_offset` stands for."""
+        self._batch.put(APPLIED_KEY, applied_offset.to_bytes(8, "big"))
+        self._db.write(self._batch)
+        self._batch = WriteBatch(raw_mode=True)
+        self.writes += 1
+
+    def flush(self) -> None:
+        """Make what was written durable."""
+        self._db.flush()
+
+    def checkpoint(self, folder: Path) -> None:
+        """Make `folder` a copy of this moment; files are shared by hard links."""
+        Checkpoint(self._db).create_checkpoint(str(folder))
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _options(write_buffer_bytes: int) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_max_write_buffer_number(4)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(256)
+    options.set_keep_log_file_num(2)
+    options.set_compression_type(DBCompressionType.lz4())
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
+    table.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(table)
+    return options

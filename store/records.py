@@ -1,0 +1,80 @@
+"""What a record in the log says, as Python objects. The bytes are in docs/formats.md."""
+
+from collections.abc import Iterator
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from store._records import walk
+
+
+class RecordType(IntEnum):
+    """Kinds of record. Everything but MESSAGE and BATCH is a state change with a msgpack payload (store.changes)."""
+
+    MESSAGE = 1
+    BATCH = 2
+    SESSION_OPENED = 16
+    SESSION_CLOSED = 17
+    SESSION_ENDED = 18
+    SUBSCRIBED = 19
+    UNSUBSCRIBED = 20
+    PROGRESS = 21
+    WILL_FIRED = 22
+    QUEUE_DROPPED = 23
+
+
+class RecordFlag(IntFlag):
+    """Bits of a MESSAGE record's flags; the lowest two are its QoS."""
+
+    QOS_MASK = 3
+    RETAIN = 4
+    EXPIRES = 8
+    LIVE_ONLY = 16
+    CARRIED = 32
+
+
+class Attribute(IntEnum):
+    """Tags of the attributes section: tag (1 byte), length (2, little-endian), value."""
+
+    PACKET_ID = 1
+
+
+class Record(NamedTuple):
+    """One record; `length` is its size in the log in bytes."""
+
+    log_offset: int
+    timestamp_ms: int
+    length: int
+    type: int
+    flags: int
+    topic: bytes
+    client_id: bytes
+    attributes: bytes
+    properties: bytes
+    payload: bytes
+
+    @property
+    def qos(self) -> int:
+        return self.flags & RecordFlag.QOS_MASK
+
+    @property
+    def retain(self) -> bool:
+        return bool(self.flags & RecordFlag.RETAIN)
+
+
+def read_records(data: memoryview) -> Iterator[Record]:
+    """The records of verified log bytes, in order; a batch record is opened into the records it holds."""
+    return map(Record._make, walk(data))
+
+
+def encode_attribute(tag: Attribute, value: bytes) -> bytes:
+    return bytes((tag,)) + len(value).to_bytes(2, "little") + value
+
+
+def decode_attributes(data: bytes) -> dict[int, bytes]:
+    attributes = {}
+    at = 0
+    while at < len(data):
+        length = int.from_bytes(data[at + 1 : at + 3], "little")
+        attributes[data[at]] = data[at + 3 : at + 3 + length]
+        at += 3 + length
+    return attributes

@@ -1,0 +1,144 @@
+"""One file of the log.
+
+Layout: a header of 64 bytes (magic 8, version 4, header size 4, base log_offset 8, epoch 8, created_ms 8, zeros,
+CRC-32C of the first 60 bytes 4), then records, each 8-byte aligned, then zeros up to the file's fixed size. A file is
+named by its base log_offset in 20 digits; log_offset = base + position in the file. Sealing cuts the zeros off.
+"""
+
+import errno
+import mmap
+import os
+import struct
+from pathlib import Path
+
+from store._records import crc32c, verify
+from store.errors import CorruptSegment
+
+MAGIC = b"PENSTOCK"
+VERSION = 1
+HEADER_BYTES = 64
+SUFFIX = ".log"
+ALLOCATE_BYTES = 16 << 20
+_HEADER = struct.Struct("<8sIIQQQ20x")
+
+
+class Segment:
+    """An open segment file: mapped for reading, written through its descriptor."""
+
+    def __init__(self, path: Path, size_bytes: int, writable: bool) -> None:
+        self.path = path
+        self.base = int(path.stem)
+        self.size_bytes = size_bytes
+        self.allocated_bytes = 0
+        self.fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        self.map = mmap.mmap(self.fd, size_bytes, prot=mmap.PROT_READ)
+
+    @classmethod
+    def create(cls, folder: Path, base: int, size_bytes: int, epoch: int, created_ms: int) -> "Segment":
+        """Make a file of its final size with nothing but a header. Raises OSError (ENOSPC: nothing is left behind)."""
+        path = folder / f"{base:020}{SUFFIX}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)
+        try:
+            os.ftruncate(fd, size_bytes)
+            os.posix_fallocate(fd, 0, HEADER_BYTES)
+            header = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, base, epoch, created_ms)
+            os.pwrite(fd, header + crc32c(header).to_bytes(4, "little"), 0)
+        except OSError:
+            path.unlink()
+            raise
+        finally:
+            os.close(fd)
+        sync_folder(folder)
+        return cls(path, size_bytes, writable=True)
+
+    @classmethod
+    def open(cls, path: Path, writable: bool = False) -> "Segment":
+        """Open an existing file. Raises CorruptSegment if its header is damaged."""
+        size_bytes = path.stat().st_size
+        if size_bytes < HEADER_BYTES:
+            raise CorruptSegment(path, int(path.stem), "cut off in its header")
+        segment = cls(path, size_bytes, writable)
+        reason = segment.header_fault()
+        if reason:
+            segment.close()
+            raise CorruptSegment(path, segment.base, reason)
+        return segment
+
+    def header_fault(self) -> str | None:
+        """Why this is not a segment that this version reads, or None."""
+        header = self.map[:HEADER_BYTES]
+        magic, version, _, base, _, _ = _HEADER.unpack(header[:60])
+        if magic != MAGIC:
+            return "not a segment: wrong magic"
+        if crc32c(header[:60]) != int.from_bytes(header[60:], "little"):
+            return "header checksum mismatch"
+        if version != VERSION:
+            return f"format version {version}; this program reads version {VERSION}"
+        return None if base == self.base else f"its header says base {base}"
+
+    @property
+    def first(self) -> int:
+        """log_offset of the first record."""
+        return self.base + HEADER_BYTES
+
+    @property
+    def limit(self) -> int:
+        """log_offset that no record can reach past."""
+        return self.base + self.size_bytes
+
+    def view(self, start: int, end: int) -> memoryview:
+        """The mapped bytes [start, end), as log_offsets."""
+        return memoryview(self.map)[start - self.base : end - self.base]
+
+    def verify(self, end: int) -> tuple[int, int, str | None]:
+        """(log_offset where valid records end, their number, why they end before `end`: None if nothing but zeros)."""
+        with self.view(self.first, end) as data:
+            valid, count, reason = verify(data, self.first)
+        return self.first + valid, count, reason
+
+    def reserve(self, end: int) -> None:
+        """Have the file system set aside room up to log_offset `end`. Raises OSError when there is none."""
+        wanted = end - self.base
+        if wanted <= self.allocated_bytes:
+            return
+        for ahead in (ALLOCATE_BYTES, 1 << 20, 0):
+            target = min(self.size_bytes, wanted + ahead)
+            try:
+                os.posix_fallocate(self.fd, self.allocated_bytes, target - self.allocated_bytes)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or not ahead:
+                    raise
+            else:
+                self.allocated_bytes = target
+                return
+
+    def seal(self, end: int) -> None:
+        """Give back what lies behind the last record."""
+        os.ftruncate(self.fd, end - self.base)
+
+    def erase_after(self, end: int) -> None:
+        """Turn everything from log_offset `end` on into zeros: what a torn append left."""
+        os.ftruncate(self.fd, end - self.base)
+        os.ftruncate(self.fd, self.size_bytes)
+
+    def forget_pages(self) -> None:
+        """Give mapped pages back to the page cache, so that they do not count as this process's memory."""
+        self.map.madvise(mmap.MADV_DONTNEED)
+
+    def close(self) -> None:
+        os.close(self.fd)
+        self.map.close()
+
+
+def segment_paths(folder: Path) -> list[Path]:
+    """The segment files of a folder, oldest first."""
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal() and len(path.stem) == 20)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names of created files durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,178 @@
+"""Sessions that must survive: a projection of the log. Applying a change is deterministic: no clock, no I/O.
+
+A session's position is one log_offset, `acked`: every message of its subscriptions before it is done with. What is
+known beyond it (QoS 2 packet identifiers, messages outside any queue) is in `sent`.
+"""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from store import changes
+from store.changes import Change, Sent, SubscriptionState, WillState
+from store.index import Index
+
+KEY_PREFIX = b"s"
+KEY_END = b"t"
+
+
+class SessionState(msgspec.Struct):
+    """All that a store knows of one session."""
+
+    client_id: str
+    session_expiry_interval: int
+    acked: int
+    connected: bool = True
+    closed_at_ms: int = 0
+    will: WillState | None = None
+    subscriptions: dict[str, SubscriptionState] = {}
+    sent: dict[int, Sent] = {}
+    released: set[int] = set()
+    done: set[int] = set()  # log_offsets above `acked` that must not be sent again (QoS 2, completed)
+    received: set[int] = set()  # packet identifiers of QoS 2 messages stored but not yet released by the client
+
+    def held_filters(self) -> list[str]:
+        """Filters whose messages are kept while the client is away."""
+        if not self.session_expiry_interval:
+            return []
+        return [subscription.topic_filter for subscription in self.subscriptions.values() if subscription.qos]
+
+
+class Sessions:
+    """Owner of all SessionState. `hold` and `release` are told which filters' messages have to be kept."""
+
+    def __init__(self, index: Index, hold: Callable[[str], None], release: Callable[[str], None]) -> None:
+        self._index = index
+        self._hold = hold
+        self._release = release
+        self._dirty: set[str] = set()
+        self._sessions: dict[str, SessionState] = {}
+        decode = msgspec.msgpack.Decoder(SessionState).decode
+        for _, value in index.scan(KEY_PREFIX, KEY_END):
+            session = decode(value)
+            self._sessions[session.client_id] = session
+            self._hold_all(session)
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[SessionState]:
+        return iter(self._sessions.values())
+
+    def get(self, client_id: str) -> SessionState | None:
+        return self._sessions.get(client_id)
+
+    def stage(self) -> None:
+        """Hand what changed to the index, for its next write."""
+        for client_id in self._dirty:
+            session = self._sessions.get(client_id)
+            key = KEY_PREFIX + client_id.encode()
+            if session is None:
+                self._index.delete(key)
+            else:
+                self._index.put(key, self._encode(session))
+        self._dirty.clear()
+
+    # --- applying
+
+    def received(self, client_id: str, packet_id: int) -> None:
+        """A QoS 2 message with this packet identifier was stored for a publisher."""
+        session = self._sessions.get(client_id)
+        if session is not None:
+            session.received.add(packet_id)
+            self._dirty.add(client_id)
+
+    def apply(self, change: Change, log_offset: int, timestamp_ms: int) -> None:
+        """Apply one change that stands in the log at `log_offset`."""
+        client_id: str = change.client_id  # type: ignore[attr-defined]
+        self._dirty.add(client_id)
+        if isinstance(change, changes.SessionOpened):
+            self._open(change, log_offset)
+        elif isinstance(change, changes.SessionEnded):
+            self._end(client_id)
+        elif (session := self._sessions.get(client_id)) is not None:
+            self._apply_to(session, change, log_offset, timestamp_ms)
+
+    def _apply_to(self, session: SessionState, change: Change, log_offset: int, timestamp_ms: int) -> None:
+        match change:
+            case changes.SessionClosed():
+                self._close(session, change, timestamp_ms)
+            case changes.Subscribed():
+                for subscription in change.subscriptions:
+                    self._subscribe(session, subscription, log_offset)
+            case changes.Unsubscribed():
+                for topic_filter in change.topic_filters:
+                    self._unsubscribe(session, topic_filter)
+            case changes.Progress():
+                _progress(session, change)
+            case changes.WillFired():
+                session.will = None
+                if not session.connected and not session.session_expiry_interval:
+                    self._end(session.client_id)
+
+    def _open(self, change: changes.SessionOpened, log_offset: int) -> None:
+        if change.clean_start:
+            self._end(change.client_id)
+        session = self._sessions.get(change.client_id)
+        if session is None:
+            session = SessionState(change.client_id, 0, log_offset)
+            self._sessions[change.client_id] = session
+        self._release_all(session)
+        session.session_expiry_interval = change.session_expiry_interval
+        session.connected = True
+        session.will = change.will
+        self._hold_all(session)
+
+    def _close(self, session: SessionState, change: changes.SessionClosed, timestamp_ms: int) -> None:
+        self._release_all(session)
+        session.session_expiry_interval = change.session_expiry_interval
+        self._hold_all(session)
+        session.connected = False
+        session.closed_at_ms = timestamp_ms
+        if not change.keep_will:
+            session.will = None
+            if not change.session_expiry_interval:
+                self._end(session.client_id)
+
+    def _end(self, client_id: str) -> None:
+        session = self._sessions.pop(client_id, None)
+        if session is not None:
+            self._release_all(session)
+
+    def _subscribe(self, session: SessionState, subscription: SubscriptionState, log_offset: int) -> None:
+        known = session.subscriptions.get(subscription.topic_filter)
+        self._unsubscribe(session, subscription.topic_filter)
+        since = known.since if known is not None and known.qos else log_offset
+        subscription = msgspec.structs.replace(subscription, since=since)
+        session.subscriptions[subscription.topic_filter] = subscription
+        if subscription.qos and session.session_expiry_interval:
+            self._hold(subscription.topic_filter)
+
+    def _unsubscribe(self, session: SessionState, topic_filter: str) -> None:
+        known = session.subscriptions.pop(topic_filter, None)
+        if known is not None and known.qos and session.session_expiry_interval:
+            self._release(topic_filter)
+
+    def _hold_all(self, session: SessionState) -> None:
+        for topic_filter in session.held_filters():
+            self._hold(topic_filter)
+
+    def _release_all(self, session: SessionState) -> None:
+        for topic_filter in session.held_filters():
+            self._release(topic_filter)
+
+
+def _progress(session: SessionState, change: changes.Progress) -> None:
+    for sent in change.sent:
+        session.sent[sent.packet_id] = sent
+    session.released.update(change.released)
+    for packet_id in change.completed:
+        session.released.discard(packet_id)
+        sent_before = session.sent.pop(packet_id, None)
+        if sent_before is not None and not sent_before.retain:
+            session.done.add(sent_before.log_offset)
+    session.received.difference_update(change.received_done)
+    if change.acked > session.acked:
+        session.acked = change.acked
+        session.done = {log_offset for log_offset in session.done if log_offset >= session.acked}

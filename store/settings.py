@@ -1,0 +1,139 @@
+"""The settings of the store. The command fills them in; the store reads no file or environment.
+
+Each field's metadata holds its line of documentation (`doc`) and, where there is one, the range
+that the command checks (`at_least`, `at_most`).
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    data: Path = field(
+        default=Path("penstock-data"),
+        metadata={"doc": "Folder that holds the log and its index; made if it is missing."},
+    )
+    flush: Literal["sync", "async", "buffered"] = field(
+        default="sync",
+        metadata={
+            "doc": "When a message is acknowledged: sync, once it is on disk (survives power "
+            "loss); async, once the kernel has it (survives a killed process); "
+            "buffered, at once (a killed process loses the last moments)."
+        },
+    )
+    segment_bytes: int = field(
+        default=256 * MIB,
+        metadata={"doc": "Largest size of one log file.", "at_least": 64 * KIB, "at_most": 2 * GIB},
+    )
+    flush_interval_ms: int = field(
+        default=500,
+        metadata={"doc": "With flush async: how often dirty bytes are flushed.", "at_least": 1},
+    )
+    flush_dirty_bytes: int = field(
+        default=16 * KIB,
+        metadata={
+            "doc": "With flush async: fewer dirty bytes than this wait for the deadline.",
+            "at_least": 1,
+        },
+    )
+    flush_deadline_ms: int = field(
+        default=10_000,
+        metadata={
+            "doc": "With flush async: dirty bytes are flushed after this, however few they are.",
+            "at_least": 1,
+        },
+    )
+    flush_timeout_ms: int = field(
+        default=5_000,
+        metadata={
+            "doc": "With flush sync: a publish whose flush takes longer is answered with an error.",
+            "at_least": 1,
+        },
+    )
+    buffered_commit_ms: int = field(
+        default=200,
+        metadata={
+            "doc": "With flush buffered: how often the buffer is written to the log.",
+            "at_least": 1,
+        },
+    )
+    retention_bytes: int | None = field(
+        default=None,
+        metadata={
+            "doc": "The oldest log files go once the log is larger than this; unset keeps them.",
+            "at_least": 1,
+        },
+    )
+    retention_age_s: int | None = field(
+        default=None,
+        metadata={
+            "doc": "Log files whose newest message is older than this go; unset keeps them.",
+            "at_least": 1,
+        },
+    )
+    retention_check_s: int = field(
+        default=60,
+        metadata={"doc": "How often the log is trimmed to its retention.", "at_least": 1},
+    )
+    verify_at_start_bytes: int = field(
+        default=4 * GIB,
+        metadata={
+            "doc": "How many of the log's newest bytes have their checksums verified at start.",
+            "at_least": 0,
+        },
+    )
+    index_flush_ms: int = field(
+        default=100,
+        metadata={
+            "doc": "Longest time that new queue entries stay in memory before the index has them.",
+            "at_least": 1,
+        },
+    )
+    index_flush_entries: int = field(
+        default=200_000,
+        metadata={
+            "doc": "Most new queue entries that stay in memory before the index has them.",
+            "at_least": 1,
+        },
+    )
+    index_write_buffer_bytes: int = field(
+        default=16 * MIB,
+        metadata={"doc": "Size of the index's (RocksDB's) write buffer.", "at_least": 64 * KIB},
+    )
+    queue_grace_s: int = field(
+        default=3_600,
+        metadata={
+            "doc": "A filter's queue that no session holds is dropped after this.",
+            "at_least": 0,
+        },
+    )
+    cached_topics: int = field(
+        default=200_000,
+        metadata={"doc": "Topics whose queues are remembered in memory.", "at_least": 1},
+    )
+    live_tail_entries: int = field(
+        default=65_536,
+        metadata={
+            "doc": "Newest queue entries kept in memory for readers that are caught up.",
+            "at_least": 1,
+        },
+    )
+    live_only: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "doc": "Topic filters whose messages are delivered live but kept in no queue.",
+        },
+    )
+    mapped_resident_bytes: int = field(
+        default=64 * MIB,
+        metadata={
+            "doc": "Mapped log that stays in memory before the kernel is asked to take it back.",
+            "at_least": 1 * MIB,
+        },
+    )

@@ -1,0 +1,76 @@
+"""Fixtures for all tests; the processes behind them are in server_process.py."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests import server_process
+from tests.server_process import PenstockServer, ServeOptions
+
+
+@dataclass
+class ServerFactory:
+    """Call it to start a server; see `penstock_server`."""
+
+    folder: Path
+    started: list[PenstockServer] = field(default_factory=list)
+
+    def __call__(
+        self,
+        data: Path | None = None,
+        settings: Mapping[str, object] | None = None,
+        **flags: str,
+    ) -> PenstockServer:
+        number = len(self.started)
+        server = PenstockServer(
+            data or self.folder / f"data-{number}",
+            self.folder / f"server-{number}.log",
+            ServeOptions(flags, settings or {}),
+        )
+        self.started.append(server)
+        return server
+
+
+@pytest.fixture
+def penstock_server(tmp_path: Path) -> Iterator[ServerFactory]:
+    """Starts servers on folders and ports of their own; they are killed at the end of the test.
+
+    penstock_server(flush="async", settings={"gateway.sys_interval_s": 1})
+    """
+    factory = ServerFactory(tmp_path)
+    yield factory
+    for server in factory.started:
+        server.kill()
+
+
+@pytest.fixture
+def free_port() -> int:
+    return server_process.free_port()
+
+
+StartMosquitto = Callable[..., int]
+
+
+@pytest.fixture
+def start_mosquitto(tmp_path: Path) -> Iterator[StartMosquitto]:
+    """Starts Debian's mosquitto with extra lines of configuration; gives the port."""
+    if server_process.find_mosquitto() is None:
+        pytest.skip("mosquitto is missing; apt-get install mosquitto")
+    running = []
+
+    def start(extra_config: str = "") -> int:
+        port = server_process.free_port()
+        running.append(server_process.start_mosquitto(port, tmp_path, extra_config))
+        return port
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def mosquitto_port(start_mosquitto: StartMosquitto) -> int:
+    return start_mosquitto()

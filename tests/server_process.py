@@ -1,0 +1,140 @@
+"""Real server processes for tests: penstock's own, and Debian's mosquitto."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+START_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 20
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """What a server is started with. `settings` are by path: {"store.segment_bytes": 1_048_576}."""
+
+    flags: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    def arguments(self) -> list[str]:
+        return [f"--{name.replace('_', '-')}={value}" for name, value in self.flags.items()]
+
+    def environment(self) -> dict[str, str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+        return inherited | {
+            "PENSTOCK_" + path.replace(".", "__").upper(): str(value)
+            for path, value in self.settings.items()
+        }
+
+
+class PenstockServer:
+    """`penstock serve` as a subprocess; once constructed it has said that it is ready."""
+
+    def __init__(self, data: Path, log: Path, options: ServeOptions) -> None:
+        self.data = data
+        self.port = 0
+        self._log = log
+        self._options = options
+        self.process = self._start()
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.port}"
+
+    def log_text(self) -> str:
+        """Everything that it, and its predecessors on this folder, wrote to stdout and stderr."""
+        return self._log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL: nothing gets the chance to clean up."""
+        self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+
+    def terminate(self) -> None:
+        """SIGTERM, which it must answer by exiting with 0."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(STOP_TIMEOUT_S) == 0, self.log_text()
+
+    def restart(self, settings: Mapping[str, object] | None = None, **flags: str) -> None:
+        """Starts again on the same folder and port with these changes; kills it if it runs."""
+        self.kill()
+        old = self._options
+        self._options = ServeOptions({**old.flags, **flags}, {**old.settings, **(settings or {})})
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._log.touch()
+        already_logged_bytes = self._log.stat().st_size
+        own = [f"--data={self.data}", f"--listen={self.url}"]
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "penstock", "serve", *own, *self._options.arguments()],
+                cwd=ROOT,
+                env=self._options.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            self.port = self._wait_until_ready(process, already_logged_bytes)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        return process
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes], already_logged_bytes: int) -> int:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            exited = process.poll() is not None
+            logged = self._log.read_bytes()[already_logged_bytes:].decode(errors="replace")
+            ready = re.search(r"^ready mqtt://[^\s]*:(\d+) data=.*\n", logged, re.MULTILINE)
+            if ready:
+                return int(ready[1])
+            if exited:
+                raise RuntimeError(f"penstock serve exited with {process.returncode}:\n{logged}")
+            time.sleep(0.02)
+        raise RuntimeError(f"penstock serve said no `ready` line in {START_TIMEOUT_S} s:\n{logged}")
+
+
+def find_mosquitto() -> str | None:
+    return shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin")
+
+
+def start_mosquitto(port: int, folder: Path, extra_config: str = "") -> subprocess.Popen[bytes]:
+    mosquitto = find_mosquitto()
+    assert mosquitto, "mosquitto is missing; apt-get install mosquitto"
+    config = folder / f"mosquitto-{port}.conf"
+    # As root it would become a user who may not read files below pytest's tmp_path.
+    lines = [f"listener {port} 127.0.0.1", "user root", "allow_anonymous true", extra_config]
+    config.write_text("\n".join(lines))
+    process = subprocess.Popen(
+        [mosquitto, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    wait_for_port(port, process)
+    return process
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, f"exited with {process.returncode}"
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise RuntimeError(f"nothing listens on port {port} after {START_TIMEOUT_S} s")
