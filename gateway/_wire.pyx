@@ -400,9 +400,11 @@ cdef class Link:
     def stands_at_qos2(self, list readers not None, list ranges not None):
         """Whether the next message of some readers' ranges goes out at QoS 2."""
         cdef Merge merge = Merge(readers, ranges)
+        cdef int qos
         if merge.exhausted():
             return False
-        return min(<int>(merge.next().flags & FLAG_QOS), merge.qos) == 2
+        qos = merge.next().flags & FLAG_QOS
+        return min(qos, merge.qos) == 2
 
     def next_of(self, list readers not None, list ranges not None):
         """What deliver() stopped at: (log_offset, QoS, retain, subscription identifiers). The readers move past it."""

@@ -89,7 +89,7 @@ class GatewaySettings:
         metadata={"doc": "Keep QoS 0 messages for a session that is offline."},
     )
     qos0_lag_messages: int = field(
-        default=100_000,
+        default=1_000_000,
         metadata={
             "doc": "A QoS 0 subscriber further behind has messages dropped (and counted).",
             "at_least": 1,

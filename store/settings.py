@@ -118,7 +118,7 @@ class StoreSettings:
         metadata={"doc": "Topics whose queues are remembered in memory.", "at_least": 1},
     )
     live_tail_entries: int = field(
-        default=65_536,
+        default=262_144,
         metadata={
             "doc": "Newest queue entries kept in memory for readers that are caught up.",
             "at_least": 1,
