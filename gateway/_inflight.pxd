@@ -7,7 +7,7 @@ cdef struct Slot:
 cdef class Inflight:
     cdef public uint32_t window             # most messages unacknowledged at a time (receive maximum)
     cdef public bint blocked                # the window was full when there was more to send
-    cdef readonly dict held                 # packet_id -> what the session keeps of it (QoS 2, retained)
+    cdef dict kept                          # packet_id -> what the session keeps of it (QoS 2, retained); None: nothing
     cdef readonly uint32_t unacked          # in the ring, not counting `held`
     cdef uint32_t head_id                   # packet_id of slots[head]
     cdef uint32_t span                      # slots from the head on that are in use, done or not

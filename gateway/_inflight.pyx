@@ -15,19 +15,18 @@ cdef class Inflight:
     def __init__(self, uint32_t window):
         self.window = window
         self.head_id = 1
-        self.held = {}
 
     def __dealloc__(self):
         free(self.slots)
 
     def __len__(self):
-        return self.unacked + len(self.held)
+        return self.unacked + (len(self.kept) if self.kept is not None else 0)
 
     cdef Slot *slot(self, uint32_t i) noexcept:
         return &self.slots[(self.head + i) & (self.capacity - 1)]
 
     cdef bint full(self) noexcept:
-        return self.unacked + <uint32_t>len(self.held) >= self.window or self.span >= IDS - 1
+        return self.unacked + (<uint32_t>len(self.kept) if self.kept is not None else 0) >= self.window or self.span >= IDS - 1
 
     cdef int grow(self) except -1:
         cdef uint32_t i, wanted = self.capacity * 2 if self.capacity else 16
@@ -47,7 +46,7 @@ cdef class Inflight:
         cdef uint32_t packet_id
         while True:
             packet_id = (self.head_id - 1 + self.span) % IDS + 1
-            if not self.held or packet_id not in self.held:
+            if not self.kept or packet_id not in self.kept:
                 return packet_id
             self.append(0, True)
 
@@ -88,16 +87,23 @@ cdef class Inflight:
 
     # --- for the session
 
+    @property
+    def held(self):
+        """packet_id → what the session put in flight itself and keeps."""
+        return self.kept if self.kept is not None else {}
+
     def hold(self, item):
         """Put something in flight that the session itself keeps. Returns its packet_id."""
         packet_id = self.next_id()
         self.append(0, True)
-        self.held[packet_id] = item
+        self.restore(packet_id, item)
         return packet_id
 
     def restore(self, uint16_t packet_id, item):
         """Something in flight from before a restart, under the identifier it had."""
-        self.held[packet_id] = item
+        if self.kept is None:
+            self.kept = {}
+        self.kept[packet_id] = item
 
     def is_full(self):
         return self.full()

@@ -513,7 +513,12 @@ cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, cons
     return 0
 
 
-def overdue(links, double now_s):
-    """The links whose client has been silent for longer than it may."""
+def overdue(sessions, double now_s):
+    """The links of sessions whose client has been silent for longer than it may."""
     cdef Link link
-    return [link for link in links if link.keep_alive_s and now_s - link.last_seen_s > link.keep_alive_s]
+    late = []
+    for session in sessions:
+        link = session.link
+        if link is not None and link.keep_alive_s and now_s - link.last_seen_s > link.keep_alive_s:
+            late.append(link)
+    return late

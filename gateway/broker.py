@@ -73,8 +73,8 @@ class Broker:
         self.delivery = Delivery(store, settings, self.exchange)
         self.registry = SessionRegistry(self)
         self.subscriptions = Subscriptions(self)
-        self.connections: dict[Connection, None] = {}
-        self._new: dict[Connection, None] = {}  # without a CONNECT so far, oldest first
+        self.connections = 0
+        self._new: dict[Connection, float] = {}  # without a CONNECT so far, oldest first, and since when
         self._waiting: deque[Waiting] = deque()
         self._then: list[Callable[[], None]] = []
         self._progressed: set[Session] = set()
@@ -163,7 +163,7 @@ class Broker:
         for at in range(0, len(packets), 4):
             packet_id = int.from_bytes(packets[at + 2 : at + 4], "big")
             if packets[at] == 0x50:
-                link.session.received.discard(packet_id)
+                link.session.received -= {packet_id}
                 link.write(encode(PubRec(packet_id, reason_code), 5))
             else:
                 link.write(encode(PubAck(packet_id, reason_code), 5))
@@ -208,7 +208,7 @@ class Broker:
         )
         self.turn.count_received(publish.qos, len(publish.payload))
         if publish.qos == 2:
-            connection.session.received.add(publish.packet_id)
+            connection.session.receive(publish.packet_id)
         if publish.qos:
             ack = PubRec(publish.packet_id or 0) if publish.qos == 2 else PubAck(publish.packet_id or 0)
             connection.answer_when_safe(encode(ack, 4), True)
@@ -240,9 +240,9 @@ class Broker:
     # --- connections
 
     def arrived(self, connection: Connection) -> None:
-        self.connections[connection] = None
-        self._new[connection] = None
-        if len(self.connections) > self.settings.max_connections or self.draining:
+        self.connections += 1
+        self._new[connection] = self.turn.now_s
+        if self.connections > self.settings.max_connections or self.draining:
             self._rate_limited.warning("limit", "%s: refused, max_connections are connected", connection.peer)
             connection.close(None)
 
@@ -254,7 +254,7 @@ class Broker:
 
     def left(self, connection: Connection) -> None:
         """A connection ended; called once for each."""
-        self.connections.pop(connection, None)
+        self.connections -= 1
         self._new.pop(connection, None)
         if connection.session is not None:
             self.registry.left(connection)
@@ -286,11 +286,11 @@ class Broker:
     def _close_silent(self) -> None:
         """Clients past 1.5 times their keep alive [MQTT-3.1.2-22], and connections that never said CONNECT."""
         now_s = self.turn.now_s
-        for link in overdue(self.connections, now_s):
+        for link in overdue(self.registry.sessions.values(), now_s):
             self._rate_limited.info("keepalive", "%s: silent for too long", link.peer)
             link.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
-        for connection in list(self._new):
-            if now_s - connection.opened_at_s < self.settings.connect_timeout_s:
+        for connection, since_s in list(self._new.items()):
+            if now_s - since_s < self.settings.connect_timeout_s:
                 break
             self.count_bad_input(connection, ProtocolError(ReasonCode.MAXIMUM_CONNECT_TIME, "no CONNECT in time"))
             connection.close(None)
@@ -315,8 +315,11 @@ class Broker:
         """Say goodbye to everyone; what they sent is stored first."""
         self.draining = True
         self.store_batch()
-        for connection in list(self.connections):
-            connection.close(ReasonCode.SERVER_SHUTTING_DOWN)
+        for session in list(self.registry.sessions.values()):
+            if session.link is not None:
+                session.link.close(ReasonCode.SERVER_SHUTTING_DOWN)
+        for connection in list(self._new):
+            connection.close(None)
         self.end_turn()
 
     @property

@@ -34,20 +34,25 @@ class Phase(Enum):
 
 
 class Connection(Link):
-    """Owned by the Broker. `peer` is the client's address, for the log."""
+    """Owned by the Broker."""
 
-    __slots__ = ("aliases", "broker", "keep_will", "opened_at_s", "peer", "phase", "topic_alias_maximum")
+    __slots__ = ("aliases", "broker", "keep_will", "phase")
 
     def __init__(self, broker: Broker) -> None:
         Link.__init__(self, broker.turn)
         self.broker = broker
         self.phase = Phase.NEW
-        self.peer = ""
         self.keep_will = True
         self.aliases: dict[int, str] | None = None
         self.max_packet_in = broker.settings.maximum_packet_size_bytes
         self.ack_limit = broker.settings.receive_maximum
-        self.opened_at_s = self.last_seen_s = broker.turn.now_s
+        self.last_seen_s = broker.turn.now_s
+
+    @property
+    def peer(self) -> str:
+        """The client's address. Asked for when it is needed: to keep it costs more than the rest of this object."""
+        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return f"{peer[0]}:{peer[1]}" if peer else "unknown"
 
     # --- what arrives
 
@@ -171,8 +176,6 @@ class Connection(Link):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         transport.set_write_buffer_limits(high=self.broker.settings.write_buffer_bytes)
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if peer else "unix"
         self.broker.arrived(self)
 
     def get_buffer(self, _: int) -> bytearray:

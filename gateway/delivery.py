@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 from gateway._wire import BLOCKED, SESSION, Reader, fan_out
 from gateway.exchange import Exchange
 from gateway.session import Session
 from gateway.settings import GatewaySettings
-from lightqueue._queues import Queue
+from lightqueue._queues import LIVE, Queue
 from lightqueue.message_store import MessageStore
 from store._records import Records
 
@@ -25,7 +24,7 @@ class Delivery:
         self._store = store
         self._settings = settings
         self._exchange = exchange
-        self._readers: defaultdict[Queue, list[Reader]] = defaultdict(list)
+        self._followed: set[Queue] = set()  # queues that only live in memory: what their readers need is kept
         self._ranges: dict[tuple[Queue, int], Records] = {}
         self._behind: set[Session] = set()  # have more to read and room to take it
         self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that is not safe yet
@@ -37,25 +36,32 @@ class Delivery:
 
     def start(self, session: Session) -> None:
         """A session's readers were made: deliver to them from the next turn on."""
-        for reader in session.readers:
+        for reader in session.readers.values():
             self.add(reader)
 
     def add(self, reader: Reader) -> None:
-        self._readers[reader.queue].append(reader)
+        queue = reader.queue
+        if queue.readers is None:
+            queue.readers = [reader]
+        else:
+            queue.readers.append(reader)
+        if queue.kind == LIVE:
+            self._followed.add(queue)
         if reader.lag:
             self._behind.add(reader.session)
 
     def remove(self, reader: Reader) -> None:
-        readers = self._readers[reader.queue]
-        readers.remove(reader)
+        queue = reader.queue
+        queue.readers.remove(reader)
         reader.link = None
-        if not readers:
-            del self._readers[reader.queue]
-        self._store.queues.unwatch(reader.queue)
+        if not queue.readers:
+            queue.readers = None
+            self._followed.discard(queue)
+        self._store.queues.unwatch(queue)
 
     def stop(self, session: Session) -> None:
         """The session's connection is gone."""
-        for reader in session.readers:
+        for reader in session.readers.values():
             self.remove(reader)
         session.readers.clear()
         self._behind.discard(session)
@@ -67,7 +73,7 @@ class Delivery:
         """Deliver what is new in these queues."""
         safe = self._store.safe
         for queue in queues:
-            readers = self._readers.get(queue)
+            readers = queue.readers
             if readers:
                 for reader in fan_out(readers, self._range(queue, max(reader.position for reader in readers)), safe):
                     self._behind.add(reader.session)
@@ -105,7 +111,7 @@ class Delivery:
             link = session.link
             if link is None or link.paused or link.closing:
                 return False
-            pending = [reader for reader in session.readers if reader.lag]
+            pending = [reader for reader in session.readers.values() if reader.lag]
             if not pending:
                 return False
             ranges = [self._range_of(reader) for reader in pending]
@@ -138,5 +144,5 @@ class Delivery:
 
     def settle(self) -> None:
         """Tell each queue which entries its readers still need. To be called now and then."""
-        for queue, readers in self._readers.items():
-            queue.floor = min(reader.position for reader in readers)
+        for queue in self._followed:
+            queue.floor = min(reader.position for reader in queue.readers)

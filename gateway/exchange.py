@@ -142,7 +142,7 @@ class Exchange:
         assert link is not None
         reason_code = ReasonCode.SUCCESS
         if packet_id in session.received:
-            session.received.discard(packet_id)
+            session.received -= {packet_id}
             if session.expiry_s:
                 self._journal.record(Progress(session.client_id, received_done=[packet_id]))
         elif link.version == 5:

@@ -99,16 +99,20 @@ class SessionRegistry:
         connection.paused = False
         connection.write(connack)
         self._broker.exchange.resend(session)
-        new = [reader.topic_filter for reader in session.readers]
-        for reader in session.readers:  # a client need not wait for CONNACK before it subscribes
+        if session.expiry_s:
+            self._resume_readers(session)
+        self._broker.opened(session)
+
+    def _resume_readers(self, session: Session) -> None:
+        """Follow every subscription that the log has, from where the session was."""
+        new = list(session.readers)
+        for reader in session.readers.values():  # a client need not wait for CONNACK before it subscribes
             self._broker.delivery.remove(reader)
         session.readers.clear()
         session.read_on(self._store, self._settings.queue_qos0)
-        for reader in session.readers:
-            if reader.topic_filter in new:
-                reader.skip_qos0_before = 0
+        for topic_filter in new:
+            session.readers[topic_filter].skip_qos0_before = 0
         self._broker.delivery.start(session)
-        self._broker.opened(session)
 
     def _expiry_s(self, connect: Connect) -> int:
         """A session of MQTT 3.1.1 without the clean flag never ends; each is cut to max_session_expiry_s."""

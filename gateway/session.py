@@ -18,6 +18,8 @@ from store.sessions import SessionState
 if TYPE_CHECKING:
     from gateway.connection import Connection
 
+NOTHING: frozenset[int] = frozenset()  # one for all: an empty set takes 216 bytes
+
 
 @dataclass(slots=True)
 class Outgoing:
@@ -44,7 +46,6 @@ class Session:
         "readers",
         "received",
         "skip",
-        "subscriptions",
         "will",
     )
 
@@ -54,12 +55,11 @@ class Session:
         self.expiry_s = 0
         self.logged = False  # the store knows it, so its changes go to the log
         self.inflight = Inflight(1)
-        self.subscriptions: dict[str, SubscriptionState] = {}
-        self.readers: list[Reader] = []
-        self.received: set[int] = set()  # packet identifiers of QoS 2 publishes not yet released
+        self.readers: dict[str, Reader] = {}  # while connected: topic_filter → the subscription's reader
+        self.received: set[int] | frozenset[int] = NOTHING  # packet identifiers of QoS 2 publishes not yet released
         self.frontier = log_offset  # while offline: everything before it was put in flight at least
         self.acked = log_offset  # the position that the log has
-        self.skip: frozenset[int] = frozenset()  # log_offsets past the frontier that were put in flight before a restart
+        self.skip: frozenset[int] = NOTHING  # log_offsets past the frontier that were put in flight before a restart
         self.will: WillState | None = None
 
     @classmethod
@@ -68,7 +68,6 @@ class Session:
         session = cls(state.client_id, state.acked)
         session.expiry_s = state.session_expiry_interval
         session.logged = True
-        session.subscriptions = dict(state.subscriptions)
         session.received = set(state.received)
         session.will = state.will
         for packet_id, sent in state.sent.items():
@@ -78,6 +77,12 @@ class Session:
         streamed = {sent.log_offset for sent in state.sent.values() if not sent.retain}
         session.skip = frozenset(state.done | streamed)
         return session
+
+    def receive(self, packet_id: int) -> None:
+        """A QoS 2 publish of the client's was taken in."""
+        if not isinstance(self.received, set):
+            self.received = set(self.received)
+        self.received.add(packet_id)
 
     def attach(self, link: Connection, window: int) -> None:
         """A connection takes the session."""
@@ -90,7 +95,8 @@ class Session:
 
     def read_on(self, store: MessageStore, queue_qos0: bool) -> None:
         """Follow the queues of all subscriptions, from where the session was when its last connection ended."""
-        for subscription in self.subscriptions.values():
+        state = store.sessions.get(self.client_id) if self.expiry_s else None
+        for subscription in list(state.subscriptions.values()) if state is not None else ():
             start = max(self.frontier, subscription.since) if subscription.qos else store.end
             self.follow(store, subscription, start).skip_qos0_before = 0 if queue_qos0 else store.end
 
@@ -107,22 +113,23 @@ class Session:
         behind = start < store.end and queue.next_offset
         reader.position = store.queues.position_of(queue, start) if behind else queue.next_offset
         queue.spills = queue.spills or subscription.qos > 0
-        self.readers.append(reader)
-        self._mark_alone()
+        self.readers[subscription.topic_filter] = reader
+        self._mark_alone(reader)
         return reader
 
     def drop_reader(self, topic_filter: str) -> Reader | None:
         """Take away the reader of one subscription."""
-        for reader in self.readers:
-            if reader.topic_filter == topic_filter:
-                self.readers.remove(reader)
-                self._mark_alone()
-                return reader
-        return None
+        reader = self.readers.pop(topic_filter, None)
+        if reader is not None and len(self.readers) == 1:
+            self._mark_alone(*self.readers.values())
+        return reader
 
-    def _mark_alone(self) -> None:
-        for reader in self.readers:
-            reader.alone = len(self.readers) == 1
+    def _mark_alone(self, changed: Reader) -> None:
+        """A reader that has no other beside it takes the shared path of delivery."""
+        changed.alone = len(self.readers) == 1
+        if len(self.readers) == 2:
+            for reader in self.readers.values():
+                reader.alone = False
 
     def position(self, store: MessageStore) -> int:
         """log_offset before which everything is done with: acknowledged, or not to be acknowledged."""
@@ -133,7 +140,7 @@ class Session:
         """log_offset up to which the readers have come."""
         if self.link is None:
             return self.frontier
-        behind = [reader for reader in self.readers if reader.qos and reader.lag]
+        behind = [reader for reader in self.readers.values() if reader.qos and reader.lag]
         positions = [store.queues.log_offset_at(reader.queue, reader.position) for reader in behind]
         return min(positions, default=store.end)
 

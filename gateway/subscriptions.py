@@ -65,8 +65,8 @@ class Subscriptions:
         version = session.link.version if session.link else 5
         if version == 5 and split_shared(request.topic_filter)[0] is not None:
             return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        known = request.topic_filter in session.subscriptions
-        if not known and len(session.subscriptions) >= self._broker.settings.max_subscriptions_per_session:
+        known = request.topic_filter in session.readers
+        if not known and len(session.readers) >= self._broker.settings.max_subscriptions_per_session:
             return ReasonCode.QUOTA_EXCEEDED
         if replay_from is not None:
             try:
@@ -81,7 +81,6 @@ class Subscriptions:
     def _apply(self, session: Session, subscription: SubscriptionState, replay_from: str | None) -> bool:
         """Replace or add one subscription; a replaced one goes on from its place. True if it is new."""
         old = session.drop_reader(subscription.topic_filter)
-        session.subscriptions[subscription.topic_filter] = subscription
         reader = session.follow(self._store, subscription, self._store.end)
         if old is not None:
             if old.queue is reader.queue and (old.qos or not subscription.qos):
@@ -148,14 +147,13 @@ class Subscriptions:
         answers = []
         gone = []
         for topic_filter in unsubscribe.topic_filters:
-            if session.subscriptions.pop(topic_filter, None) is None:
+            reader = session.drop_reader(topic_filter)
+            if reader is None:
                 answers.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
                 continue
             answers.append(ReasonCode.SUCCESS)
             gone.append(topic_filter)
-            reader = session.drop_reader(topic_filter)
-            if reader is not None:
-                self._broker.delivery.remove(reader)
+            self._broker.delivery.remove(reader)
         if gone and session.expiry_s:
             self._broker.record(Unsubscribed(session.client_id, gone))
         link = session.link

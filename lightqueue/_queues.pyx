@@ -20,6 +20,7 @@ cdef enum:
     PACK_ENTRIES = 1024         # most entries under one key
 
 TOPIC, LEVEL, FILTER, LIVE = 0, 1, 2, 3
+cdef list NO_QUEUES = []        # shared by all topics that no filter matches
 
 
 cdef class Queue:
@@ -111,7 +112,7 @@ cdef class Topic:
         self.name = name
         self.own = own
         self.level = level
-        self.filters = []
+        self.filters = NO_QUEUES
 
 
 cdef class Dispatcher:
@@ -182,7 +183,7 @@ cdef class Dispatcher:
             if topic is None or not same_name(topic, record):
                 topic = self.find(topic_of(record)[:record.topic_length])
             if topic.generation != self.generation:
-                topic.filters = self.owner.match(topic.name)
+                topic.filters = self.owner.match(topic.name) or NO_QUEUES
                 topic.generation = self.generation
             self.dispatch(topic, record)
             if record.flags & FLAG_RETAIN or record.attributes_length:
