@@ -11,6 +11,12 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
+cdef extern from "sys/socket.h" nogil:
+    ssize_t send(int fd, const void *data, size_t size, int flags)
+    enum:
+        MSG_NOSIGNAL
+        MSG_DONTWAIT
+
 from gateway._inflight cimport Inflight
 from lightqueue._queues cimport Queue
 from store._records cimport (
@@ -22,6 +28,7 @@ include "_scan.pxi"
 
 cdef enum:
     BATCH_LIMIT = 1 << 20           # a turn's batch is stored early once it is this large (bytes)
+    FEEDS_LIMIT = 16                # a turn is ended early once this many chunks have come in
     NEEDS_MORE = 1                  # outcomes of deliver()
     NEEDS_SESSION = 2
 
@@ -29,7 +36,11 @@ DONE, BLOCKED, SESSION = 0, NEEDS_MORE, NEEDS_SESSION
 
 
 cdef class Turn:
-    """What the connections of one turn share. `wake()` is called when there is something to end the turn for."""
+    """What the connections of one turn share.
+
+    `wake()` is called when there is something to end the turn for, `overflow()` when the batch is full, `end()` when so
+    many connections have contributed that the first of them should not wait for the rest.
+    """
 
     cdef readonly RecordBatch batch
     cdef readonly list acking           # links with acknowledgements for this batch
@@ -37,7 +48,9 @@ cdef class Turn:
     cdef readonly list ready            # links whose session can take more, or has acknowledgements to record
     cdef object wake
     cdef object overflow
+    cdef object end
     cdef public bint scheduled
+    cdef uint32_t feeds                 # chunks taken in since the turn began
     cdef public double now_s            # coarse clock of the loop, seconds
     cdef public uint64_t now_ms         # wall clock, for message expiry
     cdef readonly uint64_t received[3]  # messages by QoS
@@ -49,13 +62,14 @@ cdef class Turn:
     cdef char topic[256]                # the topic name checked last
     cdef size_t topic_size
 
-    def __init__(self, wake, overflow):
+    def __init__(self, wake, overflow, end):
         self.batch = RecordBatch()
         self.acking = []
         self.dirty = []
         self.ready = []
         self.wake = wake
         self.overflow = overflow
+        self.end = end
 
     cdef int schedule(self) except -1:
         if not self.scheduled:
@@ -79,6 +93,11 @@ cdef class Turn:
             self.batch = RecordBatch()
         acking, self.acking = self.acking, []
         return full, acking
+
+    def begin(self):
+        """A new turn: what comes in from here on has to be scheduled again."""
+        self.scheduled = False
+        self.feeds = 0
 
     def take_dirty(self):
         dirty, self.dirty = self.dirty, []
@@ -140,7 +159,8 @@ cdef class Link:
     cdef public Inflight inflight
     cdef public bytes client_id         # of the publisher, as stored with its messages
     cdef public int version             # 4 or 5; 0 before CONNECT
-    cdef public bint closing
+    cdef public bint closing            # nothing is taken in or sent any more
+    cdef public bint waiting            # for its CONNACK to be sent: what comes in is kept until go_on()
     cdef public bint paused             # the transport holds more than its high-water mark
     cdef public bint durable            # the session outlives the connection
     cdef public double last_seen_s
@@ -150,6 +170,8 @@ cdef class Link:
     cdef public uint32_t ack_limit      # acknowledgements the client may wait for (receive maximum)
     cdef public uint32_t unsafe_acks    # handed to the turn, not yet sent
     cdef public uint32_t turn_acks
+    cdef public int fd                  # of a plain socket, to which may be sent directly; -1: only the transport knows how
+    cdef bint handed_over               # the transport may hold bytes that have to go first
     cdef bint is_dirty
     cdef bint is_ready
     cdef list chunks
@@ -167,6 +189,7 @@ cdef class Link:
         self.max_packet_in = 268435455 + 5
         self.max_packet_out = 0xFFFFFFFF
         self.ack_limit = 65535
+        self.fd = -1
 
     def __init__(self, Turn turn):
         self.turn = turn
@@ -188,8 +211,16 @@ cdef class Link:
             used = self.split(<const char *>&data[0], size)
             if used < size and not self.closing:
                 self.keep(<const char *>&data[used], size - used)
-            return
-        self.keep(<const char *>&data[0], size)
+        else:
+            self.feed_partial(<const char *>&data[0], size)
+        self.turn.feeds += 1
+        if self.turn.feeds >= FEEDS_LIMIT and self.turn.scheduled:
+            self.turn.end()
+
+    cdef int feed_partial(self, const char *data, size_t size) except -1:
+        """More bytes for a packet that is not whole yet."""
+        cdef size_t used
+        self.keep(data, size)
         used = self.split(self.partial, self.partial_size)
         self.partial_size -= used
         if self.partial_size and not self.closing:
@@ -198,6 +229,13 @@ cdef class Link:
             free(self.partial)
             self.partial = NULL
             self.partial_size = self.partial_capacity = 0
+        return 0
+
+    def go_on(self):
+        """Deal with what was kept while waiting."""
+        self.waiting = False
+        if self.partial_size and not self.closing:
+            self.feed_partial(NULL, 0)
 
     cdef int keep(self, const char *data, size_t size) except -1:
         append(&self.partial, &self.partial_size, &self.partial_capacity, data, size)
@@ -208,7 +246,10 @@ cdef class Link:
         cdef size_t at = 0
         cdef int length_bytes
         cdef uint32_t remaining
-        while at + 2 <= size and not self.closing:
+        while at + 2 <= size and not self.closing and not self.waiting:
+            if not self.version and <uint8_t>data[at] != 0x10:
+                self.close_for("no CONNECT")
+                break
             length_bytes = read_varint(data + at + 1, size - at - 1, &remaining)
             if length_bytes <= 0:
                 if length_bytes < 0:
@@ -233,7 +274,7 @@ cdef class Link:
                     self.mark_ready()
                 return 0
             if first == 0xC0 and size == 0:
-                self.send(b"\xd0\0", 2)
+                self.put(b"\xd0\0", 2)
                 return 0
         self.on_packet(first, PyBytes_FromStringAndSize(body, size))
         return 0
@@ -335,7 +376,9 @@ cdef class Link:
             self.turn.dirty.append(self)
         return 0
 
-    cdef int send(self, const char *data, size_t size) except -1:
+    cdef int put(self, const char *data, size_t size) except -1:
+        if self.closing:
+            return 0
         append(&self.out, &self.out_size, &self.out_capacity, data, size)
         self.mark_dirty()
         self.turn.schedule()
@@ -343,7 +386,7 @@ cdef class Link:
 
     def write(self, bytes data not None):
         """Send bytes at the end of the turn, in order with everything else."""
-        self.send(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
     cdef int share(self, bytes block) except -1:
         """Send a block that other links send as well, without copying it."""
@@ -357,23 +400,36 @@ cdef class Link:
         return 0
 
     def flush(self):
-        """Hand everything gathered to the transport."""
+        """Send everything gathered: straight to the socket while it takes it, the rest through the transport."""
+        cdef bint was_paused = self.paused
+        cdef uint64_t sent_before = self.turn.sent_bytes
         self.is_dirty = False
         chunks, self.chunks = self.chunks, None
-        if self.closing and self.transport is None:
-            self.out_size = 0
-            return
-        if chunks is not None:
-            for chunk in chunks:
-                self.turn.sent_bytes += len(chunk)
-                self.transport.write(chunk)
-        if self.out_size:
-            self.turn.sent_bytes += self.out_size
-            self.transport.write(PyBytes_FromStringAndSize(self.out, self.out_size))
-            self.out_size = 0
-            free(self.out)
-            self.out = NULL
-            self.out_capacity = 0
+        if self.transport is not None and not self.closing:
+            if chunks is not None:
+                for chunk in chunks:
+                    self.emit(PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk))
+            if self.out_size:
+                self.emit(self.out, self.out_size)
+        self.out_size = 0
+        free(self.out)
+        self.out = NULL
+        self.out_capacity = 0
+        if was_paused and self.turn.sent_bytes > sent_before:
+            self.written_while_paused(self.turn.sent_bytes - sent_before)
+
+    cdef int emit(self, const char *data, size_t size) except -1:
+        cdef ssize_t sent = 0
+        self.turn.sent_bytes += size
+        if self.fd >= 0 and not (self.handed_over and self.transport.get_write_buffer_size()):
+            with nogil:
+                sent = send(self.fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if <size_t>sent == size:
+                return 0
+            sent = max(sent, 0)             # a full buffer, or an error that the transport will meet as well
+        self.handed_over = True
+        self.transport.write(PyBytes_FromStringAndSize(data + sent, size - sent))
+        return 0
 
     def deliver(self, list readers not None, list ranges not None, uint64_t safe):
         """Encode what the ranges of some readers hold, merged by log_offset, each message once; the readers move on.

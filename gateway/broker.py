@@ -50,13 +50,20 @@ class Loop(Protocol):
     def time(self) -> float: ...
 
 
+class Deferred(NamedTuple):
+    """Something to do for a connection once what it recorded is safe; if that fails, the connection is closed."""
+
+    connection: Connection
+    action: Callable[[], None]
+
+
 class Waiting(NamedTuple):
     """What is to be done once the log is safe up to an offset."""
 
     log_offset: int
     since_s: float
     acks: list[tuple[Connection, bytes, int]]
-    then: list[Callable[[], None]]
+    then: list[Deferred]
 
 
 class Broker:
@@ -67,7 +74,7 @@ class Broker:
         self.settings = settings
         self._loop = loop
         self.read_buffer = bytearray(READ_BUFFER_BYTES)
-        self.turn = Turn(self._wake, self.store_batch)
+        self.turn = Turn(self._wake, self.store_batch, self.end_turn)
         self.deadlines = Deadlines()
         self.exchange = Exchange(store, self)
         self.delivery = Delivery(store, settings, self.exchange)
@@ -76,7 +83,7 @@ class Broker:
         self.connections = 0
         self._new: dict[Connection, float] = {}  # without a CONNECT so far, oldest first, and since when
         self._waiting: deque[Waiting] = deque()
-        self._then: list[Callable[[], None]] = []
+        self._then: list[Deferred] = []
         self._progressed: set[Session] = set()
         self.bad_input: Counter[str] = Counter()
         self.refused = 0
@@ -95,7 +102,7 @@ class Broker:
     def end_turn(self) -> None:
         """Store, acknowledge, deliver, send."""
         self.turns += 1
-        self.turn.scheduled = False
+        self.turn.begin()
         self._set_clock()
         self.store_batch()
         self._take_ready()
@@ -115,17 +122,17 @@ class Broker:
         except StoreError as error:
             self._not_stored(acking, error)
         else:
+            self.delivery.grew(self.store.take_grown())  # before the acknowledgements: somebody waits for these
             self._acknowledge(acking)
-        self._run_then()
-        self.delivery.grew(self.store.take_grown())
+            self._run_then()
 
     def _run_then(self) -> None:
         then, self._then = self._then, []
         if then and self.store.safe < self.store.end:
             self._waiting.append(Waiting(self.store.end, self.turn.now_s, [], then))
             return
-        for action in then:
-            action()
+        for deferred in then:
+            deferred.action()
 
     def _acknowledge(self, acking: list[Connection]) -> None:
         if self.store.safe >= self.store.end and not self._waiting:
@@ -143,8 +150,8 @@ class Broker:
             waiting = self._waiting.popleft()
             for link, packets, count in waiting.acks:
                 link.send_acks(packets, count)
-            for action in waiting.then:
-                action()
+            for deferred in waiting.then:
+                deferred.action()
         self.delivery.safe_advanced()
         self.turn.request()
 
@@ -152,14 +159,22 @@ class Broker:
         """The batch is not in the log: whoever waits for it must not be told otherwise."""
         self._rate_limited.error("store", "messages refused: %s", error)
         for link in acking:
-            self._refuse_acks(link, link.take_acks()[0], ReasonCode.QUOTA_EXCEEDED)
+            self._refuse_acks(link, *link.take_acks(), ReasonCode.QUOTA_EXCEEDED)
+        self._refuse_deferred(self._then, ReasonCode.QUOTA_EXCEEDED)
+        self._then = []
 
-    def _refuse_acks(self, link: Connection, packets: bytes, reason_code: ReasonCode) -> None:
+    @staticmethod
+    def _refuse_deferred(then: list[Deferred], reason_code: ReasonCode) -> None:
+        for deferred in then:
+            deferred.connection.close(reason_code)
+
+    def _refuse_acks(self, link: Connection, packets: bytes, count: int, reason_code: ReasonCode) -> None:
         """MQTT 5 has reason codes for it; an MQTT 3.1.1 client learns from the connection's end that it must try again."""
-        self.refused += 1
+        self.refused += count
         if link.version != 5 or not _only_publish_acks(packets):
             link.close(reason_code)
             return
+        link.send_acks(b"", count)
         for at in range(0, len(packets), 4):
             packet_id = int.from_bytes(packets[at + 2 : at + 4], "big")
             if packets[at] == 0x50:
@@ -182,12 +197,12 @@ class Broker:
         self.turn.batch.append(record_type, payload)
         self.turn.request()
 
-    def when_safe(self, action: Callable[[], None]) -> None:
-        """Do something once everything recorded so far is safe; at once if it is."""
+    def when_safe(self, connection: Connection, action: Callable[[], None]) -> None:
+        """Do something for a connection once everything recorded so far is safe; at once if it is."""
         if not self.turn.batch.size and self.store.safe >= self.store.end and not self._waiting:
             action()
             return
-        self._then.append(action)
+        self._then.append(Deferred(connection, action))
         self.turn.request()
 
     def take_publish(self, connection: Connection, publish: Publish) -> None:
@@ -301,8 +316,9 @@ class Broker:
         while self._waiting and self.turn.now_s - self._waiting[0].since_s > limit_s:
             waiting = self._waiting.popleft()
             self._rate_limited.error("flush", "the disk did not confirm a flush within %s s", limit_s)
-            for link, packets, _ in waiting.acks:
-                self._refuse_acks(link, packets, ReasonCode.UNSPECIFIED_ERROR)
+            for link, packets, count in waiting.acks:
+                self._refuse_acks(link, packets, count, ReasonCode.UNSPECIFIED_ERROR)
+            self._refuse_deferred(waiting.then, ReasonCode.UNSPECIFIED_ERROR)
 
     # --- start and stop
 

@@ -176,6 +176,9 @@ class Connection(Link):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         transport.set_write_buffer_limits(high=self.broker.settings.write_buffer_bytes)
+        plain_socket = transport.get_extra_info("socket")
+        if plain_socket is not None and transport.get_extra_info("sslcontext") is None:
+            self.fd = plain_socket.fileno()
         self.broker.arrived(self)
 
     def get_buffer(self, _: int) -> bytearray:
@@ -196,6 +199,7 @@ class Connection(Link):
             self.accept_more()
 
     def connection_lost(self, _: Exception | None) -> None:
+        self.fd = -1
         self.transport = None
         self.close(None)
 

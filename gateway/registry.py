@@ -52,7 +52,7 @@ class SessionRegistry:
         connack = encode(ConnAck(present, ReasonCode.SUCCESS, properties), connection.version)
         if session.logged:
             connection.paused = True  # nothing may overtake the CONNACK
-            self._broker.when_safe(lambda: self._opened(connection, session, connack))
+            self._broker.when_safe(connection, lambda: self._opened(connection, session, connack))
         else:
             self._opened(connection, session, connack)
 

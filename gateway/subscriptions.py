@@ -54,7 +54,7 @@ class Subscriptions:
         assert link is not None
         suback = encode(SubAck(subscribe.packet_id, tuple(answers)), link.version)
         if session.expiry_s:
-            self._broker.when_safe(lambda: link.write(suback))
+            self._broker.when_safe(link, lambda: link.write(suback))
         else:
             link.write(suback)
         for request, is_new in zip(granted, new, strict=True):

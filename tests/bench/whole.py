@@ -1,0 +1,121 @@
+"""Measurements of a whole server: what it holds in memory, how large its files get, how soon it is back."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from gateway.codec import encode
+from gateway.packets import Connect, Disconnect, Publish, QoS, Subscribe, SubscriptionRequest
+from tests.server_process import PenstockServer, ServeOptions
+
+CONNECTIONS = 10_000
+WARM_UP = 1_000
+SESSIONS = 100
+MESSAGES = 100_000
+GIB = 1 << 30
+
+
+@contextmanager
+def _server(folder: Path, flush: str = "async") -> Iterator[PenstockServer]:
+    data = Path(tempfile.mkdtemp(prefix="data-", dir=folder))
+    server = PenstockServer(data, data.with_suffix(".log"), ServeOptions({"flush": flush}))
+    try:
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(data)
+
+
+def _client(port: int, client_id: str, topic_filter: str | None, clean: bool) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port))
+    client.sendall(encode(Connect(client_id, 4, clean_start=clean, keep_alive_s=0), 4))
+    _read_packet(client)
+    if topic_filter is not None:
+        request = SubscriptionRequest(topic_filter, QoS.AT_LEAST_ONCE)
+        client.sendall(encode(Subscribe(1, (request,)), 4))
+        _read_packet(client)
+    return client
+
+
+def _read_packet(client: socket.socket) -> bytes:
+    head = client.recv(2, socket.MSG_WAITALL)
+    return head + client.recv(head[1], socket.MSG_WAITALL)
+
+
+def _settled_rss(server: PenstockServer) -> int:
+    """Resident bytes once they no longer change."""
+    process = psutil.Process(server.process.pid)
+    before = -1
+    while before != (now := process.memory_info().rss):
+        before = now
+        time.sleep(0.5)
+    return now
+
+
+def idle_memory(folder: Path) -> dict[str, object]:
+    """Resident bytes per connection with one subscription of its own."""
+    with _server(folder) as server:
+        clients = [_client(server.port, f"d{i:07}", f"dev/{i:07}/cmd", True) for i in range(WARM_UP)]
+        before = _settled_rss(server)
+        clients += [_client(server.port, f"d{i:07}", f"dev/{i:07}/cmd", True) for i in range(WARM_UP, CONNECTIONS)]
+        each = (_settled_rss(server) - before) / (CONNECTIONS - WARM_UP)
+        for client in clients:
+            client.close()
+    print(f"{'memory per idle connection':46} {each:,.0f} bytes of {CONNECTIONS:,} connections  goal ≤ 3,072")
+    return {"bytes": each, "goal": 3072}
+
+
+def offline_backlog(folder: Path) -> dict[str, object]:
+    """What 100,000 messages cost that wait for each of 100 offline sessions on one filter."""
+    with _server(folder) as server:
+        for i in range(SESSIONS):
+            client = _client(server.port, f"offline-{i}", "line/+", False)
+            client.sendall(encode(Disconnect(), 4))
+            client.close()
+        before, disk_before = _settled_rss(server), _disk_bytes(server.data)
+        _publish_all(server.port)
+        time.sleep(1)
+        grown, disk = _settled_rss(server) - before, _disk_bytes(server.data) - disk_before
+    print(
+        f"{'100,000 messages for 100 offline sessions':46} memory +{grown / 1e6:.1f} MB (goal < 50), "
+        f"disk +{disk / 1e6:.1f} MB for {MESSAGES * 100 / 1e6:.0f} MB of payload"
+    )
+    return {"rss_growth_bytes": grown, "disk_growth_bytes": disk, "goal": 50_000_000}
+
+
+def _publish_all(port: int) -> None:
+    publisher = _client(port, "publisher", None, True)
+    for start in range(0, MESSAGES, 1000):
+        packets = (Publish(f"line/{i % 10}", b"x" * 100, QoS.AT_LEAST_ONCE, packet_id=i % 1000 + 1) for i in range(start, start + 1000))
+        publisher.sendall(b"".join(encode(packet, 4) for packet in packets))
+        publisher.recv(4 * 1000, socket.MSG_WAITALL)
+    publisher.close()
+
+
+def _disk_bytes(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
+def restart_time(folder: Path) -> dict[str, object]:
+    """Seconds from start to ready, on a log of 2 GB after SIGKILL under load."""
+    with _server(folder) as server:
+        publisher = _client(server.port, "publisher", None, True)
+        block = b"".join(encode(Publish(f"line/{i}", b"x" * 100), 4) for i in range(1000))
+        while sum(path.stat().st_size for path in (server.data / "log").iterdir()) < 2 * GIB:
+            publisher.sendall(block)
+        server.kill()
+        publisher.close()
+        size = sum(path.stat().st_size for path in (server.data / "log").iterdir())
+        started = time.monotonic()
+        server.restart()
+        seconds = time.monotonic() - started
+    print(f"{'restart after SIGKILL':46} {seconds:.2f} s with a log of {size / 1e9:.2f} GB  goal < 3 s")
+    return {"seconds": seconds, "log_bytes": size, "goal": 3}
