@@ -72,27 +72,29 @@ cdef class Queue:
             return None
         return self.tail[queue_offset - self.tail_first].log_offset
 
-    def take_packs(self, uint64_t keep=0):
-        """The tail's entries but for the newest `keep`, as (first queue_offset, packed entries); they leave the tail."""
-        cdef uint32_t going = self.tail_count - min(keep, <uint64_t>self.tail_count), at = 0, n
+    def packs(self):
+        """The tail's entries as (first queue_offset, packed entries)."""
+        cdef uint32_t at = 0, n
         packs = []
-        while at < going:
-            n = min(<uint32_t>PACK_ENTRIES, going - at)
+        while at < self.tail_count:
+            n = min(<uint32_t>PACK_ENTRIES, self.tail_count - at)
             packs.append((self.tail_first + at, PyBytes_FromStringAndSize(<char *>(self.tail + at), n * sizeof(Entry))))
             at += n
-        self.discard(going)
-        self.dirty = False
         return packs
 
+    def let_go(self):
+        """The tail is in RocksDB now, or not wanted any more."""
+        self.discard(self.tail_count)
+        self.dirty = False
+
     def drop_oldest(self, uint64_t keep):
-        """Forget the tail's entries that nobody wants any more, and all but the newest `keep`. Returns how many."""
+        """Forget the tail's entries that nobody wants any more, and all but the newest `keep`."""
         cdef uint64_t going = max(self.floor, self.tail_first) - self.tail_first
         going = min(going, <uint64_t>self.tail_count)
         if self.tail_count - going > keep:
             going = self.tail_count - keep
         self.discard(<uint32_t>going)
         self.dirty = self.tail_count > 0
-        return going
 
     cdef void discard(self, uint32_t n) noexcept:
         self.tail_first += n
@@ -118,7 +120,7 @@ cdef class Topic:
 cdef class Dispatcher:
     """Gives appended records to their queues. `owner` answers what the pass itself does not know:
 
-    owner.load_topic(name) -> Topic, owner.match(name) -> list of filter Queues, owner.apply(record tuple) for records
+    owner.load_topic(name) -> Topic, owner.match(name) -> list of filter Queues, owner.apply(record bytes) for records
     that change state, owner.allot_id(queue) -> id for a queue's first entry.
     """
 
@@ -146,6 +148,7 @@ cdef class Dispatcher:
         return touched
 
     def take_dirty(self):
+        """Queues with entries in memory; those that still have some afterwards are to be given back by put_back()."""
         dirty, self.dirty = self.dirty, []
         self.pending = 0
         return dirty
@@ -235,6 +238,8 @@ def read_tail(LogMemory memory not None, Queue queue not None, uint64_t start, P
               uint64_t max_bytes):
     """Records from the tail of a queue; `start` must not be older than the tail."""
     cdef Records records = Records(start)
+    if start < queue.tail_first:
+        raise ValueError("older than the tail")
     if start < queue.next_offset:
         fill(records, memory, queue.tail + (start - queue.tail_first), queue.next_offset - start, max_records, max_bytes)
     return records
@@ -253,12 +258,17 @@ def read_pack(LogMemory memory not None, bytes pack not None, uint64_t pack_firs
 
 cdef int fill(Records records, LogMemory memory, const Entry *entries, uint64_t count,
               Py_ssize_t max_records, uint64_t max_bytes) except -1:
+    """Raises LookupError if the very first record cannot be read; another one that cannot only ends the range."""
     cdef uint64_t i, total = 0
-    for i in range(min(count, <uint64_t>max_records)):
-        records.push(<const RecordHeader *>memory.at(entries[i].log_offset))
-        total += entries[i].size
-        if total >= max_bytes:
-            break
+    try:
+        for i in range(min(count, <uint64_t>max_records)):
+            records.push(<const RecordHeader *>memory.at(entries[i].log_offset))
+            total += entries[i].size
+            if total >= max_bytes:
+                break
+    except LookupError:
+        if not records.count:
+            raise
     return 0
 
 

@@ -87,23 +87,23 @@ class FilterTrie(Generic[Value]):
         """The values of all filters that match."""
         found: list[Value] = []
         levels = topic_name.split(SEPARATOR)
-        if not topic_name.startswith("$"):
-            self._descend(self._root, levels, 0, found)
-        else:
-            child = self._root.children.get(levels[0])
-            if child is not None:
-                self._descend(child, levels, 1, found)
+        nodes = [self._root]
+        if topic_name.startswith("$"):  # no wildcard at the first level matches these
+            nodes = [child for child in (self._root.children.get(levels.pop(0)),) if child is not None]
+        for level in levels:
+            following: list[_Node[Value]] = []
+            for node in nodes:
+                _take(node.children.get(ANY_LEVELS), found)
+                for child in (node.children.get(level), node.children.get(ANY_LEVEL)):
+                    if child is not None:
+                        following.append(child)
+            nodes = following
+        for node in nodes:
+            _take(node, found)
+            _take(node.children.get(ANY_LEVELS), found)  # `a/#` matches `a`
         return found
 
-    def _descend(self, node: _Node[Value], levels: list[str], depth: int, found: list[Value]) -> None:
-        rest = node.children.get(ANY_LEVELS)
-        if rest is not None and rest.value is not None:
-            found.append(rest.value)
-        if depth == len(levels):
-            if node.value is not None:
-                found.append(node.value)
-            return
-        for level in (levels[depth], ANY_LEVEL):
-            child = node.children.get(level)
-            if child is not None:
-                self._descend(child, levels, depth + 1, found)
+
+def _take(node: _Node[Value] | None, found: list[Value]) -> None:
+    if node is not None and node.value is not None:
+        found.append(node.value)

@@ -5,15 +5,18 @@ reaches RocksDB later, together with the `applied_offset` it stands for. After a
 """
 
 import logging
-import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from lightqueue._queues import Queue
 from lightqueue.table import QueueTable
-from store._records import RecordBatch, Records, boundary
-from store.changes import QueueDropped, decode_change
+from lightqueue.upkeep import Upkeep
+from store._records import RecordBatch, Records
+from store.changes import TYPES, QueueDropped, decode_change
+from store.checkpoint import open_index
 from store.commitlog import CommitLog
+from store.errors import IndexFailed, RecordTooLarge, StoreError, UnknownRecord
 from store.folder import DataFolder
 from store.index import Index
 from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
@@ -31,37 +34,34 @@ class MessageStore:
 
     def __init__(self, settings: StoreSettings, on_safe: Callable[[], None] = lambda: None) -> None:
         self.settings = settings
-        self.folder = DataFolder(settings.data)
-        self.log = CommitLog(self.folder.log, settings, on_safe)
-        self.index = self._open_index()
-        self.queues = QueueTable(self.log, self.index, settings, self._apply)
-        self.sessions = Sessions(self.index, self.queues.hold, self.queues.release)
-        self.retained = Retained(self.index)
         self.replayed_bytes = 0
-        self._applied = self.index.applied_offset
         self._next_index_write = 0.0
         self._pages_forgotten_at = 0
-        self._replay()
+        self._refusing: StoreError | None = None
+        with ExitStack() as undo:
+            self.folder = DataFolder(settings.data)
+            undo.callback(self.folder.close)
+            self.log = CommitLog(self.folder.log, settings, on_safe)
+            undo.callback(self.log.close)
+            self.index = open_index(self.folder, self.log, settings.index_write_buffer_bytes)
+            undo.callback(self.index.close)
+            self._project(self.index)
+            self._replay()
+            self.upkeep = Upkeep(self)
+            undo.pop_all()
 
-    def _open_index(self) -> Index:
-        index = Index(self.folder.index, self.settings.index_write_buffer_bytes)
-        if index.applied_offset > self.log.end:
-            log.warning("%s: is ahead of the log, so it is built again", self.folder.index)
-            index.close()
-            shutil.rmtree(self.folder.index)
-            index = Index(self.folder.index, self.settings.index_write_buffer_bytes)
-        return index
+    def _project(self, index: Index) -> None:
+        self.queues = QueueTable(self.log, index, self.settings, self._apply)
+        self.sessions = Sessions(index, self.queues.hold, self.queues.release)
+        self.retained = Retained(index)
+        self._applied = index.applied_offset
 
     def _replay(self) -> None:
-        for start, data in self.log.ranges(self._applied):
-            while data:
-                size = boundary(data, REPLAY_BYTES)
-                self.queues.dispatcher.apply_bytes(data[:size])
-                self.replayed_bytes += size
-                self._applied = start + size
-                start += size
-                data = data[size:]
-                self._write_index()
+        for start, data in self.log.ranges(self._applied, REPLAY_BYTES):
+            self.queues.dispatcher.apply_bytes(data)
+            self.replayed_bytes += len(data)
+            self._applied = start + len(data)
+            self.write_index()
         self.log.forget_pages()
         self._applied = self.log.end
 
@@ -70,9 +70,28 @@ class MessageStore:
     def append(self, batch: RecordBatch) -> int:
         """Store records and give them to their queues. Returns the log_offset of the first.
 
-        Raises store.errors.StoreFull, in which case nothing happened.
+        Raises a StoreError (StoreFull, RecordTooLarge, ...), in which case nothing happened; only if the batch is too
+        large for one segment, its front part may have been stored.
         """
-        start = self.log.append(batch)
+        limit = self.log.largest_append_bytes
+        if batch.size <= limit:
+            return self._append(batch)
+        pieces = batch.split(limit)
+        largest = max(piece.size for piece in pieces)
+        if largest > limit:
+            raise RecordTooLarge(largest, limit)
+        starts = [self._append(piece) for piece in pieces]
+        return starts[0]
+
+    def append_upkeep(self, batch: RecordBatch) -> None:
+        """As append(), for what frees room in the end: it may use the room that is kept from messages."""
+        for piece in batch.split(self.log.largest_append_bytes):
+            self._append(piece, from_reserve=True)
+
+    def _append(self, batch: RecordBatch, from_reserve: bool = False) -> int:
+        if self._refusing is not None:
+            raise self._refusing.with_traceback(None)
+        start = self.log.append(batch, from_reserve)
         self.queues.dispatcher.apply_appended(self.log.memory, start, batch.size)
         self._applied = self.log.end
         return start
@@ -89,15 +108,16 @@ class MessageStore:
 
     def take_grown(self) -> list[Queue]:
         """Watched queues that grew since the last call."""
-        grown: list[Queue] = self.queues.dispatcher.take_touched()
-        return grown
+        return self.queues.dispatcher.take_touched()
 
     def _apply(self, data: bytes) -> None:
-        """Apply one record that is more than entries in queues."""
+        """Apply a record that is more than entries in queues."""
         (record,) = read_records(memoryview(data))
         if record.type == RecordType.MESSAGE:
             self._apply_message(record)
             return
+        if record.type not in TYPES:
+            raise UnknownRecord(record.log_offset, record.type)
         change = decode_change(record.type, record.payload)
         if isinstance(change, QueueDropped):
             for topic_filter in change.topic_filters:
@@ -125,27 +145,51 @@ class MessageStore:
     # --- upkeep
 
     def tick(self) -> None:
-        """To be called several times a second: write the index when it is time to."""
-        now = time.monotonic()
-        if now >= self._next_index_write or self.queues.dispatcher.pending >= self.settings.index_flush_entries:
-            self._next_index_write = now + self.settings.index_flush_ms / 1000
-            self._write_index()
+        """To be called several times a second: write the index when it is time to, advance what upkeep there is."""
+        now_s = time.monotonic()
+        try:
+            self.log.commit_if_due(now_s)
+            if self._index_write_due(now_s):
+                self._next_index_write = now_s + self.settings.index_flush_ms / 1000
+                self.write_index()
+                self._refusing = None
+            self.upkeep.step(now_s)
+        except StoreError as error:
+            if self._refusing is None:
+                log.error("%s", error)
+            self._refusing = error
         if self.log.memory.mapped_bytes_read > self._pages_forgotten_at + self.settings.mapped_resident_bytes:
             self._pages_forgotten_at = self.log.memory.mapped_bytes_read
             self.log.forget_pages()
 
-    def _write_index(self) -> None:
+    def _index_write_due(self, now_s: float) -> bool:
+        if self.queues.dispatcher.pending >= self.settings.index_flush_entries:
+            return True
+        # With `buffered` it waits for the commit that is due anyway, instead of making one more.
+        return now_s >= self._next_index_write and self.log.committed == self.log.end
+
+    def write_index(self) -> None:
+        """Bring RocksDB up to date. Raises a StoreError; then everything stays in memory, for the next attempt."""
         self.log.commit()
         self.queues.stage()
         self.sessions.stage()
         self.retained.stage()
-        self.index.write(self._applied)
-        self.queues.evict_idle()
+        try:
+            self.index.write(self._applied)
+        except IndexFailed:
+            self.queues.not_written()
+            raise
+        self.queues.written()
+        self.sessions.written()
+        self.retained.written()
 
     def close(self) -> None:
         """Write everything out and give the folder back."""
-        self._write_index()
-        self.index.flush()
-        self.index.close()
-        self.log.close()
-        self.folder.close()
+        with ExitStack() as closing:
+            for part in (self.folder, self.log, self.index):
+                closing.callback(part.close)
+            try:
+                self.write_index()
+                self.index.flush()
+            except StoreError as error:
+                log.warning("%s: the index will be brought up to date from the log at the next start", error)

@@ -5,19 +5,37 @@ Keys in RocksDB:  q <kind> <name> → id 8, base 8       a queue; base = its nex
 All integers in keys are big-endian, so that a range read is one seek.
 """
 
+import logging
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 
-from lightqueue._queues import FILTER, LEVEL, LIVE, TOPIC, Dispatcher, Queue, Topic, pack_entry, read_pack, read_tail
+from lightqueue._queues import (
+    ENTRY_BYTES,
+    FILTER,
+    LEVEL,
+    LIVE,
+    TOPIC,
+    Dispatcher,
+    Queue,
+    Topic,
+    pack_entry,
+    read_pack,
+    read_tail,
+)
 from lightqueue.matching import FilterTrie, has_wildcard, overlap
 from store._records import Records
 from store.commitlog import CommitLog
 from store.index import Index
 from store.settings import StoreSettings
 
+log = logging.getLogger("penstock.lightqueue")
+
 NEXT_ID_KEY = b"m:next_queue_id"
 KIND_NAMES = {TOPIC: "topic", LEVEL: "level", FILTER: "filter", LIVE: "live"}
-ENTRY_BYTES = 20
 LIVE_ID_BIT = 1 << 63
+SERVER_LEVEL = "$SYS"  # first level of what servers say of themselves, which is never kept
+EVICTED_SHARE = 8  # one part in this many of the topics in memory goes at a time: looking for idle ones is not free
 
 
 def queue_key(kind: int, name: bytes) -> bytes:
@@ -27,6 +45,15 @@ def queue_key(kind: int, name: bytes) -> bytes:
 
 def entry_key(queue_id: int, queue_offset: int) -> bytes:
     return b"e" + queue_id.to_bytes(8, "big") + queue_offset.to_bytes(8, "big")
+
+
+def queue_value(queue_id: int, base: int) -> bytes:
+    """What stands under a queue's key; `base` counts only while no entry is stored."""
+    return queue_id.to_bytes(8, "big") + base.to_bytes(8, "big")
+
+
+def pack_count(pack: bytes) -> int:
+    return len(pack) // ENTRY_BYTES
 
 
 class QueueTable:
@@ -43,11 +70,17 @@ class QueueTable:
         self._live: dict[str, Queue] = {}
         self._held_trie: FilterTrie[Queue] = FilterTrie()
         self._live_trie: FilterTrie[Queue] = FilterTrie()
-        self._born: list[Queue] = []
+        self._live_only: FilterTrie[bool] = FilterTrie()
+        for topic_filter in settings.live_only:
+            self._live_only.set(topic_filter, True)
+        self._born: list[Queue] = []  # have an id that the index does not know
+        self._edits: list[Callable[[], None]] = []  # further changes for the index's next write
+        self._staged: list[Queue] = []
+        self._spilled: set[Queue] = set()  # LIVE queues with entries in RocksDB
         self._next_id = int.from_bytes(index.get(NEXT_ID_KEY) or b"\1", "big")
         self._next_live_id = LIVE_ID_BIT
         self._load_held()
-        index.delete_range(entry_key(LIVE_ID_BIT, 0), b"f")
+        self.edit(partial(index.delete_range, entry_key(LIVE_ID_BIT, 0), b"f"))
 
     # --- what the dispatcher asks
 
@@ -79,8 +112,7 @@ class QueueTable:
         topic = self.dispatcher.topics.get(name)
         if topic is None:
             topic = self.dispatcher.topics[name] = self.load_topic(name)
-        queue: Queue = topic.own
-        return queue
+        return topic.own
 
     def stored(self, topic_filter: str) -> Queue | None:
         """The queue that holds the history of a filter, or None if the filter never had one."""
@@ -91,9 +123,7 @@ class QueueTable:
 
     def watch(self, topic_filter: str) -> Queue:
         """A queue to follow: whatever matches `topic_filter` from now on gets an entry, and the entry an event."""
-        queue = None
-        if not any(overlap(topic_filter, other) for other in self._settings.live_only):
-            queue = self.stored(topic_filter)
+        queue = None if self._may_be_live(topic_filter) else self.stored(topic_filter)
         if queue is None:
             queue = self._live.get(topic_filter)
         if queue is None:
@@ -103,6 +133,27 @@ class QueueTable:
         queue.watchers += 1
         return queue
 
+    def watch_stored(self, topic_filter: str) -> Queue | None:
+        """If watch() gives a filter no stored queue since some of its matches are live-only: the one of the others."""
+        queue = self.stored(topic_filter) if self._may_be_live(topic_filter) else None
+        if queue is not None:
+            queue.watchers += 1
+        return queue
+
+    def _may_be_live(self, topic_filter: str) -> bool:
+        """Whether some topic that the filter matches is live-only."""
+        if topic_filter.split("/", 1)[0] == SERVER_LEVEL:
+            return True
+        return any(overlap(topic_filter, other) for other in self._settings.live_only)
+
+    def is_live_only(self, topic: bytes) -> bool:
+        """Whether messages to a topic are to be stored with LIVE_ONLY in their flags."""
+        return bool(self._live_only.match(topic.decode()))
+
+    def is_watched_live(self, topic: bytes) -> bool:
+        """Whether a live-only message to a topic would get to anybody."""
+        return bool(self._live_trie.match(topic.decode()))
+
     def unwatch(self, queue: Queue) -> None:
         queue.watchers -= 1
         if queue.kind == LIVE and not queue.watchers:
@@ -110,8 +161,7 @@ class QueueTable:
             del self._live[name]
             self._live_trie.remove(name)
             self.dispatcher.generation += 1
-            if queue.spills and queue.id:
-                self._index.delete_range(entry_key(queue.id, 0), entry_key(queue.id + 1, 0))
+            self._delete_spilled(queue)
 
     # --- filters that durable sessions hold
 
@@ -139,9 +189,11 @@ class QueueTable:
         if queue is not None:
             self._held_trie.remove(topic_filter)
             self.dispatcher.generation += 1
-            self._index.delete(queue_key(FILTER, queue.name))
-            self._index.delete_range(entry_key(queue.id, 0), entry_key(queue.id + 1, 0))
-            queue.take_packs()
+            if queue in self._born:
+                self._born.remove(queue)
+            self.edit(partial(self._index.delete, queue_key(FILTER, queue.name)))
+            self.edit(partial(self._index.delete_range, entry_key(queue.id, 0), entry_key(queue.id + 1, 0)))
+            queue.let_go()
 
     def _adopt_held(self, queue: Queue) -> None:
         self._held[queue.name.decode()] = queue
@@ -164,7 +216,7 @@ class QueueTable:
         if last is None:
             return Queue(name, kind, queue_id, base)
         first, pack = last
-        count = len(pack) // ENTRY_BYTES
+        count = pack_count(pack)
         return Queue(name, kind, queue_id, first + count, pack_entry(pack, count - 1))
 
     def _pack_before(self, queue_id: int, queue_offset: int) -> tuple[int, bytes] | None:
@@ -174,26 +226,47 @@ class QueueTable:
             return None
         return int.from_bytes(found[0][9:], "big"), found[1]
 
-    def stage(self) -> int:
-        """Hand what the queues hold in memory to the index, for its next write. Returns the number of puts."""
-        puts = 0
-        for queue in self._born:
-            self._index.put(queue_key(queue.kind, queue.name), queue.id.to_bytes(8, "big") + bytes(8))
-        self._index.put(NEXT_ID_KEY, self._next_id.to_bytes(8, "big"))
-        self._born.clear()
-        again = []
-        for queue in self.dispatcher.take_dirty():
-            if queue.kind == LIVE and not self._trim_live(queue):
-                again.append(queue)
-                continue
-            for first, pack in queue.take_packs():
-                self._index.put(entry_key(queue.id, first), pack)
-                puts += 1
-        self.dispatcher.put_back(again)
-        return puts
+    def edit(self, change: Callable[[], None]) -> None:
+        """Have the index changed by its next write; `change` stages it, and again if that write fails."""
+        self._edits.append(change)
 
-    def _trim_live(self, queue: Queue) -> bool:
-        """True if the queue's tail has to move to RocksDB because somebody slow still needs it."""
+    def stage(self) -> None:
+        """Hand what the queues hold in memory to the index, for its next write.
+
+        Then call written(), or not_written() if that failed.
+        """
+        in_memory: list[Queue] = []
+        for queue in self.dispatcher.take_dirty():
+            stays = queue.kind == LIVE and not self._must_spill(queue)
+            (in_memory if stays else self._staged).append(queue)
+        self.dispatcher.put_back(in_memory)
+        for change in self._edits:  # before the puts: a dropped filter may have been taken again
+            change()
+        for queue in self._born:
+            self._index.put(queue_key(queue.kind, queue.name), queue_value(queue.id, 0))
+        self._index.put(NEXT_ID_KEY, self._next_id.to_bytes(8, "big"))
+        for queue in self._staged:
+            for first, pack in queue.packs():
+                self._index.put(entry_key(queue.id, first), pack)
+
+    def written(self) -> None:
+        """The index has what was staged."""
+        self._edits.clear()
+        self._born.clear()
+        for queue in self._staged:
+            queue.let_go()
+            if queue.kind == LIVE:
+                self._spilled.add(queue)
+        self._staged.clear()
+        self._evict_idle()
+
+    def not_written(self) -> None:
+        """The index's write failed: everything stays in memory."""
+        self.dispatcher.put_back(self._staged)
+        self._staged.clear()
+
+    def _must_spill(self, queue: Queue) -> bool:
+        """Shorten a LIVE queue's tail; True if it has to move to RocksDB because somebody slow still needs it."""
         if not queue.watchers:
             queue.drop_oldest(0)
             return False
@@ -201,26 +274,35 @@ class QueueTable:
         wanted = queue.next_offset - max(queue.floor, queue.tail_first_offset)
         if queue.spills and wanted > limit:
             return True
+        if queue.floor >= queue.tail_first_offset:
+            self._delete_spilled(queue)
         queue.drop_oldest(limit)
         return False
 
-    def evict_idle(self) -> None:
+    def _delete_spilled(self, queue: Queue) -> None:
+        """Nobody needs what a LIVE queue has in RocksDB any more."""
+        if queue in self._spilled:
+            self._spilled.remove(queue)
+            self.edit(partial(self._index.delete_range, entry_key(queue.id, 0), entry_key(queue.id + 1, 0)))
+
+    def _evict_idle(self) -> None:
         """Keep the number of topics in memory near cached_topics; an evicted one is read from RocksDB when needed."""
         topics = self.dispatcher.topics
-        excess = len(topics) - self._settings.cached_topics
-        if excess > 0:
-            idle = [name for name, topic in topics.items() if topic.own.idle]
-            for name in idle[: excess + excess // 4]:
+        limit = self._settings.cached_topics
+        if len(topics) > limit:
+            idle = (name for name, topic in topics.items() if topic.own.idle)
+            for name in list(islice(idle, len(topics) - limit + limit // EVICTED_SHARE)):
                 del topics[name]
+        if len(self._levels) > limit:
+            in_use = {topic.level.name for topic in topics.values()}
+            for name in [name for name, level in self._levels.items() if level.idle and name not in in_use]:
+                del self._levels[name]
 
     # --- reading
 
     def first_offset(self, queue: Queue) -> int:
         """queue_offset of the oldest entry that is kept."""
-        if queue.id:
-            for key, _ in self._index.scan(entry_key(queue.id, 0), entry_key(queue.id + 1, 0)):
-                return int.from_bytes(key[9:], "big")
-        return int(queue.tail_first_offset)
+        return self._next_kept(queue, 0)
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
         """Records of a queue from queue_offset `start` on; their pointers are valid until the next append.
@@ -232,28 +314,35 @@ class QueueTable:
                 if start >= queue.tail_first_offset:
                     return read_tail(self._log.memory, queue, start, max_records, max_bytes)
                 found = self._pack_before(queue.id, start) if queue.id else None
-                if found is not None and start < found[0] + len(found[1]) // ENTRY_BYTES:
+                if found is not None and start < found[0] + pack_count(found[1]):
                     return read_pack(self._log.memory, found[1], found[0], start, max_records, max_bytes)
                 start = self._next_kept(queue, start)
-            except LookupError:
-                start = self.position_of(queue, self._log.first, start)
+            except LookupError as error:
+                start = self._skip(queue, start, error)
         return Records(start)
+
+    def _skip(self, queue: Queue, start: int, error: LookupError) -> int:
+        """Where to go on after an entry whose record cannot be read: behind what retention dropped."""
+        kept = self.position_of(queue, self._log.first, start)
+        if kept == start:
+            log.error("%s: passed over a damaged record: %s", self._log.folder, error)
+            return start + 1
+        return kept
 
     def _next_kept(self, queue: Queue, start: int) -> int:
         """The first queue_offset at or after `start` that still has an entry."""
-        for key, _ in self._index.scan(entry_key(queue.id, start), entry_key(queue.id + 1, 0)):
-            return int.from_bytes(key[9:], "big")
-        return int(queue.tail_first_offset)
+        found = self._index.first(entry_key(queue.id, start), entry_key(queue.id + 1, 0)) if queue.id else None
+        return int.from_bytes(found[0][9:], "big") if found else queue.tail_first_offset
 
     def log_offset_at(self, queue: Queue, queue_offset: int) -> int:
         """log_offset of one entry; 0 where it was trimmed."""
         found = queue.entry(queue_offset)
         if found is None:
             pack = self._pack_before(queue.id, queue_offset)
-            if pack is None or queue_offset >= pack[0] + len(pack[1]) // ENTRY_BYTES:
+            if pack is None or queue_offset >= pack[0] + pack_count(pack[1]):
                 return 0
             found = pack_entry(pack[1], queue_offset - pack[0])
-        return int(found)
+        return found
 
     def position_of(self, queue: Queue, log_offset: int, low: int = 0) -> int:
         """The first queue_offset whose entry is at or after `log_offset`."""
@@ -280,6 +369,21 @@ class QueueTable:
 
     # --- for retention and inspection
 
+    def spilled_ids(self) -> list[int]:
+        """Ids of the LIVE queues that have entries in RocksDB."""
+        return [queue.id for queue in self._spilled]
+
+    def is_known(self, key: bytes) -> bool:
+        """Whether a queue stored under `key` is still there: a dropped one may be about to be deleted."""
+        filter_prefix = queue_key(FILTER, b"")
+        return not key.startswith(filter_prefix) or key[len(filter_prefix) :].decode() in self._held
+
+    def counts(self) -> dict[str, int]:
+        """How many queues of each kind are in memory."""
+        numbers = {TOPIC: len(self.dispatcher.topics), LEVEL: len(self._levels)}
+        numbers |= {FILTER: len(self._held), LIVE: len(self._live)}
+        return {KIND_NAMES[kind]: number for kind, number in numbers.items()}
+
     def names(self) -> Iterator[tuple[int, bytes, int]]:
         """(kind, name, id) of every stored queue."""
         for key, meta in self._index.scan(b"q", b"r"):
@@ -290,5 +394,3 @@ def level_of(topic_filter: str) -> str | None:
     """`line` for the filter `line/#`, whose matches are those of a first level; None for any other filter."""
     level, _, rest = topic_filter.partition("/")
     return level if rest == "#" and not has_wildcard(level) else None
-
-

@@ -31,8 +31,7 @@ cdef class RecordBatch:
     cdef char *data
     cdef readonly size_t size
     cdef size_t capacity
-    cdef readonly uint32_t count
-    cdef Py_ssize_t atomic_at
+    cdef Py_ssize_t atomic_at       # where the open batch record begins, or -1
     cdef char *grow(self, size_t extra) except NULL
     cdef int add(self, uint8_t type, uint8_t flags, Part topic, Part client_id,
                  Part attributes, Part properties, Part payload) except -1
@@ -63,7 +62,6 @@ cdef class Records:
     cdef readonly uint64_t first       # queue_offset of the first record asked for
     cdef readonly uint64_t next        # queue_offset after the last one read
     cdef readonly object blocks        # encodings that several readers share, by variant
-    cdef object _keep
     cdef int push(self, const RecordHeader *record) except -1
 
 cdef const char *topic_of(const RecordHeader *record) noexcept nogil

@@ -63,9 +63,6 @@ cdef class RecordBatch:
     def __dealloc__(self):
         free(self.data)
 
-    def __len__(self):
-        return self.count
-
     def __bytes__(self):
         return PyBytes_FromStringAndSize(self.data, self.size)
 
@@ -105,11 +102,10 @@ cdef class RecordBatch:
         at = copy(at, payload)
         memset(at, 0, length - content)
         self.size += length
-        self.count += 1
         return 0
 
-    def append(self, int type, bytes payload, *, bytes topic=b"", bytes client_id=b"",
-               bytes attributes=b"", bytes properties=b"", int flags=0):
+    def append(self, uint8_t type, bytes payload not None, *, bytes topic not None=b"", bytes client_id not None=b"",
+               bytes attributes not None=b"", bytes properties not None=b"", uint8_t flags=0):
         """Add one record; sizes are bounded by the record header (topic, client id, attributes: 65,535 bytes)."""
         if max(len(topic), len(client_id), len(attributes)) > 65535:
             raise ValueError("topic, client_id and attributes are limited to 65,535 bytes each")
@@ -123,6 +119,8 @@ cdef class RecordBatch:
         self.add(TYPE_BATCH, 0, Part(NULL, 0), Part(NULL, 0), Part(NULL, 0), Part(NULL, 0), Part(NULL, 0))
 
     def end_atomic(self):
+        if self.atomic_at < 0:
+            raise ValueError("no batch was begun")
         cdef RecordHeader *header = <RecordHeader *>(self.data + self.atomic_at)
         header.length = <uint32_t>(self.size - self.atomic_at)
         header.payload_length = header.length - HEADER_BYTES
@@ -130,8 +128,21 @@ cdef class RecordBatch:
 
     def clear(self):
         self.size = 0
-        self.count = 0
         self.atomic_at = -1
+
+    def split(self, size_t limit):
+        """The same records in batches of at most `limit` bytes each, as far as single records allow."""
+        cdef RecordBatch piece
+        cdef size_t at = 0, size
+        pieces = []
+        while at < self.size:
+            size = whole_records(self.data + at, self.size - at, limit)
+            piece = RecordBatch()
+            memcpy(piece.grow(size), self.data + at, size)
+            piece.size = size
+            pieces.append(piece)
+            at += size
+        return pieces
 
 
 cdef void stamp(char *data, size_t size, uint64_t log_offset, uint64_t timestamp_ms) noexcept nogil:
@@ -145,6 +156,13 @@ cdef void stamp(char *data, size_t size, uint64_t log_offset, uint64_t timestamp
             stamp(data + at + HEADER_BYTES, header.payload_length, header.log_offset + HEADER_BYTES, timestamp_ms)
         header.crc = _crc32c(data + at + 8, header.length - 8)
         at += header.length
+
+
+cdef bint is_record(const char *data, size_t room, uint64_t log_offset) noexcept nogil:
+    """Whether a record stands here that can be used without reading past it (its checksum is not looked at)."""
+    cdef const RecordHeader *header = <const RecordHeader *>data
+    return (room >= HEADER_BYTES and header.log_offset == log_offset and header.length <= room
+            and content_bytes(header) <= header.length)
 
 
 cdef const char *fault(const char *data, size_t room, uint64_t log_offset) noexcept nogil:
@@ -168,10 +186,11 @@ cdef const char *fault(const char *data, size_t room, uint64_t log_offset) noexc
 def verify(const unsigned char[::1] data not None, uint64_t log_offset):
     """Walk the records of `data`, which starts at `log_offset`.
 
-    Returns (bytes that are valid records, their number, reason why the walk stopped or None at the end or at zeros).
+    Returns (bytes that are valid records, timestamp_ms of the last one, reason why the walk stopped: None at the end
+    or if nothing but zeros follows).
     """
     cdef size_t at = 0, size = data.shape[0]
-    cdef uint64_t count = 0
+    cdef uint64_t last_ms = 0
     cdef const char *base = <const char *>&data[0] if size else NULL
     cdef const char *reason = NULL
     with nogil:
@@ -179,30 +198,70 @@ def verify(const unsigned char[::1] data not None, uint64_t log_offset):
             reason = fault(base + at, size - at, log_offset + at)
             if reason != NULL:
                 break
+            last_ms = (<const RecordHeader *>(base + at)).timestamp_ms
             at += (<const RecordHeader *>(base + at)).length
-            count += 1
-        if reason != NULL and all_zero(base + at, size - at):
+        if reason != NULL and not content_end(base + at, size - at):
             reason = NULL
-    return at, count, None if reason == NULL else reason.decode()
+    return at, last_ms, None if reason == NULL else reason.decode()
 
 
-cdef bint all_zero(const char *data, size_t size) noexcept nogil:
-    while size and (<size_t>data & 7):
-        if data[0]:
-            return False
-        data += 1
-        size -= 1
+def verify_chunk(const unsigned char[::1] data not None, uint64_t log_offset, size_t limit):
+    """As verify(), but stops after `limit` bytes (and at least one record): (valid bytes, reason it stopped or None)."""
+    cdef size_t at = 0, size = data.shape[0]
+    cdef const char *base = <const char *>&data[0] if size else NULL
+    cdef const char *reason = NULL
+    with nogil:
+        while at < size and (not at or at < limit):
+            reason = fault(base + at, size - at, log_offset + at)
+            if reason != NULL:
+                break
+            at += (<const RecordHeader *>(base + at)).length
+    return at, None if reason == NULL else reason.decode()
+
+
+def written_bytes(const unsigned char[::1] data not None):
+    """Bytes up to the last one that is not zero."""
+    return content_end(<const char *>&data[0], data.shape[0]) if data.shape[0] else 0
+
+
+def census(const unsigned char[::1] data not None):
+    """How many records of each type verified bytes hold, batches opened (and not counted themselves)."""
+    cdef uint64_t counts[256]
+    cdef size_t at = 0
+    cdef const RecordHeader *record
+    memset(counts, 0, sizeof(counts))
+    while at < <size_t>data.shape[0]:
+        record = <const RecordHeader *>&data[at]
+        if record.type == TYPE_BATCH:
+            at += HEADER_BYTES
+            continue
+        counts[record.type] += 1
+        at += record.length
+    return {type: counts[type] for type in range(256) if counts[type]}
+
+
+cdef size_t content_end(const char *data, size_t size) noexcept nogil:
+    """Bytes up to the last one that is not zero."""
+    cdef uint64_t word
     while size >= 8:
-        if (<const uint64_t *>data)[0]:
-            return False
-        data += 8
+        memcpy(&word, data + size - 8, 8)
+        if word:
+            break
         size -= 8
-    while size:
-        if data[0]:
-            return False
-        data += 1
+    while size and not data[size - 1]:
         size -= 1
-    return True
+    return size
+
+
+cdef size_t whole_records(const char *data, size_t size, size_t limit) noexcept nogil:
+    """Bytes of the whole records that fit in `limit`, but of one at least."""
+    cdef size_t at = 0, length
+    while at < size:
+        length = (<const RecordHeader *>(data + at)).length
+        if at and at + length > limit:
+            break
+        at += length
+    return at
 
 
 cdef tuple as_tuple(const RecordHeader *record):
@@ -300,13 +359,13 @@ cdef class LogMemory:
 
     def map(self, uint64_t base, const unsigned char[::1] data not None):
         """Make a segment's mapped bytes readable."""
-        if base not in self._views:
-            self.mappings = <Mapping *>realloc(self.mappings, (self.mapping_count + 1) * sizeof(Mapping))
-            self.mapping_count += 1
-        else:
-            self.forget(base)
-            self.mapping_count += 1
-        cdef Py_ssize_t i = self.mapping_count - 1
+        self.forget(base)
+        cdef Mapping *moved = <Mapping *>realloc(self.mappings, (self.mapping_count + 1) * sizeof(Mapping))
+        if moved == NULL:
+            raise MemoryError
+        self.mappings = moved
+        cdef Py_ssize_t i = self.mapping_count
+        self.mapping_count += 1
         while i and self.mappings[i - 1].base > base:
             self.mappings[i] = self.mappings[i - 1]
             i -= 1
@@ -326,21 +385,27 @@ cdef class LogMemory:
         self.mapping_count = kept
 
     cdef const char *at(self, uint64_t log_offset) except NULL:
-        cdef Py_ssize_t i
+        cdef Py_ssize_t low = 0, high = self.mapping_count, middle
         cdef const Mapping *mapping
-        cdef const RecordHeader *record
+        cdef const char *found
         for i in range(2):
             if self.tail_base[i] <= log_offset < self.tail_end[i]:
-                return self.tail[i] + (log_offset - self.tail_base[i])
-        for i in range(self.mapping_count - 1, -1, -1):
-            mapping = &self.mappings[i]
-            if mapping.base <= log_offset:
-                if log_offset >= mapping.end:
-                    break
-                record = <const RecordHeader *>(mapping.data + (log_offset - mapping.base))
-                self.mapped_bytes_read += record.length
-                return <const char *>record
-        raise LookupError(f"log_offset {log_offset} is not in the log (any more)")
+                found = self.tail[i] + (log_offset - self.tail_base[i])
+                if is_record(found, self.tail_end[i] - log_offset, log_offset):
+                    return found
+        while low < high:                   # the last mapping that begins at or before log_offset
+            middle = (low + high) // 2
+            if self.mappings[middle].base <= log_offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low:
+            mapping = &self.mappings[low - 1]
+            found = mapping.data + (log_offset - mapping.base)
+            if log_offset < mapping.end and is_record(found, mapping.end - log_offset, log_offset):
+                self.mapped_bytes_read += (<const RecordHeader *>found).length
+                return found
+        raise LookupError(f"log_offset {log_offset}: no such record in the log (any more)")
 
     def record(self, uint64_t log_offset):
         """The record at `log_offset` as a tuple (fields as in store.records.Record). LookupError if there is none."""
@@ -401,14 +466,3 @@ cdef class Records:
         if not 0 <= i < self.count:
             raise IndexError(i)
         return as_tuple(self.items[i])
-
-
-def boundary(const unsigned char[::1] data not None, size_t limit):
-    """Bytes of whole records at the start of verified `data`: as many as fit in `limit`, but at least one record."""
-    cdef size_t at = 0, length
-    while at < <size_t>data.shape[0]:
-        length = (<const RecordHeader *>&data[at]).length
-        if at and at + length > limit:
-            break
-        at += length
-    return at

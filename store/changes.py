@@ -1,4 +1,4 @@
-"""State changes as they stand in the log: the payloads of every record type but MESSAGE and BATCH, in msgpack arrays."""
+"""State changes as they stand in the log: the payloads of all record types but MESSAGE and BATCH, as msgpack arrays."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ class Change(msgspec.Struct, array_like=True, frozen=True):
     """Base of all changes; each concerns one session (or, for queues, one store)."""
 
 
-class WillState(Change):
+class WillState(Change, frozen=True):
     """A will as it would be published; `delay_s` counts from the end of the connection."""
 
     topic: str
@@ -20,7 +20,7 @@ class WillState(Change):
     delay_s: int
 
 
-class SubscriptionState(Change):
+class SubscriptionState(Change, frozen=True):
     """One subscription; messages from log_offset `since` on belong to it (filled in when it is applied)."""
 
     topic_filter: str
@@ -32,7 +32,7 @@ class SubscriptionState(Change):
     since: int = 0
 
 
-class SessionOpened(Change):
+class SessionOpened(Change, frozen=True):
     """A connection took the session; `clean_start` forgets what was there."""
 
     client_id: str
@@ -41,7 +41,7 @@ class SessionOpened(Change):
     will: WillState | None = None
 
 
-class SessionClosed(Change):
+class SessionClosed(Change, frozen=True):
     """The connection ended; the will stays only if it is still to be sent."""
 
     client_id: str
@@ -49,23 +49,23 @@ class SessionClosed(Change):
     keep_will: bool
 
 
-class SessionEnded(Change):
+class SessionEnded(Change, frozen=True):
     """The session expired."""
 
     client_id: str
 
 
-class Subscribed(Change):
+class Subscribed(Change, frozen=True):
     client_id: str
     subscriptions: list[SubscriptionState]
 
 
-class Unsubscribed(Change):
+class Unsubscribed(Change, frozen=True):
     client_id: str
     topic_filters: list[str]
 
 
-class Sent(Change):
+class Sent(Change, frozen=True):
     """A message given a packet identifier that must outlive a crash (QoS 2, and what is not in a queue)."""
 
     packet_id: int
@@ -75,7 +75,7 @@ class Sent(Change):
     subscription_ids: tuple[int, ...] = ()
 
 
-class Progress(Change):
+class Progress(Change, frozen=True):
     """How far a session has come. `acked` moves on acknowledgement only."""
 
     client_id: str
@@ -86,11 +86,11 @@ class Progress(Change):
     received_done: list[int] = []
 
 
-class WillFired(Change):
+class WillFired(Change, frozen=True):
     client_id: str
 
 
-class QueueDropped(Change):
+class QueueDropped(Change, frozen=True):
     topic_filters: list[str]
 
 

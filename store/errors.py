@@ -17,6 +17,13 @@ class FolderInUse(StoreError):
         )
 
 
+class DiskFailed(StoreError):
+    """A write or a sync failed for another reason than room; what the kernel made of it is unknown."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(f"{folder}: {reason}; nothing more is stored: mend the disk, then restart")
+
+
 class FolderUnusable(StoreError):
     """The data folder cannot be read or written."""
 
@@ -41,6 +48,32 @@ class StoreFull(StoreError):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"{folder}: no space left on the device; free some or set retention_bytes")
+
+
+class IndexFailed(StoreError):
+    """RocksDB could not read or write; the log is not affected."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(f"{folder}: {reason}; free space on the device, or mend it and restart")
+
+
+class NotRebuildable(StoreError):
+    """The index is missing or unusable, and the part of the log that it was built from is gone."""
+
+    def __init__(self, index: Path, checkpoint: Path, first_log_offset: int) -> None:
+        super().__init__(
+            f"{index}: missing or not of this log, which begins at log_offset {first_log_offset}, and {checkpoint} "
+            "cannot stand in for it; put one of the two back from a copy, or move the data folder away to start anew"
+        )
+
+
+class UnknownRecord(StoreError):
+    """A record that this version cannot apply."""
+
+    def __init__(self, log_offset: int, record_type: int) -> None:
+        super().__init__(
+            f"log_offset {log_offset}: record type {record_type} is unknown; use the version of penstock that wrote it"
+        )
 
 
 class FlushTimeout(StoreError):

@@ -17,14 +17,15 @@ log = logging.getLogger("penstock.store")
 
 
 class Flusher:
-    """Owns the thread. `on_flushed` is called from it after each sync and after each failure; it must only schedule work."""
+    """Owns the thread. `on_flushed` is called from it after each sync and each failure; it must only schedule work."""
 
     def __init__(self, settings: StoreSettings, start: int, on_flushed: Callable[[], None]) -> None:
         self._settings = settings
         self._on_flushed = on_flushed
         self._changed = threading.Condition()
+        self._syncing = threading.Lock()  # a sync that overtook another would call sealed segments safe that are not
         self._unsynced: list[int] = []  # descriptors of sealed segments
-        self._active_fd = -1
+        self._active_fd = -1  # our own duplicate: retention may close the log's while a sync is under way
         self._written = start
         self._dirty_since = 0.0
         self._urgent = False
@@ -36,7 +37,7 @@ class Flusher:
         self._thread = threading.Thread(target=self._run, name="penstock-flush", daemon=True)
 
     def start(self, active_fd: int) -> None:
-        self._active_fd = active_fd
+        self._active_fd = os.dup(active_fd)
         self._thread.start()
 
     def written(self, end: int) -> None:
@@ -52,10 +53,16 @@ class Flusher:
                 self._changed.notify()
 
     def rolled(self, active_fd: int) -> None:
-        """The active segment was sealed; the one behind `active_fd` takes its place. The sealed one is synced at once."""
+        """The active segment was sealed, and `active_fd`'s takes its place. The sealed one is synced at once."""
         with self._changed:
-            self._unsynced.append(os.dup(self._active_fd))
-            self._active_fd = active_fd
+            self._unsynced.append(self._active_fd)
+            self._active_fd = os.dup(active_fd)
+            self._urgent = True
+            self._changed.notify()
+
+    def hurry(self) -> None:
+        """Sync what was written so far without waiting for the policy's constants. Returns at once."""
+        with self._changed:
             self._urgent = True
             self._changed.notify()
 
@@ -66,16 +73,20 @@ class Flusher:
             raise self.error
 
     def stop(self) -> None:
-        """Sync what is left and end the thread."""
+        """End the thread and sync what is left."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
         self._thread.join()
+        self._sync()
+        for fd in (*self._unsynced, self._active_fd):
+            os.close(fd)
 
     def _run(self) -> None:
         while not self._stopping and not self.error:
             with self._changed:
-                self._changed.wait_for(self._due, timeout=self._patience())
+                if not self._due():
+                    self._changed.wait(self._patience())
             if self._due():
                 self._sync()
                 self._on_flushed()
@@ -97,26 +108,29 @@ class Flusher:
         """Seconds until time alone may make a flush due; None while nothing is dirty."""
         if self._written == self.flushed:
             return None
-        return self._settings.flush_interval_ms / 1000
+        return min(self._settings.flush_interval_ms, self._settings.flush_deadline_ms) / 1000
 
     def _sync(self) -> None:
-        if self.error:
-            return
-        with self._changed:
-            sealed, self._unsynced = self._unsynced, []
-            active_fd, written = self._active_fd, self._written
-            self._urgent = False
-        started = time.monotonic()
-        try:
-            for fd in sealed:
-                os.fdatasync(fd)
-            os.fdatasync(active_fd)
-        except OSError as error:
-            self._failed(error)
-            return
+        with self._syncing:
+            if self.error:
+                return
+            with self._changed:
+                sealed, active_fd, written = list(self._unsynced), self._active_fd, self._written
+                self._urgent = False
+            started = time.monotonic()
+            try:
+                for fd in (*sealed, active_fd):
+                    os.fdatasync(fd)
+            except OSError as error:
+                self._failed(error)
+                return
+            self._synced(sealed, written, started)
+
+    def _synced(self, sealed: list[int], written: int, started: float) -> None:
         for fd in sealed:
             os.close(fd)
         with self._changed:
+            del self._unsynced[: len(sealed)]
             self.flushed = max(self.flushed, written)
             self._dirty_since = started
             self.syncs += 1

@@ -8,6 +8,7 @@ from store.errors import FolderInUse, FolderUnusable
 
 LOG = "log"
 INDEX = "index"
+CHECKPOINT = "index-checkpoint"
 LOCK = "LOCK"
 
 
@@ -37,6 +38,11 @@ class DataFolder:
     @property
     def index(self) -> Path:
         return self.path / INDEX
+
+    @property
+    def checkpoint(self) -> Path:
+        """A copy of the index from which it can be rebuilt although the beginning of the log is gone."""
+        return self.path / CHECKPOINT
 
     def close(self) -> None:
         os.close(self._lock_fd)

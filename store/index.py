@@ -5,6 +5,7 @@ Every write batch carries `applied_offset`: all records before it are in. After 
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rocksdict import (
@@ -20,50 +21,80 @@ from rocksdict import (
     WriteOptions,
 )
 
+from store.errors import IndexFailed
+
 APPLIED_KEY = b"m:applied_offset"
 BLOCK_CACHE_BYTES = 32 << 20
 
 
 class Index:
-    """A RocksDB folder. Reads see what was written, flushed or not; a crash takes it back to some earlier batch."""
+    """A RocksDB folder. Reads see what was written, flushed or not; a crash takes it back to some earlier batch.
+
+    Raises IndexFailed for whatever RocksDB reports.
+    """
 
     def __init__(self, folder: Path, write_buffer_bytes: int, read_only: bool = False) -> None:
-        access = AccessType.read_only() if read_only else AccessType.read_write()
         self.folder = folder
-        self._db = Rdict(str(folder), options=_options(write_buffer_bytes), access_type=access)
-        if not read_only:
-            write_options = WriteOptions()
-            write_options.disable_wal = True
-            self._db.set_write_options(write_options)
         self.writes = 0
         self._batch = WriteBatch(raw_mode=True)
+        options = _options(write_buffer_bytes)
+        access = AccessType.read_write()
+        if read_only:
+            access = AccessType.read_only()
+            options.create_if_missing(False)
+            options.set_max_open_files(-1)  # all at once: the process that owns the folder may delete one later
+        with self._failing():
+            self._db = Rdict(str(folder), options=options, access_type=access)
+        if not read_only:
+            write_options = WriteOptions()
+            write_options.disable_wal = True  # type: ignore[method-assign, assignment]  # its stub is wrong
+            self._db.set_write_options(write_options)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # rocksdict raises nothing more specific
+            raise IndexFailed(self.folder, str(error)) from error
 
     @property
     def applied_offset(self) -> int:
         """The log is contained up to here."""
-        return int.from_bytes(self._db.get(APPLIED_KEY) or b"", "big")
+        return int.from_bytes(self.get(APPLIED_KEY) or b"", "big")
 
     # --- reading
 
     def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._db.get(key)
+        with self._failing():
+            value: bytes | None = self._db.get(key)
         return value
 
     def at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None:
         """The entry with the greatest key that is not above `key`, whatever its prefix."""
-        cursor = self._db.iter()
-        cursor.seek_for_prev(key)
-        return (cursor.key(), cursor.value()) if cursor.valid() else None
+        with self._failing():
+            cursor = self._db.iter()
+            cursor.seek_for_prev(key)
+            if cursor.valid():
+                return cursor.key(), cursor.value()
+            cursor.status()
+        return None
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Entries with start <= key < stop, in order."""
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(stop)
-        cursor = self._db.iter(bounds)
-        cursor.seek(start)
+        with self._failing():
+            cursor = self._db.iter(bounds)
+            cursor.seek(start)
         while cursor.valid():
             yield cursor.key(), cursor.value()
             cursor.next()
+        with self._failing():
+            cursor.status()
+
+    def first(self, start: bytes, stop: bytes) -> tuple[bytes, bytes] | None:
+        """The first entry with start <= key < stop."""
+        return next(self.scan(start, stop), None)
 
     # --- writing
 
@@ -78,22 +109,29 @@ class Index:
         self._batch.delete_range(start, stop)
 
     def write(self, applied_offset: int) -> None:
-        """Write what was staged, atomically, as the state that `applied_offset` stands for."""
-        self._batch.put(APPLIED_KEY, applied_offset.to_bytes(8, "big"))
-        self._db.write(self._batch)
-        self._batch = WriteBatch(raw_mode=True)
+        """Write what was staged, atomically, as the state that `applied_offset` stands for.
+
+        If it fails nothing was written and nothing is staged any more.
+        """
+        batch, self._batch = self._batch, WriteBatch(raw_mode=True)
+        batch.put(APPLIED_KEY, applied_offset.to_bytes(8, "big"))
+        with self._failing():
+            self._db.write(batch)
         self.writes += 1
 
-    def flush(self) -> None:
+    def flush(self, wait: bool = True) -> None:
         """Make what was written durable."""
-        self._db.flush()
+        with self._failing():
+            self._db.flush(wait)
 
     def checkpoint(self, folder: Path) -> None:
         """Make `folder` a copy of this moment; files are shared by hard links."""
-        Checkpoint(self._db).create_checkpoint(str(folder))
+        with self._failing():
+            Checkpoint(self._db).create_checkpoint(str(folder))
 
     def close(self) -> None:
-        self._db.close()
+        with self._failing():
+            self._db.close()
 
 
 def _options(write_buffer_bytes: int) -> Options:

@@ -35,7 +35,8 @@ class RecordFlag(IntFlag):
 class Attribute(IntEnum):
     """Tags of the attributes section: tag (1 byte), length (2, little-endian), value."""
 
-    PACKET_ID = 1
+    PACKET_ID = 1  # 2 bytes: the publisher's packet identifier of a QoS 2 message, for a session that outlives it
+    STORED_MS = 2  # 8 bytes: when a carried message was first stored
 
 
 class Record(NamedTuple):

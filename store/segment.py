@@ -9,6 +9,7 @@ import errno
 import mmap
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 from store._records import crc32c, verify
@@ -19,6 +20,7 @@ VERSION = 1
 HEADER_BYTES = 64
 SUFFIX = ".log"
 ALLOCATE_BYTES = 16 << 20
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _HEADER = struct.Struct("<8sIIQQQ20x")
 
 
@@ -30,6 +32,8 @@ class Segment:
         self.base = int(path.stem)
         self.size_bytes = size_bytes
         self.allocated_bytes = 0
+        self.created_ms = 0
+        self.last_ms: int | None = None  # timestamp of the last record, where it is known
         self.fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         self.map = mmap.mmap(self.fd, size_bytes, prot=mmap.PROT_READ)
 
@@ -49,7 +53,10 @@ class Segment:
         finally:
             os.close(fd)
         sync_folder(folder)
-        return cls(path, size_bytes, writable=True)
+        segment = cls(path, size_bytes, writable=True)
+        segment.created_ms = created_ms
+        segment.allocated_bytes = HEADER_BYTES
+        return segment
 
     @classmethod
     def open(cls, path: Path, writable: bool = False) -> "Segment":
@@ -58,16 +65,16 @@ class Segment:
         if size_bytes < HEADER_BYTES:
             raise CorruptSegment(path, int(path.stem), "cut off in its header")
         segment = cls(path, size_bytes, writable)
-        reason = segment.header_fault()
+        reason = segment._header_fault()
         if reason:
             segment.close()
             raise CorruptSegment(path, segment.base, reason)
         return segment
 
-    def header_fault(self) -> str | None:
+    def _header_fault(self) -> str | None:
         """Why this is not a segment that this version reads, or None."""
         header = self.map[:HEADER_BYTES]
-        magic, version, _, base, _, _ = _HEADER.unpack(header[:60])
+        magic, version, _, base, _, self.created_ms = _HEADER.unpack(header[:60])
         if magic != MAGIC:
             return "not a segment: wrong magic"
         if crc32c(header[:60]) != int.from_bytes(header[60:], "little"):
@@ -90,23 +97,24 @@ class Segment:
         """The mapped bytes [start, end), as log_offsets."""
         return memoryview(self.map)[start - self.base : end - self.base]
 
-    def verify(self, end: int) -> tuple[int, int, str | None]:
-        """(log_offset where valid records end, their number, why they end before `end`: None if nothing but zeros)."""
+    def verify(self, end: int) -> tuple[int, str | None]:
+        """(log_offset where valid records end, why they end before `end`: None if nothing but zeros follows)."""
         with self.view(self.first, end) as data:
-            valid, count, reason = verify(data, self.first)
-        return self.first + valid, count, reason
+            valid, self.last_ms, reason = verify(data, self.first)
+        return self.first + valid, reason
 
-    def reserve(self, end: int) -> None:
-        """Have the file system set aside room up to log_offset `end`. Raises OSError when there is none."""
-        wanted = end - self.base
-        if wanted <= self.allocated_bytes:
-            return
-        for ahead in (ALLOCATE_BYTES, 1 << 20, 0):
-            target = min(self.size_bytes, wanted + ahead)
+    def unallocated(self, end: int) -> int:
+        """Bytes up to log_offset `end` that the file system has not set aside yet."""
+        return max(0, end - self.base - self.allocated_bytes)
+
+    def allocate(self, end: int, ahead_bytes: int) -> None:
+        """Have the file system set aside room up to `end`, and some more if it can. Raises OSError if it cannot."""
+        for ahead in (min(ahead_bytes, ALLOCATE_BYTES), 0):
+            target = min(self.size_bytes, end - self.base + ahead)
             try:
                 os.posix_fallocate(self.fd, self.allocated_bytes, target - self.allocated_bytes)
             except OSError as error:
-                if error.errno != errno.ENOSPC or not ahead:
+                if error.errno not in NO_ROOM or not ahead:
                     raise
             else:
                 self.allocated_bytes = target
@@ -114,12 +122,14 @@ class Segment:
 
     def seal(self, end: int) -> None:
         """Give back what lies behind the last record."""
-        os.ftruncate(self.fd, end - self.base)
+        os.truncate(self.path, end - self.base)
+        self.size_bytes = end - self.base
 
     def erase_after(self, end: int) -> None:
         """Turn everything from log_offset `end` on into zeros: what a torn append left."""
         os.ftruncate(self.fd, end - self.base)
         os.ftruncate(self.fd, self.size_bytes)
+        self.allocated_bytes = end - self.base
 
     def forget_pages(self) -> None:
         """Give mapped pages back to the page cache, so that they do not count as this process's memory."""
@@ -127,7 +137,9 @@ class Segment:
 
     def close(self) -> None:
         os.close(self.fd)
-        self.map.close()
+        # Somebody may still look at a range of it; then the mapping goes when that view does.
+        with suppress(BufferError):
+            self.map.close()
 
 
 def segment_paths(folder: Path) -> list[Path]:

@@ -47,10 +47,12 @@ class Sessions:
         self._release = release
         self._dirty: set[str] = set()
         self._sessions: dict[str, SessionState] = {}
+        self.subscription_count = 0
         decode = msgspec.msgpack.Decoder(SessionState).decode
         for _, value in index.scan(KEY_PREFIX, KEY_END):
             session = decode(value)
             self._sessions[session.client_id] = session
+            self.subscription_count += len(session.subscriptions)
             self._hold_all(session)
         self._encode = msgspec.msgpack.Encoder().encode
 
@@ -64,7 +66,7 @@ class Sessions:
         return self._sessions.get(client_id)
 
     def stage(self) -> None:
-        """Hand what changed to the index, for its next write."""
+        """Hand what changed to the index, for its next write; once that succeeded, written() is to be called."""
         for client_id in self._dirty:
             session = self._sessions.get(client_id)
             key = KEY_PREFIX + client_id.encode()
@@ -72,6 +74,8 @@ class Sessions:
                 self._index.delete(key)
             else:
                 self._index.put(key, self._encode(session))
+
+    def written(self) -> None:
         self._dirty.clear()
 
     # --- applying
@@ -138,6 +142,7 @@ class Sessions:
     def _end(self, client_id: str) -> None:
         session = self._sessions.pop(client_id, None)
         if session is not None:
+            self.subscription_count -= len(session.subscriptions)
             self._release_all(session)
 
     def _subscribe(self, session: SessionState, subscription: SubscriptionState, log_offset: int) -> None:
@@ -146,11 +151,13 @@ class Sessions:
         since = known.since if known is not None and known.qos else log_offset
         subscription = msgspec.structs.replace(subscription, since=since)
         session.subscriptions[subscription.topic_filter] = subscription
+        self.subscription_count += 1
         if subscription.qos and session.session_expiry_interval:
             self._hold(subscription.topic_filter)
 
     def _unsubscribe(self, session: SessionState, topic_filter: str) -> None:
         known = session.subscriptions.pop(topic_filter, None)
+        self.subscription_count -= known is not None
         if known is not None and known.qos and session.session_expiry_interval:
             self._release(topic_filter)
 

@@ -1,7 +1,7 @@
 """The settings of the store. The command fills them in; the store reads no file or environment.
 
-Each field's metadata holds its line of documentation (`doc`) and, where there is one, the range
-that the command checks (`at_least`, `at_most`).
+Each field's metadata holds its line of documentation (`doc`) and, where there is one, what the
+command checks: the range (`at_least`, `at_most`) or the form (`pattern`; `shape` is what people are told).
 """
 
 from dataclasses import dataclass, field
@@ -79,7 +79,18 @@ class StoreSettings:
     )
     retention_check_s: int = field(
         default=60,
-        metadata={"doc": "How often the log is trimmed to its retention.", "at_least": 1},
+        metadata={
+            "doc": "How often the log is trimmed to its retention, and unheld queues are looked for.",
+            "at_least": 1,
+        },
+    )
+    reserve_bytes: int = field(
+        default=64 * MIB,
+        metadata={
+            "doc": "Room on the disk that messages do not take, so that the index can always be "
+            "written; never more than 5 % of the file system.",
+            "at_least": 0,
+        },
     )
     verify_at_start_bytes: int = field(
         default=4 * GIB,
@@ -128,6 +139,8 @@ class StoreSettings:
         default=(),
         metadata={
             "doc": "Topic filters whose messages are delivered live but kept in no queue.",
+            "shape": "TOPIC_FILTER",
+            "pattern": r"(?!$)(?:(?:\+|[^+#/\0]*)/)*(?:\+|#|[^+#/\0]*)",
         },
     )
     mapped_resident_bytes: int = field(

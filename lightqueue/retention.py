@@ -1,0 +1,120 @@
+"""Dropping the log's oldest segments, by size and by age, without losing what must outlive them.
+
+    carry       retained messages that lie in them are appended again, flagged CARRIED; expired ones are removed
+    checkpoint  the index is copied, since it can no longer be rebuilt from the beginning
+    drop        the files are deleted; queue entries that point there are trimmed afterwards (lightqueue.trimming)
+
+A crash between any two of these loses nothing: the next run does the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from store import expiry
+from store._records import RecordBatch
+from store.checkpoint import publish_checkpoint, write_checkpoint
+from store.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute
+
+if TYPE_CHECKING:
+    from lightqueue.message_store import MessageStore
+
+TOPICS_PER_STEP = 200
+CARRY_BYTES = 256 << 10
+
+
+class Retention:
+    """The rules of one store; the caller keeps the clock's pace."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._settings = store.settings
+
+    def droppable(self) -> int:
+        """How many of the oldest segments are to go now; the active one never is."""
+        segments = self._store.log.segments
+        oldest_ms = time.time() * 1000 - (self._settings.retention_age_s or 0) * 1000
+        count = 0
+        for segment, following in pairwise(segments):
+            # Where the last record's time is not known, it is not later than the next segment's creation.
+            last_ms = following.created_ms if segment.last_ms is None else segment.last_ms
+            too_old = self._settings.retention_age_s is not None and last_ms < oldest_ms
+            if not too_old and not self._too_large(segment.base):
+                break
+            count += 1
+        return count
+
+    def _too_large(self, base: int) -> bool:
+        limit = self._settings.retention_bytes
+        return limit is not None and self._store.log.end - base > limit
+
+    def steps(self, count: int) -> Iterator[None]:
+        """Drop the `count` oldest segments; each step is short. Raises StoreError."""
+        log = self._store.log
+        yield from self._carry(log.segments[count].base)
+        yield from self._checkpoint()
+        for _ in range(count):
+            log.drop_first()
+            yield
+
+    def _carry(self, boundary: int) -> Iterator[None]:
+        """Append the retained messages that lie before `boundary` again."""
+        self._store.write_index()  # from here on none is set that lies before it
+        after: bytes | None = b""
+        while after is not None:
+            topics, after = self._store.retained.older_than(boundary, after, TOPICS_PER_STEP)
+            batch = RecordBatch()
+            for topic in topics:
+                log_offset = self._store.retained.get(topic)
+                if log_offset is not None and log_offset < boundary:
+                    self._carry_one(batch, topic, log_offset)
+                if batch.size >= CARRY_BYTES:
+                    self._store.append_upkeep(batch)
+                    batch.clear()
+            self._store.append_upkeep(batch)
+            yield
+
+    def _carry_one(self, batch: RecordBatch, topic: bytes, log_offset: int) -> None:
+        try:
+            record = self._store.record(log_offset)
+        except LookupError:
+            _remove(batch, topic)
+            return
+        now_ms = time.time_ns() // 1_000_000
+        properties = expiry.age(record.properties, (now_ms - record.timestamp_ms) // 1000)
+        if properties is None:
+            _remove(batch, topic)
+            return
+        stored = decode_attributes(record.attributes).get(
+            Attribute.STORED_MS, record.timestamp_ms.to_bytes(8, "little")
+        )
+        batch.append(
+            RecordType.MESSAGE,
+            record.payload,
+            topic=topic,
+            client_id=record.client_id,
+            attributes=encode_attribute(Attribute.STORED_MS, stored),
+            properties=properties,
+            flags=record.flags | RecordFlag.CARRIED,
+        )
+
+    def _checkpoint(self) -> Iterator[None]:
+        """Replace the checkpoint, and wait until the log is on disk as far as the new one has applied it."""
+        store = self._store
+        store.index.flush(wait=False)  # so that little is left to do for the copy
+        yield
+        store.write_index()
+        applied = store.log.end
+        write_checkpoint(store.index, store.folder)
+        while store.log.flusher.flushed < applied:
+            store.log.flusher.hurry()
+            yield
+        publish_checkpoint(store.folder)
+
+
+def _remove(batch: RecordBatch, topic: bytes) -> None:
+    """A retained message without a payload takes the topic's away, as it does when a client sends it."""
+    batch.append(RecordType.MESSAGE, b"", topic=topic, flags=RecordFlag.RETAIN | RecordFlag.CARRIED)

@@ -1,0 +1,98 @@
+"""Small stores for tests: settings, batches, and copies that look as if the process had been killed."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lightqueue._queues import Queue
+from lightqueue.message_store import MessageStore
+from store._records import RecordBatch
+from store.changes import Change, encode_change
+from store.records import Record, RecordFlag, RecordType
+from store.settings import StoreSettings
+
+SEGMENT_BYTES = 64 << 10
+NEVER_S = 10**9
+
+
+def small(data: Path, **changes: Any) -> StoreSettings:
+    """Settings with small segments, for a file system of any size."""
+    defaults: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES, "flush": "async", "reserve_bytes": 0}
+    return StoreSettings(data=data, **(defaults | changes))
+
+
+def batch_of(*payloads: bytes, topic: bytes = b"t", flags: int = 0) -> RecordBatch:
+    """One MESSAGE record for each payload."""
+    batch = RecordBatch()
+    for payload in payloads:
+        batch.append(RecordType.MESSAGE, payload, topic=topic, flags=flags)
+    return batch
+
+
+def publish(store: MessageStore, topic: str, *payloads: bytes, retain: bool = False, properties: bytes = b"") -> int:
+    """Store messages to one topic; the log_offset of the first."""
+    batch = RecordBatch()
+    flags = (RecordFlag.RETAIN if retain else 0) | (RecordFlag.EXPIRES if properties[:1] == b"\2" else 0)
+    for payload in payloads:
+        batch.append(RecordType.MESSAGE, payload, topic=topic.encode(), properties=properties, flags=flags)
+    return store.append(batch)
+
+
+def change(store: MessageStore, *changes: Change) -> int:
+    batch = RecordBatch()
+    for item in changes:
+        record_type, payload = encode_change(item)
+        batch.append(record_type, payload)
+    return store.append(batch)
+
+
+def read_all(store: MessageStore, queue: Queue, start: int = 0, at_once: int = 1_000_000) -> list[Record]:
+    """Everything in a queue from queue_offset `start` on."""
+    found: list[Record] = []
+    while start < queue.next_offset:
+        records = store.read(queue, start, at_once, 1 << 30)
+        found += [Record._make(records[i]) for i in range(records.count)]
+        assert records.next > start
+        start = records.next
+    return found
+
+
+def payloads(store: MessageStore, topic_filter: str, start: int = 0) -> list[bytes]:
+    """What the stored queue of a filter holds."""
+    queue = store.queues.stored(topic_filter)
+    assert queue is not None
+    return [record.payload for record in read_all(store, queue, start)]
+
+
+def crash_copy(data: Path, to: Path) -> Path:
+    """A copy of a folder in use, as a kill at this moment would leave it."""
+    while True:
+        before = _listing(data)
+        shutil.rmtree(to, ignore_errors=True)
+        try:
+            shutil.copytree(data, to)
+        except (shutil.Error, FileNotFoundError):
+            continue  # RocksDB deleted a file meanwhile
+        if _listing(data) == before:
+            return to
+
+
+def _listing(folder: Path) -> list[tuple[str, int, int]]:
+    """Every file but RocksDB's own log, which it writes at any time."""
+    found = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if name != "LOG":
+                status = os.stat(os.path.join(parent, name))
+                found.append((os.path.join(parent, name), status.st_size, status.st_mtime_ns))
+    return sorted(found)
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "condition not met in time"
+        time.sleep(0.001)
