@@ -105,6 +105,10 @@ cdef class Inflight:
             self.kept = {}
         self.kept[packet_id] = item
 
+    def put(self, uint64_t log_offset):
+        """A message from a queue, as Link puts it in flight by itself. Returns its packet_id."""
+        return self.take(log_offset)
+
     def is_full(self):
         return self.full()
 

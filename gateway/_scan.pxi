@@ -76,6 +76,16 @@ cdef bint valid_topic(const char *topic, size_t size) except -1:
     return ascii or valid_utf8(topic, size)
 
 
+cdef bint valid_topic_text(const char *text, size_t size) noexcept nogil:
+    """Whether plain text names a topic."""
+    cdef size_t i
+    cdef int levels = 1
+    for i in range(size):
+        levels += text[i] == c"/"
+    return (0 < size and levels <= MAX_TOPIC_LEVELS
+            and memchr(text, c"+", size) == NULL and memchr(text, c"#", size) == NULL)
+
+
 cdef bint valid_utf8(const char *text, size_t size) except -1:
     try:
         PyUnicode_DecodeUTF8(text, size, NULL)
@@ -110,7 +120,7 @@ cdef Py_ssize_t property_size(uint8_t identifier, const char *value, size_t room
         size = 2 + (<uint8_t>value[0] << 8 | <uint8_t>value[1])
         if size > room or (identifier != 0x09 and not plain_text(value + 2, size - 2)):
             return -1
-        if identifier == 0x08 and (size == 2 or memchr(value, c"+", size) != NULL or memchr(value, c"#", size) != NULL):
+        if identifier == 0x08 and not valid_topic_text(value + 2, size - 2):
             return -1
         if identifier != 0x26:
             return size
@@ -302,9 +312,11 @@ cdef class Merge:
     cdef void consider(self, Reader reader, const RecordHeader *record) noexcept:
         if record.log_offset < reader.since or (reader.no_local and same_client(reader.link, record)):
             return
+        if reader.only_live and not record.flags & FLAG_LIVE_ONLY:
+            return
+        self.skip_qos0_before = min(self.skip_qos0_before, reader.skip_qos0_before) if self.wanted else reader.skip_qos0_before
         self.wanted = True
         self.qos = max(self.qos, reader.qos)
-        self.skip_qos0_before = reader.skip_qos0_before
         self.retain_as_published = self.retain_as_published or reader.retain_as_published
         if reader.subscription_id:
             self.ids[self.id_count] = reader.subscription_id

@@ -20,7 +20,7 @@ cdef extern from "sys/socket.h" nogil:
 from gateway._inflight cimport Inflight
 from lightqueue._queues cimport Queue
 from store._records cimport (
-    FLAG_EXPIRES, FLAG_QOS, FLAG_RETAIN, Part, RecordBatch, RecordHeader, Records, TYPE_MESSAGE,
+    FLAG_EXPIRES, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN, Part, RecordBatch, RecordHeader, Records, TYPE_MESSAGE,
     client_id_of, payload_of, properties_of, topic_of,
 )
 
@@ -28,99 +28,16 @@ include "_scan.pxi"
 
 cdef enum:
     BATCH_LIMIT = 1 << 20           # a turn's batch is stored early once it is this large (bytes)
+    LIVE_TOPICS_LIMIT = 100_000     # topics of which a turn knows whether they are live-only
     FEEDS_LIMIT = 16                # a turn is ended early once this many chunks have come in
     NEEDS_MORE = 1                  # outcomes of deliver()
     NEEDS_SESSION = 2
 
 DONE, BLOCKED, SESSION = 0, NEEDS_MORE, NEEDS_SESSION
+BATCH_BYTES = BATCH_LIMIT
 
 
-cdef class Turn:
-    """What the connections of one turn share.
-
-    `wake()` is called when there is something to end the turn for, `overflow()` when the batch is full, `end()` when so
-    many connections have contributed that the first of them should not wait for the rest.
-    """
-
-    cdef readonly RecordBatch batch
-    cdef readonly list acking           # links with acknowledgements for this batch
-    cdef readonly list dirty            # links with bytes to send
-    cdef readonly list ready            # links whose session can take more, or has acknowledgements to record
-    cdef object wake
-    cdef object overflow
-    cdef object end
-    cdef public bint scheduled
-    cdef uint32_t feeds                 # chunks taken in since the turn began
-    cdef public double now_s            # coarse clock of the loop, seconds
-    cdef public uint64_t now_ms         # wall clock, for message expiry
-    cdef readonly uint64_t received[3]  # messages by QoS
-    cdef readonly uint64_t received_bytes
-    cdef readonly uint64_t sent[3]
-    cdef readonly uint64_t sent_bytes
-    cdef readonly uint64_t expired
-    cdef readonly uint64_t too_large
-    cdef char topic[256]                # the topic name checked last
-    cdef size_t topic_size
-
-    def __init__(self, wake, overflow, end):
-        self.batch = RecordBatch()
-        self.acking = []
-        self.dirty = []
-        self.ready = []
-        self.wake = wake
-        self.overflow = overflow
-        self.end = end
-
-    cdef int schedule(self) except -1:
-        if not self.scheduled:
-            self.scheduled = True
-            self.wake()
-        return 0
-
-    def request(self):
-        """Have the turn ended soon."""
-        self.schedule()
-
-    def count_received(self, int qos, size_t size):
-        """A PUBLISH that came through the full codec."""
-        self.received[qos] += 1
-        self.received_bytes += size
-
-    def start_batch(self):
-        """Swap in an empty batch; returns the full one and the links that wait for it."""
-        full = self.batch
-        if full.size:
-            self.batch = RecordBatch()
-        acking, self.acking = self.acking, []
-        return full, acking
-
-    def begin(self):
-        """A new turn: what comes in from here on has to be scheduled again."""
-        self.scheduled = False
-        self.feeds = 0
-
-    def take_dirty(self):
-        dirty, self.dirty = self.dirty, []
-        return dirty
-
-    def take_ready(self):
-        cdef Link link
-        ready, self.ready = self.ready, []
-        for link in ready:
-            link.is_ready = False
-        return ready
-
-    def counters(self):
-        return {"received": list(self.received), "received_bytes": self.received_bytes, "sent": list(self.sent),
-                "sent_bytes": self.sent_bytes, "expired": self.expired, "too_large": self.too_large}
-
-    cdef bint topic_known(self, const char *topic, size_t size) noexcept:
-        return size == self.topic_size and size and memcmp(topic, self.topic, size) == 0
-
-    cdef void remember_topic(self, const char *topic, size_t size) noexcept:
-        if size <= sizeof(self.topic):
-            memcpy(self.topic, topic, size)
-            self.topic_size = size
+include "_turn.pxi"
 
 
 cdef class Reader:
@@ -135,6 +52,7 @@ cdef class Reader:
     cdef public bint retain_as_published
     cdef public uint32_t subscription_id
     cdef public bint alone              # its session has no other reader
+    cdef public bint only_live          # live-only messages alone: the subscription has another reader for the rest
     cdef public Link link               # None while the session is offline
     cdef readonly object session
     cdef readonly str topic_filter
@@ -162,6 +80,8 @@ cdef class Link:
     cdef public bint closing            # nothing is taken in or sent any more
     cdef public bint waiting            # for its CONNACK to be sent: what comes in is kept until go_on()
     cdef public bint paused             # the transport holds more than its high-water mark
+    cdef public uint32_t unread_bytes   # written since then
+    cdef public bint behind             # its session has something to send before anything more from its queues
     cdef public bint durable            # the session outlives the connection
     cdef public double last_seen_s
     cdef public float keep_alive_s      # silence after which the client is gone; 0: never
@@ -205,6 +125,7 @@ cdef class Link:
         """Take in `size` bytes at the start of `data`, which is free for other use afterwards."""
         cdef size_t used
         self.last_seen_s = self.turn.now_s
+        self.turn.bytes_in += size
         if not size or self.closing:
             return
         if not self.partial_size:
@@ -266,6 +187,7 @@ cdef class Link:
 
     cdef int packet(self, uint8_t first, const char *body, uint32_t size) except -1:
         cdef uint8_t kind = first >> 4
+        self.turn.packets_in += 1
         if self.session is not None:
             if kind == 3 and first & 6 < 4 and self.publish(first, body, size):
                 return 0
@@ -275,6 +197,7 @@ cdef class Link:
                 return 0
             if first == 0xC0 and size == 0:
                 self.put(b"\xd0\0", 2)
+                self.turn.packets_out += 1
                 return 0
         self.on_packet(first, PyBytes_FromStringAndSize(body, size))
         return 0
@@ -313,10 +236,11 @@ cdef class Link:
         if self.version == 5:
             if not plain_properties(body + at, size - at, &properties, &flags, &at):
                 return False
+        flags |= self.turn.topic_flags
         self.turn.batch.add(TYPE_MESSAGE, flags, topic, Part(PyBytes_AS_STRING(self.client_id), PyBytes_GET_SIZE(self.client_id)),
                             Part(NULL, 0), properties, Part(body + at, size - at))
         self.turn.received[qos] += 1
-        self.turn.received_bytes += size
+        self.turn.received_bytes += size - at
         if qos:
             self.expect_ack(ack, 4, True)
         if self.turn.batch.size >= BATCH_LIMIT:
@@ -339,6 +263,7 @@ cdef class Link:
         append(&self.acks, &self.acks_size, &self.acks_capacity, ack, size)
         self.unsafe_acks += counts
         self.turn_acks += counts
+        self.turn.packets_out += 1
         return 0
 
     def answer_when_safe(self, bytes packet not None, bint counts=False):
@@ -366,7 +291,7 @@ cdef class Link:
 
     def send_acks(self, bytes packets not None, uint32_t count):
         self.unsafe_acks -= count
-        self.write(packets)
+        self.put(PyBytes_AS_STRING(packets), PyBytes_GET_SIZE(packets))
 
     # --- out
 
@@ -377,7 +302,7 @@ cdef class Link:
         return 0
 
     cdef int put(self, const char *data, size_t size) except -1:
-        if self.closing:
+        if self.closing or not size:
             return 0
         append(&self.out, &self.out_size, &self.out_capacity, data, size)
         self.mark_dirty()
@@ -385,7 +310,8 @@ cdef class Link:
         return 0
 
     def write(self, bytes data not None):
-        """Send bytes at the end of the turn, in order with everything else."""
+        """Send a packet at the end of the turn, in order with everything else."""
+        self.turn.packets_out += 1
         self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
     cdef int share(self, bytes block) except -1:
@@ -484,6 +410,8 @@ cdef class Link:
         self.out_size += write_publish(reserve(&self.out, self.out_size, &self.out_capacity, size), record, qos, packet_id,
                                        False, retain, self.version, ids, id_count, self.turn.now_ms)
         self.turn.sent[qos] += 1
+        self.turn.packets_out += 1
+        self.turn.sent_payload_bytes += record.payload_length
         self.mark_dirty()
         return 0
 
@@ -505,76 +433,8 @@ cdef class Link:
         finally:
             free(ids)
         self.turn.sent[qos] += 1
+        self.turn.sent_payload_bytes += records.items[i].payload_length
         return packet
 
 
-def fan_out(list readers not None, Records records not None, uint64_t safe):
-    """Deliver one range to every reader that stands at its start and has no other; returns the others, for pulling.
-
-    Those that take it at QoS 0 share one encoding.
-    """
-    cdef Reader reader
-    cdef Link link
-    rest = []
-    for reader in readers:
-        link = reader.link
-        if reader.position != records.first or not reader.alone or link is None or link.paused:
-            rest.append(reader)
-        elif (reader.qos == 0 and not reader.no_local and not records_expire(records)
-                and link.max_packet_out == 0xFFFFFFFF and reader.since <= records.items[0].log_offset):
-            link.share(shared_block(records, reader, link))
-            link.turn.sent[0] += records.count
-            reader.position = records.next
-        elif link.deliver([reader], [records], safe) != DONE:
-            rest.append(reader)
-    return rest
-
-
-cdef bytes shared_block(Records records, Reader reader, Link link):
-    cdef object variant = (link.version, reader.subscription_id, reader.retain_as_published)
-    cdef bytes block = records.blocks.get(variant)
-    cdef size_t size = 0, at = 0
-    cdef Py_ssize_t i
-    cdef bint retain
-    cdef int id_count = 1 if reader.subscription_id else 0
-    if block is not None:
-        return block
-    for i in range(records.count):
-        size += publish_size(records.items[i], 0, link.version, &reader.subscription_id, id_count)
-    block = PyBytes_FromStringAndSize(NULL, size)
-    for i in range(records.count):
-        retain = reader.retain_as_published and records.items[i].flags & FLAG_RETAIN
-        at += write_publish(PyBytes_AS_STRING(block) + at, records.items[i], 0, 0, False, retain, link.version,
-                            &reader.subscription_id, id_count, link.turn.now_ms)
-    records.blocks[variant] = block
-    return block
-
-
-cdef bint records_expire(Records records) noexcept:
-    cdef Py_ssize_t i
-    for i in range(records.count):
-        if records.items[i].flags & FLAG_EXPIRES:
-            return True
-    return False
-
-
-cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids) except -1:
-    """0 if a record can be sent to a link; otherwise it is counted as expired or too large."""
-    if record.flags & FLAG_EXPIRES and remaining_expiry_s(record, link.turn.now_ms) == 0:
-        link.turn.expired += 1
-        return 1
-    if publish_size(record, qos, link.version, ids, id_count) > link.max_packet_out:
-        link.turn.too_large += 1
-        return 2
-    return 0
-
-
-def overdue(sessions, double now_s):
-    """The links of sessions whose client has been silent for longer than it may."""
-    cdef Link link
-    late = []
-    for session in sessions:
-        link = session.link
-        if link is not None and link.keep_alive_s and now_s - link.last_seen_s > link.keep_alive_s:
-            late.append(link)
-    return late
+include "_fan_out.pxi"

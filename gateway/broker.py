@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-from gateway._wire import Turn, overdue
-from gateway.codec import encode
-from gateway.connection import Connection
+from gateway._wire import BATCH_BYTES, Turn, overdue
+from gateway.codec import decode_varint, encode
+from gateway.connection import MOST_REASON_CHARACTERS, Connection
 from gateway.deadlines import Deadlines
 from gateway.delivery import Delivery
 from gateway.errors import ProtocolError
@@ -29,6 +29,7 @@ from gateway.registry import SessionRegistry
 from gateway.session import Session
 from gateway.settings import GatewaySettings
 from gateway.subscriptions import Subscriptions
+from gateway.sys_topics import SysTopics
 from lightqueue.message_store import MessageStore
 from store.changes import Change, WillState, encode_change
 from store.errors import StoreError
@@ -38,6 +39,7 @@ log = logging.getLogger("penstock.gateway")
 
 TICK_S = 0.05
 READ_BUFFER_BYTES = 256 << 10
+PUBACK_BYTE, PUBREC_BYTE = 0x40, 0x50
 
 
 class Loop(Protocol):
@@ -70,15 +72,16 @@ class Broker:
     """Owner of the turn, and through its parts of everything that a gateway knows."""
 
     def __init__(self, store: MessageStore, settings: GatewaySettings, loop: Loop) -> None:
-        self.store = store
+        self.store: MessageStore = store
         self.settings = settings
         self._loop = loop
         self.read_buffer = bytearray(READ_BUFFER_BYTES)
-        self.turn = Turn(self._wake, self.store_batch, self.end_turn)
+        live_only = store.queues.is_live_only if store.settings.live_only else None
+        self.turn = Turn(self._wake, self.store_batch, self.end_turn, live_only)
         self.deadlines = Deadlines()
         self.exchange = Exchange(store, self)
         self.delivery = Delivery(store, settings, self.exchange)
-        self.registry = SessionRegistry(self)
+        self.registry: SessionRegistry = SessionRegistry(self)
         self.subscriptions = Subscriptions(self)
         self.connections = 0
         self._new: dict[Connection, float] = {}  # without a CONNECT so far, oldest first, and since when
@@ -86,13 +89,20 @@ class Broker:
         self._then: list[Deferred] = []
         self._progressed: set[Session] = set()
         self.bad_input: Counter[str] = Counter()
-        self.refused = 0
-        self.opened_total = 0
+        self.refused = 0  # messages that the store did not take
+        self.not_authorized = 0  # messages to topics that are the server's own
+        self.keep_alive_timeouts = 0
+        self.sockets_total: int = 0
+        self.opened_total: int = 0
+        self.most_online: int = 0
         self.turns = 0
+        self.listening = False
         self.draining = False
-        self._rate_limited = RateLimitedLog(log)
+        self.events = RateLimitedLog(log)
         self._set_clock()
+        self._started_s = self.turn.now_s
         self._next_second = 0.0
+        self.sys_topics = SysTopics(self)
 
     # --- the turn
 
@@ -112,8 +122,8 @@ class Broker:
         for link in self.turn.take_dirty():
             link.flush()
 
-    def store_batch(self) -> None:
-        """Append what the turn has gathered so far, and deliver what grew."""
+    def store_batch(self) -> bool:
+        """Append what the turn has gathered so far, and deliver what grew. False: the store did not take it."""
         batch, acking = self.turn.start_batch()
         self.delivery.forget_ranges()
         try:
@@ -121,10 +131,11 @@ class Broker:
                 self.store.append(batch)
         except StoreError as error:
             self._not_stored(acking, error)
-        else:
-            self.delivery.grew(self.store.take_grown())  # before the acknowledgements: somebody waits for these
-            self._acknowledge(acking)
-            self._run_then()
+            return False
+        self.delivery.grew(self.store.take_grown())  # before the acknowledgements: somebody waits for these
+        self._acknowledge(acking)
+        self._run_then()
+        return True
 
     def _run_then(self) -> None:
         then, self._then = self._then, []
@@ -157,7 +168,7 @@ class Broker:
 
     def _not_stored(self, acking: list[Connection], error: StoreError) -> None:
         """The batch is not in the log: whoever waits for it must not be told otherwise."""
-        self._rate_limited.error("store", "messages refused: %s", error)
+        self.events.error("store", "messages refused: %s", error)
         for link in acking:
             self._refuse_acks(link, *link.take_acks(), ReasonCode.QUOTA_EXCEEDED)
         self._refuse_deferred(self._then, ReasonCode.QUOTA_EXCEEDED)
@@ -171,14 +182,15 @@ class Broker:
     def _refuse_acks(self, link: Connection, packets: bytes, count: int, reason_code: ReasonCode) -> None:
         """MQTT 5 has reason codes for it; an MQTT 3.1.1 client learns from the connection's end that it must try again."""
         self.refused += count
+        for first_byte, packet_id in _answers(packets):
+            if first_byte == PUBREC_BYTE:
+                link.session.received -= {packet_id}
         if link.version != 5 or not _only_publish_acks(packets):
             link.close(reason_code)
             return
         link.send_acks(b"", count)
-        for at in range(0, len(packets), 4):
-            packet_id = int.from_bytes(packets[at + 2 : at + 4], "big")
-            if packets[at] == 0x50:
-                link.session.received -= {packet_id}
+        for first_byte, packet_id in _answers(packets):
+            if first_byte == PUBREC_BYTE:
                 link.write(encode(PubRec(packet_id, reason_code), 5))
             else:
                 link.write(encode(PubAck(packet_id, reason_code), 5))
@@ -205,6 +217,10 @@ class Broker:
         self._then.append(Deferred(connection, action))
         self.turn.request()
 
+    def soon(self, action: Callable[[], object]) -> None:
+        """Do something in a later turn."""
+        self._loop.call_soon(action)
+
     def take_publish(self, connection: Connection, publish: Publish) -> None:
         """Store a PUBLISH that came through the full codec."""
         attributes = b""
@@ -219,7 +235,8 @@ class Broker:
             client_id=connection.client_id,
             attributes=attributes,
             properties=encode_properties(properties) if connection.version == 5 else b"",
-            flags=_flags(publish.qos, publish.retain, properties.message_expiry_interval is not None),
+            flags=_flags(publish.qos, publish.retain, properties.message_expiry_interval is not None)
+            | self._live_only(publish.topic_name),
         )
         self.turn.count_received(publish.qos, len(publish.payload))
         if publish.qos == 2:
@@ -227,7 +244,19 @@ class Broker:
         if publish.qos:
             ack = PubRec(publish.packet_id or 0) if publish.qos == 2 else PubAck(publish.packet_id or 0)
             connection.answer_when_safe(encode(ack, 4), True)
+        if self.turn.batch.size >= BATCH_BYTES:
+            self.store_batch()
         self.turn.request()
+
+    def refuse_publish(self, connection: Connection, publish: Publish) -> None:
+        """A PUBLISH to a topic that is the server's own. MQTT 3.1.1 has no words for it: acknowledged and ignored."""
+        self.not_authorized += 1
+        ignored = "client %s: publish to %s ignored: what starts with $ is the server's"
+        self.events.warning("topic", ignored, connection.session.client_id, publish.topic_name)
+        reason_code = ReasonCode.NOT_AUTHORIZED if connection.version == 5 else ReasonCode.SUCCESS
+        if publish.qos:
+            ack = PubRec if publish.qos == 2 else PubAck
+            connection.answer_when_safe(encode(ack(publish.packet_id or 0, reason_code), connection.version), True)
 
     def publish_will(self, client_id: str, will: WillState, fired: Change) -> None:
         """Store a will and the record that it was sent, both or neither."""
@@ -239,12 +268,16 @@ class Broker:
             topic=will.topic.encode(),
             client_id=client_id.encode(),
             properties=will.properties,
-            flags=_flags(will.qos, will.retain, b"\2" in will.properties),
+            flags=_flags(will.qos, will.retain, b"\2" in will.properties) | self._live_only(will.topic),
         )
         record_type, payload = encode_change(fired)
         batch.append(record_type, payload)
         batch.end_atomic()
         self.turn.request()
+
+    def _live_only(self, topic: str) -> int:
+        live_only = self.store.settings.live_only and self.store.queues.is_live_only(topic.encode())
+        return RecordFlag.LIVE_ONLY if live_only else 0
 
     def publish(self, topic: str, payload: bytes, live_only: bool = False) -> None:
         """Publish something of the server's own, at QoS 0."""
@@ -256,27 +289,31 @@ class Broker:
 
     def arrived(self, connection: Connection) -> None:
         self.connections += 1
+        self.sockets_total += 1
         self._new[connection] = self.turn.now_s
         if self.connections > self.settings.max_connections or self.draining:
-            self._rate_limited.warning("limit", "%s: refused, max_connections are connected", connection.peer)
+            self.events.warning("limit", "%s: refused, max_connections are connected", connection.peer)
             connection.close(None)
 
     def opened(self, session: Session) -> None:
         self.opened_total += 1
         if session.link is not None:
             self._new.pop(session.link, None)
-            log.debug("client %s connected from %s", session.client_id, session.link.peer)
+            self.most_online = max(self.most_online, self.online)
+            self.events.info("connected", "client %s connected from %s", session.client_id, session.link.peer)
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: Connection, why: str) -> None:
         """A connection ended; called once for each."""
         self.connections -= 1
         self._new.pop(connection, None)
         if connection.session is not None:
+            self.events.info("disconnected", "client %s disconnected: %s", connection.session.client_id, why)
             self.registry.left(connection)
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None:
         self.bad_input[error.reason_code.name.lower()] += 1
-        self._rate_limited.warning("input", "%s: %s (%s)", connection.peer, error, error.reason_code.name)
+        message = error.message[:MOST_REASON_CHARACTERS]
+        self.events.warning("input", "%s: %s (%s)", connection.peer, message, error.reason_code.name)
 
     # --- several times a second
 
@@ -297,12 +334,15 @@ class Broker:
         if self.turn.now_s >= self._next_second:
             self._next_second = self.turn.now_s + 1
             self._close_silent()
+            self.sys_topics.tick()
+            self.events.settle()
 
     def _close_silent(self) -> None:
         """Clients past 1.5 times their keep alive [MQTT-3.1.2-22], and connections that never said CONNECT."""
         now_s = self.turn.now_s
-        for link in overdue(self.registry.sessions.values(), now_s):
-            self._rate_limited.info("keepalive", "%s: silent for too long", link.peer)
+        for link in overdue(self.registry.sessions.values(), self.turn):
+            self.keep_alive_timeouts += 1
+            self.events.info("keepalive", "%s: silent for too long", link.peer)
             link.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
         for connection, since_s in list(self._new.items()):
             if now_s - since_s < self.settings.connect_timeout_s:
@@ -315,10 +355,43 @@ class Broker:
         limit_s = self.store.settings.flush_timeout_ms / 1000
         while self._waiting and self.turn.now_s - self._waiting[0].since_s > limit_s:
             waiting = self._waiting.popleft()
-            self._rate_limited.error("flush", "the disk did not confirm a flush within %s s", limit_s)
+            self.events.error("flush", "the disk did not confirm a flush within %s s", limit_s)
             for link, packets, count in waiting.acks:
                 self._refuse_acks(link, packets, count, ReasonCode.UNSPECIFIED_ERROR)
             self._refuse_deferred(waiting.then, ReasonCode.UNSPECIFIED_ERROR)
+
+    # --- how it is doing
+
+    @property
+    def online(self) -> int:
+        """Clients that are connected and were told so."""
+        return self.connections - len(self._new)
+
+    @property
+    def offline(self) -> int:
+        """Sessions without a client."""
+        return max(0, len(self.registry.sessions) - self.online)
+
+    @property
+    def subscription_count(self) -> int:
+        return self.store.sessions.subscription_count + self.delivery.transient
+
+    @property
+    def waiting_for_safe(self) -> int:
+        """Turns whose acknowledgements wait for the disk."""
+        return len(self._waiting)
+
+    @property
+    def uptime_s(self) -> float:
+        return float(self.turn.now_s - self._started_s)
+
+    def unready(self) -> str:
+        """Why clients had better not be sent here now; empty if they may be."""
+        if self.draining:
+            return "stopping"
+        if not self.listening:
+            return "not listening yet"
+        return str(self.store.log.fault() or "")
 
     # --- start and stop
 
@@ -348,7 +421,16 @@ def _flags(qos: int, retain: bool, expires: bool) -> int:
     return int(qos) | (RecordFlag.RETAIN if retain else 0) | (RecordFlag.EXPIRES if expires else 0)
 
 
+def _answers(packets: bytes) -> Iterator[tuple[int, int]]:
+    """(first byte, packet_id) of answers one after another."""
+    at = 0
+    while at < len(packets):
+        size, body_at = decode_varint(packets, at + 1)
+        yield packets[at], int.from_bytes(packets[body_at : body_at + 2], "big")
+        at = body_at + size
+
+
 def _only_publish_acks(packets: bytes) -> bool:
-    """Whether these answers are PUBACK and PUBREC packets of four bytes, and nothing else."""
-    return len(packets) % 4 == 0 and all(packets[at] in (0x40, 0x50) for at in range(0, len(packets), 4))
+    """Whether these answers are PUBACK and PUBREC packets, and nothing else."""
+    return all(first_byte in (PUBACK_BYTE, PUBREC_BYTE) for first_byte, _ in _answers(packets))
 

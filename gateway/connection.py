@@ -6,6 +6,7 @@ The byte work is in the compiled Link; the transport is anything with write(), c
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from gateway import packets
 from gateway._wire import Link
 from gateway.codec import decode, encode
+from gateway.codec_rules import ALLOWED_REASON_CODES
 from gateway.errors import MalformedPacket, ProtocolError
-from gateway.packets import ConnAck, Connect, Disconnect, Packet, PubAck, PubComp, Publish, PubRec, PubRel
+from gateway.packets import ConnAck, Connect, Disconnect, Packet, PacketType, PubAck, PubComp, Publish, PubRec, PubRel
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from gateway.session import Session
 
 log = logging.getLogger("penstock.gateway")
+
+MOST_REASON_CHARACTERS = 200
+LINGER_S = 5
+"""How long a closed connection may take to write what it still holds."""
 
 
 class Phase(Enum):
@@ -76,6 +82,8 @@ class Connection(Link):
         """The compiled part found the byte stream itself to be wrong."""
         if fault == "too large":
             self.refuse(ProtocolError(ReasonCode.PACKET_TOO_LARGE, "packet larger than maximum_packet_size_bytes"))
+        elif fault == "no CONNECT":
+            self.refuse(ProtocolError(ReasonCode.PROTOCOL_ERROR, "the first packet is not CONNECT [MQTT-3.1.0-1]"))
         else:
             self.refuse(MalformedPacket("fixed header: remaining length is malformed"))
 
@@ -93,15 +101,34 @@ class Connection(Link):
         self.broker.store_batch()
         self.broker.registry.open(self, connect)
 
+    def wait(self) -> None:
+        """Until proceed(), what the client sends ahead of its CONNACK is kept, and no more is read than has come."""
+        self.waiting = True
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def proceed(self) -> None:
+        """The CONNACK is written: deal with what came in meanwhile."""
+        if self.transport is not None and not self.closing:
+            self.transport.resume_reading()
+        self.go_on()
+
     def on_publish(self, publish: Publish) -> None:
         """A PUBLISH that is not plain: QoS 2, topic aliases, uncommon properties."""
+        if publish.properties.subscription_identifiers:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "subscription_identifiers: not a client's [MQTT-3.3.4-6]")
         self.resolve_alias(publish)
-        if publish.qos and self.unsafe_acks >= self.ack_limit:
-            raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more PUBLISH packets than receive_maximum")
-        if publish.qos == 2 and publish.packet_id in self.session.received:
+        received = self.session.received
+        if publish.qos == 2 and publish.packet_id in received:
             self.answer_when_safe(encode(PubRec(publish.packet_id), self.version))
             return
-        self.broker.take_publish(self, publish)
+        outstanding = max(self.unsafe_acks, len(received) if publish.qos == 2 else 0)
+        if publish.qos and outstanding >= self.ack_limit:
+            raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more PUBLISH packets than receive_maximum")
+        if publish.topic_name.startswith("$"):
+            self.broker.refuse_publish(self, publish)
+        else:
+            self.broker.take_publish(self, publish)
 
     def resolve_alias(self, publish: Publish) -> None:
         """Topic aliases of the client's making (MQTT 5, 3.3.2.3.4)."""
@@ -150,7 +177,7 @@ class Connection(Link):
         if expiry_s is not None:
             self.broker.registry.change_expiry(self.session, expiry_s)
         self.keep_will = disconnect.reason_code == ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
-        self.close(None)
+        self.close(None, "it sent DISCONNECT")
 
     def on_auth(self, _: packets.Auth) -> None:
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
@@ -158,18 +185,39 @@ class Connection(Link):
     # --- the end
 
     def close(self, reason_code: ReasonCode | None, message: str = "") -> None:
-        """End the connection, telling an MQTT 5 client why. Idempotent."""
+        """End the connection, telling an MQTT 5 client why; `message` is for the log as well. Idempotent."""
         if self.phase is Phase.CLOSED:
             return
-        if reason_code is not None and self.phase is Phase.OPEN and self.version == 5:
-            properties = Properties(reason_string=message or None)
-            self.write(encode(Disconnect(reason_code, properties), self.version))
+        if reason_code is not None and self.phase is Phase.OPEN:
+            self.write(self._goodbye(reason_code, message))
         self.phase = Phase.CLOSED
-        self.closing = True
-        self.broker.left(self)
         self.flush()
+        self.closing = True
+        self.broker.left(self, message or (reason_code.name.lower().replace("_", " ") if reason_code else "closed"))
         if self.transport is not None:
-            self.transport.close()
+            self._close_transport()
+
+    def _goodbye(self, reason_code: ReasonCode, message: str) -> bytes:
+        """What the client's version and phase have for it; a long reason string is left out [MQTT-3.14.2-3]."""
+        if self.waiting:
+            is_answer = reason_code in ALLOWED_REASON_CODES[PacketType.CONNACK]
+            return encode(ConnAck(reason_code=reason_code), self.version) if is_answer else b""
+        if self.version != 5:
+            return b""
+        if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:
+            reason_code = ReasonCode.PROTOCOL_ERROR
+        for text in (message[:MOST_REASON_CHARACTERS], ""):
+            packet = encode(Disconnect(reason_code, Properties(reason_string=text or None)), self.version)
+            if len(packet) <= self.max_packet_out:
+                return packet
+        return b""
+
+    def _close_transport(self) -> None:
+        """What it still holds is written first, but a peer that takes nothing must not keep the socket for ever."""
+        self.fd = -1
+        if self.transport.get_write_buffer_size():
+            self.broker.deadlines.set(self, time.time() + LINGER_S, self.transport.abort)
+        self.transport.close()
 
     # --- asyncio.BufferedProtocol
 
@@ -193,15 +241,25 @@ class Connection(Link):
     def pause_writing(self) -> None:
         self.paused = True
 
+    def written_while_paused(self, size_bytes: int) -> None:
+        """Deliveries stop when the transport is full, so these are answers: who reads none of them is not read either."""
+        self.unread_bytes += size_bytes
+        if self.unread_bytes > self.broker.settings.write_buffer_bytes:
+            self.transport.pause_reading()
+
     def resume_writing(self) -> None:
         self.paused = False
+        self.unread_bytes = 0
+        if self.transport is not None and not self.waiting and not self.closing:
+            self.transport.resume_reading()
         if self.session is not None:
             self.accept_more()
 
-    def connection_lost(self, _: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         self.fd = -1
         self.transport = None
-        self.close(None)
+        self.broker.deadlines.cancel(self)
+        self.close(None, f"connection lost ({error})" if error else "connection lost")
 
 
 Handler = Callable[[Connection, Any], None]

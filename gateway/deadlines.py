@@ -5,6 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable
 
+SLACK = 1_024
+"""Replaced and cancelled deadlines that may lie in the heap besides as many as there are live ones."""
+
 
 class Deadlines:
     """At most one deadline per key; setting it again replaces it."""
@@ -22,6 +25,9 @@ class Deadlines:
         self._serial += 1
         self._pending[key] = (self._serial, action)
         heapq.heappush(self._heap, (at_s, self._serial, key))
+        if len(self._heap) > 2 * len(self._pending) + SLACK:
+            self._heap = [entry for entry in self._heap if self._pending.get(entry[2], (0,))[0] == entry[1]]
+            heapq.heapify(self._heap)
 
     def cancel(self, key: Hashable) -> bool:
         """True if there was one."""

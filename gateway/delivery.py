@@ -29,6 +29,7 @@ class Delivery:
         self._behind: set[Session] = set()  # have more to read and room to take it
         self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that is not safe yet
         self.dropped = 0
+        self.transient = 0  # subscriptions that end with their connection
         self.store_reads = 0
         self.shared_reads = 0
 
@@ -47,12 +48,14 @@ class Delivery:
             queue.readers.append(reader)
         if queue.kind == LIVE:
             self._followed.add(queue)
+        self.transient += _is_transient(reader)
         if reader.lag:
             self._behind.add(reader.session)
 
     def remove(self, reader: Reader) -> None:
         queue = reader.queue
         queue.readers.remove(reader)
+        self.transient -= _is_transient(reader)
         reader.link = None
         if not queue.readers:
             queue.readers = None
@@ -111,6 +114,10 @@ class Delivery:
             link = session.link
             if link is None or link.paused or link.closing:
                 return False
+            if session.backlog:
+                if not self._exchange.go_on(session):
+                    return False
+                continue
             pending = [reader for reader in session.readers.values() if reader.lag]
             if not pending:
                 return False
@@ -126,7 +133,7 @@ class Delivery:
 
     def _range_of(self, reader: Reader) -> Records:
         if reader.qos == 0 and reader.lag > self._settings.qos0_lag_messages:
-            self.dropped += reader.lag
+            self.dropped += reader.lag - 1
             reader.position = reader.queue.next_offset - 1
         records = self._range(reader.queue, reader.position)
         reader.position = max(reader.position, records.first)
@@ -146,3 +153,8 @@ class Delivery:
         """Tell each queue which entries its readers still need. To be called now and then."""
         for queue in self._followed:
             queue.floor = min(reader.position for reader in queue.readers)
+
+
+def _is_transient(reader: Reader) -> bool:
+    """Whether it is the reader of a subscription that the store does not have."""
+    return not reader.link.durable and not reader.only_live

@@ -1,11 +1,12 @@
 """Messages in flight that need more than a place in the ring: QoS 2 towards clients, and retained ones at QoS 1.
 
-Their packet identifiers go to the log before they go to the client, so that a restart neither repeats nor forgets one
-(MQTT 5 section 4.3.3; the identifiers of QoS 1 messages from queues need not survive: they are sent again).
+The identifiers of QoS 2 messages go to the log before they go to the client, so that a restart neither repeats nor
+forgets one (MQTT 5 section 4.3.3; those of QoS 1 messages from queues need not survive: they are sent again).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Protocol
 
 from gateway._wire import Reader
@@ -14,11 +15,13 @@ from gateway.packets import PubComp, PubRel
 from gateway.reason_codes import ReasonCode
 from gateway.session import Outgoing, Session, as_sent
 from lightqueue._queues import read_at
+from lightqueue.matching import matches
 from lightqueue.message_store import MessageStore
 from store._records import Records
 from store.changes import Change, Progress
 
 SENT_PER_ROUND = 256
+SENT_BYTES_PER_ROUND = 1 << 20
 
 
 class Journal(Protocol):
@@ -50,18 +53,52 @@ class Exchange:
         self._start(session, started)
         return not session.inflight.blocked
 
-    def send(self, session: Session, log_offset: int, qos: int, subscription_ids: tuple[int, ...]) -> None:
-        """Send one retained message; if the window is full it is put in flight but sent on the next resumption."""
+    def put_off(self, session: Session, items: list[int | Outgoing]) -> None:
+        """Have something sent before anything more from the queues: packet_ids in flight, or retained messages."""
+        if not items:
+            return
+        session.backlog = deque([*session.backlog, *items])
+        assert session.link is not None
+        session.link.behind = True
+
+    def go_on(self, session: Session) -> bool:
+        """Send a bounded part of what was put off. False: the window is full."""
         link = session.link
         assert link is not None
-        outgoing = Outgoing(log_offset, qos, True, subscription_ids)
-        packet_id = session.inflight.hold(outgoing) if qos else 0
-        if qos:
-            self._start(session, [(packet_id, outgoing)])
-        else:
-            packet = self._encode(session, packet_id, outgoing, dup=False)
-            if packet:
-                link.write(packet)
+        started: list[tuple[int, Outgoing]] = []
+        has_room = self._take_backlog(session, deque(session.backlog), started)
+        self._start(session, started)
+        link.behind = bool(session.backlog)
+        return has_room
+
+    def _take_backlog(
+        self, session: Session, backlog: deque[int | Outgoing], started: list[tuple[int, Outgoing]]
+    ) -> bool:
+        inflight = session.inflight
+        ring = dict(inflight.unacknowledged())
+        unsent = sum(isinstance(item, int) for item in backlog)  # in flight, but not on this connection so far
+        count = size_bytes = 0
+        has_room = True
+        while backlog and count < SENT_PER_ROUND and size_bytes < SENT_BYTES_PER_ROUND:
+            item = backlog[0]
+            if isinstance(item, int):
+                has_room = len(inflight) - unsent < inflight.window
+            else:
+                has_room = not item.qos or not inflight.is_full()
+            if not has_room:
+                inflight.blocked = True
+                break
+            backlog.popleft()
+            count += 1
+            if isinstance(item, int):
+                unsent -= 1
+                size_bytes += self._send_again(session, item, ring)
+            elif item.qos:
+                started.append((inflight.hold(item), item))
+            else:
+                size_bytes += self._write(session, self._encode(session, 0, item, dup=False))
+        session.backlog = backlog or ()
+        return has_room
 
     def _start(self, session: Session, started: list[tuple[int, Outgoing]]) -> None:
         if started and session.expiry_s:
@@ -70,7 +107,7 @@ class Exchange:
             packet = self._encode(session, packet_id, outgoing, dup=False)
             if packet is None:
                 self._finish(session, packet_id)
-            elif session.expiry_s:
+            elif session.expiry_s and outgoing.qos == 2:
                 session.link.answer_when_safe(packet)
             else:
                 session.link.write(packet)
@@ -89,23 +126,46 @@ class Exchange:
 
     def resend(self, session: Session) -> None:
         """After a reconnection: everything in flight again, in order, with its identifiers [MQTT-4.4.0-1]."""
+        retained: list[int | Outgoing] = [item for item in session.backlog if isinstance(item, Outgoing)]
+        in_ring = [packet_id for packet_id, _ in session.inflight.unacknowledged()]
+        session.backlog = ()
+        self.put_off(session, [*in_ring, *session.inflight.held, *retained])
+        if session.backlog:
+            self.go_on(session)
+
+    def _send_again(self, session: Session, packet_id: int, ring: dict[int, int]) -> int:
+        """Returns the bytes written: none if it was acknowledged meanwhile, or has expired."""
         link = session.link
         assert link is not None
-        for packet_id, log_offset in session.inflight.unacknowledged():
-            packet = self._encode(session, packet_id, Outgoing(log_offset, 1, False, ()), dup=True)
-            if packet:
-                link.write(packet)
-            else:
-                session.inflight.ack(packet_id)
-        for packet_id, outgoing in list(session.inflight.held.items()):
-            if outgoing.released:
-                link.write(encode(PubRel(packet_id), link.version))
-                continue
-            packet = self._encode(session, packet_id, outgoing, dup=True)
-            if packet:
-                link.write(packet)
-            else:
-                self._finish(session, packet_id)
+        outgoing = session.inflight.held.get(packet_id)
+        if outgoing is not None and outgoing.released:
+            return self._write(session, encode(PubRel(packet_id), link.version))
+        if outgoing is None and packet_id in ring:
+            outgoing = self._as_subscribed(session, ring[packet_id])
+        if outgoing is None:
+            return 0
+        packet = self._encode(session, packet_id, outgoing, dup=True)
+        if packet is None and not session.inflight.ack(packet_id):
+            self._finish(session, packet_id)
+        return self._write(session, packet)
+
+    def _as_subscribed(self, session: Session, log_offset: int) -> Outgoing:
+        """A QoS 1 message from the queues as it went out: with what the subscriptions that match say together."""
+        try:
+            record = self._store.record(log_offset)
+        except LookupError:
+            return Outgoing(log_offset, 1, False, ())
+        topic_name = record.topic.decode()
+        readers = [reader for reader in session.readers.values() if matches(reader.topic_filter, topic_name)]
+        retain = record.retain and any(reader.retain_as_published for reader in readers)
+        return Outgoing(log_offset, 1, retain, tuple(r.subscription_id for r in readers if r.subscription_id))
+
+    @staticmethod
+    def _write(session: Session, packet: bytes | None) -> int:
+        if packet is None or session.link is None:
+            return 0
+        session.link.write(packet)
+        return len(packet)
 
     # --- what the client answers
 
@@ -140,12 +200,12 @@ class Exchange:
         """The client releases a QoS 2 message that it published."""
         link = session.link
         assert link is not None
+        known = packet_id in session.received
+        session.received -= {packet_id}
+        if session.expiry_s:  # known or not: the log may have it from before it could not take more
+            self._journal.record(Progress(session.client_id, received_done=[packet_id]))
         reason_code = ReasonCode.SUCCESS
-        if packet_id in session.received:
-            session.received -= {packet_id}
-            if session.expiry_s:
-                self._journal.record(Progress(session.client_id, received_done=[packet_id]))
-        elif link.version == 5:
+        if not known and link.version == 5:
             reason_code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
         link.answer_when_safe(encode(PubComp(packet_id, reason_code), link.version))
 

@@ -34,7 +34,7 @@ class SessionRegistry:
         self._deadlines = broker.deadlines
         self.sessions: dict[str, Session] = {}
         self.taken_over = 0
-        self.expired = 0
+        self.expired: int = 0
 
     # --- opening
 
@@ -42,7 +42,11 @@ class SessionRegistry:
         """A CONNECT: give the connection its session, or refuse it (ProtocolError)."""
         if connect.properties.authentication_method is not None:
             raise _refusal(ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication method is offered", connect)
+        if connect.will is not None and connect.will.topic_name.startswith("$"):
+            raise _refusal(ReasonCode.NOT_AUTHORIZED, "will topic: what starts with $ is the server's", connect)
         connection.version = connect.protocol_version
+        if connection.version != 5:
+            connection.ack_limit = 65_535  # it could not know of another
         assigned = not connect.client_id
         if assigned:
             connect.client_id = f"penstock-{secrets.token_hex(8)}"
@@ -51,7 +55,7 @@ class SessionRegistry:
         properties = self._connack_properties(connect, session, assigned)
         connack = encode(ConnAck(present, ReasonCode.SUCCESS, properties), connection.version)
         if session.logged:
-            connection.paused = True  # nothing may overtake the CONNACK
+            connection.wait()  # nothing may overtake the CONNACK [MQTT-3.2.0-1]
             self._broker.when_safe(connection, lambda: self._opened(connection, session, connack))
         else:
             self._opened(connection, session, connack)
@@ -61,11 +65,14 @@ class SessionRegistry:
         session = self.sessions.get(connect.client_id)
         if session is not None and session.link is not None:
             self.taken_over += 1
+            self._broker.events.info("taken-over", "session of client %s taken over", session.client_id)
             session.link.close(ReasonCode.SESSION_TAKEN_OVER)
             session = self.sessions.get(connect.client_id)
         if session is not None and connect.clean_start:
             self._fire_will(session)
             self._forget(session)
+            if session.logged:
+                self._broker.record(SessionEnded(session.client_id))
             session = None
         present = session is not None
         if session is None:
@@ -79,8 +86,8 @@ class SessionRegistry:
         was_logged = session.logged
         session.expiry_s = self._expiry_s(connect)
         session.will = _will_state(connect.will)
-        session.logged = session.expiry_s > 0 or session.will is not None
-        if was_logged or session.logged:
+        session.logged = was_logged or session.expiry_s > 0 or session.will is not None
+        if session.logged:
             self._broker.record(
                 SessionOpened(session.client_id, connect.clean_start, session.expiry_s, session.will)
             )
@@ -96,23 +103,13 @@ class SessionRegistry:
         """The session's opening is safe: answer, and go on where the last connection ended."""
         if connection.phase is not Phase.OPEN:
             return
-        connection.paused = False
         connection.write(connack)
-        self._broker.exchange.resend(session)
-        if session.expiry_s:
-            self._resume_readers(session)
-        self._broker.opened(session)
-
-    def _resume_readers(self, session: Session) -> None:
-        """Follow every subscription that the log has, from where the session was."""
-        new = list(session.readers)
-        for reader in session.readers.values():  # a client need not wait for CONNACK before it subscribes
-            self._broker.delivery.remove(reader)
-        session.readers.clear()
         session.read_on(self._store, self._settings.queue_qos0)
-        for topic_filter in new:
-            session.readers[topic_filter].skip_qos0_before = 0
+        self._broker.exchange.resend(session)
         self._broker.delivery.start(session)
+        self._broker.opened(session)
+        if connection.waiting:
+            self._broker.soon(connection.proceed)
 
     def _expiry_s(self, connect: Connect) -> int:
         """A session of MQTT 3.1.1 without the clean flag never ends; each is cut to max_session_expiry_s."""
@@ -155,7 +152,7 @@ class SessionRegistry:
         """A connection ended, for whatever reason."""
         session: Session = connection.session
         self._note_position(session)
-        session.frontier = session.read_until(self._store)
+        session.frontier = max(session.acked, session.read_until(self._store))  # a replay may stand further back
         self._broker.delivery.stop(session)
         session.link = None
         session.inflight.blocked = False
@@ -197,10 +194,12 @@ class SessionRegistry:
         will, session.will = session.will, None
         if will is None:
             return
+        self._broker.events.info("will", "will of client %s sent to %s", session.client_id, will.topic)
         self._broker.publish_will(session.client_id, will, WillFired(session.client_id))
 
     def _expire(self, session: Session) -> None:
         self.expired += 1
+        self._broker.events.info("expired", "session of client %s expired", session.client_id)
         self._fire_will(session)
         self._forget(session)
         self._broker.record(SessionEnded(session.client_id))

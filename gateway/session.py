@@ -6,11 +6,13 @@ only true while the client is connected: its link and a reader for each subscrip
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway._inflight import Inflight
 from gateway._wire import Reader
+from lightqueue._queues import Queue
 from lightqueue.message_store import MessageStore
 from store.changes import Sent, SubscriptionState, WillState
 from store.sessions import SessionState
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from gateway.connection import Connection
 
 NOTHING: frozenset[int] = frozenset()  # one for all: an empty set takes 216 bytes
+LIVE_BESIDE = "\0"  # behind a topic filter, which cannot contain it: the key of the filter's second reader
 
 
 @dataclass(slots=True)
@@ -37,6 +40,7 @@ class Session:
 
     __slots__ = (
         "acked",
+        "backlog",
         "client_id",
         "expiry_s",
         "frontier",
@@ -55,12 +59,13 @@ class Session:
         self.expiry_s = 0
         self.logged = False  # the store knows it, so its changes go to the log
         self.inflight = Inflight(1)
-        self.readers: dict[str, Reader] = {}  # while connected: topic_filter → the subscription's reader
+        self.readers: dict[str, Reader] = {}  # while connected: topic_filter → the subscription's reader; see follow()
         self.received: set[int] | frozenset[int] = NOTHING  # packet identifiers of QoS 2 publishes not yet released
         self.frontier = log_offset  # while offline: everything before it was put in flight at least
         self.acked = log_offset  # the position that the log has
         self.skip: frozenset[int] = NOTHING  # log_offsets past the frontier that were put in flight before a restart
         self.will: WillState | None = None
+        self.backlog: deque[int | Outgoing] | tuple[()] = ()  # to be sent before anything more from the queues
 
     @classmethod
     def restored(cls, state: SessionState) -> Session:
@@ -95,14 +100,27 @@ class Session:
 
     def read_on(self, store: MessageStore, queue_qos0: bool) -> None:
         """Follow the queues of all subscriptions, from where the session was when its last connection ended."""
-        state = store.sessions.get(self.client_id) if self.expiry_s else None
+        state = store.sessions.get(self.client_id) if self.logged else None
         for subscription in list(state.subscriptions.values()) if state is not None else ():
             start = max(self.frontier, subscription.since) if subscription.qos else store.end
             self.follow(store, subscription, start).skip_qos0_before = 0 if queue_qos0 else store.end
 
-    def follow(self, store: MessageStore, subscription: SubscriptionState, start: int) -> Reader:
-        """Add a reader for one subscription that begins at log_offset `start`."""
-        queue = store.queues.watch(subscription.topic_filter)
+    def follow(self, store: MessageStore, subscription: SubscriptionState, start: int, replay: bool = False) -> Reader:
+        """Add a reader for one subscription that begins at log_offset `start`.
+
+        What is live-only is in no stored queue. So where some of the matches are, and history matters as well, a second
+        reader takes the live-only ones from now on.
+        """
+        topic_filter = subscription.topic_filter
+        history = replay or (self.logged and subscription.qos)
+        stored = store.queues.watch_stored(topic_filter) if history else None
+        live = store.queues.watch(topic_filter)
+        if stored is None:
+            return self._read(store, live, subscription, start, topic_filter)
+        self._read(store, live, subscription, store.end, topic_filter + LIVE_BESIDE).only_live = True
+        return self._read(store, stored, subscription, start, topic_filter)
+
+    def _read(self, store: MessageStore, queue: Queue, subscription: SubscriptionState, start: int, key: str) -> Reader:
         reader = Reader(queue, self, subscription.topic_filter)
         reader.qos = subscription.qos
         reader.no_local = subscription.no_local
@@ -113,16 +131,27 @@ class Session:
         behind = start < store.end and queue.next_offset
         reader.position = store.queues.position_of(queue, start) if behind else queue.next_offset
         queue.spills = queue.spills or subscription.qos > 0
-        self.readers[subscription.topic_filter] = reader
+        self.readers[key] = reader
         self._mark_alone(reader)
         return reader
 
-    def drop_reader(self, topic_filter: str) -> Reader | None:
-        """Take away the reader of one subscription."""
-        reader = self.readers.pop(topic_filter, None)
-        if reader is not None and len(self.readers) == 1:
+    def readers_of(self, topic_filter: str) -> list[Reader]:
+        """The reader, or the two readers, of one subscription."""
+        keys = (topic_filter, topic_filter + LIVE_BESIDE)
+        return [self.readers[key] for key in keys if key in self.readers]
+
+    def drop_readers(self, topic_filter: str) -> list[Reader]:
+        """Take away what reads for one subscription; empty if there is no such subscription."""
+        dropped = self.readers_of(topic_filter)
+        for key in (topic_filter, topic_filter + LIVE_BESIDE):
+            self.readers.pop(key, None)
+        if dropped and len(self.readers) == 1:
             self._mark_alone(*self.readers.values())
-        return reader
+        return dropped
+
+    def has_subscriptions(self, number: int) -> bool:
+        """Whether there are at least so many."""
+        return len(self.readers) >= number and sum(not each.only_live for each in self.readers.values()) >= number
 
     def _mark_alone(self, changed: Reader) -> None:
         """A reader that has no other beside it takes the shared path of delivery."""
@@ -138,7 +167,7 @@ class Session:
 
     def read_until(self, store: MessageStore) -> int:
         """log_offset up to which the readers have come."""
-        if self.link is None:
+        if self.link is None or self.link.waiting:
             return self.frontier
         behind = [reader for reader in self.readers.values() if reader.qos and reader.lag]
         positions = [store.queues.log_offset_at(reader.queue, reader.position) for reader in behind]

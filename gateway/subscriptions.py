@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gateway.codec import encode
 from gateway.packets import RetainHandling, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from gateway.reason_codes import ReasonCode
-from gateway.session import Session
+from gateway.session import Outgoing, Session
 from gateway.topics import split_shared
 from lightqueue._queues import Queue
 from lightqueue.errors import NoSuchPosition
@@ -36,22 +36,27 @@ class Subscriptions:
 
     def subscribe(self, session: Session, subscribe: Subscribe) -> None:
         """Make every granted subscription take effect, then answer."""
+        link = session.link
+        assert link is not None
         replay_from = dict(subscribe.properties.user_properties).get(FROM_PROPERTY)
         subscription_id = next(iter(subscribe.properties.subscription_identifiers), 0)
         granted: list[SubscriptionState] = []
         answers = []
+        added: set[str] = set()
         for request in subscribe.subscriptions:
-            reason_code = self._check(session, request, replay_from)
+            reason_code = self._check(session, request, replay_from, added)
             if reason_code is None:
+                if request.topic_filter not in session.readers:
+                    added.add(request.topic_filter)
                 granted.append(_state(request, subscription_id, self._store.end))
                 reason_code = ReasonCode(int(request.qos))
             answers.append(reason_code)
         if granted and session.expiry_s:
             self._broker.record(Subscribed(session.client_id, granted))
-            self._broker.store_batch()
+            if not self._broker.store_batch():
+                link.close(ReasonCode.QUOTA_EXCEEDED)
+                return
         new = [self._apply(session, subscription, replay_from) for subscription in granted]
-        link = session.link
-        assert link is not None
         suback = encode(SubAck(subscribe.packet_id, tuple(answers)), link.version)
         if session.expiry_s:
             self._broker.when_safe(link, lambda: link.write(suback))
@@ -60,13 +65,15 @@ class Subscriptions:
         for request, is_new in zip(granted, new, strict=True):
             self._send_retained(session, request, is_new)
 
-    def _check(self, session: Session, request: SubscriptionRequest, replay_from: str | None) -> ReasonCode | None:
+    def _check(
+        self, session: Session, request: SubscriptionRequest, replay_from: str | None, added: set[str]
+    ) -> ReasonCode | None:
         """Why a subscription is refused; None if it is granted."""
         version = session.link.version if session.link else 5
         if version == 5 and split_shared(request.topic_filter)[0] is not None:
             return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        known = request.topic_filter in session.readers
-        if not known and len(session.readers) >= self._broker.settings.max_subscriptions_per_session:
+        known = request.topic_filter in session.readers or request.topic_filter in added
+        if not known and session.has_subscriptions(self._broker.settings.max_subscriptions_per_session - len(added)):
             return ReasonCode.QUOTA_EXCEEDED
         if replay_from is not None:
             try:
@@ -80,18 +87,21 @@ class Subscriptions:
 
     def _apply(self, session: Session, subscription: SubscriptionState, replay_from: str | None) -> bool:
         """Replace or add one subscription; a replaced one goes on from its place. True if it is new."""
-        old = session.drop_reader(subscription.topic_filter)
-        reader = session.follow(self._store, subscription, self._store.end)
-        if old is not None:
-            if old.queue is reader.queue and (old.qos or not subscription.qos):
-                reader.position, reader.since, reader.skip_qos0_before = old.position, old.since, old.skip_qos0_before
+        replaced = session.drop_readers(subscription.topic_filter)
+        reader = session.follow(self._store, subscription, self._store.end, replay_from is not None)
+        new = session.readers_of(subscription.topic_filter)
+        for old in replaced:
+            for each in new:
+                if old.queue is each.queue and (old.qos or not subscription.qos):
+                    each.position, each.since, each.skip_qos0_before = old.position, old.since, old.skip_qos0_before
             self._broker.delivery.remove(old)
         if replay_from is not None:
             reader.position = self._replay_position(reader.queue, replay_from)
             reader.since = reader.skip_qos0_before = 0
-        self._broker.delivery.add(reader)
+        for each in new:
+            self._broker.delivery.add(each)
         self._broker.turn.request()
-        return old is None
+        return not replaced
 
     def _replay_position(self, queue: Queue, text: str) -> int:
         """queue_offset that `earliest`, `-1h`, an RFC 3339 time or a number stands for."""
@@ -111,7 +121,9 @@ class Subscriptions:
             return
         if handling == RetainHandling.SEND_IF_NEW_SUBSCRIPTION and not is_new:
             return
+        self._broker.sys_topics.send_to(session, subscription)
         ids = (subscription.subscription_id,) if subscription.subscription_id else ()
+        found: list[int | Outgoing] = []
         for log_offset in self._retained(subscription.topic_filter):
             try:
                 record = self._store.record(log_offset)
@@ -120,7 +132,9 @@ class Subscriptions:
             if subscription.no_local and record.client_id == session.client_id.encode():
                 continue
             qos = min(record.flags & RecordFlag.QOS_MASK, subscription.qos)
-            self._broker.exchange.send(session, log_offset, qos, ids)
+            found.append(Outgoing(log_offset, qos, True, ids))
+        self._broker.exchange.put_off(session, found)
+        self._broker.delivery.room([session])
 
     def _retained(self, topic_filter: str) -> Iterator[int]:
         """log_offsets of the retained messages whose topics a filter matches."""
@@ -147,13 +161,14 @@ class Subscriptions:
         answers = []
         gone = []
         for topic_filter in unsubscribe.topic_filters:
-            reader = session.drop_reader(topic_filter)
-            if reader is None:
+            readers = session.drop_readers(topic_filter)
+            if not readers:
                 answers.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
                 continue
             answers.append(ReasonCode.SUCCESS)
             gone.append(topic_filter)
-            self._broker.delivery.remove(reader)
+            for reader in readers:
+                self._broker.delivery.remove(reader)
         if gone and session.expiry_s:
             self._broker.record(Unsubscribed(session.client_id, gone))
         link = session.link
@@ -180,7 +195,6 @@ def _time_ms(text: str) -> int:
     if ago:
         return int((time.time() - int(ago[1]) * _UNITS_S[ago[2]]) * 1000)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
         raise NoSuchPosition(text) from None
-    return int(moment.timestamp() * 1000)

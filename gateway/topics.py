@@ -10,6 +10,9 @@ from gateway.reason_codes import ReasonCode
 MAX_TOPIC_BYTES: Final = 65_535
 """[MQTT-4.7.3-3]."""
 
+MAX_TOPIC_LEVELS: Final = 200
+"""Matching goes down one level at a time; gateway/_scan.pxi has the same limit."""
+
 _SHARE_PREFIX: Final = "$share/"
 
 
@@ -58,6 +61,9 @@ def _text_fault(topic: str) -> str | None:
         return "contains a surrogate [MQTT-1.5.4-1]"
     if size_bytes > MAX_TOPIC_BYTES:
         return f"has {size_bytes} bytes, more than {MAX_TOPIC_BYTES} [MQTT-4.7.3-3]"
+    levels = topic.count("/") + 1
+    if levels > MAX_TOPIC_LEVELS:
+        return f"has {levels} levels, more than {MAX_TOPIC_LEVELS}"
     return None
 
 

@@ -166,7 +166,7 @@ def test_a_packet_must_fit_a_segment() -> None:
 
 def test_what_is_printed_can_be_read_back(tmp_path: Path) -> None:
     flags = {"data": Path('/tmp/a "b"\\ü'), "listen": ["mqtt://127.0.0.1:1", "mqtt://[::1]:2"]}
-    env = {"PENSTOCK_STORE__LIVE_ONLY": "a/#,\x7f+", "PENSTOCK_GATEWAY__QUEUE_QOS0": "yes"}
+    env = {"PENSTOCK_STORE__LIVE_ONLY": "a/#,\x7f/+", "PENSTOCK_GATEWAY__QUEUE_QOS0": "yes"}
     for settings in (load({}, {}, None), load(flags, env, None)):
         assert load({}, {}, config(tmp_path, render(settings))) == settings
 

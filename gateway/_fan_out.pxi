@@ -1,0 +1,85 @@
+# The part of _wire.pyx that looks at many connections at a time: delivering one range to all of them, keep alive.
+
+
+def fan_out(list readers not None, Records records not None, uint64_t safe):
+    """Deliver one range to every reader that stands at its start and has no other; returns the others, for pulling.
+
+    Those that take it at QoS 0 share one encoding.
+    """
+    cdef Reader reader
+    cdef Link link
+    cdef uint64_t payload_bytes = 0
+    cdef Py_ssize_t i
+    if not records.count:
+        return [reader for reader in readers if reader.position < reader.queue.next_offset]
+    for i in range(records.count):
+        payload_bytes += records.items[i].payload_length
+    rest = []
+    for reader in readers:
+        link = reader.link
+        if reader.position != records.first or not reader.alone or link is None or link.paused or link.behind:
+            rest.append(reader)
+        elif (reader.qos == 0 and not reader.no_local and not records_expire(records)
+                and link.max_packet_out == 0xFFFFFFFF and reader.since <= records.items[0].log_offset):
+            link.share(shared_block(records, reader, link))
+            link.turn.sent[0] += records.count
+            link.turn.packets_out += records.count
+            link.turn.sent_payload_bytes += payload_bytes
+            reader.position = records.next
+        elif link.deliver([reader], [records], safe) != DONE:
+            rest.append(reader)
+    return rest
+
+
+cdef bytes shared_block(Records records, Reader reader, Link link):
+    cdef object variant = (link.version, reader.subscription_id, reader.retain_as_published)
+    cdef bytes block = records.blocks.get(variant)
+    cdef size_t size = 0, at = 0
+    cdef Py_ssize_t i
+    cdef bint retain
+    cdef int id_count = 1 if reader.subscription_id else 0
+    if block is not None:
+        return block
+    for i in range(records.count):
+        size += publish_size(records.items[i], 0, link.version, &reader.subscription_id, id_count)
+    block = PyBytes_FromStringAndSize(NULL, size)
+    for i in range(records.count):
+        retain = reader.retain_as_published and records.items[i].flags & FLAG_RETAIN
+        at += write_publish(PyBytes_AS_STRING(block) + at, records.items[i], 0, 0, False, retain, link.version,
+                            &reader.subscription_id, id_count, link.turn.now_ms)
+    records.blocks[variant] = block
+    return block
+
+
+cdef bint records_expire(Records records) noexcept:
+    cdef Py_ssize_t i
+    for i in range(records.count):
+        if records.items[i].flags & FLAG_EXPIRES:
+            return True
+    return False
+
+
+cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids) except -1:
+    """0 if a record can be sent to a link; otherwise it is counted as expired or too large."""
+    if record.flags & FLAG_EXPIRES and remaining_expiry_s(record, link.turn.now_ms) == 0:
+        link.turn.expired += 1
+        return 1
+    if publish_size(record, qos, link.version, ids, id_count) > link.max_packet_out:
+        link.turn.too_large += 1
+        return 2
+    return 0
+
+
+def overdue(sessions, Turn turn not None):
+    """The links of sessions whose client has been silent for longer than it may; counts what is in flight on the way."""
+    cdef Link link
+    cdef uint64_t inflight = 0
+    late = []
+    for session in sessions:
+        link = session.link
+        if link is not None:
+            inflight += len(link.inflight)
+            if link.keep_alive_s and turn.now_s - link.last_seen_s > link.keep_alive_s:
+                late.append(link)
+    turn.inflight = inflight
+    return late

@@ -1,0 +1,118 @@
+# The part of _wire.pyx that all connections of one event loop turn share, and what is counted there.
+
+
+cdef class Turn:
+    """What the connections of one turn share.
+
+    `wake()` is called when there is something to end the turn for, `overflow()` when the batch is full, `end()` when so
+    many connections have contributed that the first of them should not wait for the rest.
+    """
+
+    cdef readonly RecordBatch batch
+    cdef readonly list acking           # links with acknowledgements for this batch
+    cdef readonly list dirty            # links with bytes to send
+    cdef readonly list ready            # links whose session can take more, or has acknowledgements to record
+    cdef object wake
+    cdef object overflow
+    cdef object end
+    cdef public bint scheduled
+    cdef uint32_t feeds                 # chunks taken in since the turn began
+    cdef public double now_s            # coarse clock of the loop, seconds
+    cdef public uint64_t now_ms         # wall clock, for message expiry
+    cdef readonly uint64_t received[3]  # messages by QoS
+    cdef readonly uint64_t received_bytes       # of their payloads
+    cdef readonly uint64_t sent[3]
+    cdef readonly uint64_t sent_payload_bytes
+    cdef readonly uint64_t packets_in   # of every kind
+    cdef readonly uint64_t packets_out
+    cdef readonly uint64_t bytes_in     # on the network
+    cdef readonly uint64_t sent_bytes
+    cdef readonly uint64_t expired
+    cdef readonly uint64_t too_large
+    cdef readonly uint64_t inflight     # messages that clients have not acknowledged, when overdue() was last called
+    cdef char topic[256]                # the topic name checked last
+    cdef size_t topic_size
+    cdef uint8_t topic_flags            # what its messages have in their flags
+    cdef object live_only               # says of a topic whether its messages go to no stored queue; None: no topic's do
+    cdef dict live_topics               # topic -> what live_only said
+
+    def __init__(self, wake, overflow, end, live_only=None):
+        self.batch = RecordBatch()
+        self.acking = []
+        self.dirty = []
+        self.ready = []
+        self.wake = wake
+        self.overflow = overflow
+        self.end = end
+        self.live_only = live_only
+        self.live_topics = {}
+
+    cdef int schedule(self) except -1:
+        if not self.scheduled:
+            self.scheduled = True
+            self.wake()
+        return 0
+
+    def request(self):
+        """Have the turn ended soon."""
+        self.schedule()
+
+    def count_received(self, int qos, size_t size):
+        """A PUBLISH that came through the full codec."""
+        self.received[qos] += 1
+        self.received_bytes += size
+
+    def count_sent(self, int qos, size_t size):
+        """A PUBLISH that was not made from a record."""
+        self.sent[qos] += 1
+        self.sent_payload_bytes += size
+
+    def start_batch(self):
+        """Swap in an empty batch; returns the full one and the links that wait for it."""
+        full = self.batch
+        if full.size:
+            self.batch = RecordBatch()
+        acking, self.acking = self.acking, []
+        return full, acking
+
+    def begin(self):
+        """A new turn: what comes in from here on has to be scheduled again."""
+        self.scheduled = False
+        self.feeds = 0
+
+    def take_dirty(self):
+        dirty, self.dirty = self.dirty, []
+        return dirty
+
+    def take_ready(self):
+        cdef Link link
+        ready, self.ready = self.ready, []
+        for link in ready:
+            link.is_ready = False
+        return ready
+
+    def counters(self):
+        return {"received": list(self.received), "received_bytes": self.received_bytes, "sent": list(self.sent),
+                "sent_payload_bytes": self.sent_payload_bytes, "packets_in": self.packets_in,
+                "packets_out": self.packets_out, "bytes_in": self.bytes_in, "sent_bytes": self.sent_bytes,
+                "expired": self.expired, "too_large": self.too_large, "inflight": self.inflight}
+
+    cdef bint topic_known(self, const char *topic, size_t size) noexcept:
+        return size == self.topic_size and size and memcmp(topic, self.topic, size) == 0
+
+    cdef int remember_topic(self, const char *topic, size_t size) except -1:
+        self.topic_flags = self.flags_of(topic[:size]) if self.live_only is not None else 0
+        self.topic_size = 0
+        if size <= sizeof(self.topic):
+            memcpy(self.topic, topic, size)
+            self.topic_size = size
+        return 0
+
+    cdef int flags_of(self, bytes topic) except -1:
+        """Asked once per topic; as publishers could name any number of them, what was learnt is forgotten now and then."""
+        live = self.live_topics.get(topic)
+        if live is None:
+            if len(self.live_topics) >= LIVE_TOPICS_LIMIT:
+                self.live_topics.clear()
+            live = self.live_topics[topic] = self.live_only(topic)
+        return FLAG_LIVE_ONLY if live else 0

@@ -1,0 +1,281 @@
+"""What the gateway counts, as Prometheus metrics. The counters are plain integers; they are read when somebody asks.
+
+METRICS is the one list: /metrics and the table in docs/operations.md come from it. Every value is a count that its
+owner keeps, so that reading them all costs the same for ten sessions and for a hundred thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.version import VERSION
+
+if TYPE_CHECKING:
+    from gateway.broker import Broker
+
+Value = float | Mapping[str, float]
+"""One number, or one for each value of the metric's label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One metric: what it is called, what it says, and where its value is read."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    doc: str
+    read: Callable[[Broker], Value]
+    label: str = ""
+
+    def family(self, value: Value) -> Metric:
+        """The metric in Prometheus terms, with a value that `read` gave."""
+        labels = [self.label] if self.label else []
+        metric: CounterMetricFamily | GaugeMetricFamily
+        if self.kind == "counter":
+            metric = CounterMetricFamily(self.name, self.doc, labels=labels)
+        else:
+            metric = GaugeMetricFamily(self.name, self.doc, labels=labels)
+        if isinstance(value, Mapping):
+            for label, number in value.items():
+                metric.add_metric([label], number)
+        else:
+            metric.add_metric([], value)
+        return metric
+
+
+def _of_turn(name: str) -> Callable[[Broker], Value]:
+    """A number that the compiled leaf counts; by QoS where it counts that."""
+
+    def read(broker: Broker) -> Value:
+        value = broker.turn.counters()[name]
+        return {str(qos): number for qos, number in enumerate(value)} if isinstance(value, list) else value
+
+    return read
+
+
+def _dropped(broker: Broker) -> Value:
+    counts = broker.turn.counters()
+    return {"behind": broker.delivery.dropped, "expired": counts["expired"], "too_large": counts["too_large"]}
+
+
+def _sessions(broker: Broker) -> Value:
+    return {"online": broker.online, "offline": broker.offline}
+
+
+def _reads(broker: Broker) -> Value:
+    return {"store": broker.delivery.store_reads, "shared": broker.delivery.shared_reads}
+
+
+TRAFFIC = (
+    Figure("penstock_messages_received_total", "counter", "PUBLISH packets taken in.", _of_turn("received"), "qos"),
+    Figure("penstock_messages_sent_total", "counter", "PUBLISH packets sent.", _of_turn("sent"), "qos"),
+    Figure(
+        "penstock_messages_dropped_total",
+        "counter",
+        "Messages a subscriber did not get: QoS 0 to one too far behind, expired, or larger than it takes.",
+        _dropped,
+        "reason",
+    ),
+    Figure(
+        "penstock_messages_refused_total",
+        "counter",
+        "Messages not taken in: the store could not, or the topic is the server's own.",
+        lambda broker: {"not_stored": broker.refused, "not_authorized": broker.not_authorized},
+        "reason",
+    ),
+    Figure(
+        "penstock_received_payload_bytes_total",
+        "counter",
+        "Bytes of the payloads of PUBLISH packets taken in.",
+        _of_turn("received_bytes"),
+    ),
+    Figure(
+        "penstock_sent_payload_bytes_total",
+        "counter",
+        "Bytes of the payloads of PUBLISH packets sent.",
+        _of_turn("sent_payload_bytes"),
+    ),
+    Figure(
+        "penstock_packets_received_total", "counter", "MQTT packets of every kind received.", _of_turn("packets_in")
+    ),
+    Figure("penstock_packets_sent_total", "counter", "MQTT packets of every kind sent.", _of_turn("packets_out")),
+    Figure("penstock_received_bytes_total", "counter", "Bytes received from clients.", _of_turn("bytes_in")),
+    Figure("penstock_sent_bytes_total", "counter", "Bytes sent to clients.", _of_turn("sent_bytes")),
+    Figure(
+        "penstock_inflight_messages",
+        "gauge",
+        "QoS 1 and 2 messages that connected clients have not acknowledged; counted once a second.",
+        _of_turn("inflight"),
+    ),
+)
+
+CLIENTS = (
+    Figure("penstock_connections", "gauge", "Network connections open.", lambda broker: broker.connections),
+    Figure(
+        "penstock_connections_opened_total",
+        "counter",
+        "Network connections that clients opened.",
+        lambda broker: broker.sockets_total,
+    ),
+    Figure("penstock_connects_total", "counter", "CONNECT packets accepted.", lambda broker: broker.opened_total),
+    Figure("penstock_sessions", "gauge", "Sessions with and without a connected client.", _sessions, "state"),
+    Figure(
+        "penstock_sessions_taken_over_total",
+        "counter",
+        "Connections ended because the same client identifier connected again.",
+        lambda broker: broker.registry.taken_over,
+    ),
+    Figure(
+        "penstock_sessions_expired_total",
+        "counter",
+        "Sessions that ended because nobody came back for them in time.",
+        lambda broker: broker.registry.expired,
+    ),
+    Figure(
+        "penstock_subscriptions", "gauge", "Subscriptions of all sessions.", lambda broker: broker.subscription_count
+    ),
+    Figure(
+        "penstock_retained_messages",
+        "gauge",
+        "Topics with a retained message, as of the last write of the index.",
+        lambda broker: len(broker.store.retained),
+    ),
+    Figure(
+        "penstock_keep_alive_timeouts_total",
+        "counter",
+        "Connections closed because the client was silent for too long.",
+        lambda broker: broker.keep_alive_timeouts,
+    ),
+    Figure(
+        "penstock_bad_input_total",
+        "counter",
+        "Connections closed over what the client sent, by MQTT 5 reason code.",
+        lambda broker: broker.bad_input,
+        "reason",
+    ),
+)
+
+DELIVERY = (
+    Figure(
+        "penstock_turns_total", "counter", "Loop turns in which there was something to do.", lambda broker: broker.turns
+    ),
+    Figure(
+        "penstock_waiting_for_safe",
+        "gauge",
+        "Turns whose acknowledgements wait for the disk.",
+        lambda broker: broker.waiting_for_safe,
+    ),
+    Figure(
+        "penstock_delivery_reads_total",
+        "counter",
+        "Reads of queues for delivery: from the store, and answered by another subscriber's read in the same turn.",
+        _reads,
+        "source",
+    ),
+)
+
+STORE = (
+    Figure("penstock_queues", "gauge", "Queues held in memory.", lambda broker: broker.store.queues.counts(), "kind"),
+    Figure(
+        "penstock_stored_messages_total",
+        "counter",
+        "Messages given to their queues since the start, replayed ones included.",
+        lambda broker: broker.store.queues.dispatcher.messages,
+    ),
+    Figure(
+        "penstock_queue_entries_total",
+        "counter",
+        "Entries added to queues since the start, replayed ones included.",
+        lambda broker: broker.store.queues.dispatcher.entries,
+    ),
+    Figure(
+        "penstock_index_pending_entries",
+        "gauge",
+        "Queue entries that the index does not have yet.",
+        lambda broker: broker.store.queues.dispatcher.pending,
+    ),
+    Figure(
+        "penstock_index_writes_total",
+        "counter",
+        "Batches written to the index.",
+        lambda broker: broker.store.index.writes,
+    ),
+    Figure(
+        "penstock_log_first_log_offset",
+        "gauge",
+        "log_offset of the oldest record that is kept.",
+        lambda broker: broker.store.log.first,
+    ),
+    Figure(
+        "penstock_log_safe_log_offset",
+        "gauge",
+        "log_offset before which everything is as durable as the flush policy promises.",
+        lambda broker: broker.store.safe,
+    ),
+    Figure(
+        "penstock_log_end_log_offset", "gauge", "log_offset behind the newest record.", lambda broker: broker.store.end
+    ),
+    Figure(
+        "penstock_log_bytes",
+        "gauge",
+        "Bytes that the log holds.",
+        lambda broker: broker.store.end - broker.store.log.first,
+    ),
+    Figure("penstock_log_segments", "gauge", "Files of the log.", lambda broker: len(broker.store.log.segments)),
+    Figure(
+        "penstock_log_appends_total", "counter", "Batches appended to the log.", lambda broker: broker.store.log.appends
+    ),
+    Figure(
+        "penstock_log_syncs_total",
+        "counter",
+        "Times that the log was synced to disk (fdatasync).",
+        lambda broker: broker.store.log.flusher.syncs,
+    ),
+    Figure(
+        "penstock_log_sync_seconds_total",
+        "counter",
+        "Seconds spent in syncing the log.",
+        lambda broker: broker.store.log.flusher.sync_seconds,
+    ),
+    Figure(
+        "penstock_log_replayed_bytes",
+        "gauge",
+        "Bytes of the log that were replayed at start, because the index did not have them.",
+        lambda broker: broker.store.replayed_bytes,
+    ),
+)
+
+SECTIONS: Mapping[str, tuple[Figure, ...]] = {
+    "Traffic": TRAFFIC,
+    "Clients": CLIENTS,
+    "Delivery": DELIVERY,
+    "The store": STORE,
+}
+METRICS = tuple(figure for figures in SECTIONS.values() for figure in figures)
+
+
+def read_all(broker: Broker) -> list[Value]:
+    """The values of METRICS. To be called from the loop, which owns what is read; the answer is the caller's own."""
+    values = [figure.read(broker) for figure in METRICS]
+    return [dict(value) if isinstance(value, Mapping) else value for value in values]
+
+
+class BrokerCollector(Collector):
+    """Gives a Prometheus registry what `ask` answers: read_all(), as called by the loop."""
+
+    def __init__(self, ask: Callable[[], list[Value]]) -> None:
+        self._ask = ask
+
+    def collect(self) -> Iterator[Metric]:
+        yield InfoMetricFamily("penstock_build", "The version of Penstock.", {"version": VERSION})
+        for figure, value in zip(METRICS, self._ask(), strict=True):
+            yield figure.family(value)
+
+    def describe(self) -> Iterator[Metric]:
+        """The metrics without values, by which the registry finds names given twice."""
+        return (figure.family({}) for figure in METRICS)

@@ -1,0 +1,117 @@
+"""Inflight, the compiled ring of packet identifiers, against a plain-Python model."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway._inflight import Inflight
+
+pytestmark = pytest.mark.property
+
+IDS = 65_535
+
+
+class Model:
+    """Every identifier in use, in the order of sending."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.ring: dict[int, int] = {}
+        self.held: dict[int, object] = {}
+        self.last_id = 0
+
+    def __len__(self) -> int:
+        return len(self.ring) + len(self.held)
+
+    def next_id(self) -> int:
+        while True:
+            self.last_id = self.last_id % IDS + 1
+            if self.last_id not in self.held:
+                return self.last_id
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.integers(0, 2**63)),
+        st.tuples(st.just("hold"), st.integers()),
+        st.tuples(st.just("ack"), st.integers(0, 40)),
+        st.tuples(st.just("ack any"), st.integers(0, IDS)),
+        st.tuples(st.just("drop held"), st.integers(0, 40)),
+        st.tuples(st.just("window"), st.integers(1, 30)),
+    ),
+    max_size=200,
+)
+
+
+def apply(inflight: Inflight, model: Model, step: tuple[str, int]) -> None:
+    kind, value = step
+    if kind == "window":
+        inflight.window = model.window = value
+    elif kind in ("put", "hold"):
+        if len(model) >= model.window:
+            return
+        expected = model.next_id()
+        if kind == "put":
+            assert inflight.put(value) == expected
+            model.ring[expected] = value
+        else:
+            assert inflight.hold(value) == expected
+            model.held[expected] = value
+    elif kind == "drop held":
+        if model.held:
+            packet_id = sorted(model.held)[value % len(model.held)]
+            del model.held[packet_id], inflight.held[packet_id]
+    else:
+        ids = list(model.ring)
+        packet_id = ids[value % len(ids)] if kind == "ack" and ids else value
+        assert inflight.ack(packet_id) == (model.ring.pop(packet_id, None) is not None)
+
+
+def agree(inflight: Inflight, model: Model) -> None:
+    assert len(inflight) == len(model)
+    assert inflight.unacknowledged() == list(model.ring.items())
+    assert inflight.oldest() == next(iter(model.ring.values()), None)
+    assert dict(inflight.held) == model.held
+    assert inflight.is_full() == (len(model) >= model.window)
+
+
+@given(steps, st.integers(1, 30), st.dictionaries(st.integers(1, 60), st.integers(), max_size=10))
+def test_it_agrees_with_its_model(steps: list[tuple[str, int]], window: int, restored: dict[int, int]) -> None:
+    inflight, model = Inflight(window), Model(window)
+    for packet_id, item in restored.items():
+        inflight.restore(packet_id, item)
+        model.held[packet_id] = item
+    agree(inflight, model)
+    for step in steps:
+        apply(inflight, model, step)
+        agree(inflight, model)
+
+
+@pytest.mark.parametrize("window", [1, 100, 3_000])
+def test_identifiers_start_again(window: int) -> None:
+    """Twice round, with some identifiers held all the time and some acknowledged late."""
+    inflight, model = Inflight(window + 3), Model(window + 3)
+    for packet_id in (1, 2, IDS):
+        inflight.restore(packet_id, "held")
+        model.held[packet_id] = "held"
+    for log_offset in range(2 * IDS + 10):
+        apply(inflight, model, ("put", log_offset))
+        while len(model) >= model.window:
+            apply(inflight, model, ("ack", (log_offset * 7) % window))
+    agree(inflight, model)
+
+
+def test_an_identifier_in_flight_is_never_given_again() -> None:
+    """One that is never acknowledged stops the rest once all others were used."""
+    inflight = Inflight(10)
+    first = inflight.put(1)
+    seen = set()
+    while not inflight.is_full():
+        packet_id = inflight.put(2)
+        assert packet_id != first
+        seen.add(packet_id)
+        assert inflight.ack(packet_id)
+    assert len(seen) == IDS - 2
+    assert inflight.ack(first)
+    assert not inflight.is_full()
+    assert inflight.put(3) not in (0, IDS + 1)

@@ -1,0 +1,43 @@
+"""Fixtures for the tests of the gateway without sockets; see tests/wire_client.py."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.wire_client import Bench, SlowDisk, WallClock
+
+StartBench = Callable[..., Bench]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> WallClock:
+    return WallClock(monkeypatch)
+
+
+@pytest.fixture
+def start_bench(tmp_path: Path, clock: WallClock) -> Iterator[StartBench]:
+    """Starts brokers with other settings than the defaults, each over a store of its own."""
+    benches: list[Bench] = []
+
+    def start(flush: str = "async", **settings: Any) -> Bench:
+        benches.append(Bench(tmp_path / f"data-{len(benches)}", clock, flush, **settings))
+        return benches[-1]
+
+    yield start
+    for bench in benches:
+        bench.close()
+
+
+@pytest.fixture
+def bench(start_bench: StartBench) -> Bench:
+    return start_bench()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch, start_bench: StartBench) -> Iterator[SlowDisk]:
+    """Listed after start_bench, so that it lets go before the store is closed."""
+    slow = SlowDisk(monkeypatch)
+    yield slow
+    slow.finish()
