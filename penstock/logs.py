@@ -1,14 +1,48 @@
-"""Log lines on standard error: one per event, as text or JSON."""
+"""Log lines on standard error: one per event, as text or JSON.
+
+Messages quote what clients send (client identifiers, topics, reasons), so nothing in them may end a line, move the
+cursor or turn the direction of the text: what is not printable is escaped.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 
+TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+TRACEBACK_INDENT = "\n  | "
+
+# JSON escapes what is below U+0020 itself; these end a line, or are invalid, for some of its readers.
+_NOT_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """The text with every character that is not printable written as Python would write it."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class TextLines(logging.Formatter):
+    """For people. A traceback's lines follow the event's, each marked, so that none can pass for an event."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return TRACEBACK_INDENT.join(printable(line) for line in super().format(record).split("\n"))
+
 
 class JsonLines(logging.Formatter):
+    """For collectors: one object per line. `event` is there for what happens often, and names its kind."""
+
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -16,16 +50,17 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if hasattr(record, "event"):
+            line["event"] = record.event
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(line, ensure_ascii=False))
 
 
 def set_up_logging(level: str, form: str) -> None:
     """`level`: debug, info, warning, error; `form`: text, json."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if form == "json" else text)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
     root = logging.getLogger("penstock")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

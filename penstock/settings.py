@@ -68,9 +68,7 @@ def _from_file(file: Path) -> dict[str, Given]:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise SettingsError(
-            f"{file}: {reason}; name a readable TOML file with --config or PENSTOCK_CONFIG"
-        ) from None
+        raise SettingsError(f"{file}: {reason}; name a readable TOML file with --config or PENSTOCK_CONFIG") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{file}: not TOML: {error}; correct the file") from None
     return {path: Given(value, str(file)) for path, value in _flatten(document, file)}
@@ -85,8 +83,7 @@ def _flatten(document: Mapping[str, Any], file: Path) -> Iterator[tuple[str, obj
                 yield _known(f"{key}.{name}", str(file)), inner
         else:
             raise SettingsError(
-                f"{key}: {value!r} is not a table; write [{key}] and its settings below it "
-                f"(from {file})"
+                f"{key}: {value!r} is not a table; write [{key}] and its settings below it (from {file})"
             )
 
 

@@ -127,7 +127,7 @@ class Setting:
             return bool(at_least <= item <= at_most)
         if isinstance(item, str) and "pattern" in self.limits:
             match = re.fullmatch(self.limits["pattern"], item)
-            return match is not None and int(match["port"]) <= 65_535
+            return match is not None and int(match.groupdict().get("port", 0)) <= 65_535
         return True
 
 

@@ -54,19 +54,13 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
 
 def pub(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to publish to.")],
-    message: Annotated[
-        str | None, typer.Option("-m", "--message", metavar="TEXT", help="Payload.")
-    ] = None,
+    message: Annotated[str | None, typer.Option("-m", "--message", metavar="TEXT", help="Payload.")] = None,
     file: Annotated[
         str | None,
         typer.Option("-f", "--file", metavar="FILE", help="File to send; - is standard input."),
     ] = None,
-    lines: Annotated[
-        bool, typer.Option("-l", "--lines", help="One message per line of standard input.")
-    ] = False,
-    null: Annotated[
-        bool, typer.Option("-n", "--null", help="Empty payload; with -r it clears the topic.")
-    ] = False,
+    lines: Annotated[bool, typer.Option("-l", "--lines", help="One message per line of standard input.")] = False,
+    null: Annotated[bool, typer.Option("-n", "--null", help="Empty payload; with -r it clears the topic.")] = False,
     qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="QoS.")] = 0,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Publish it retained.")] = False,
     url: Url = "mqtt://127.0.0.1:1883",

@@ -8,9 +8,7 @@ import typer
 
 
 def serve(
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the log and its index.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the log and its index.")] = None,
     listen: Annotated[
         list[str] | None,
         typer.Option(metavar="URL", help="Address such as mqtt://127.0.0.1:1883; may be repeated."),
@@ -20,19 +18,13 @@ def serve(
         typer.Option(metavar="sync|async|buffered", help="When a message is acknowledged."),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")] = None,
-    admin: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address of the admin endpoint.")
-    ] = None,
+    admin: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the admin endpoint.")] = None,
     log_level: Annotated[
         str | None,
         typer.Option(metavar="debug|info|warning|error", help="Least severe lines to log."),
     ] = None,
-    log_format: Annotated[
-        str | None, typer.Option(metavar="text|json", help="Form of the log lines.")
-    ] = None,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the settings in force and exit.")
-    ] = False,
+    log_format: Annotated[str | None, typer.Option(metavar="text|json", help="Form of the log lines.")] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings in force and exit.")] = False,
 ) -> None:
     """Run the gateway and the store in one process.
 

@@ -67,9 +67,7 @@ def _show_table(console: "Console", title: str, rows: list[dict[str, Any]]) -> N
         console.print(table.title)
         return
     for name, value in rows[0].items():
-        table.add_column(
-            name, justify="right" if isinstance(value, int) else "left", overflow="fold"
-        )
+        table.add_column(name, justify="right" if isinstance(value, int) else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row.values()))
     console.print(table)

@@ -12,9 +12,7 @@ def sub(
         list[str], typer.Argument(metavar="FILTER...", help="Topic filters, such as plant/+/temp.")
     ],
     qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Highest QoS.")] = 0,
-    verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Print the topic before the payload.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before the payload.")] = False,
     count: Annotated[
         int | None,
         typer.Option("-C", "--count", metavar="COUNT", min=1, help="Exit after COUNT messages."),

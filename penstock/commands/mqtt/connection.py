@@ -71,9 +71,7 @@ class Connection:
         properties: Properties | None,
     ) -> None:
         if reason_code.is_failure:
-            self._lose(
-                f"{self.address}: refused the connection: {reason_code}; {_remedy(reason_code)}"
-            )
+            self._lose(f"{self.address}: refused the connection: {reason_code}; {_remedy(reason_code)}")
         else:
             self.receive_maximum = getattr(properties, "ReceiveMaximum", self.receive_maximum)
             self._accepted = True
