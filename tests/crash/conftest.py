@@ -1,0 +1,26 @@
+"""Fixtures of the crash tests."""
+
+import os
+
+import pytest
+
+SMALL = {
+    # Everything happens often: segments fill, the index is written and flushed while the load runs.
+    "store.segment_bytes": 262_144,
+    "gateway.maximum_packet_size_bytes": 65_536,
+    "store.index_flush_ms": 5,
+    "store.index_write_buffer_bytes": 65_536,
+    "gateway.sys_interval_s": 0,
+}
+
+
+@pytest.fixture
+def seed() -> int:
+    """Every random choice of a test comes from it; PENSTOCK_CRASH_SEED=17 repeats or varies a run."""
+    return int(os.environ.get("PENSTOCK_CRASH_SEED", "1"))
+
+
+@pytest.fixture
+def small() -> dict[str, object]:
+    """Settings under which a little load exercises much of the store."""
+    return dict(SMALL)

@@ -1,0 +1,120 @@
+"""Who sent what, what was acknowledged, who got it: and what of that breaks a promise."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from lightqueue.matching import matches
+
+PATIENCE_S = 30
+SHOWN = 5
+
+
+class Message(NamedTuple):
+    """One published message; no two are equal. Sequences count up within a publisher."""
+
+    publisher: str
+    topic: str
+    qos: int
+    sequence: int
+
+    def payload(self, padding: int = 0) -> bytes:
+        return f"{self.publisher} {self.topic} {self.qos} {self.sequence} ".encode() + bytes(padding)
+
+    @classmethod
+    def parse(cls, payload: bytes) -> "Message":
+        publisher, topic, qos, sequence, _ = payload.split(b" ", 4)
+        return cls(publisher.decode(), topic.decode(), int(qos), int(sequence))
+
+
+class Ledger:
+    """What the clients of a test saw; they write, the test reads."""
+
+    def __init__(self) -> None:
+        self.sent: set[Message] = set()
+        self.acked: set[Message] = set()
+        self.filters: dict[str, dict[str, int]] = {}  # subscriber → topic filter → QoS
+        self.delivered: defaultdict[str, list[Message]] = defaultdict(list)
+        self.faults: list[str] = []
+        self.events = 0
+
+    def on_acked(self, message: Message) -> None:
+        self.acked.add(message)
+        self.events += 1
+
+    def on_delivered(self, subscriber: str, message: Message) -> None:
+        self.delivered[subscriber].append(message)
+        self.events += 1
+
+    def qos_of(self, subscriber: str, message: Message) -> int:
+        """The QoS at which a subscriber gets a message; -1: not at all."""
+        granted = [qos for name, qos in self.filters[subscriber].items() if matches(name, message.topic)]
+        return min(max(granted), message.qos) if granted else -1
+
+    # --- waiting
+
+    async def progress(self, events: int) -> None:
+        """Wait until so many more acknowledgements and deliveries have come."""
+        goal = self.events + events
+        await until(lambda: self.events >= goal or bool(self.faults), f"{events} more events")
+
+    async def complete(self) -> None:
+        """Wait until everything acknowledged was delivered; what is still missing after a while is for complaints()."""
+        try:
+            await until(lambda: not any(self._missing(subscriber) for subscriber in self.filters), "all deliveries")
+        except TimeoutError as error:
+            self.faults.append(str(error))
+
+    # --- judging
+
+    def complaints(self) -> list[str]:
+        """Each broken promise in a line; a few of each kind."""
+        found = self.faults[:SHOWN]
+        for subscriber in self.filters:
+            for kind, lines in (
+                ("acknowledged, but not delivered", map(str, sorted(self._missing(subscriber)))),
+                ("never sent, or not subscribed to", map(str, self._foreign(subscriber))),
+                ("QoS 2, but not once", self._repeated(subscriber)),
+                ("out of order", self._disorder(subscriber)),
+            ):
+                found += [f"{subscriber}: {kind}: {line}" for line, _ in zip(lines, range(SHOWN), strict=False)]
+        return found
+
+    def _missing(self, subscriber: str) -> set[Message]:
+        wanted = {message for message in self.acked if self.qos_of(subscriber, message) > 0}
+        return wanted.difference(self.delivered[subscriber])
+
+    def _foreign(self, subscriber: str) -> Iterator[Message]:
+        for message in self.delivered[subscriber]:
+            if message not in self.sent or self.qos_of(subscriber, message) < 0:
+                yield message
+
+    def _repeated(self, subscriber: str) -> Iterator[str]:
+        for message, times in Counter(self.delivered[subscriber]).items():
+            if times > 1 and self.qos_of(subscriber, message) == 2:
+                yield f"{message} came {times} times"
+
+    def _disorder(self, subscriber: str) -> Iterator[str]:
+        """First deliveries of one publisher's messages to one topic at one QoS, where a later one came first."""
+        streams: defaultdict[tuple[str, str, int], list[Message]] = defaultdict(list)
+        for message in dict.fromkeys(self.delivered[subscriber]):
+            streams[message.publisher, message.topic, self.qos_of(subscriber, message)].append(message)
+        for stream in streams.values():
+            yield from _descents(stream)
+
+
+def _descents(stream: Iterable[Message]) -> Iterator[str]:
+    for earlier, later in pairwise(stream):
+        if earlier.sequence > later.sequence:
+            yield f"{later} after {earlier.sequence}"
+
+
+async def until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+    """Wait for a condition; TimeoutError says what did not come."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not condition():
+        if asyncio.get_running_loop().time() > deadline:
+            raise TimeoutError(f"waited {timeout_s} s for {what}")
+        await asyncio.sleep(0.002)

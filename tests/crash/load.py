@@ -1,0 +1,324 @@
+"""Clients that keep the rules of MQTT whatever happens to the server: publishers and subscribers with sessions.
+
+Each connects again whenever its connection ends, keeps its half of the session (MQTT 5, 4.1 and 4.3), and writes what
+it saw into a ledger.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from gateway.packets import (
+    Packet,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    QoS,
+    SubAck,
+    Subscribe,
+    SubscriptionRequest,
+)
+from gateway.reason_codes import ReasonCode
+from tests.crash.ledger import Ledger, Message, until
+from tests.crash.mqtt_client import MqttConnection, persistent
+from tests.server_process import PenstockServer
+
+RECONNECT_S = 0.01
+PADDING_BYTES = (0, 0, 0, 40, 300, 9_000)
+SUBSCRIBE_ID = 1
+
+
+class Client:
+    """One session. `run` goes on until the task is cancelled; `online` can be cleared to keep it away for a while."""
+
+    def __init__(self, client_id: str, server: PenstockServer, ledger: Ledger, rng: random.Random, version: int) -> None:
+        self.client_id = client_id
+        self.ledger = ledger
+        self.rng = rng
+        self.online = asyncio.Event()
+        self.online.set()
+        self.known = False  # the server has answered that it has the session
+        self.lives = 0
+        self.connection: MqttConnection | None = None
+        self._server = server
+        self._connect = persistent(client_id, version=version, receive_maximum=rng.choice((5, 40, 200)))
+
+    async def run(self) -> None:
+        while True:
+            await self.online.wait()
+            try:
+                await self._connected()
+            except TimeoutError as error:
+                self.fault(f"no answer: {error}")
+            except (OSError, EOFError):
+                await asyncio.sleep(RECONNECT_S)
+
+    async def _connected(self) -> None:
+        connection, connack = await MqttConnection.open(self._server.port, self._connect)
+        async with connection:
+            if connack.reason_code != ReasonCode.SUCCESS:
+                self.fault(f"refused: {connack.reason_code.name}")
+            if self.known and not connack.session_present:
+                self.fault("the session is gone")
+            self.known = True
+            self.lives += 1
+            self.connection = connection
+            try:
+                await self.live(connection)
+            finally:
+                self.connection = None
+
+    async def live(self, connection: MqttConnection) -> None:
+        raise NotImplementedError
+
+    def cut(self) -> None:
+        """Lose the connection, as far as there is one."""
+        if self.connection is not None:
+            self.connection.cut()
+
+    def go_offline(self) -> None:
+        self.online.clear()
+        self.cut()
+
+    def fault(self, text: str) -> None:
+        self.ledger.faults.append(f"{self.client_id} (life {self.lives}): {text}")
+
+
+@dataclass
+class InFlight:
+    """A message that the publisher has not seen acknowledged; `received`: it has the PUBREC."""
+
+    message: Message
+    padding: int
+    dup: bool = False
+    received: bool = False
+
+
+class Publisher(Client):
+    """Publishes to its topics in turn, `window` messages at a time, as long as `budget` lasts."""
+
+    def __init__(
+        self,
+        client_id: str,
+        server: PenstockServer,
+        ledger: Ledger,
+        rng: random.Random,
+        topics: Sequence[tuple[str, int]],
+        version: int = 5,
+    ) -> None:
+        super().__init__(client_id, server, ledger, rng, version)
+        self.topics = topics
+        self.budget = 0
+        self.inflight: dict[int, InFlight] = {}  # in the order of sending
+        self._window = rng.choice((1, 8, 30))
+        self._sequence = 0
+        self._next_id = 1
+
+    @property
+    def idle(self) -> bool:
+        return not self.budget and not self.inflight
+
+    def allow(self, messages: int) -> None:
+        """Publish so many more."""
+        self.budget += messages
+        if self.connection is not None:
+            self._fill(self.connection)
+
+    async def live(self, connection: MqttConnection) -> None:
+        for packet_id, entry in self.inflight.items():
+            connection.send(self._packet(packet_id, entry))
+        self._fill(connection)
+        while True:
+            for packet in await connection.packets():
+                self._on_packet(connection, packet)
+            self._fill(connection)
+
+    def _fill(self, connection: MqttConnection) -> None:
+        while self.budget and len(self.inflight) < self._window:
+            self.budget -= 1
+            topic, qos = self.topics[self._sequence % len(self.topics)]
+            self._sequence += 1
+            message = Message(self.client_id, topic, qos, self._sequence)
+            self.ledger.sent.add(message)
+            entry = InFlight(message, self.rng.choice(PADDING_BYTES))
+            packet_id = self._free_id()
+            self.inflight[packet_id] = entry
+            connection.send(self._packet(packet_id, entry))
+
+    def _free_id(self) -> int:
+        """Identifiers are used again soon, so that one taken for a duplicate would show."""
+        while self._next_id in self.inflight:
+            self._next_id = self._next_id % 50 + 1
+        packet_id = self._next_id
+        self._next_id = self._next_id % 50 + 1
+        return packet_id
+
+    def _packet(self, packet_id: int, entry: InFlight) -> Packet:
+        if entry.received:
+            return PubRel(packet_id)
+        message = entry.message
+        payload = message.payload(entry.padding)
+        dup, entry.dup = entry.dup, True
+        return Publish(message.topic, payload, QoS(message.qos), dup=dup, packet_id=packet_id)
+
+    def _on_packet(self, connection: MqttConnection, packet: Packet) -> None:
+        if not isinstance(packet, PubAck | PubRec | PubComp):
+            self.fault(f"got {packet}")
+            return
+        entry = self.inflight.get(packet.packet_id)
+        if entry is None or (packet.reason_code >= 0x80 and not isinstance(packet, PubComp)):
+            self.fault(f"got {packet} for {entry}")
+        elif isinstance(packet, PubRec):
+            entry.received = True
+            self.ledger.on_acked(entry.message)  # from here on it is the server's to deliver
+            connection.send(PubRel(packet.packet_id))
+        else:
+            del self.inflight[packet.packet_id]
+            self.ledger.on_acked(entry.message)
+
+
+class Subscriber(Client):
+    """Subscribes once, sometimes again; holds back up to `lazy` acknowledgements."""
+
+    def __init__(
+        self,
+        client_id: str,
+        server: PenstockServer,
+        ledger: Ledger,
+        rng: random.Random,
+        filters: Mapping[str, int],
+        version: int = 5,
+    ) -> None:
+        super().__init__(client_id, server, ledger, rng, version)
+        ledger.filters[client_id] = dict(filters)
+        self.subscribed = False
+        self.lazy = 0
+        self.patient = True  # may hold acknowledgements back
+        self._released: set[int] = set()
+        self._held: set[int] = set()  # QoS 2 packet identifiers received and not released
+        self._answers: list[Packet] = []
+
+    async def live(self, connection: MqttConnection) -> None:
+        self._answers.clear()
+        self.lazy = self.rng.choice((0, 0, 3)) if self.patient else 0
+        if not self.subscribed or self.rng.random() < 0.5:
+            requests = [SubscriptionRequest(name, QoS(qos)) for name, qos in self.ledger.filters[self.client_id].items()]
+            connection.send(Subscribe(SUBSCRIBE_ID, tuple(requests)))
+        while True:
+            for packet in await connection.packets():
+                self._on_packet(packet)
+            while len(self._answers) > self.lazy:
+                connection.send(self._answers.pop(0))
+
+    def settle(self) -> None:
+        """Hold nothing back from now on."""
+        self.patient = False
+        self.lazy = 0
+        if self.connection is not None:
+            self.connection.send(*self._answers)
+            self._answers.clear()
+
+    def _on_packet(self, packet: Packet) -> None:
+        match packet:
+            case SubAck():
+                self.subscribed = True
+            case Publish(qos=QoS.AT_LEAST_ONCE):
+                self._deliver(packet)
+                self._answers.append(PubAck(packet.packet_id or 0))
+            case Publish(qos=QoS.EXACTLY_ONCE):
+                if packet.packet_id not in self._held:
+                    self._held.add(packet.packet_id or 0)
+                    self._deliver(packet)
+                self._answers.append(PubRec(packet.packet_id or 0))
+            case PubRel():
+                self._held.discard(packet.packet_id)
+                self._answers.append(PubComp(packet.packet_id))
+            case _:
+                self.fault(f"got {packet}")
+
+    def _deliver(self, packet: Publish) -> None:
+        message = Message.parse(packet.payload)
+        if packet.retain or packet.topic_name != message.topic:
+            self.fault(f"{message} came as {packet.topic_name}, retain {packet.retain}")
+        self.ledger.on_delivered(self.client_id, message)
+
+
+class Load:
+    """All clients of a test. Random choices come from one seed."""
+
+    def __init__(self, server: PenstockServer, seed: int) -> None:
+        self.server = server
+        self.ledger = Ledger()
+        self.rng = random.Random(seed)
+        self.publishers: list[Publisher] = []
+        self.subscribers: list[Subscriber] = []
+
+    @property
+    def clients(self) -> list[Client]:
+        return [*self.publishers, *self.subscribers]
+
+    def publisher(self, client_id: str, *topics: tuple[str, int], version: int = 5) -> Publisher:
+        rng = random.Random(self.rng.random())
+        self.publishers.append(Publisher(client_id, self.server, self.ledger, rng, topics, version))
+        return self.publishers[-1]
+
+    def subscriber(self, client_id: str, filters: Mapping[str, int], version: int = 5) -> Subscriber:
+        rng = random.Random(self.rng.random())
+        self.subscribers.append(Subscriber(client_id, self.server, self.ledger, rng, filters, version))
+        return self.subscribers[-1]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The clients run inside; at the start all subscriptions have been granted."""
+        tasks = [asyncio.create_task(client.run()) for client in self.clients]
+        try:
+            await until(lambda: all(subscriber.subscribed for subscriber in self.subscribers), "all SUBACKs")
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for end in ends:
+            if not isinstance(end, asyncio.CancelledError):
+                raise AssertionError("a client of the test failed") from end
+
+    def allow(self, messages: int) -> None:
+        """Have every publisher publish so many more."""
+        for publisher in self.publishers:
+            publisher.allow(messages)
+
+    async def restart(self) -> None:
+        """SIGKILL, and start again."""
+        await asyncio.to_thread(self.server.restart)
+
+    async def upset(self, kills: int, most_events: int = 400) -> None:
+        """Kill the server again and again, at random moments; cut single connections in between."""
+        for _ in range(kills):
+            self.allow(2_000)
+            for _ in range(self.rng.randrange(4)):
+                await self.ledger.progress(self.rng.randrange(most_events // 4))
+                self.rng.choice(self.clients).cut()
+            await self.ledger.progress(self.rng.randrange(1, most_events))
+            await self.restart()
+
+    async def settle(self) -> None:
+        """Everything sent is acknowledged, and whatever was to be delivered has been, also after one more restart."""
+        for subscriber in self.subscribers:
+            subscriber.settle()
+            subscriber.online.set()
+        for publisher in self.publishers:
+            publisher.budget = 0
+        for restart in (True, False):
+            self.allow(4)  # the last of each topic: all others come before it
+            await until(lambda: all(publisher.idle for publisher in self.publishers) or self.stuck, "all PUBACKs")
+            await self.ledger.complete()
+            if restart:
+                await self.restart()
+
+    @property
+    def stuck(self) -> bool:
+        return bool(self.ledger.faults)

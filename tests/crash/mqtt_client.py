@@ -1,0 +1,115 @@
+"""A plain MQTT connection for tests: packets out, packets in, in asyncio streams. Rules are up to whoever uses it."""
+
+import asyncio
+from types import TracebackType
+from typing import TypeVar
+
+from gateway.codec import decode, decode_varint, encode
+from gateway.errors import MalformedPacket
+from gateway.packets import ConnAck, Connect, Packet, PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
+from gateway.properties import Properties
+
+ANSWER_TIMEOUT_S = 20
+# Connecting from 127.0.0.1 to a dead server's port may, once in 28,000 times, end in a socket connected to itself.
+SOURCE_ADDRESS = ("127.0.0.2", 0)
+
+Answer = TypeVar("Answer")
+
+
+class MqttConnection:
+    """One network connection. Reading raises ConnectionError once the other side is gone."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int) -> None:
+        self.version = version
+        self._reader = reader
+        self._writer = writer
+        self._unread = b""
+        self._waiting: list[Packet] = []
+
+    @classmethod
+    async def open(cls, port: int, connect: Connect) -> tuple["MqttConnection", ConnAck]:
+        """Connect, and have the CONNACK."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=SOURCE_ADDRESS)
+        connection = cls(reader, writer, connect.protocol_version)
+        try:
+            connection.send(connect)
+            return connection, await connection.receive(ConnAck)
+        except BaseException:
+            connection.cut()
+            raise
+
+    def send(self, *packets: Packet) -> None:
+        self._writer.write(b"".join(encode(packet, self.version) for packet in packets))
+
+    async def packets(self) -> list[Packet]:
+        """At least one packet, and all that came with it."""
+        found, self._waiting = self._waiting, []
+        while not found:
+            data = await self._reader.read(1 << 16)
+            if not data:
+                raise ConnectionResetError("the server closed the connection")
+            self._unread += data
+            found = self._split()
+        return found
+
+    async def receive(self, kind: type[Answer]) -> Answer:
+        """The next packet of a kind; what comes before it is left for later."""
+        passed: list[Packet] = []
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            while True:
+                found = await self.packets()
+                for i, packet in enumerate(found):
+                    if isinstance(packet, kind):
+                        self._waiting = passed + found[:i] + found[i + 1 :]
+                        return packet
+                passed += found
+
+    async def publish(self, publish: Publish) -> None:
+        """Publish at QoS 1, and have the PUBACK."""
+        self.send(publish)
+        answer = await self.receive(PubAck)
+        assert (answer.packet_id, answer.reason_code < 0x80) == (publish.packet_id, True)
+
+    async def subscribe(self, packet_id: int, topic_filter: str, qos: QoS) -> None:
+        self.send(Subscribe(packet_id, (SubscriptionRequest(topic_filter, qos),)))
+        assert (await self.receive(SubAck)).reason_codes == (qos,)
+
+    async def ended(self) -> None:
+        """Wait until the server has closed the connection."""
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            while await self._reader.read(1 << 16):
+                pass
+
+    def cut(self) -> None:
+        """End the network connection at once, as a lost link would."""
+        self._writer.transport.abort()
+
+    async def __aenter__(self) -> "MqttConnection":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.cut()
+
+    def _split(self) -> list[Packet]:
+        packets: list[Packet] = []
+        at = 0
+        while at + 2 <= len(self._unread):
+            try:
+                remaining, body_at = decode_varint(self._unread, at + 1)
+            except MalformedPacket:  # not all of the length is here
+                break
+            end = body_at + remaining
+            if end > len(self._unread):
+                break
+            packets.append(decode(self._unread[at], self._unread[body_at:end], self.version))
+            at = end
+        self._unread = self._unread[at:]
+        return packets
+
+
+def persistent(client_id: str, *, version: int = 5, receive_maximum: int | None = None) -> Connect:
+    """CONNECT of a client that keeps its session for an hour."""
+    properties = Properties(session_expiry_interval=3600, receive_maximum=receive_maximum)
+    return Connect(client_id, version, clean_start=False, properties=properties if version == 5 else Properties())

@@ -1,0 +1,54 @@
+"""Compares what a data folder's index holds with what a replay of its log alone makes of it."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lightqueue._queues import ENTRY_BYTES, pack_entry
+from lightqueue.message_store import MessageStore
+from lightqueue.table import KIND_NAMES, entry_key
+from store.folder import INDEX
+from store.settings import StoreSettings
+
+Dump = dict[str, dict[str, Any]]
+
+
+def assert_index_equals_replay(data: Path, settings: StoreSettings, scratch: Path) -> None:
+    """`data` must not be in use; it is not touched."""
+    found, expected = scratch / "found", scratch / "expected"
+    for copy in (found, expected):
+        shutil.copytree(data, copy)
+    shutil.rmtree(expected / INDEX)
+    found_dump = dump(replace(settings, data=found))
+    expected_dump = dump(replace(settings, data=expected))
+    for kind, things in expected_dump.items():
+        assert found_dump[kind] == things, kind
+    shutil.rmtree(found)
+    shutil.rmtree(expected)
+
+
+def dump(settings: StoreSettings) -> Dump:
+    """What the index says, with nothing in it that may differ between equals (identifiers, the cutting of packs)."""
+    store = MessageStore(settings)
+    try:
+        return {
+            "queues": dict(_queues(store)),
+            "sessions": {session.client_id: msgspec.to_builtins(session) for session in store.sessions},
+            "retained": {topic.decode(): log_offset for topic, log_offset in store.retained.below(b"")},
+        }
+    finally:
+        store.close()
+
+
+def _queues(store: MessageStore) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+    """Each queue's entries as (queue_offset, log_offset)."""
+    for kind, name, queue_id in store.queues.names():
+        entries = []
+        for key, pack in store.index.scan(entry_key(queue_id, 0), entry_key(queue_id + 1, 0)):
+            first = int.from_bytes(key[9:], "big")
+            entries += [(first + i, pack_entry(pack, i)) for i in range(len(pack) // ENTRY_BYTES)]
+        yield f"{KIND_NAMES[kind]} {name.decode()}", entries

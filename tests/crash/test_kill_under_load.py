@@ -1,0 +1,45 @@
+"""SIGKILL at random moments under load: nothing acknowledged is lost, QoS 2 comes once, order is kept."""
+
+from pathlib import Path
+
+import pytest
+
+from store.settings import StoreSettings
+from tests.conftest import ServerFactory
+from tests.crash.load import Load
+from tests.crash.replayed import assert_index_equals_replay
+from tests.server_process import PenstockServer
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+KILLS = 12
+TOPICS = (("load/a", 1), ("load/b", 2), ("load/shared", 2), ("other/shared", 1))
+
+
+def load_on(server: PenstockServer, seed: int) -> Load:
+    """Publishers and subscribers of both versions; filters of every kind of queue, and overlapping ones."""
+    load = Load(server, seed)
+    load.publisher("p5", *TOPICS)
+    load.publisher("p5-exact", ("load/b", 2), ("load/b", 2), ("load/c", 2), ("load/c", 2))
+    load.publisher("p3", *TOPICS, version=4)
+    load.subscriber("s-exact", {"load/b": 2})
+    load.subscriber("s-wild", {"+/shared": 2})
+    load.subscriber("s-level", {"load/#": 1})
+    load.subscriber("s-all", {"#": 2}, version=4)
+    load.subscriber("s-overlap", {"load/+": 1, "load/b": 2, "load/#": 1, "other/shared": 2})
+    return load
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flush", ["async", "sync"])
+async def test_kills_under_load(
+    flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
+) -> None:
+    server = penstock_server(flush=flush, settings=small)
+    load = load_on(server, seed)
+    async with load.running():
+        await load.upset(KILLS)
+        await load.settle()
+    assert load.ledger.complaints() == []
+    server.kill()
+    assert_index_equals_replay(server.data, StoreSettings(segment_bytes=262_144), tmp_path)

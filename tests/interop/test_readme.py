@@ -1,0 +1,55 @@
+"""The README's commands, word by word, in a machine of their own: a network and a process namespace."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.interop
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+ISOLATED = ["unshare", "--net", "--pid", "--fork", "--mount-proc", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+
+
+def block(marker: str) -> str:
+    """The shell block that follows a marker."""
+    found = re.search(rf"{re.escape(marker)}.*?```sh\n(.*?)```", README, re.DOTALL)
+    assert found, f"README.md has no block after '{marker}'"
+    return found[1]
+
+
+def run(script: str, folder: Path) -> str:
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [*ISOLATED, "bash", "-e", "-c", f"ip link set lo up\n{script}"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_from_nothing_to_a_delivered_message_and_through_a_kill(tmp_path: Path) -> None:
+    assert shutil.which("penstock", path=str(Path(sys.executable).parent)), "run `make test`, which installs penstock"
+    serve = "penstock serve > serve.log 2>&1 &\nuntil grep -q ready serve.log; do sleep 0.05; done\n"
+    printed = run(serve + block("<!-- try it") + "echo ---\n" + block("<!-- kill it"), tmp_path)
+    before, _, after = printed.partition("---\n")
+    assert before.split() == ["21.5", "22.0"]
+    assert [line for line in after.split() if line in ("21.5", "22.0")] == ["21.5", "22.0"]
+
+
+def test_the_two_set_up_commands_are_the_ones_that_ci_runs() -> None:
+    ci = (ROOT / ".ci" / "run").read_text()
+    assert "pip install . && penstock serve" in README
+    assert "pip install ." in ci
+    assert "make test" in README
+    assert "make test" in ci
