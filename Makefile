@@ -29,3 +29,4 @@ bench: install
 docs: install
 	$(PYTHON) -m penstock.settings_docs > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
+	$(PYTHON) -m penstock.operations_docs docs/operations.md

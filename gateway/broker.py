@@ -59,12 +59,15 @@ class Deferred(NamedTuple):
     action: Callable[[], None]
 
 
+Acks = tuple[Connection, bytes, int]  # to whom, which packets, and how many publishes they acknowledge
+
+
 class Waiting(NamedTuple):
     """What is to be done once the log is safe up to an offset."""
 
     log_offset: int
     since_s: float
-    acks: list[tuple[Connection, bytes, int]]
+    acks: list[Acks]
     then: list[Deferred]
 
 
@@ -125,15 +128,16 @@ class Broker:
     def store_batch(self) -> bool:
         """Append what the turn has gathered so far, and deliver what grew. False: the store did not take it."""
         batch, acking = self.turn.start_batch()
+        acks = [(link, *link.take_acks()) for link in acking]  # what links are to send from here on is the next batch's
         self.delivery.forget_ranges()
         try:
             if batch.size:
                 self.store.append(batch)
         except StoreError as error:
-            self._not_stored(acking, error)
+            self._not_stored(acks, error)
             return False
         self.delivery.grew(self.store.take_grown())  # before the acknowledgements: somebody waits for these
-        self._acknowledge(acking)
+        self._acknowledge(acks)
         self._run_then()
         return True
 
@@ -145,12 +149,11 @@ class Broker:
         for deferred in then:
             deferred.action()
 
-    def _acknowledge(self, acking: list[Connection]) -> None:
+    def _acknowledge(self, acks: list[Acks]) -> None:
         if self.store.safe >= self.store.end and not self._waiting:
-            for link in acking:
-                link.send_acks(*link.take_acks())
+            for link, packets, count in acks:
+                link.send_acks(packets, count)
             return
-        acks = [(link, *link.take_acks()) for link in acking]
         self._waiting.append(Waiting(self.store.end, self.turn.now_s, acks, []))
 
     def safe_advanced(self) -> None:
@@ -166,11 +169,11 @@ class Broker:
         self.delivery.safe_advanced()
         self.turn.request()
 
-    def _not_stored(self, acking: list[Connection], error: StoreError) -> None:
+    def _not_stored(self, acks: list[Acks], error: StoreError) -> None:
         """The batch is not in the log: whoever waits for it must not be told otherwise."""
         self.events.error("store", "messages refused: %s", error)
-        for link in acking:
-            self._refuse_acks(link, *link.take_acks(), ReasonCode.QUOTA_EXCEEDED)
+        for link, packets, count in acks:
+            self._refuse_acks(link, packets, count, ReasonCode.QUOTA_EXCEEDED)
         self._refuse_deferred(self._then, ReasonCode.QUOTA_EXCEEDED)
         self._then = []
 

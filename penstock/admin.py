@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
 from http.client import HTTPException, LineTooLong
 from socketserver import TCPServer, ThreadingMixIn
@@ -37,7 +38,7 @@ log = logging.getLogger("penstock.admin")
 
 MOST_REQUESTS = 8
 HEAD_BYTES = 16 << 10
-REQUEST_S = 10.0
+REQUEST_S = 5.0
 ANSWER_S = 2.0
 """How long a request waits for the loop."""
 SILENT_S = 5.0
@@ -54,9 +55,10 @@ class LoopSilent(PenstockError):
 class LoopWatch:
     """Asks the loop things from another thread, and knows for how long it has not turned."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.monotonic) -> None:
         self._loop = loop
-        self._turned_at_s = time.monotonic()
+        self._clock = clock
+        self._turned_at_s = clock()
         self._asked = False
 
     def check(self) -> None:
@@ -66,27 +68,33 @@ class LoopWatch:
             self._loop.call_soon_threadsafe(self._turned)
 
     def _turned(self) -> None:
-        self._turned_at_s = time.monotonic()
+        self._turned_at_s = self._clock()
         self._asked = False
 
     @property
     def silent_s(self) -> float:
-        return time.monotonic() - self._turned_at_s
+        return self._clock() - self._turned_at_s
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
         """What `question` answers when the loop calls it. Raises LoopSilent."""
         if self._loop.is_closed() or self.silent_s > SILENT_S:
             raise LoopSilent(f"the loop has not turned for {self.silent_s:.0f} s")
-
-        async def call() -> Answer:
-            return question()
-
-        answer = asyncio.run_coroutine_threadsafe(call(), self._loop)
+        answer: Future[Answer] = Future()
+        self._loop.call_soon_threadsafe(_answer, question, answer)
         try:
             return answer.result(ANSWER_S)
         except TimeoutError:
             answer.cancel()
             raise LoopSilent(f"the loop did not answer within {ANSWER_S:.0f} s") from None
+
+
+def _answer(question: Callable[[], Answer], answer: Future[Answer]) -> None:
+    if answer.set_running_or_notify_cancel():
+        try:
+            answer.set_result(question())
+        except BaseException as error:
+            answer.set_exception(error)
+            raise
 
 
 class AdminApp:

@@ -61,7 +61,8 @@ def set_up_logging(level: str, form: str) -> None:
     """`level`: debug, info, warning, error; `form`: text, json."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    root = logging.getLogger("penstock")
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    root.propagate = False
+    for name in ("penstock", "asyncio"):  # the loop reports what nobody caught
+        root = logging.getLogger(name)
+        root.handlers[:] = [handler]
+        root.setLevel(level.upper())
+        root.propagate = False

@@ -25,6 +25,8 @@ from store.errors import IndexFailed
 
 APPLIED_KEY = b"m:applied_offset"
 BLOCK_CACHE_BYTES = 32 << 20
+LEVEL_0_FILES = 8
+LEVEL_1_BYTES = 1 << 30
 
 
 class Index:
@@ -140,6 +142,11 @@ def _options(write_buffer_bytes: int) -> Options:
     options.set_write_buffer_size(write_buffer_bytes)
     options.set_max_write_buffer_number(4)
     options.set_max_background_jobs(2)
+    # Every queue grows at its own end, so a flushed buffer overlaps all of level 1: merge into it seldom (ADR 3).
+    options.set_max_bytes_for_level_base(LEVEL_1_BYTES)
+    options.set_level_zero_file_num_compaction_trigger(LEVEL_0_FILES)
+    options.set_level_zero_slowdown_writes_trigger(5 * LEVEL_0_FILES)
+    options.set_level_zero_stop_writes_trigger(8 * LEVEL_0_FILES)
     options.set_max_open_files(256)
     options.set_keep_log_file_num(2)
     options.set_compression_type(DBCompressionType.lz4())

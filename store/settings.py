@@ -114,7 +114,7 @@ class StoreSettings:
         },
     )
     index_write_buffer_bytes: int = field(
-        default=16 * MIB,
+        default=32 * MIB,
         metadata={"doc": "Size of the index's (RocksDB's) write buffer.", "at_least": 64 * KIB},
     )
     queue_grace_s: int = field(

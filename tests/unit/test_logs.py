@@ -23,8 +23,8 @@ StartLogging = Callable[[str, str], io.StringIO]
 @pytest.fixture
 def start_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartLogging]:
     """Sets logging up as the server does; gives what is written to standard error."""
-    root = logging.getLogger("penstock")
-    before = (root.handlers[:], root.level, root.propagate)
+    roots = [logging.getLogger(name) for name in ("penstock", "asyncio")]
+    before = [(root.handlers[:], root.level, root.propagate) for root in roots]
 
     def start(level: str, form: str) -> io.StringIO:
         written = io.StringIO()
@@ -33,7 +33,10 @@ def start_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartLogging]:
         return written
 
     yield start
-    root.handlers[:], root.level, root.propagate = before
+    for root, (handlers, level_before, propagate) in zip(roots, before, strict=True):
+        root.handlers[:] = handlers
+        root.setLevel(level_before)
+        root.propagate = propagate
 
 
 def messages(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
