@@ -295,7 +295,8 @@ class Broker:
         self.sockets_total += 1
         self._new[connection] = self.turn.now_s
         if self.connections > self.settings.max_connections or self.draining:
-            self.events.warning("limit", "%s: refused, max_connections are connected", connection.peer)
+            reason = "the server is stopping" if self.draining else "max_connections are connected"
+            self.events.warning("limit", "%s: refused, %s", connection.peer, reason)
             connection.close(None)
 
     def opened(self, session: Session) -> None:

@@ -120,7 +120,7 @@ class Connection(Link):
         self.resolve_alias(publish)
         received = self.session.received
         if publish.qos == 2 and publish.packet_id in received:
-            self.answer_when_safe(encode(PubRec(publish.packet_id), self.version))
+            self.answer_when_safe(encode(PubRec(publish.packet_id or 0), self.version))
             return
         outstanding = max(self.unsafe_acks, len(received) if publish.qos == 2 else 0)
         if publish.qos and outstanding >= self.ack_limit:

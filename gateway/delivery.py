@@ -54,6 +54,8 @@ class Delivery:
 
     def remove(self, reader: Reader) -> None:
         queue = reader.queue
+        assert queue.readers is not None
+        assert queue.readers is not None
         queue.readers.remove(reader)
         self.transient -= _is_transient(reader)
         reader.link = None
@@ -152,7 +154,7 @@ class Delivery:
     def settle(self) -> None:
         """Tell each queue which entries its readers still need. To be called now and then."""
         for queue in self._followed:
-            queue.floor = min(reader.position for reader in queue.readers)
+            queue.floor = min(reader.position for reader in queue.readers or ())
 
 
 def _is_transient(reader: Reader) -> bool:

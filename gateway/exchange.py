@@ -40,8 +40,7 @@ class Exchange:
     def send_next(self, session: Session, readers: list[Reader], ranges: list[Records]) -> bool:
         """Put the QoS 2 messages that the readers stand at in flight. False: the window is full."""
         started: list[tuple[int, Outgoing]] = []
-        link = session.link
-        assert link is not None
+        link = session.connection
         while len(started) < SENT_PER_ROUND and link.stands_at_qos2(readers, ranges):
             if session.inflight.is_full():
                 session.inflight.blocked = True
@@ -58,13 +57,11 @@ class Exchange:
         if not items:
             return
         session.backlog = deque([*session.backlog, *items])
-        assert session.link is not None
-        session.link.behind = True
+        session.connection.behind = True
 
     def go_on(self, session: Session) -> bool:
         """Send a bounded part of what was put off. False: the window is full."""
-        link = session.link
-        assert link is not None
+        link = session.connection
         started: list[tuple[int, Outgoing]] = []
         has_room = self._take_backlog(session, deque(session.backlog), started)
         self._start(session, started)
@@ -108,9 +105,9 @@ class Exchange:
             if packet is None:
                 self._finish(session, packet_id)
             elif session.expiry_s and outgoing.qos == 2:
-                session.link.answer_when_safe(packet)
+                session.connection.answer_when_safe(packet)
             else:
-                session.link.write(packet)
+                session.connection.write(packet)
 
     def _encode(self, session: Session, packet_id: int, outgoing: Outgoing, dup: bool) -> bytes | None:
         """The PUBLISH, or None if the message is gone, expired or too large for this client."""
@@ -118,11 +115,9 @@ class Exchange:
             records = read_at(self._store.log.memory, [outgoing.log_offset])
         except LookupError:
             return None
-        assert session.link is not None
-        packet: bytes | None = session.link.encode_publish(
+        return session.connection.encode_publish(
             records, 0, outgoing.qos, packet_id, dup, outgoing.retain, outgoing.subscription_ids
         )
-        return packet
 
     def resend(self, session: Session) -> None:
         """After a reconnection: everything in flight again, in order, with its identifiers [MQTT-4.4.0-1]."""
@@ -130,13 +125,12 @@ class Exchange:
         in_ring = [packet_id for packet_id, _ in session.inflight.unacknowledged()]
         session.backlog = ()
         self.put_off(session, [*in_ring, *session.inflight.held, *retained])
-        if session.backlog:
+        if session.connection.behind:
             self.go_on(session)
 
     def _send_again(self, session: Session, packet_id: int, ring: dict[int, int]) -> int:
         """Returns the bytes written: none if it was acknowledged meanwhile, or has expired."""
-        link = session.link
-        assert link is not None
+        link = session.connection
         outgoing = session.inflight.held.get(packet_id)
         if outgoing is not None and outgoing.released:
             return self._write(session, encode(PubRel(packet_id), link.version))
@@ -156,7 +150,7 @@ class Exchange:
         except LookupError:
             return Outgoing(log_offset, 1, False, ())
         topic_name = record.topic.decode()
-        readers = [reader for reader in session.readers.values() if matches(reader.topic_filter, topic_name)]
+        readers = [each for each in session.readers.values() if not each.only_live and matches(each.topic_filter, topic_name)]
         retain = record.retain and any(reader.retain_as_published for reader in readers)
         return Outgoing(log_offset, 1, retain, tuple(r.subscription_id for r in readers if r.subscription_id))
 
@@ -174,12 +168,11 @@ class Exchange:
         if outgoing is not None and outgoing.qos == 1:
             self._finish(session, packet_id)
         elif session.inflight.ack(packet_id):
-            session.link.accept_more()
+            session.connection.accept_more()
 
     def on_pubrec(self, session: Session, packet_id: int, reason_code: ReasonCode) -> None:
         outgoing = session.inflight.held.get(packet_id)
-        link = session.link
-        assert link is not None
+        link = session.connection
         if outgoing is None or outgoing.qos != 2:
             not_found = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if link.version == 5 else ReasonCode.SUCCESS
             link.write(encode(PubRel(packet_id, not_found), link.version))
@@ -198,8 +191,7 @@ class Exchange:
 
     def on_pubrel(self, session: Session, packet_id: int) -> None:
         """The client releases a QoS 2 message that it published."""
-        link = session.link
-        assert link is not None
+        link = session.connection
         known = packet_id in session.received
         session.received -= {packet_id}
         if session.expiry_s:  # known or not: the log may have it from before it could not take more

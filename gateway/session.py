@@ -67,6 +67,12 @@ class Session:
         self.will: WillState | None = None
         self.backlog: deque[int | Outgoing] | tuple[()] = ()  # to be sent before anything more from the queues
 
+    @property
+    def connection(self) -> Connection:
+        """The link, where it is known that there is one."""
+        assert self.link is not None
+        return self.link
+
     @classmethod
     def restored(cls, state: SessionState) -> Session:
         """A session as the log left it."""

@@ -36,8 +36,7 @@ class Subscriptions:
 
     def subscribe(self, session: Session, subscribe: Subscribe) -> None:
         """Make every granted subscription take effect, then answer."""
-        link = session.link
-        assert link is not None
+        link = session.connection
         replay_from = dict(subscribe.properties.user_properties).get(FROM_PROPERTY)
         subscription_id = next(iter(subscribe.properties.subscription_identifiers), 0)
         granted: list[SubscriptionState] = []
@@ -62,8 +61,8 @@ class Subscriptions:
             self._broker.when_safe(link, lambda: link.write(suback))
         else:
             link.write(suback)
-        for request, is_new in zip(granted, new, strict=True):
-            self._send_retained(session, request, is_new)
+        for subscription, is_new in zip(granted, new, strict=True):
+            self._send_retained(session, subscription, is_new)
 
     def _check(
         self, session: Session, request: SubscriptionRequest, replay_from: str | None, added: set[str]
@@ -171,8 +170,7 @@ class Subscriptions:
                 self._broker.delivery.remove(reader)
         if gone and session.expiry_s:
             self._broker.record(Unsubscribed(session.client_id, gone))
-        link = session.link
-        assert link is not None
+        link = session.connection
         codes = tuple(answers) if link.version == 5 else ()
         link.answer_when_safe(encode(UnsubAck(unsubscribe.packet_id, codes), link.version))
 
