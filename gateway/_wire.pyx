@@ -69,7 +69,7 @@ cdef class Reader:
 
 
 cdef class Link:
-    """Base of a connection. Subclasses give on_packet(first_byte, body), close_for(reason) and a transport."""
+    """Base of a connection. Subclasses give on_packet(first_byte, body), on_plain_answer(kind, id), close_for(reason) and a transport."""
 
     cdef readonly Turn turn
     cdef public object transport
@@ -189,7 +189,10 @@ cdef class Link:
         cdef uint8_t kind = first >> 4
         self.turn.packets_in += 1
         if self.session is not None:
-            if kind == 3 and first & 6 < 4 and self.publish(first, body, size):
+            if kind == 3 and first & 6 != 6 and self.publish(first, body, size):
+                return 0
+            if size == 2 and (first == 0x50 or first == 0x62 or first == 0x70) and (body[0] or body[1]):
+                self.on_plain_answer(kind, <uint8_t>body[0] << 8 | <uint8_t>body[1])
                 return 0
             if first == 0x40 and size == 2 and self.inflight.acknowledge(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
                 if self.durable or self.inflight.blocked:
@@ -211,12 +214,14 @@ cdef class Link:
         return 0
 
     cdef bint publish(self, uint8_t first, const char *body, uint32_t size) except -1:
-        """Take a PUBLISH of QoS 0 or 1 into the batch. False: it is unusual or wrong, so it needs the full codec."""
+        """Take a PUBLISH into the batch. False: it is unusual or wrong, or a duplicate, so it needs the full codec."""
         cdef int qos = first >> 1 & 3
         cdef size_t at, properties_size = 0
         cdef Part topic, properties = Part(NULL, 0)
         cdef uint8_t flags = qos
         cdef char ack[4]
+        cdef char packet_id[5]      # as an attribute of the record: with QoS 2 it must outlive a crash
+        cdef Part attributes = Part(NULL, 0)
         if first & 1:
             flags |= FLAG_RETAIN
         if size < 2:
@@ -227,7 +232,7 @@ cdef class Link:
         if at > size or not self.topic_ok(topic):
             return False
         if qos:
-            memcpy(ack, b"\x40\2", 2)
+            memcpy(ack, b"\x40\2" if qos == 1 else b"\x50\2", 2)
             memcpy(ack + 2, body + at - 2, 2)
             if (ack[2] == 0 and ack[3] == 0) or self.unsafe_acks >= self.ack_limit:
                 return False
@@ -236,9 +241,16 @@ cdef class Link:
         if self.version == 5:
             if not plain_properties(body + at, size - at, &properties, &flags, &at):
                 return False
+        if qos == 2:
+            if not self.receive(<uint8_t>ack[2] << 8 | <uint8_t>ack[3]):
+                return False
+            if self.durable:
+                memcpy(packet_id, b"\1\2\0", 3)
+                packet_id[3], packet_id[4] = ack[3], ack[2]
+                attributes = Part(&packet_id[0], 5)
         flags |= self.turn.topic_flags
         self.turn.batch.add(TYPE_MESSAGE, flags, topic, Part(PyBytes_AS_STRING(self.client_id), PyBytes_GET_SIZE(self.client_id)),
-                            Part(NULL, 0), properties, Part(body + at, size - at))
+                            attributes, properties, Part(body + at, size - at))
         self.turn.received[qos] += 1
         self.turn.received_bytes += size - at
         if qos:
@@ -247,6 +259,14 @@ cdef class Link:
             self.turn.overflow()
         else:
             self.turn.schedule()
+        return True
+
+    cdef bint receive(self, uint16_t packet_id) except -1:
+        """Note a QoS 2 publish; False if it is a duplicate, or more than the client may have open."""
+        cdef object received = self.session.received
+        if packet_id in received or <uint32_t>len(received) >= self.ack_limit:
+            return False
+        self.session.receive(packet_id)
         return True
 
     cdef bint topic_ok(self, Part topic) except -1:

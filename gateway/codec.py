@@ -7,7 +7,7 @@ well, which must agree with this one.
 from __future__ import annotations
 
 from gateway.codec_decode import decode
-from gateway.codec_encode import encode
+from gateway.codec_encode import encode, success
 from gateway.codec_primitives import decode_varint, encode_varint
 
-__all__ = ["decode", "decode_varint", "encode", "encode_varint"]
+__all__ = ["decode", "decode_varint", "encode", "encode_varint", "success"]

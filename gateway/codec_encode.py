@@ -65,6 +65,11 @@ def encode(packet: Packet, version: int) -> bytes:
     return bytes((packet_type << 4 | _flags(packet),)) + encode_varint(len(body)) + body
 
 
+def success(packet_type: PacketType, packet_id: int) -> bytes:
+    """A PUBACK, PUBREC, PUBREL or PUBCOMP that says that all is well: the same four bytes in both versions."""
+    return bytes((packet_type << 4 | _FIXED_FLAGS.get(packet_type, 0), 2, packet_id >> 8, packet_id & 255))
+
+
 def _flags(packet: Packet) -> int:
     if isinstance(packet, Publish):
         return packet.dup << 3 | packet.qos << 1 | packet.retain

@@ -16,13 +16,14 @@ from gateway._wire import Link
 from gateway.codec import decode, encode
 from gateway.codec_rules import ALLOWED_REASON_CODES
 from gateway.errors import MalformedPacket, ProtocolError
+from gateway.exchange import Exchange
 from gateway.packets import ConnAck, Connect, Disconnect, Packet, PacketType, PubAck, PubComp, Publish, PubRec, PubRel
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
+from gateway.session import Session
 
 if TYPE_CHECKING:
     from gateway.broker import Broker
-    from gateway.session import Session
 
 log = logging.getLogger("penstock.gateway")
 
@@ -77,6 +78,10 @@ class Connection(Link):
         except Exception:  # the edge of a connection: whatever it is, it must not reach the others
             log.exception("connection %s: unexpected error", self.peer)
             self.close(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+
+    def on_plain_answer(self, packet_type: int, packet_id: int) -> None:
+        """A PUBREC, PUBREL or PUBCOMP that says no more than that all is well."""
+        PLAIN_ANSWERS[packet_type](self.broker.exchange, self.session, packet_id)
 
     def close_for(self, fault: str) -> None:
         """The compiled part found the byte stream itself to be wrong."""
@@ -262,6 +267,11 @@ class Connection(Link):
         self.close(None, f"connection lost ({error})" if error else "connection lost")
 
 
+PLAIN_ANSWERS: dict[int, Callable[[Exchange, Session, int], None]] = {
+    PacketType.PUBREC: Exchange.on_pubrec,
+    PacketType.PUBREL: Exchange.on_pubrel,
+    PacketType.PUBCOMP: Exchange.on_pubcomp,
+}
 Handler = Callable[[Connection, Any], None]
 HANDLERS: dict[Phase, dict[type[Packet], Handler]] = {
     Phase.NEW: {Connect: Connection.on_connect},

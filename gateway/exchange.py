@@ -10,8 +10,8 @@ from collections import deque
 from typing import Protocol
 
 from gateway._wire import Reader
-from gateway.codec import encode
-from gateway.packets import PubComp, PubRel
+from gateway.codec import encode, success
+from gateway.packets import PacketType, PubComp, PubRel
 from gateway.reason_codes import ReasonCode
 from gateway.session import Outgoing, Session, as_sent
 from lightqueue._queues import read_at
@@ -133,7 +133,7 @@ class Exchange:
         link = session.connection
         outgoing = session.inflight.held.get(packet_id)
         if outgoing is not None and outgoing.released:
-            return self._write(session, encode(PubRel(packet_id), link.version))
+            return self._write(session, success(PacketType.PUBREL, packet_id))
         if outgoing is None and packet_id in ring:
             outgoing = self._as_subscribed(session, ring[packet_id])
         if outgoing is None:
@@ -150,7 +150,8 @@ class Exchange:
         except LookupError:
             return Outgoing(log_offset, 1, False, ())
         topic_name = record.topic.decode()
-        readers = [each for each in session.readers.values() if not each.only_live and matches(each.topic_filter, topic_name)]
+        subscriptions = (reader for reader in session.readers.values() if not reader.only_live)
+        readers = [reader for reader in subscriptions if matches(reader.topic_filter, topic_name)]
         retain = record.retain and any(reader.retain_as_published for reader in readers)
         return Outgoing(log_offset, 1, retain, tuple(r.subscription_id for r in readers if r.subscription_id))
 
@@ -170,7 +171,7 @@ class Exchange:
         elif session.inflight.ack(packet_id):
             session.connection.accept_more()
 
-    def on_pubrec(self, session: Session, packet_id: int, reason_code: ReasonCode) -> None:
+    def on_pubrec(self, session: Session, packet_id: int, reason_code: ReasonCode = ReasonCode.SUCCESS) -> None:
         outgoing = session.inflight.held.get(packet_id)
         link = session.connection
         if outgoing is None or outgoing.qos != 2:
@@ -182,7 +183,7 @@ class Exchange:
             outgoing.released = True
             if session.expiry_s:
                 self._journal.record(Progress(session.client_id, released=[packet_id]))
-            link.answer_when_safe(encode(PubRel(packet_id), link.version))
+            link.answer_when_safe(success(PacketType.PUBREL, packet_id))
 
     def on_pubcomp(self, session: Session, packet_id: int) -> None:
         outgoing = session.inflight.held.get(packet_id)
@@ -196,10 +197,16 @@ class Exchange:
         session.received -= {packet_id}
         if session.expiry_s:  # known or not: the log may have it from before it could not take more
             self._journal.record(Progress(session.client_id, received_done=[packet_id]))
-        reason_code = ReasonCode.SUCCESS
+        answer = success(PacketType.PUBCOMP, packet_id)
         if not known and link.version == 5:
-            reason_code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-        link.answer_when_safe(encode(PubComp(packet_id, reason_code), link.version))
+            answer = encode(PubComp(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), link.version)
+        link.answer_when_safe(answer)
+
+    def forget_received(self, session: Session, packet_ids: list[int], stored: bool) -> None:
+        """QoS 2 publishes were refused: their packet identifiers are free for others. `stored`: the log has them."""
+        session.received = session.received.difference(packet_ids)
+        if packet_ids and stored and session.expiry_s:
+            self._journal.record(Progress(session.client_id, received_done=packet_ids))
 
     def _finish(self, session: Session, packet_id: int) -> None:
         del session.inflight.held[packet_id]

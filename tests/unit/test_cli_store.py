@@ -39,7 +39,7 @@ REPORT: dict[str, Any] = {
 def inspect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def run(report: dict[str, Any], *arguments: str) -> Result:
         fake = SimpleNamespace(inspect_folder=lambda folder: report)
-        monkeypatch.setitem(sys.modules, "store.inspect", fake)
+        monkeypatch.setitem(sys.modules, "lightqueue.inspect", fake)
         return CliRunner().invoke(app, ["store", "inspect", str(tmp_path), *arguments])
 
     return run

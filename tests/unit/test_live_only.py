@@ -214,6 +214,18 @@ def test_to_subscribe_again_loses_and_repeats_nothing(live_bench: Bench) -> None
     assert reader.take() == [b"0", b"1", b"2", b"3"]
 
 
+def test_what_is_sent_again_names_the_subscription_once(live_bench: Bench) -> None:
+    reader = live_bench.durable("reader")
+    reader.subscribe("#", qos=1, subscription_identifiers=(7,))
+    live_bench.connect("device").publish("live/a", b"1", qos=1)
+    assert len(reader.messages()) == 1
+    reader.lose()
+    again = come_back(live_bench, "reader").messages()
+    assert [(message.dup, message.payload, message.properties.subscription_identifiers) for message in again] == [
+        (True, b"1", (7,))
+    ]
+
+
 def test_both_parts_count_as_one_subscription(start_live: StartLive) -> None:
     bench = start_live("live/#", max_subscriptions_per_session=2)
     reader = bench.durable("reader")

@@ -3,15 +3,18 @@
 import io
 import json
 import logging
+import socket
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from gateway.codec import encode
 from gateway.packets import Connect, Will
 from gateway.ratelimit import LINES_PER_SECOND, VALUE_CHARACTERS, RateLimitedLog
 from gateway.reason_codes import ReasonCode
 from penstock.logs import set_up_logging
+from tests.conftest import ServerFactory
 from tests.wire_client import Bench
 
 NASTY = "a\nb\r\x1b[2K\x00\x7f\x85\u2028\u202e"
@@ -246,3 +249,23 @@ def test_the_broker_says_itself_how_many_lines_were_left_out(bench: Bench, caugh
     log_clock.now_s += 1
     bench.pass_time(1)
     assert messages(caught, "connected")[-1] == "2 more lines of the kind connected were left out"
+
+
+# --- a whole process
+
+
+def test_the_log_of_a_life_is_one_object_per_line(penstock_server: ServerFactory) -> None:
+    server = penstock_server(log_format="json", log_level="debug")
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(encode(Connect("device"), 5))
+        connection.recv(100)
+        server.terminate()
+    lines = [line for line in server.log_text().splitlines() if not line.startswith("ready ")]
+    shown = [json.loads(line)["message"].split(" ")[0] for line in lines]
+    assert shown == ["penstock", "started", "client", "stopping:", "client", "stopped"]
+
+
+def test_the_log_of_a_life_as_text(penstock_server: ServerFactory) -> None:
+    server = penstock_server(log_level="warning")
+    server.terminate()
+    assert [line for line in server.log_text().splitlines() if not line.startswith("ready ")] == []
