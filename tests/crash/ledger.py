@@ -56,16 +56,26 @@ class Ledger:
     # --- waiting
 
     async def progress(self, events: int) -> None:
-        """Wait until so many more acknowledgements and deliveries have come."""
+        """Wait until so many more acknowledgements and deliveries have come, or no more can."""
         goal = self.events + events
-        await until(lambda: self.events >= goal or bool(self.faults), f"{events} more events")
+        await self.wait(lambda: self.events >= goal or self.nothing_to_do, f"{events} more events")
 
-    async def complete(self) -> None:
-        """Wait until everything acknowledged was delivered; what is still missing after a while is for complaints()."""
+    async def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition. That it did not come is a fault; with a fault there is nothing to wait for."""
         try:
-            await until(lambda: not any(self._missing(subscriber) for subscriber in self.filters), "all deliveries")
+            await until(lambda: bool(self.faults) or condition(), what)
         except TimeoutError as error:
             self.faults.append(str(error))
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Everything sent was acknowledged and delivered."""
+        return len(self.acked) == len(self.sent) and self.all_delivered
+
+    @property
+    def all_delivered(self) -> bool:
+        """Everything acknowledged has reached everyone who subscribed to it."""
+        return not any(self._missing(subscriber) for subscriber in self.filters)
 
     # --- judging
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gateway.packets import (
+    Disconnect,
     Packet,
     PubAck,
     PubComp,
@@ -75,6 +76,12 @@ class Client:
     async def live(self, connection: MqttConnection) -> None:
         raise NotImplementedError
 
+    @staticmethod
+    def check_farewell(packet: Packet) -> None:
+        """A server that is stopped in an orderly way says so before it closes the connection."""
+        if isinstance(packet, Disconnect) and packet.reason_code == ReasonCode.SERVER_SHUTTING_DOWN:
+            raise ConnectionResetError("the server is shutting down")
+
     def cut(self) -> None:
         """Lose the connection, as far as there is one."""
         if self.connection is not None:
@@ -134,6 +141,7 @@ class Publisher(Client):
         self._fill(connection)
         while True:
             for packet in await connection.packets():
+                self.check_farewell(packet)
                 self._on_packet(connection, packet)
             self._fill(connection)
 
@@ -210,6 +218,7 @@ class Subscriber(Client):
             connection.send(Subscribe(SUBSCRIBE_ID, tuple(requests)))
         while True:
             for packet in await connection.packets():
+                self.check_farewell(packet)
                 self._on_packet(packet)
             while len(self._answers) > self.lazy:
                 connection.send(self._answers.pop(0))
@@ -299,7 +308,7 @@ class Load:
         """Kill the server again and again, at random moments; cut single connections in between."""
         for _ in range(kills):
             self.allow(2_000)
-            for _ in range(self.rng.randrange(4)):
+            for _ in range(self.rng.randrange(8)):
                 await self.ledger.progress(self.rng.randrange(most_events // 4))
                 self.rng.choice(self.clients).cut()
             await self.ledger.progress(self.rng.randrange(1, most_events))
@@ -314,11 +323,11 @@ class Load:
             publisher.budget = 0
         for restart in (True, False):
             self.allow(4)  # the last of each topic: all others come before it
-            await until(lambda: all(publisher.idle for publisher in self.publishers) or self.stuck, "all PUBACKs")
-            await self.ledger.complete()
+            await self.all_acknowledged()
+            await self.ledger.wait(lambda: self.ledger.all_delivered, "all deliveries")
             if restart:
                 await self.restart()
 
-    @property
-    def stuck(self) -> bool:
-        return bool(self.ledger.faults)
+    async def all_acknowledged(self) -> None:
+        """Wait until the publishers have published what they may, and have seen all of it acknowledged."""
+        await self.ledger.wait(lambda: all(publisher.idle for publisher in self.publishers), "all acknowledgements")

@@ -39,7 +39,8 @@ class MqttConnection:
             raise
 
     def send(self, *packets: Packet) -> None:
-        self._writer.write(b"".join(encode(packet, self.version) for packet in packets))
+        if not self._writer.is_closing():
+            self._writer.write(b"".join(encode(packet, self.version) for packet in packets))
 
     async def packets(self) -> list[Packet]:
         """At least one packet, and all that came with it."""
@@ -73,6 +74,13 @@ class MqttConnection:
     async def subscribe(self, packet_id: int, topic_filter: str, qos: QoS) -> None:
         self.send(Subscribe(packet_id, (SubscriptionRequest(topic_filter, qos),)))
         assert (await self.receive(SubAck)).reason_codes == (qos,)
+
+    async def take(self) -> Publish:
+        """The next message at QoS 0 or 1, acknowledged."""
+        publish = await self.receive(Publish)
+        if publish.packet_id is not None:
+            self.send(PubAck(publish.packet_id))
+        return publish
 
     async def ended(self) -> None:
         """Wait until the server has closed the connection."""

@@ -12,6 +12,7 @@ from lightqueue._queues import ENTRY_BYTES, pack_entry
 from lightqueue.message_store import MessageStore
 from lightqueue.table import KIND_NAMES, entry_key
 from store.folder import INDEX
+from store.sessions import SessionState
 from store.settings import StoreSettings
 
 Dump = dict[str, dict[str, Any]]
@@ -37,11 +38,16 @@ def dump(settings: StoreSettings) -> Dump:
     try:
         return {
             "queues": dict(_queues(store)),
-            "sessions": {session.client_id: msgspec.to_builtins(session) for session in store.sessions},
+            "sessions": {session.client_id: _fields(session) for session in store.sessions},
             "retained": {topic.decode(): log_offset for topic, log_offset in store.retained.below(b"")},
         }
     finally:
         store.close()
+
+
+def _fields(session: SessionState) -> dict[str, Any]:
+    """What was sent is sent again in the order in which it stands there, so that counts as well."""
+    return msgspec.structs.asdict(session) | {"sent": list(session.sent.items())}
 
 
 def _queues(store: MessageStore) -> Iterator[tuple[str, list[tuple[int, int]]]]:

@@ -40,6 +40,6 @@ async def test_kills_under_load(
     async with load.running():
         await load.upset(KILLS)
         await load.settle()
-    assert load.ledger.complaints() == []
+    assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
     server.kill()
     assert_index_equals_replay(server.data, StoreSettings(segment_bytes=262_144), tmp_path)

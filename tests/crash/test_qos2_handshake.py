@@ -1,0 +1,86 @@
+"""A QoS 2 publish whose PUBREC or PUBCOMP is lost with the connection or the server: delivered once."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gateway.packets import PubComp, Publish, PubRec, PubRel, QoS
+from tests.conftest import ServerFactory
+from tests.crash.ledger import Ledger, Message
+from tests.crash.load import Load
+from tests.crash.mqtt_client import MqttConnection, persistent
+from tests.server_process import PenstockServer
+
+pytestmark = pytest.mark.crash
+
+TOPIC = "hand/shake"
+PACKET_ID = 7
+ROUNDS = 8
+
+Loss = Callable[[Load, MqttConnection], Awaitable[None]]
+
+
+async def cut(_: Load, connection: MqttConnection) -> None:
+    connection.cut()
+
+
+async def kill(load: Load, connection: MqttConnection) -> None:
+    await load.restart()
+    connection.cut()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.parametrize("lose", [cut, kill])
+@pytest.mark.parametrize("version", [4, 5])
+async def test_answers_lost_at_each_step(
+    flush: str, lose: Loss, version: int, penstock_server: ServerFactory, small: dict[str, object], seed: int
+) -> None:
+    """Every message has the same packet identifier: each must be told from its own duplicates, not from the others."""
+    server = penstock_server(flush=flush, settings=small)
+    load = Load(server, seed)
+    load.subscriber("watcher", {TOPIC: 2})
+    rng = random.Random(seed)
+    async with load.running():
+        for sequence in range(1, ROUNDS + 1):
+            message = Message("publisher", TOPIC, 2, sequence)
+            load.ledger.sent.add(message)
+            await hand_over(load, message, version, lose, rng)
+        await load.settle()
+    assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
+
+
+async def hand_over(load: Load, message: Message, version: int, lose: Loss, rng: random.Random) -> None:
+    """Publish once, losing the connection before PUBREC, before PUBCOMP, both or neither."""
+    publish = Publish(TOPIC, message.payload(), QoS.EXACTLY_ONCE, packet_id=PACKET_ID)
+    connection = await connect(load.server, version)
+    connection.send(publish)
+    if rng.random() < 0.7:
+        if rng.random() < 0.5:
+            await taken(load.ledger, message)
+        await lose(load, connection)
+        connection = await connect(load.server, version)
+        publish.dup = True
+        connection.send(publish)
+    assert (await connection.receive(PubRec)).reason_code == 0
+    load.ledger.on_acked(message)
+    connection.send(PubRel(PACKET_ID))
+    if rng.random() < 0.7:
+        await lose(load, connection)
+        connection = await connect(load.server, version)
+        connection.send(PubRel(PACKET_ID))
+    await connection.receive(PubComp)
+    connection.cut()
+
+
+async def connect(server: PenstockServer, version: int) -> MqttConnection:
+    connection, _ = await MqttConnection.open(server.port, persistent("publisher", version=version))
+    return connection
+
+
+async def taken(ledger: Ledger, message: Message) -> None:
+    """The server has the message: its watcher got it."""
+    await ledger.wait(lambda: message in ledger.delivered["watcher"], f"{message}")
+    await asyncio.sleep(0)

@@ -1,0 +1,123 @@
+"""With flush sync, nothing is acknowledged before an fdatasync that began after its record was written has ended."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from gateway.codec import decode_varint
+from gateway.packets import PubAck, PubComp, Publish, PubRec, PubRel, QoS
+from tests.conftest import ServerFactory
+from tests.crash import strace
+from tests.crash.mqtt_client import MqttConnection, persistent
+from tests.crash.strace import SYNCS, WRITES, Call
+
+pytestmark = pytest.mark.crash
+
+MESSAGES = 150
+WINDOW = 20
+MARK = "message-{:05};"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("qos", [QoS.AT_LEAST_ONCE, QoS.EXACTLY_ONCE])
+async def test_each_acknowledgement_follows_its_fdatasync(
+    qos: QoS, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
+) -> None:
+    server = penstock_server(flush="sync", settings=small)
+    connection, _ = await MqttConnection.open(server.port, persistent("publisher"))
+    async with connection:
+        with strace.recording(server.process.pid, (*SYNCS, *WRITES), tmp_path / "trace"):
+            await publish_in_bursts(connection, qos, random.Random(seed))
+    calls = strace.read_trace(tmp_path / "trace")
+    acknowledged = list(acknowledgements(calls, 0x40 if qos == 1 else 0x50))
+    assert sorted(packet_id for packet_id, _ in acknowledged) == list(range(1, MESSAGES + 1))
+    for packet_id, sent in acknowledged:
+        assert synced_before(sent, calls, MARK.format(packet_id).encode()), packet_id
+
+
+async def publish_in_bursts(connection: MqttConnection, qos: QoS, rng: random.Random) -> None:
+    """Some at a time, waiting for no particular acknowledgement."""
+    unacknowledged: set[int] = set()
+    for packet_id in range(1, MESSAGES + 1):
+        payload = MARK.format(packet_id).encode() + bytes(rng.choice((0, 3_000)))
+        connection.send(Publish("sync/a", payload, qos, packet_id=packet_id))
+        unacknowledged.add(packet_id)
+        while len(unacknowledged) > (WINDOW if packet_id < MESSAGES else 0):
+            if qos == QoS.AT_LEAST_ONCE:
+                unacknowledged.remove((await connection.receive(PubAck)).packet_id)
+            else:
+                unacknowledged.remove((received := await connection.receive(PubRec)).packet_id)
+                connection.send(PubRel(received.packet_id))
+
+
+def acknowledgements(calls: list[Call], first_byte: int) -> list[tuple[int, Call]]:
+    """(packet_id, the call that sent it) of each PUBACK or PUBREC."""
+    found = []
+    for call in calls:
+        if call.name in WRITES and call.target.startswith("TCP"):
+            data = call.data[: call.result]
+            while data:
+                size, body_at = decode_varint(data, 1)
+                if data[0] == first_byte:
+                    found.append((int.from_bytes(data[body_at : body_at + 2], "big"), call))
+                data = data[body_at + size :]
+    return found
+
+
+def synced_before(sent: Call, calls: list[Call], mark: bytes) -> bool:
+    """Whether the file with the marked record was synced between its writing and `sent`."""
+    written = [call for call in calls if call.name == "pwrite64" and call.target.endswith(".log") and mark in call.data]
+    assert len(written) == 1, mark
+    return any(
+        call.name in SYNCS
+        and call.target == written[0].target
+        and call.result == 0
+        and written[0].ended < call.began
+        and call.ended < sent.began
+        for call in calls
+    )
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("more", [0, 5], ids=["active", "sealed"])
+async def test_what_a_killed_server_had_not_synced_is_synced_before_it_counts(
+    more: int, penstock_server: ServerFactory, small: dict[str, object], tmp_path: Path
+) -> None:
+    """A record found at the start may be in the page cache only; its publisher must not hear of it before it is on disk."""
+    server = penstock_server(flush="sync", settings=small)
+    segment = server.data / "log" / f"{0:020}.log"
+    publish = Publish("sync/b", MARK.format(1).encode(), QoS.EXACTLY_ONCE, packet_id=1)
+    connection, _ = await MqttConnection.open(server.port, persistent("publisher"))
+    async with connection:
+        with strace.delayed(server.process.pid, "fdatasync", segment, delay_ms=60_000):
+            connection.send(publish)
+            for packet_id in range(2, 2 + more):  # enough to begin another segment
+                payload = MARK.format(packet_id).encode() + bytes(60_000)
+                connection.send(Publish("sync/b", payload, QoS.AT_LEAST_ONCE, packet_id=packet_id))
+            await in_file(server.data / "log", MARK.format(1 + more).encode())
+            server.process.kill()
+    server.prefix = strace.record_from_start((*SYNCS, *WRITES), tmp_path / "trace")
+    await asyncio.to_thread(server.restart)
+    connection, connack = await MqttConnection.open(server.port, persistent("publisher"))
+    async with connection:
+        assert connack.session_present
+        publish.dup = True
+        connection.send(publish)
+        await connection.receive(PubRec)
+    server.terminate()
+    calls = strace.read_trace(tmp_path / "trace")
+    ((_, sent),) = acknowledgements(calls, 0x50)
+    assert not any(call.name == "pwrite64" and publish.payload in call.data for call in calls)
+    assert any(
+        call.name in SYNCS and call.target == str(segment) and call.result == 0 and call.ended < sent.began
+        for call in calls
+    )
+
+
+async def in_file(folder: Path, payload: bytes) -> None:
+    """Wait until some segment has it."""
+    async with asyncio.timeout(20):
+        while not any(payload in segment.read_bytes() for segment in folder.iterdir()):
+            await asyncio.sleep(0.005)
