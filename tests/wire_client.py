@@ -79,7 +79,8 @@ class FakeTransport:
 
     def __init__(self, peer: tuple[str, int] | None = ("192.0.2.1", 40_000)) -> None:
         self.written = bytearray()
-        self.closed = self.aborted = self.reading_paused = False
+        self.closed = self.aborted = False
+        self._reading = True
         self.unsent_bytes = 0
         self.high_bytes = 0
         self._peer = peer
@@ -98,10 +99,13 @@ class FakeTransport:
         return self.closed
 
     def pause_reading(self) -> None:
-        self.reading_paused = True
+        self._reading = False
+
+    def is_reading(self) -> bool:
+        return self._reading
 
     def resume_reading(self) -> None:
-        self.reading_paused = False
+        self._reading = True
 
     def get_write_buffer_size(self) -> int:
         return self.unsent_bytes

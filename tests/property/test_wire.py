@@ -138,7 +138,13 @@ def test_any_chunking_gives_the_same(
 
 def test_every_byte_by_itself_gives_the_same(bench: Bench) -> None:
     big = Publish("big", bytes(5_000), QoS.AT_LEAST_ONCE, packet_id=9)
-    sent = [connect_packet("slow", 5, keep_alive_s=0), Publish("a", b"1"), big, PingReq(), Publish("a", b"2")]
+    sent: list[Packet] = [
+        connect_packet("slow", 5, keep_alive_s=0),
+        Publish("a", b"1"),
+        big,
+        PingReq(),
+        Publish("a", b"2"),
+    ]
     stream = b"".join(encode(packet, 5) for packet in sent)
     assert play(bench, 5, [bytes((byte,)) for byte in stream], 3) == play(bench, 5, [stream], 1)
 
