@@ -7,6 +7,7 @@ forgets one (MQTT 5 section 4.3.3; those of QoS 1 messages from queues need not 
 from __future__ import annotations
 
 from collections import deque
+from itertools import takewhile
 from typing import Protocol
 
 from gateway._wire import Reader
@@ -63,7 +64,7 @@ class Exchange:
         """Send a bounded part of what was put off. False: the window is full."""
         link = session.connection
         started: list[tuple[int, Outgoing]] = []
-        has_room = self._take_backlog(session, deque(session.backlog), started)
+        has_room = not session.backlog or self._take_backlog(session, session.backlog, started)
         self._start(session, started)
         link.behind = bool(session.backlog)
         return has_room
@@ -73,7 +74,8 @@ class Exchange:
     ) -> bool:
         inflight = session.inflight
         ring = dict(inflight.unacknowledged())
-        unsent = sum(isinstance(item, int) for item in backlog)  # in flight, but not on this connection so far
+        # In flight, but not on this connection so far; these come first.
+        unsent = sum(1 for _ in takewhile(lambda item: isinstance(item, int), backlog))
         count = size_bytes = 0
         has_room = True
         while backlog and count < SENT_PER_ROUND and size_bytes < SENT_BYTES_PER_ROUND:
@@ -94,7 +96,8 @@ class Exchange:
                 started.append((inflight.hold(item), item))
             else:
                 size_bytes += self._write(session, self._encode(session, 0, item, dup=False))
-        session.backlog = backlog or ()
+        if not backlog:
+            session.backlog = ()
         return has_room
 
     def _start(self, session: Session, started: list[tuple[int, Outgoing]]) -> None:

@@ -10,18 +10,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from lightqueue._queues import Queue
-from lightqueue.table import QueueTable
+from lightqueue.projection import Projection
 from lightqueue.upkeep import Upkeep
 from store._records import RecordBatch, Records
-from store.changes import TYPES, QueueDropped, decode_change
 from store.checkpoint import open_index
 from store.commitlog import CommitLog
-from store.errors import IndexFailed, RecordTooLarge, StoreError, UnknownRecord
+from store.errors import RecordTooLarge, StoreError
 from store.folder import DataFolder
-from store.index import Index
-from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
-from store.retained import Retained
-from store.sessions import Sessions
+from store.records import Record
 from store.settings import StoreSettings
 
 log = logging.getLogger("penstock.store")
@@ -45,25 +41,20 @@ class MessageStore:
             undo.callback(self.log.close)
             self.index = open_index(self.folder, self.log, settings.index_write_buffer_bytes)
             undo.callback(self.index.close)
-            self._project(self.index)
+            self._state = Projection(self.log, self.index, settings)
             self._replay()
             self.upkeep = Upkeep(self)
             undo.pop_all()
-
-    def _project(self, index: Index) -> None:
-        self.queues = QueueTable(self.log, index, self.settings, self._apply)
-        self.sessions = Sessions(index, self.queues.hold, self.queues.release)
-        self.retained = Retained(index)
-        self._applied = index.applied_offset
+        self.queues = self._state.queues
+        self.sessions = self._state.sessions
+        self.retained = self._state.retained
 
     def _replay(self) -> None:
-        for start, data in self.log.ranges(self._applied, REPLAY_BYTES):
-            self.queues.dispatcher.apply_bytes(data)
+        for start, data in self.log.ranges(self._state.applied, REPLAY_BYTES):
+            self._state.replay(start, data)
             self.replayed_bytes += len(data)
-            self._applied = start + len(data)
-            self.write_index()
         self.log.forget_pages()
-        self._applied = self.log.end
+        self._state.applied = self.log.end
 
     # --- the one way in
 
@@ -93,7 +84,7 @@ class MessageStore:
             raise self._refusing.with_traceback(None)
         start = self.log.append(batch, from_reserve)
         self.queues.dispatcher.apply_appended(self.log.memory, start, batch.size)
-        self._applied = self.log.end
+        self._state.applied = self.log.end
         return start
 
     @property
@@ -109,28 +100,6 @@ class MessageStore:
     def take_grown(self) -> list[Queue]:
         """Watched queues that grew since the last call."""
         return self.queues.dispatcher.take_touched()
-
-    def _apply(self, data: bytes) -> None:
-        """Apply a record that is more than entries in queues."""
-        (record,) = read_records(memoryview(data))
-        if record.type == RecordType.MESSAGE:
-            self._apply_message(record)
-            return
-        if record.type not in TYPES:
-            raise UnknownRecord(record.log_offset, record.type)
-        change = decode_change(record.type, record.payload)
-        if isinstance(change, QueueDropped):
-            for topic_filter in change.topic_filters:
-                self.queues.drop(topic_filter)
-        else:
-            self.sessions.apply(change, record.log_offset, record.timestamp_ms)
-
-    def _apply_message(self, record: Record) -> None:
-        if record.flags & RecordFlag.RETAIN:
-            self.retained.set(record.topic, record.log_offset if record.payload else None)
-        packet_id = decode_attributes(record.attributes).get(Attribute.PACKET_ID)
-        if packet_id is not None:
-            self.sessions.received(record.client_id.decode(), int.from_bytes(packet_id, "little"))
 
     # --- reading
 
@@ -171,17 +140,7 @@ class MessageStore:
     def write_index(self) -> None:
         """Bring RocksDB up to date. Raises a StoreError; then everything stays in memory, for the next attempt."""
         self.log.commit()
-        self.queues.stage()
-        self.sessions.stage()
-        self.retained.stage()
-        try:
-            self.index.write(self._applied)
-        except IndexFailed:
-            self.queues.not_written()
-            raise
-        self.queues.written()
-        self.sessions.written()
-        self.retained.written()
+        self._state.write()
 
     def close(self) -> None:
         """Write everything out and give the folder back."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
+from typing import Protocol
 
 from lightqueue._queues import (
     ENTRY_BYTES,
@@ -24,8 +25,7 @@ from lightqueue._queues import (
     read_tail,
 )
 from lightqueue.matching import FilterTrie, has_wildcard, overlap
-from store._records import Records
-from store.commitlog import CommitLog
+from store._records import LogMemory, Records
 from store.index import Index
 from store.settings import StoreSettings
 
@@ -56,10 +56,21 @@ def pack_count(pack: bytes) -> int:
     return len(pack) // ENTRY_BYTES
 
 
+class LogReader(Protocol):
+    """What queues need of the log."""
+
+    @property
+    def memory(self) -> LogMemory: ...
+
+    @property
+    def first(self) -> int:
+        """log_offset of the oldest record kept."""
+
+
 class QueueTable:
     """Owner of all queues of a store."""
 
-    def __init__(self, log: CommitLog, index: Index, settings: StoreSettings, apply: Callable[[bytes], None]) -> None:
+    def __init__(self, log: LogReader, index: Index, settings: StoreSettings, apply: Callable[[bytes], None]) -> None:
         self._log = log
         self._index = index
         self._settings = settings
@@ -325,7 +336,7 @@ class QueueTable:
         """Where to go on after an entry whose record cannot be read: behind what retention dropped."""
         kept = self.position_of(queue, self._log.first, start)
         if kept == start:
-            log.error("%s: passed over a damaged record: %s", self._log.folder, error)
+            log.error("passed over a damaged record: %s", error)
             return start + 1
         return kept
 
@@ -388,6 +399,11 @@ class QueueTable:
         """(kind, name, id) of every stored queue."""
         for key, meta in self._index.scan(b"q", b"r"):
             yield key[1] - ord("0"), key[2:], int.from_bytes(meta[:8], "big")
+
+    def stored_queues(self) -> Iterator[Queue]:
+        """Every stored queue, as RocksDB has it."""
+        for kind, name, _ in self.names():
+            yield self._load(kind, name)
 
 
 def level_of(topic_filter: str) -> str | None:

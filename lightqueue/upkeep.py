@@ -35,8 +35,8 @@ class Upkeep:
 
     @property
     def busy(self) -> bool:
-        """Whether a pass is under way."""
-        return self._dropping is not None or self._trimming is not None
+        """Whether a pass is under way, or to be begun at the next step."""
+        return self._dropping is not None or self._trimming is not None or self._has_to_trim
 
     def step(self, now_s: float) -> None:
         """Do some of what is due. `now_s` is monotonic. Raises StoreError; the pass then starts anew another time."""
@@ -48,9 +48,13 @@ class Upkeep:
             self._dropping = _advanced(dropping)
         if self._trimming is not None:
             self._trimming = _advanced(self._trimming)
-        elif self._trimmed_to < self._store.log.base:
-            self._trimmed_to = self._store.log.base
+        elif self._dropping is None and self._has_to_trim:
+            self._trimmed_to = self._store.log.first
             self._trimming = Trimmer(self._store.index, self._store.queues, self._trimmed_to).steps()
+
+    @property
+    def _has_to_trim(self) -> bool:
+        return self._trimmed_to < self._store.log.base
 
     def _check(self, now_s: float) -> None:
         self._drop_unheld(now_s)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rocksdict import (
-    AccessType,
     BlockBasedOptions,
     Cache,
     Checkpoint,
@@ -35,22 +34,20 @@ class Index:
     Raises IndexFailed for whatever RocksDB reports.
     """
 
-    def __init__(self, folder: Path, write_buffer_bytes: int, read_only: bool = False) -> None:
+    def __init__(self, folder: Path, write_buffer_bytes: int, is_copy: bool = False) -> None:
+        """`is_copy`: its files are links to those of an index in use, which may be deleted there."""
         self.folder = folder
         self.writes = 0
         self._batch = WriteBatch(raw_mode=True)
         options = _options(write_buffer_bytes)
-        access = AccessType.read_write()
-        if read_only:
-            access = AccessType.read_only()
-            options.create_if_missing(False)
-            options.set_max_open_files(-1)  # all at once: the process that owns the folder may delete one later
+        if is_copy:
+            options.set_max_open_files(-1)  # all are opened now and stay so
+            options.set_disable_auto_compactions(True)
         with self._failing():
-            self._db = Rdict(str(folder), options=options, access_type=access)
-        if not read_only:
-            write_options = WriteOptions()
-            write_options.disable_wal = True  # type: ignore[method-assign, assignment]  # its stub is wrong
-            self._db.set_write_options(write_options)
+            self._db = Rdict(str(folder), options=options)
+        write_options = WriteOptions()
+        write_options.disable_wal = True  # type: ignore[method-assign, assignment]  # its stub is wrong
+        self._db.set_write_options(write_options)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

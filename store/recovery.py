@@ -5,6 +5,7 @@ damage to data that may have been acknowledged: an error, never a silent loss.
 """
 
 import logging
+import os
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +28,8 @@ def open_segments(folder: Path, settings: StoreSettings) -> tuple[list[Segment],
         for path in paths:
             segments.append(Segment.open(path, writable=path == paths[-1]))
         _check_sealed(segments, settings.verify_at_start_bytes)
+        if settings.flush == "sync":
+            _sync(segments)
         return _with_active(segments, folder, settings)
     except (CorruptSegment, OSError) as error:
         for segment in segments:
@@ -58,6 +61,12 @@ def _check_sealed(segments: list[Segment], verify_bytes: int) -> None:
                 raise CorruptSegment(segment.path, end, reason or "zeros where records should be")
         if following.base < segment.limit:
             segment.seal(following.base)  # a crash came between the new segment's creation and this
+
+
+def _sync(segments: list[Segment]) -> None:
+    """What a killed process had written but not synced is read back from the page cache; from now on it counts as safe."""
+    for segment in segments:
+        os.fdatasync(segment.fd)
 
 
 def _with_active(segments: list[Segment], folder: Path, settings: StoreSettings) -> tuple[list[Segment], int]:

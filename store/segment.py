@@ -65,23 +65,12 @@ class Segment:
         if size_bytes < HEADER_BYTES:
             raise CorruptSegment(path, int(path.stem), "cut off in its header")
         segment = cls(path, size_bytes, writable)
-        reason = segment._header_fault()
+        reason = header_fault(segment.map[:HEADER_BYTES], segment.base)
         if reason:
             segment.close()
             raise CorruptSegment(path, segment.base, reason)
+        *_, segment.created_ms = _HEADER.unpack(segment.map[: _HEADER.size])
         return segment
-
-    def _header_fault(self) -> str | None:
-        """Why this is not a segment that this version reads, or None."""
-        header = self.map[:HEADER_BYTES]
-        magic, version, _, base, _, self.created_ms = _HEADER.unpack(header[:60])
-        if magic != MAGIC:
-            return "not a segment: wrong magic"
-        if crc32c(header[:60]) != int.from_bytes(header[60:], "little"):
-            return "header checksum mismatch"
-        if version != VERSION:
-            return f"format version {version}; this program reads version {VERSION}"
-        return None if base == self.base else f"its header says base {base}"
 
     @property
     def first(self) -> int:
@@ -140,6 +129,20 @@ class Segment:
         # Somebody may still look at a range of it; then the mapping goes when that view does.
         with suppress(BufferError):
             self.map.close()
+
+
+def header_fault(header: bytes, named_base: int) -> str | None:
+    """Why these are not the first bytes of a segment that this version reads, or None."""
+    if len(header) < HEADER_BYTES:
+        return "cut off in its header"
+    magic, version, _, base, _, _ = _HEADER.unpack(header[: _HEADER.size])
+    if magic != MAGIC:
+        return "not a segment: wrong magic"
+    if crc32c(header[: _HEADER.size]) != int.from_bytes(header[_HEADER.size :], "little"):
+        return "header checksum mismatch"
+    if version != VERSION:
+        return f"format version {version}; this program reads version {VERSION}"
+    return None if base == named_base else f"its header says base {base}"
 
 
 def segment_paths(folder: Path) -> list[Path]:

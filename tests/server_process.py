@@ -49,6 +49,7 @@ class PenstockServer:
         self.port = 0
         self._log = log
         self._options = options
+        self.prefix: tuple[str, ...] = ()  # what the next start is wrapped in: strace and its options
         self.process = self._start()
 
     @property
@@ -82,7 +83,7 @@ class PenstockServer:
         own = [f"--data={self.data}", f"--listen={self.url}"]
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", "serve", *own, *self._options.arguments()],
+                [*self.prefix, sys.executable, "-m", "penstock", "serve", *own, *self._options.arguments()],
                 cwd=ROOT,
                 env=self._options.environment(),
                 stdin=subprocess.DEVNULL,

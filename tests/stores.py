@@ -10,7 +10,7 @@ from typing import Any
 from lightqueue._queues import Queue
 from lightqueue.message_store import MessageStore
 from store._records import RecordBatch
-from store.changes import Change, encode_change
+from store.changes import Change, SessionOpened, Subscribed, SubscriptionState, encode_change
 from store.records import Record, RecordFlag, RecordType
 from store.settings import StoreSettings
 
@@ -70,14 +70,14 @@ def payloads(store: MessageStore, topic_filter: str, start: int = 0) -> list[byt
 def crash_copy(data: Path, to: Path) -> Path:
     """A copy of a folder in use, as a kill at this moment would leave it."""
     while True:
-        before = _listing(data)
         shutil.rmtree(to, ignore_errors=True)
         try:
+            before = _listing(data)
             shutil.copytree(data, to)
+            if _listing(data) == before:
+                return to
         except (shutil.Error, FileNotFoundError):
             continue  # RocksDB deleted a file meanwhile
-        if _listing(data) == before:
-            return to
 
 
 def _listing(folder: Path) -> list[tuple[str, int, int]]:
@@ -96,3 +96,9 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
     while not condition():
         assert time.monotonic() < deadline, "condition not met in time"
         time.sleep(0.001)
+
+
+def subscribe(store: MessageStore, client_id: str, topic_filters: list[str], expiry_s: int = 3600) -> None:
+    """Open a durable session that subscribes at QoS 1."""
+    subscriptions = [SubscriptionState(topic_filter, 1) for topic_filter in topic_filters]
+    change(store, SessionOpened(client_id, True, expiry_s), Subscribed(client_id, subscriptions))

@@ -30,7 +30,7 @@ def inspect(
     """Show what a data folder holds; exit 1 if any of it is damaged."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: not a folder; name the one given to `penstock serve --data`")
-    from store.inspect import inspect_folder
+    from lightqueue.inspect import inspect_folder
 
     report = inspect_folder(folder)
     if as_json:
@@ -54,6 +54,8 @@ def _show(report: dict[str, Any]) -> None:
     _show_table(console, "records", records)
     _show_table(console, "queues", report["queues"])
     _show_table(console, "sessions", report["sessions"])
+    if report.get("torn_tail_bytes"):
+        console.print(f"torn tail: {report['torn_tail_bytes']} bytes that the next start will cut")
     for damage in report["corruption"]:
         console.print(f"corruption: {damage}", style="bold red", markup=False)
 

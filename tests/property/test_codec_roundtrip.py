@@ -61,9 +61,7 @@ packet_ids = st.integers(1, 65_535)
 binary = st.binary(max_size=40)
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 text = st.text(characters, max_size=20)
-level_text = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\0+#/"), max_size=6
-)
+level_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0+#/"), max_size=6)
 topic_names = st.lists(level_text, min_size=1, max_size=4).map("/".join).filter(bool)
 
 
@@ -109,9 +107,9 @@ def properties(context: PacketContext, version: int = 5) -> st.SearchStrategy[Pr
     if version == 4:
         return st.just(Properties())
     allowed = [spec for spec in PROPERTY_SPECS if context in spec.packets]
-    return st.fixed_dictionaries(
-        {}, optional={spec.field: property_values(spec, context) for spec in allowed}
-    ).map(lambda values: Properties(**values))
+    return st.fixed_dictionaries({}, optional={spec.field: property_values(spec, context) for spec in allowed}).map(
+        lambda values: Properties(**values)
+    )
 
 
 def properties_with_method(context: PacketContext, version: int) -> st.SearchStrategy[Properties]:
@@ -256,9 +254,7 @@ def split_header(data: bytes) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("packets", PACKETS)
-def test_a_packet_comes_back(
-    packets: Callable[[int], st.SearchStrategy[Any]], version: int
-) -> None:
+def test_a_packet_comes_back(packets: Callable[[int], st.SearchStrategy[Any]], version: int) -> None:
     @given(packets(version))
     def comes_back(packet: Packet) -> None:
         first_byte, body = split_header(encode(packet, version))

@@ -102,7 +102,8 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "store"):
             self.restart()
-            self.the_same_state()
+            self.the_same_outline()
+            self.the_same_queues()
             self.store.close()
             shutil.rmtree(self.root)
 
@@ -214,14 +215,22 @@ class StoreMachine(RuleBasedStateMachine):
             session.acked = progress.acked
             session.done = {log_offset for log_offset in session.done if log_offset >= session.acked}
 
-    @rule()
-    def drop_unheld(self) -> None:
+    @rule(topic_filter=filters)
+    def come_and_go(self, topic_filter: str) -> None:
+        """A session that leaves its filter's queue to nobody."""
+        self.open_session("passing", True, 60, None)
+        self.subscribe("passing", [topic_filter], 1)
+        self.end_session("passing")
+
+    @rule(restart=st.booleans())
+    def drop_unheld(self, restart: bool) -> None:
         unheld = set(self.store.queues.unheld())
-        assert unheld == set(self.model.filter_queues) - self.model.held()
         changes: list[Change] = [QueueDropped(sorted(unheld))]
         change(self.store, *changes)
         for name in unheld:
             del self.model.filter_queues[name]
+        if restart:
+            self.restart()
 
     # --- the store
 
@@ -230,6 +239,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.write_index()
         if flush:
             self.store.index.flush()
+
+    @precondition(lambda self: self.model.retained)
+    @rule(data=st.data(), stored=st.booleans())
+    def remove_retained(self, data: st.DataObject, stored: bool) -> None:
+        if stored:
+            self.store.write_index()
+        self.publish(data.draw(st.sampled_from(sorted(self.model.retained))), 1, 0, True)
 
     @rule()
     def tick(self) -> None:
@@ -252,18 +268,21 @@ class StoreMachine(RuleBasedStateMachine):
     # --- comparing
 
     @invariant()
-    def the_same_ends(self) -> None:
-        for topic_filter in self.model.filter_queues if hasattr(self, "store") else ():
+    def the_same_outline(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        for topic_filter in self.model.filter_queues:
             queue = self.store.queues.stored(topic_filter)
             assert queue is not None
             assert queue.next_offset == len(self.model.expected(topic_filter))
-
-    @rule()
-    def the_same_state(self) -> None:
-        for topic_filter in (*TOPICS, "a/#", "b/#", "/#", "$s/#", *self.model.filter_queues):
-            self.same_queue(topic_filter)
+        assert set(self.store.queues.unheld()) == set(self.model.filter_queues) - self.model.held()
         self.same_retained()
         self.same_sessions()
+
+    @rule()
+    def the_same_queues(self) -> None:
+        for topic_filter in (*TOPICS, "a/#", "b/#", "/#", "$s/#", *self.model.filter_queues):
+            self.same_queue(topic_filter)
 
     def same_queue(self, topic_filter: str) -> None:
         queues = self.store.queues
@@ -284,7 +303,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     def same_retained(self) -> None:
         retained = self.store.retained
-        assert {topic.decode(): at for topic, at in retained.below(b"")} == self.model.retained
+        assert [(topic.decode(), at) for topic, at in retained.below(b"")] == sorted(
+            self.model.retained.items(), key=lambda item: item[0].replace("/", "\0")
+        )
         assert dict(retained.below(b"b/")) == {
             topic.encode(): at for topic, at in self.model.retained.items() if topic.startswith("b/")
         }
@@ -311,5 +332,5 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

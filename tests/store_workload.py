@@ -1,0 +1,138 @@
+"""Random use of a MessageStore from a seed, and what its index says in a form that two stores can be compared by."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from lightqueue._queues import pack_entry
+from lightqueue.message_store import MessageStore
+from lightqueue.table import NEXT_ID_KEY, entry_key, pack_count
+from store._records import RecordBatch
+from store.changes import (
+    Change,
+    Progress,
+    QueueDropped,
+    Sent,
+    SessionClosed,
+    SessionEnded,
+    SessionOpened,
+    Subscribed,
+    SubscriptionState,
+    Unsubscribed,
+)
+from store.records import Attribute, RecordFlag, RecordType, encode_attribute
+from store.sessions import SessionState
+from tests.stores import change
+
+FILTERS = ("d/+/t", "+/1/#", "#", "d/#", "d/1/t", "x/+", "$s/#")
+
+
+class Workload:
+    """Does one random thing after another."""
+
+    def __init__(self, seed: int) -> None:
+        self.randomly = random.Random(seed)
+        self.topics = [f"d/{i}/t" for i in range(20)] + [f"l{i}" for i in range(20)] + ["x/y", "x/y/z", "$s/a", "/"]
+        self.clients = [f"client-{i}" for i in range(8)]
+
+    def run(self, store: MessageStore, steps: int) -> None:
+        things: list[Callable[[MessageStore], Any]] = [self.publish] * 8
+        things += [self.publish_mixed, self.open_or_close, self.subscribe, self.progress, self.drop, self.write_index]
+        for _ in range(steps):
+            self.randomly.choice(things)(store)
+
+    def publish(self, store: MessageStore) -> None:
+        batch = RecordBatch()
+        for _ in range(self.randomly.choice((1, 2, 30))):
+            self._message(batch)
+        store.append(batch)
+
+    def publish_mixed(self, store: MessageStore) -> None:
+        """Messages and a state change in one batch, the last two of them both or neither."""
+        batch = RecordBatch()
+        self._message(batch)
+        batch.begin_atomic()
+        self._message(batch)
+        self._message(batch)
+        batch.end_atomic()
+        store.append(batch)
+
+    def _message(self, batch: RecordBatch) -> None:
+        randomly = self.randomly
+        flags, attributes = randomly.choice((0, 1, 2)), b""
+        if flags == 2:
+            attributes = encode_attribute(Attribute.PACKET_ID, randomly.randrange(1, 9).to_bytes(2, "little"))
+        payload = randomly.randbytes(randomly.choice((0, 10, 200, 2000)))
+        if randomly.random() < 0.2:
+            flags |= RecordFlag.RETAIN
+        batch.append(
+            RecordType.MESSAGE,
+            payload,
+            topic=randomly.choice(self.topics).encode(),
+            client_id=randomly.choice(self.clients).encode(),
+            attributes=attributes,
+            flags=flags,
+        )
+
+    def open_or_close(self, store: MessageStore) -> None:
+        randomly = self.randomly
+        client = randomly.choice(self.clients)
+        expiry = randomly.choice((0, 60, 60))
+        changes: list[Change] = [
+            SessionOpened(client, randomly.random() < 0.3, expiry),
+            SessionOpened(client, False, expiry),
+            SessionClosed(client, expiry, False),
+            SessionEnded(client),
+        ]
+        change(store, randomly.choice(changes))
+
+    def subscribe(self, store: MessageStore) -> None:
+        randomly = self.randomly
+        names = randomly.sample(FILTERS, 2)
+        subscriptions = [SubscriptionState(name, randomly.choice((0, 1, 2))) for name in names]
+        client = randomly.choice(self.clients)
+        changes: list[Change] = [Subscribed(client, subscriptions)] * 3 + [Unsubscribed(client, names)]
+        change(store, randomly.choice(changes))
+
+    def progress(self, store: MessageStore) -> None:
+        randomly = self.randomly
+        log_offset = randomly.randrange(store.end)
+        sent = [Sent(randomly.randrange(1, 5), log_offset, 2, randomly.random() < 0.3)]
+        progress = Progress(randomly.choice(self.clients), log_offset, sent, [1], [randomly.randrange(1, 5)], [2])
+        change(store, progress)
+
+    def drop(self, store: MessageStore) -> None:
+        if self.randomly.random() < 0.2:
+            change(store, QueueDropped(store.queues.unheld()))
+
+    def write_index(self, store: MessageStore) -> None:
+        store.write_index()
+        if self.randomly.random() < 0.3:
+            store.index.flush()
+
+
+def state_of(store: MessageStore) -> dict[str, Any]:
+    """All that the index holds, whatever the packing; entries are log_offsets. Writes the index first."""
+    store.write_index()
+    index = store.index
+    first = store.log.first
+    sessions = [msgspec.msgpack.decode(value, type=SessionState) for _, value in index.scan(b"s", b"t")]
+    queues = {}
+    for key, value in index.scan(b"q", b"r"):
+        queue_id = int.from_bytes(value[:8], "big")
+        entries = []
+        next_offset = int.from_bytes(value[8:], "big")
+        for entry, pack in index.scan(entry_key(queue_id, 0), entry_key(queue_id + 1, 0)):
+            at = int.from_bytes(entry[9:], "big")
+            next_offset = at + pack_count(pack)
+            entries += [(at + i, pack_entry(pack, i)) for i in range(pack_count(pack))]
+        queues[key] = (queue_id, next_offset, [entry for entry in entries if entry[1] >= first])
+    return {
+        "queues": queues,
+        "sessions": {session.client_id: session for session in sessions},
+        "retained": dict(store.retained.below(b"")),
+        "next_id": index.get(NEXT_ID_KEY),
+        "applied": index.applied_offset,
+    }
