@@ -59,9 +59,12 @@ cdef bint records_expire(Records records) noexcept:
     return False
 
 
-cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids) except -1:
-    """0 if a record can be sent to a link; otherwise it is counted as expired or too large."""
-    if record.flags & FLAG_EXPIRES and remaining_expiry_s(record, link.turn.now_ms) == 0:
+cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids, bint again=False) except -1:
+    """0 if a record can be sent to a link; otherwise it is counted as expired or too large.
+
+    `again`: a QoS 2 message that was sent once does not expire any more (MQTT 5, 4.3.3).
+    """
+    if record.flags & FLAG_EXPIRES and not (again and qos == 2) and remaining_expiry_s(record, link.turn.now_ms) == 0:
         link.turn.expired += 1
         return 1
     if publish_size(record, qos, link.version, ids, id_count) > link.max_packet_out:

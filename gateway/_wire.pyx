@@ -445,7 +445,7 @@ cdef class Link:
         try:
             for k in range(n):
                 ids[k] = subscription_ids[k]
-            if fits(self, records.items[i], qos, n, ids) != 0:
+            if fits(self, records.items[i], qos, n, ids, dup) != 0:
                 return None
             packet = PyBytes_FromStringAndSize(NULL, publish_size(records.items[i], qos, self.version, ids, n))
             write_publish(PyBytes_AS_STRING(packet), records.items[i], qos, packet_id, dup, retain, self.version, ids, n,

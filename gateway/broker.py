@@ -1,9 +1,9 @@
 """The gateway's heart: one loop turn. What all connections brought in is stored at once, acknowledged and delivered.
 
-    data arrives on sockets → links fill the turn's batch → end_turn():
-      store_batch()   append; acknowledgements are sent, or wait until the batch is safe
-      deliver         queues that grew → their readers; sessions with room pull
-      flush           one write per connection
+data arrives on sockets → links fill the turn's batch → end_turn():
+  store_batch()   append; acknowledgements are sent, or wait until the batch is safe
+  deliver         queues that grew → their readers; sessions with room pull
+  flush           one write per connection
 """
 
 from __future__ import annotations
@@ -182,9 +182,7 @@ class Broker:
         for deferred in then:
             deferred.connection.close(reason_code)
 
-    def _refuse_acks(
-        self, link: Connection, packets: bytes, count: int, reason_code: ReasonCode, stored: bool
-    ) -> None:
+    def _refuse_acks(self, link: Connection, packets: bytes, count: int, reason_code: ReasonCode, stored: bool) -> None:
         """MQTT 5 has reason codes for it; an MQTT 3.1.1 client learns from the connection's end that it must try again.
 
         What it tries again has the same packet_id: if the log has the message (`stored`), it must be known as received.
@@ -443,4 +441,3 @@ def _answers(packets: bytes) -> Iterator[tuple[int, int]]:
 def _only_publish_acks(packets: bytes) -> bool:
     """Whether these answers are PUBACK and PUBREC packets, and nothing else."""
     return all(first_byte in (PUBACK_BYTE, PUBREC_BYTE) for first_byte, _ in _answers(packets))
-

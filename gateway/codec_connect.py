@@ -40,9 +40,7 @@ _WILL_RETAIN: Final = 0x20
 _PASSWORD: Final = 0x40
 _USERNAME: Final = 0x80
 
-_ANSWERED_IN_3_1_1: Final = frozenset(
-    {ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID}
-)
+_ANSWERED_IN_3_1_1: Final = frozenset({ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID})
 
 
 def decode_connect(reader: Reader) -> Connect:
@@ -97,9 +95,7 @@ def _check_flags(flags: int) -> None:
     if flags & _WILL_QOS == _WILL_QOS:
         raise MalformedPacket("CONNECT will qos: 3 [MQTT-3.1.2-12]")
     if flags & (_WILL_QOS | _WILL_RETAIN) and not flags & _WILL:
-        raise MalformedPacket(
-            "CONNECT will qos or will retain: set without a will [MQTT-3.1.2-11, 3.1.2-13]"
-        )
+        raise MalformedPacket("CONNECT will qos or will retain: set without a will [MQTT-3.1.2-11, 3.1.2-13]")
 
 
 def _read_will(reader: Reader, version: int, flags: int) -> Will:

@@ -85,8 +85,7 @@ def _check_fixed_header(first_byte: int, version: int) -> PacketType:
     required_flags = 0b0010 if packet_type in _FLAGS_0010 else 0
     if packet_type is not PacketType.PUBLISH and flags != required_flags:
         raise MalformedPacket(
-            f"{packet_type.name} fixed header flags: "
-            f"{flags:04b} instead of {required_flags:04b} [MQTT-2.1.3-1]"
+            f"{packet_type.name} fixed header flags: {flags:04b} instead of {required_flags:04b} [MQTT-2.1.3-1]"
         )
     return packet_type
 
@@ -123,9 +122,7 @@ def _read_connack_code(reader: Reader, version: int) -> ReasonCode:
     return_code = reader.uint8("return code")
     reason_code = REASON_OF_CONNACK_RETURN_CODE.get(return_code)
     if reason_code is None:
-        raise ProtocolError(
-            ReasonCode.PROTOCOL_ERROR, f"CONNACK return code: {return_code} is reserved"
-        )
+        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"CONNACK return code: {return_code} is reserved")
     return reason_code
 
 

@@ -59,9 +59,7 @@ def encode(packet: Packet, version: int) -> bytes:
     packet_type = packet.packet_type
     body = _BODIES[packet_type](packet, version)
     if len(body) > MAX_VARINT:
-        raise ProtocolError(
-            ReasonCode.PACKET_TOO_LARGE, f"{packet_type.name}: a body of {len(body)} bytes"
-        )
+        raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"{packet_type.name}: a body of {len(body)} bytes")
     return bytes((packet_type << 4 | _flags(packet),)) + encode_varint(len(body)) + body
 
 
@@ -144,10 +142,7 @@ def _unsubscribe_body(packet: Unsubscribe, version: int) -> bytes:
         (
             _packet_id(packet, packet.packet_id),
             _property_block(packet, version),
-            *(
-                encode_string(topic_filter, "UNSUBSCRIBE topic_filter")
-                for topic_filter in packet.topic_filters
-            ),
+            *(encode_string(topic_filter, "UNSUBSCRIBE topic_filter") for topic_filter in packet.topic_filters),
         )
     )
 

@@ -48,16 +48,12 @@ _RELEASE: Final = _codes(0x00, 0x92)
 
 ALLOWED_REASON_CODES: Final = MappingProxyType(
     {
-        PacketType.CONNACK: _codes(
-            0x00, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F
-        ),
+        PacketType.CONNACK: _codes(0x00, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F),
         PacketType.PUBACK: _RECEIPT,
         PacketType.PUBREC: _RECEIPT,
         PacketType.PUBREL: _RELEASE,
         PacketType.PUBCOMP: _RELEASE,
-        PacketType.SUBACK: _codes(
-            *range(0x03), 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2
-        ),
+        PacketType.SUBACK: _codes(*range(0x03), 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2),
         PacketType.UNSUBACK: _codes(0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91),
         PacketType.DISCONNECT: _codes(
             0x00, 0x04, *range(0x80, 0x84), 0x87, 0x89, *range(0x8B, 0x91), *range(0x93, 0xA3)
@@ -115,10 +111,7 @@ def _connect_credentials(packet: Connect, _version: int) -> None:
     if packet.protocol_version == MQTT_3_1_1:
         if packet.password is not None and packet.username is None:
             raise MalformedPacket("CONNECT password: without a user name [3.1.1 MQTT-3.1.2-22]")
-    elif (
-        packet.properties.authentication_data is not None
-        and packet.properties.authentication_method is None
-    ):
+    elif packet.properties.authentication_data is not None and packet.properties.authentication_method is None:
         raise _protocol_error(packet, "authentication_data: without authentication_method")
 
 
@@ -206,9 +199,7 @@ def _check_options(request: SubscriptionRequest) -> None:
         ("retain_handling", request.retain_handling, _RETAIN_HANDLING_VALUES),
     ):
         if value not in allowed:
-            raise ProtocolError(
-                ReasonCode.PROTOCOL_ERROR, f"SUBSCRIBE {name}: {value} is not 0, 1 or 2"
-            )
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"SUBSCRIBE {name}: {value} is not 0, 1 or 2")
 
 
 _Rule = Callable[[Any, int], None]

@@ -69,9 +69,7 @@ class Connection(Link):
             packet = decode(first_byte, body, self.version)
             handler = HANDLERS[self.phase].get(type(packet))
             if handler is None:
-                raise ProtocolError(
-                    ReasonCode.PROTOCOL_ERROR, f"{packet.packet_type.name} while {self.phase.value}"
-                )
+                raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{packet.packet_type.name} while {self.phase.value}")
             handler(self, packet)
         except ProtocolError as error:
             self.refuse(error)
@@ -247,7 +245,7 @@ class Connection(Link):
         self.paused = True
 
     def written_while_paused(self, size_bytes: int) -> None:
-        """Deliveries stop when the transport is full, so these are answers: who reads none of them is not read either."""
+        """Deliveries stop when the transport is full, so these are answers: who reads none is not read either."""
         self.unread_bytes += size_bytes
         if self.unread_bytes > self.broker.settings.write_buffer_bytes:
             self.transport.pause_reading()

@@ -22,6 +22,7 @@ from store._records import Records
 from store.changes import Change, Progress
 
 SENT_PER_ROUND = 256
+OWED_PER_RECORD = 1_000
 SENT_BYTES_PER_ROUND = 1 << 20
 
 
@@ -52,6 +53,13 @@ class Exchange:
                 started.append((session.inflight.hold(outgoing), outgoing))
         self._start(session, started)
         return not session.inflight.blocked
+
+    def owe(self, session: Session, retained: list[Outgoing]) -> None:
+        """Retained messages for a new subscription: a durable session gets them even if this process dies first."""
+        owed = [as_sent(0, item) for item in retained if item.qos] if session.expiry_s else []
+        for at in range(0, len(owed), OWED_PER_RECORD):
+            self._journal.record(Progress(session.client_id, owed=owed[at : at + OWED_PER_RECORD]))
+        self.put_off(session, list(retained))
 
     def put_off(self, session: Session, items: list[int | Outgoing]) -> None:
         """Have something sent before anything more from the queues: packet_ids in flight, or retained messages."""
@@ -133,7 +141,6 @@ class Exchange:
 
     def _send_again(self, session: Session, packet_id: int, ring: dict[int, int]) -> int:
         """Returns the bytes written: none if it was acknowledged meanwhile, or has expired."""
-        link = session.connection
         outgoing = session.inflight.held.get(packet_id)
         if outgoing is not None and outgoing.released:
             return self._write(session, success(PacketType.PUBREL, packet_id))
@@ -142,9 +149,18 @@ class Exchange:
         if outgoing is None:
             return 0
         packet = self._encode(session, packet_id, outgoing, dup=True)
-        if packet is None and not session.inflight.ack(packet_id):
+        if packet is None and outgoing.qos == 2:
+            packet = self._give_up(session, packet_id, outgoing)
+        elif packet is None and not session.inflight.ack(packet_id):
             self._finish(session, packet_id)
         return self._write(session, packet)
+
+    def _give_up(self, session: Session, packet_id: int, outgoing: Outgoing) -> bytes:
+        """A QoS 2 message that is gone. The client may hold its identifier: it must not take the next one for it."""
+        outgoing.released = True
+        if session.expiry_s:
+            self._journal.record(Progress(session.client_id, released=[packet_id]))
+        return success(PacketType.PUBREL, packet_id)
 
     def _as_subscribed(self, session: Session, log_offset: int) -> Outgoing:
         """A QoS 1 message from the queues as it went out: with what the subscriptions that match say together."""

@@ -102,9 +102,7 @@ def _zero_or_one(value: int, field: str) -> None:
 
 def _valid_topic_alias(value: int, field: str) -> None:
     if value == 0:
-        raise ProtocolError(
-            ReasonCode.TOPIC_ALIAS_INVALID, f"{field}: must not be 0 [MQTT-3.3.2-8]"
-        )
+        raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"{field}: must not be 0 [MQTT-3.3.2-8]")
 
 
 def _read_flag(reader: Reader, field: str) -> bool:
@@ -212,9 +210,7 @@ def read_properties(reader: Reader, packet: PacketContext) -> Properties:
     while not section.at_end():
         spec = _read_spec(section, packet)
         if spec.field in values and packet not in spec.may_repeat_in:
-            raise ProtocolError(
-                ReasonCode.PROTOCOL_ERROR, f"{packet.name} {spec.field}: more than once"
-            )
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{packet.name} {spec.field}: more than once")
         value = spec.data_type.read(section, spec.field)
         spec.check(value, f"{packet.name} {spec.field}")
         values[spec.field] = (*values.get(spec.field, ()), value) if spec.is_tuple else value
@@ -253,9 +249,7 @@ def check_properties(props: Properties, packet: PacketContext) -> None:
     for spec, values in _present(props):
         _check_allowed(spec, packet)
         if len(values) > 1 and packet not in spec.may_repeat_in:
-            raise ProtocolError(
-                ReasonCode.PROTOCOL_ERROR, f"{packet.name} {spec.field}: more than once"
-            )
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{packet.name} {spec.field}: more than once")
 
 
 def _check_allowed(spec: PropertySpec, packet: PacketContext) -> None:

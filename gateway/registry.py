@@ -88,9 +88,7 @@ class SessionRegistry:
         session.will = _will_state(connect.will)
         session.logged = was_logged or session.expiry_s > 0 or session.will is not None
         if session.logged:
-            self._broker.record(
-                SessionOpened(session.client_id, connect.clean_start, session.expiry_s, session.will)
-            )
+            self._broker.record(SessionOpened(session.client_id, connect.clean_start, session.expiry_s, session.will))
         if connect.clean_start:
             session.frontier = session.acked = self._store.end
         window = min(connect.properties.receive_maximum or 65_535, settings.max_inflight)

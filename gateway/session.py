@@ -33,6 +33,7 @@ class Outgoing:
     retain: bool
     subscription_ids: tuple[int, ...]
     released: bool = False
+    owed: bool = False  # a retained message for a new subscription
 
 
 class Session:
@@ -63,7 +64,8 @@ class Session:
         self.received: set[int] | frozenset[int] = NOTHING  # packet identifiers of QoS 2 publishes not yet released
         self.frontier = log_offset  # while offline: everything before it was put in flight at least
         self.acked = log_offset  # the position that the log has
-        self.skip: frozenset[int] = NOTHING  # log_offsets past the frontier that were put in flight before a restart
+        # QoS 2 messages past the frontier that were put in flight all the same
+        self.skip: frozenset[int] = NOTHING
         self.will: WillState | None = None
         self.backlog: deque[int | Outgoing] | tuple[()] = ()  # to be sent before anything more from the queues
 
@@ -82,11 +84,11 @@ class Session:
         session.received = set(state.received)
         session.will = state.will
         for packet_id, sent in state.sent.items():
-            outgoing = Outgoing(sent.log_offset, sent.qos, sent.retain, sent.subscription_ids)
+            outgoing = _as_outgoing(sent)
             outgoing.released = packet_id in state.released
             session.inflight.restore(packet_id, outgoing)
-        streamed = {sent.log_offset for sent in state.sent.values() if not sent.retain}
-        session.skip = frozenset(state.done | streamed)
+        if state.owed:
+            session.backlog = deque(map(_as_outgoing, state.owed))
         return session
 
     def receive(self, packet_id: int) -> None:
@@ -107,7 +109,10 @@ class Session:
     def read_on(self, store: MessageStore, queue_qos0: bool) -> None:
         """Follow the queues of all subscriptions, from where the session was when its last connection ended."""
         state = store.sessions.get(self.client_id) if self.logged else None
-        for subscription in list(state.subscriptions.values()) if state is not None else ():
+        if state is None:
+            return
+        self.skip = _past_frontier(state)
+        for subscription in list(state.subscriptions.values()):
             start = max(self.frontier, subscription.since) if subscription.qos else store.end
             self.follow(store, subscription, start).skip_qos0_before = 0 if queue_qos0 else store.end
 
@@ -181,4 +186,14 @@ class Session:
 
 
 def as_sent(packet_id: int, outgoing: Outgoing) -> Sent:
-    return Sent(packet_id, outgoing.log_offset, outgoing.qos, outgoing.retain, outgoing.subscription_ids)
+    return Sent(packet_id, outgoing.log_offset, outgoing.qos, outgoing.retain, outgoing.subscription_ids, outgoing.owed)
+
+
+def _past_frontier(state: SessionState) -> frozenset[int]:
+    """What need not be sent, or not from the queues, although no position covers it."""
+    streamed = [sent.log_offset for sent in state.sent.values() if not sent.owed]
+    return frozenset(state.done.union(streamed)) if state.done or streamed else NOTHING
+
+
+def _as_outgoing(sent: Sent) -> Outgoing:
+    return Outgoing(sent.log_offset, sent.qos, sent.retain, sent.subscription_ids, owed=sent.owed)

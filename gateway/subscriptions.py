@@ -122,7 +122,7 @@ class Subscriptions:
             return
         self._broker.sys_topics.send_to(session, subscription)
         ids = (subscription.subscription_id,) if subscription.subscription_id else ()
-        found: list[int | Outgoing] = []
+        found: list[Outgoing] = []
         for log_offset in self._retained(subscription.topic_filter):
             try:
                 record = self._store.record(log_offset)
@@ -131,8 +131,8 @@ class Subscriptions:
             if subscription.no_local and record.client_id == session.client_id.encode():
                 continue
             qos = min(record.flags & RecordFlag.QOS_MASK, subscription.qos)
-            found.append(Outgoing(log_offset, qos, True, ids))
-        self._broker.exchange.put_off(session, found)
+            found.append(Outgoing(log_offset, qos, True, ids, owed=True))
+        self._broker.exchange.owe(session, found)
         self._broker.delivery.room([session])
 
     def _retained(self, topic_filter: str) -> Iterator[int]:

@@ -21,6 +21,7 @@ from store.logscan import LogScan, SegmentScan
 from store.records import RecordType
 from store.settings import StoreSettings
 
+ATTEMPTS = 3
 COPY_ATTEMPTS = 5
 
 
@@ -28,12 +29,15 @@ def inspect_folder(path: Path) -> dict[str, Any]:
     """Everything at a glance, every checksum verified; `corruption` says what is damaged. Raises FolderUnusable."""
     if not (path / LOG).is_dir():
         raise FolderUnusable(path, "holds no log")
-    try:
-        report = _report(path)
-        if report["corruption"]:
-            report = _report(path)  # damage stays; what a server changed under our eyes looks different now
-    except OSError as error:
-        raise FolderUnusable(path, str(error)) from error
+    for attempt in range(1, ATTEMPTS + 1):  # damage stays; what a server changed under our eyes looks different then
+        try:
+            report = _report(path)
+        except OSError as error:
+            if attempt == ATTEMPTS:
+                raise FolderUnusable(path, str(error)) from error
+            continue
+        if not report["corruption"]:
+            break
     return report
 
 

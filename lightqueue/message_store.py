@@ -122,11 +122,11 @@ class MessageStore:
                 self._next_index_write = now_s + self.settings.index_flush_ms / 1000
                 self.write_index()
                 self._refusing = None
-            self.upkeep.step(now_s)
         except StoreError as error:
             if self._refusing is None:
-                log.error("%s", error)
+                log.error("%s; messages are refused until it succeeds", error)
             self._refusing = error
+        self.upkeep.step(now_s)
         if self.log.memory.mapped_bytes_read > self._pages_forgotten_at + self.settings.mapped_resident_bytes:
             self._pages_forgotten_at = self.log.memory.mapped_bytes_read
             self.log.forget_pages()

@@ -5,6 +5,7 @@ Whatever of it changes state does so by a record in the log, so applying stays f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -13,9 +14,12 @@ from lightqueue.retention import Retention
 from lightqueue.trimming import Trimmer, trimmed_to
 from store._records import RecordBatch
 from store.changes import QueueDropped, encode_change
+from store.errors import StoreError
 
 if TYPE_CHECKING:
     from lightqueue.message_store import MessageStore
+
+log = logging.getLogger("penstock.store")
 
 FILTERS_PER_RECORD = 256
 
@@ -32,6 +36,7 @@ class Upkeep:
         self._trimmed_to = trimmed_to(store.index)
         self._unheld_since: dict[str, float] = {}
         self._next_check_s = 0.0
+        self._resume_s = 0.0
 
     @property
     def busy(self) -> bool:
@@ -39,29 +44,36 @@ class Upkeep:
         return self._dropping is not None or self._trimming is not None or self._has_to_trim
 
     def step(self, now_s: float) -> None:
-        """Do some of what is due. `now_s` is monotonic. Raises StoreError; the pass then starts anew another time."""
-        if now_s >= self._next_check_s:
-            self._next_check_s = now_s + self._settings.retention_check_s
-            self._check(now_s)
-        dropping, self._dropping = self._dropping, None
-        if dropping is not None:
+        """Do some of what is due; `now_s` is monotonic. What fails begins anew after retention_check_s."""
+        if now_s < self._resume_s:
+            return
+        dropping, trimming = self._dropping, self._trimming
+        self._dropping = self._trimming = None
+        try:
+            if now_s >= self._next_check_s:
+                self._next_check_s = now_s + self._settings.retention_check_s
+                self._drop_unheld(now_s)
+                dropping = dropping or self._due_retention()
+            if trimming is None and dropping is None and self._has_to_trim:
+                trimming = self._trim()
             self._dropping = _advanced(dropping)
-        if self._trimming is not None:
-            self._trimming = _advanced(self._trimming)
-        elif self._dropping is None and self._has_to_trim:
-            self._trimmed_to = self._store.log.first
-            self._trimming = Trimmer(self._store.index, self._store.queues, self._trimmed_to).steps()
+            self._trimming = _advanced(trimming)
+        except StoreError as error:
+            log.error("upkeep: %s", error)
+            self._resume_s = now_s + self._settings.retention_check_s
 
     @property
     def _has_to_trim(self) -> bool:
         return self._trimmed_to < self._store.log.base
 
-    def _check(self, now_s: float) -> None:
-        self._drop_unheld(now_s)
-        if self._dropping is None:
-            count = self._retention.droppable()
-            if count:
-                self._dropping = self._retention.steps(count)
+    def _trim(self) -> Iterator[None]:
+        first = self._store.log.first
+        yield from Trimmer(self._store.index, self._store.queues, first).steps()
+        self._trimmed_to = first
+
+    def _due_retention(self) -> Iterator[None] | None:
+        count = self._retention.droppable()
+        return self._retention.steps(count) if count else None
 
     def _drop_unheld(self, now_s: float) -> None:
         """Have the log say that queues go which nobody has held or watched for queue_grace_s."""
@@ -75,8 +87,10 @@ class Upkeep:
             self._store.append_upkeep(batch)
 
 
-def _advanced(steps: Iterator[None]) -> Iterator[None] | None:
+def _advanced(steps: Iterator[None] | None) -> Iterator[None] | None:
     """Take one step; None once it was the last."""
+    if steps is None:
+        return None
     try:
         next(steps)
     except StopIteration:

@@ -45,6 +45,7 @@ cdef class LogMemory:
     cdef char *tail[2]
     cdef uint64_t tail_base[2]
     cdef uint64_t tail_end[2]
+    cdef uint64_t end                   # nothing is read from here on
     cdef int current
     cdef size_t tail_bytes
     cdef Mapping *mappings

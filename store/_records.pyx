@@ -170,6 +170,8 @@ cdef const char *fault(const char *data, size_t room, uint64_t log_offset) noexc
     cdef const RecordHeader *header = <const RecordHeader *>data
     if room < HEADER_BYTES:
         return b"cut off in its header"
+    if header.length == 0 and header.log_offset == 0:
+        return b"zeros where a record should be"
     if header.length < HEADER_BYTES or header.length & 7:
         return b"impossible length"
     if header.length > room:
@@ -183,31 +185,13 @@ cdef const char *fault(const char *data, size_t room, uint64_t log_offset) noexc
     return NULL
 
 
-def verify(const unsigned char[::1] data not None, uint64_t log_offset):
-    """Walk the records of `data`, which starts at `log_offset`.
+def verify(const unsigned char[::1] data not None, uint64_t log_offset, size_t limit=<size_t>-1):
+    """Walk the records of `data`, which starts at `log_offset`, until `limit` bytes are passed (one record at least).
 
-    Returns (bytes that are valid records, timestamp_ms of the last one, reason why the walk stopped: None at the end
-    or if nothing but zeros follows).
+    Returns (bytes that are valid records, timestamp_ms of the last one, what is wrong behind them or None).
     """
     cdef size_t at = 0, size = data.shape[0]
     cdef uint64_t last_ms = 0
-    cdef const char *base = <const char *>&data[0] if size else NULL
-    cdef const char *reason = NULL
-    with nogil:
-        while at < size:
-            reason = fault(base + at, size - at, log_offset + at)
-            if reason != NULL:
-                break
-            last_ms = (<const RecordHeader *>(base + at)).timestamp_ms
-            at += (<const RecordHeader *>(base + at)).length
-        if reason != NULL and not content_end(base + at, size - at):
-            reason = NULL
-    return at, last_ms, None if reason == NULL else reason.decode()
-
-
-def verify_chunk(const unsigned char[::1] data not None, uint64_t log_offset, size_t limit):
-    """As verify(), but stops after `limit` bytes (and at least one record): (valid bytes, reason it stopped or None)."""
-    cdef size_t at = 0, size = data.shape[0]
     cdef const char *base = <const char *>&data[0] if size else NULL
     cdef const char *reason = NULL
     with nogil:
@@ -215,8 +199,9 @@ def verify_chunk(const unsigned char[::1] data not None, uint64_t log_offset, si
             reason = fault(base + at, size - at, log_offset + at)
             if reason != NULL:
                 break
+            last_ms = (<const RecordHeader *>(base + at)).timestamp_ms
             at += (<const RecordHeader *>(base + at)).length
-    return at, None if reason == NULL else reason.decode()
+    return at, last_ms, None if reason == NULL else reason.decode()
 
 
 def written_bytes(const unsigned char[::1] data not None):
@@ -308,6 +293,7 @@ cdef class LogMemory:
 
     def start(self, uint64_t log_offset):
         """Forget the tail; the next append is at `log_offset`."""
+        self.end = log_offset
         for i in range(2):
             self.tail_base[i] = self.tail_end[i] = log_offset
 
@@ -322,7 +308,7 @@ cdef class LogMemory:
         cdef char *to = self.tail[i] + (log_offset - self.tail_base[i])
         memcpy(to, batch.data, batch.size)
         stamp(to, batch.size, log_offset, timestamp_ms)
-        self.tail_end[i] = log_offset + batch.size
+        self.tail_end[i] = self.end = log_offset + batch.size
         return True
 
     def tail_room(self):
@@ -332,6 +318,7 @@ cdef class LogMemory:
 
     def truncate(self, uint64_t log_offset):
         """Take back what was appended from `log_offset` on."""
+        self.end = log_offset
         for i in range(2):
             self.tail_end[i] = max(self.tail_base[i], min(self.tail_end[i], log_offset))
 
@@ -350,6 +337,7 @@ cdef class LogMemory:
         """Stamp a batch where it stands and write it to the file. Raises OSError."""
         stamp(batch.data, batch.size, log_offset, timestamp_ms)
         write_all(fd, batch.data, batch.size, log_offset - segment_base)
+        self.end = log_offset + batch.size
 
     cdef int tail_of(self, uint64_t log_offset) except -1:
         for i in range(2):
@@ -393,6 +381,8 @@ cdef class LogMemory:
                 found = self.tail[i] + (log_offset - self.tail_base[i])
                 if is_record(found, self.tail_end[i] - log_offset, log_offset):
                     return found
+        if log_offset >= self.end:          # past it a mapping has holes; reading one can be fatal on a full disk
+            high = 0
         while low < high:                   # the last mapping that begins at or before log_offset
             middle = (low + high) // 2
             if self.mappings[middle].base <= log_offset:

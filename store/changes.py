@@ -73,6 +73,7 @@ class Sent(Change, frozen=True):
     qos: int
     retain: bool
     subscription_ids: tuple[int, ...] = ()
+    owed: bool = False  # a retained message for a new subscription: it comes from no queue, and no position covers it
 
 
 class Progress(Change, frozen=True):
@@ -84,6 +85,7 @@ class Progress(Change, frozen=True):
     released: list[int] = []
     completed: list[int] = []
     received_done: list[int] = []
+    owed: list[Sent] = []  # to be sent later; without a packet_id so far (0)
 
 
 class WillFired(Change, frozen=True):

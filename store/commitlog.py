@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from store._records import LogMemory, RecordBatch, verify_chunk
+from store._records import LogMemory, RecordBatch, verify
 from store.errors import CorruptSegment, DiskFailed, RecordTooLarge, StoreError, StoreFull
 from store.flush import Flusher
 from store.records import Record
@@ -204,7 +204,7 @@ class CommitLog:
             at = max(start, segment.first)
             while at < end:
                 with segment.view(at, end) as data:
-                    size, reason = verify_chunk(data, at, limit_bytes)
+                    size, _, reason = verify(data, at, limit_bytes)
                     if reason:
                         raise CorruptSegment(segment.path, at + size, reason)
                     with data[:size] as chunk:

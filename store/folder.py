@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from store.errors import FolderInUse, FolderUnusable
@@ -28,8 +29,9 @@ class DataFolder:
             owner = os.read(self._lock_fd, 64).decode(errors="replace").strip()
             os.close(self._lock_fd)
             raise FolderInUse(path, owner) from error
-        os.ftruncate(self._lock_fd, 0)
-        os.pwrite(self._lock_fd, f"pid {os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # it is only for people to read, and the disk may be full
+            os.ftruncate(self._lock_fd, 0)
+            os.pwrite(self._lock_fd, f"pid {os.getpid()}\n".encode(), 0)
 
     @property
     def log(self) -> Path:

@@ -3,7 +3,6 @@
 (A server cuts a segment when it seals it; whoever reads past the end of a mapping then is killed.)
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,11 +10,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from store._records import LogMemory, census, verify_chunk, written_bytes
+from store._records import LogMemory, census
 from store.errors import CorruptSegment
-from store.segment import HEADER_BYTES, header_fault, segment_paths
+from store.segment import HEADER_BYTES, header_fault, read_records, segment_paths, written_from
 
-CHUNK_BYTES = 8 << 20
 TORN_ATTEMPTS = 3
 TORN_WAIT_S = 0.05
 
@@ -69,7 +67,7 @@ class LogScan:
             if at < segment.end:
                 with segment.path.open("rb") as file:
                     while at < segment.end:
-                        data, _ = _read_records(file.fileno(), segment.base, at, segment.end)
+                        data, _, _ = read_records(file.fileno(), segment.base, at, segment.end)
                         yield at, data
                         at += len(data)
 
@@ -96,9 +94,9 @@ class LogScan:
     def _read_through(self, fd: int, segment: SegmentScan) -> tuple[str | None, int]:
         """Go on from segment.end: (why it ends where it does, bytes behind that up to the last that is not zero)."""
         while True:
-            data, reason = _read_records(fd, segment.base, segment.end, None)
+            data, _, reason = read_records(fd, segment.base, segment.end)
             if not data:
-                return reason, _written_from(fd, segment.end - segment.base)
+                return reason, written_from(fd, segment.end - segment.base)
             segment.records.update(census(data))
             segment.end += len(data)
 
@@ -108,29 +106,3 @@ class LogScan:
             if segment.end != following.base and not segment.corruption:
                 reason = f"its records end here, but the log goes on at {following.base}"
                 segment.corruption = str(CorruptSegment(segment.path, segment.end, reason))
-
-
-def _read_records(fd: int, base: int, at: int, end: int | None) -> tuple[bytes, str | None]:
-    """Some verified records from log_offset `at` on; if there are none, why."""
-    size = CHUNK_BYTES
-    while True:
-        data = os.pread(fd, size if end is None else min(size, end - at), at - base)
-        if not data:
-            return b"", None
-        valid, reason = verify_chunk(data, at, len(data))
-        length = int.from_bytes(data[:4], "little")
-        if valid or length <= len(data) or length > os.fstat(fd).st_size:
-            return data[:valid], reason
-        size = length  # a record larger than what was read
-
-
-def _written_from(fd: int, position: int) -> int:
-    """Bytes from a position on up to the last that is not zero."""
-    found = 0
-    at = position
-    while data := os.pread(fd, CHUNK_BYTES, at):
-        written = written_bytes(data)
-        if written:
-            found = at + written - position
-        at += len(data)
-    return found

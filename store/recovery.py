@@ -28,8 +28,7 @@ def open_segments(folder: Path, settings: StoreSettings) -> tuple[list[Segment],
         for path in paths:
             segments.append(Segment.open(path, writable=path == paths[-1]))
         _check_sealed(segments, settings.verify_at_start_bytes)
-        if settings.flush == "sync":
-            _sync(segments)
+        _sync(segments)
         return _with_active(segments, folder, settings)
     except (CorruptSegment, OSError) as error:
         for segment in segments:
@@ -58,13 +57,13 @@ def _check_sealed(segments: list[Segment], verify_bytes: int) -> None:
             end, reason = segment.verify(following.base)
             segment.forget_pages()
             if end != following.base:
-                raise CorruptSegment(segment.path, end, reason or "zeros where records should be")
+                raise CorruptSegment(segment.path, end, reason or "the records go on past the next segment's start")
         if following.base < segment.limit:
             segment.seal(following.base)  # a crash came between the new segment's creation and this
 
 
 def _sync(segments: list[Segment]) -> None:
-    """What a killed process had written but not synced is read back from the page cache; from now on it counts as safe."""
+    """What a killed process wrote but did not sync is read from the page cache; from now on it counts as safe."""
     for segment in segments:
         os.fdatasync(segment.fd)
 
@@ -83,7 +82,7 @@ def _with_active(segments: list[Segment], folder: Path, settings: StoreSettings)
 
 def _recover_last(active: Segment) -> int:
     """Cut the last segment after its last valid record: what follows was never acknowledged as safe."""
-    end, reason = active.verify(active.limit)
+    end, reason = active.find_end()
     active.allocated_bytes = end - active.base
     if reason:
         log.warning("%s: cut at log_offset %d (%s)", active.path, end, reason)

@@ -12,7 +12,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from store._records import crc32c, verify
+from store._records import crc32c, verify, written_bytes
 from store.errors import CorruptSegment
 
 MAGIC = b"PENSTOCK"
@@ -20,6 +20,7 @@ VERSION = 1
 HEADER_BYTES = 64
 SUFFIX = ".log"
 ALLOCATE_BYTES = 16 << 20
+READ_BYTES = 8 << 20
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _HEADER = struct.Struct("<8sIIQQQ20x")
 
@@ -87,10 +88,23 @@ class Segment:
         return memoryview(self.map)[start - self.base : end - self.base]
 
     def verify(self, end: int) -> tuple[int, str | None]:
-        """(log_offset where valid records end, why they end before `end`: None if nothing but zeros follows)."""
+        """(log_offset where valid records end, what is wrong there if that is before `end`)."""
         with self.view(self.first, end) as data:
             valid, self.last_ms, reason = verify(data, self.first)
         return self.first + valid, reason
+
+    def find_end(self) -> tuple[int, str | None]:
+        """The same for a segment that may end anywhere; the reason is None if nothing but zeros follows.
+
+        Not by the mapping: looking at a hole in it takes room on a tmpfs, and is fatal where there is none.
+        """
+        end = self.first
+        while True:
+            data, last_ms, reason = read_records(self.fd, self.base, end)
+            if not data:
+                return end, reason if written_from(self.fd, end - self.base) else None
+            self.last_ms = last_ms
+            end += len(data)
 
     def unallocated(self, end: int) -> int:
         """Bytes up to log_offset `end` that the file system has not set aside yet."""
@@ -143,6 +157,34 @@ def header_fault(header: bytes, named_base: int) -> str | None:
     if version != VERSION:
         return f"format version {version}; this program reads version {VERSION}"
     return None if base == named_base else f"its header says base {base}"
+
+
+def read_records(fd: int, base: int, at: int, end: int | None = None) -> tuple[bytes, int, str | None]:
+    """Some verified records of a segment's file from log_offset `at` on, and the last one's timestamp.
+
+    If there are none: what is wrong there, or None at `end`.
+    """
+    room = (base + os.fstat(fd).st_size if end is None else end) - at
+    size = min(room, READ_BYTES)
+    while True:
+        data = os.pread(fd, size, at - base)
+        valid, last_ms, reason = verify(data, at)
+        length = int.from_bytes(data[:4], "little")
+        if valid or not size < length <= room:
+            return data[:valid], last_ms, reason
+        size = length  # a record larger than what was read
+
+
+def written_from(fd: int, position: int) -> int:
+    """Bytes of a file from a position on up to the last that is not zero."""
+    found = 0
+    at = position
+    while data := os.pread(fd, READ_BYTES, at):
+        written = written_bytes(data)
+        if written:
+            found = at + written - position
+        at += len(data)
+    return found
 
 
 def segment_paths(folder: Path) -> list[Path]:

@@ -30,6 +30,7 @@ class SessionState(msgspec.Struct):
     released: set[int] = set()
     done: set[int] = set()  # log_offsets above `acked` that must not be sent again (QoS 2, completed)
     received: set[int] = set()  # packet identifiers of QoS 2 messages stored but not yet released by the client
+    owed: list[Sent] = []  # retained messages for new subscriptions, not sent so far
 
     def held_filters(self) -> list[str]:
         """Filters whose messages are kept while the client is away."""
@@ -171,15 +172,26 @@ class Sessions:
 
 
 def _progress(session: SessionState, change: changes.Progress) -> None:
+    session.owed.extend(change.owed)
     for sent in change.sent:
         session.sent[sent.packet_id] = sent
+        if sent.owed:
+            _pay(session, sent.log_offset)
     session.released.update(change.released)
     for packet_id in change.completed:
         session.released.discard(packet_id)
         sent_before = session.sent.pop(packet_id, None)
-        if sent_before is not None and not sent_before.retain:
+        if sent_before is not None and not sent_before.owed:
             session.done.add(sent_before.log_offset)
     session.received.difference_update(change.received_done)
     if change.acked > session.acked:
         session.acked = change.acked
         session.done = {log_offset for log_offset in session.done if log_offset >= session.acked}
+
+
+def _pay(session: SessionState, log_offset: int) -> None:
+    """Take one message from what is owed; it is the first, or one of the first."""
+    for i, owed in enumerate(session.owed):
+        if owed.log_offset == log_offset:
+            del session.owed[i]
+            return

@@ -36,8 +36,7 @@ class ServeOptions:
     def environment(self) -> dict[str, str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
         return inherited | {
-            "PENSTOCK_" + path.replace(".", "__").upper(): str(value)
-            for path, value in self.settings.items()
+            "PENSTOCK_" + path.replace(".", "__").upper(): str(value) for path, value in self.settings.items()
         }
 
 
@@ -123,9 +122,7 @@ def start_mosquitto(port: int, folder: Path, extra_config: str = "") -> subproce
     # As root it would become a user who may not read files below pytest's tmp_path.
     lines = [f"listener {port} 127.0.0.1", "user root", "allow_anonymous true", extra_config]
     config.write_text("\n".join(lines))
-    process = subprocess.Popen(
-        [mosquitto, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen([mosquitto, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for_port(port, process)
     return process
 

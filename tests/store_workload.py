@@ -99,8 +99,10 @@ class Workload:
     def progress(self, store: MessageStore) -> None:
         randomly = self.randomly
         log_offset = randomly.randrange(store.end)
-        sent = [Sent(randomly.randrange(1, 5), log_offset, 2, randomly.random() < 0.3)]
-        progress = Progress(randomly.choice(self.clients), log_offset, sent, [1], [randomly.randrange(1, 5)], [2])
+        owed = randomly.random() < 0.3
+        sent = [Sent(randomly.randrange(1, 5), log_offset, 2, owed, owed=owed)]
+        due = [Sent(0, log_offset - randomly.choice((0, 8)), 1, True, owed=True)]
+        progress = Progress(randomly.choice(self.clients), log_offset, sent, [1], [randomly.randrange(1, 5)], [2], due)
         change(store, progress)
 
     def drop(self, store: MessageStore) -> None:
@@ -133,6 +135,7 @@ def state_of(store: MessageStore) -> dict[str, Any]:
         "queues": queues,
         "sessions": {session.client_id: session for session in sessions},
         "retained": dict(store.retained.below(b"")),
+        "retained_count": len(store.retained),
         "next_id": index.get(NEXT_ID_KEY),
         "applied": index.applied_offset,
     }

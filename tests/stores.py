@@ -15,13 +15,56 @@ from store.records import Record, RecordFlag, RecordType
 from store.settings import StoreSettings
 
 SEGMENT_BYTES = 64 << 10
-NEVER_S = 10**9
+KEPT_BYTES = 2 * SEGMENT_BYTES
 
 
 def small(data: Path, **changes: Any) -> StoreSettings:
     """Settings with small segments, for a file system of any size."""
     defaults: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES, "flush": "async", "reserve_bytes": 0}
     return StoreSettings(data=data, **(defaults | changes))
+
+
+class Stores:
+    """Opens stores, by default on one folder; whatever is still open at the end is closed by close()."""
+
+    def __init__(self, data: Path, **settings: Any) -> None:
+        self._data = data
+        self._settings = settings
+        self._open: list[MessageStore] = []
+
+    def __call__(self, data: Path | None = None, **settings: Any) -> MessageStore:
+        self._open.append(MessageStore(small(data or self._data, **(self._settings | settings))))
+        return self._open[-1]
+
+    def stop(self, store: MessageStore) -> None:
+        self._open.remove(store)
+        store.close()
+
+    def close(self) -> None:
+        for store in list(self._open):
+            self.stop(store)
+
+
+def fill(store: MessageStore, segments: int, topic: str = "filler") -> None:
+    """Publish until the log has so many segments more."""
+    wanted = len(store.log.segments) + segments
+    number = 0
+    while len(store.log.segments) < wanted:
+        publish(store, topic, b"%07d" % number + bytes(5000))
+        number += 1
+
+
+def run_upkeep(store: MessageStore) -> None:
+    """Let a check come due, and go on until everything that follows from it is done and in the index."""
+    store.upkeep._next_check_s = 0
+    store.tick()
+
+    def is_done() -> bool:
+        store.tick()
+        return not store.upkeep.busy
+
+    wait_until(is_done)
+    store.write_index()
 
 
 def batch_of(*payloads: bytes, topic: bytes = b"t", flags: int = 0) -> RecordBatch:
@@ -65,6 +108,11 @@ def payloads(store: MessageStore, topic_filter: str, start: int = 0) -> list[byt
     queue = store.queues.stored(topic_filter)
     assert queue is not None
     return [record.payload for record in read_all(store, queue, start)]
+
+
+def retained_payloads(store: MessageStore) -> dict[bytes, bytes]:
+    """Topic → payload of every retained message."""
+    return {topic: store.record(at).payload for topic, at in store.retained.below(b"")}
 
 
 def crash_copy(data: Path, to: Path) -> Path:

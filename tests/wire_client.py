@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -327,10 +328,12 @@ class SlowDisk:
 class Bench:
     """A broker over a message store in a folder. Close it at the end."""
 
-    def __init__(self, folder: Path, clock: WallClock, flush: str = "async", **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, clock: WallClock, flush: str = "async", segment_bytes: int = 16 << 20, **settings: Any
+    ) -> None:
         self.loop = FakeLoop()
         self._clock = clock
-        self.store_settings = StoreSettings(data=folder, flush=flush, segment_bytes=16 << 20)  # type: ignore[arg-type]
+        self.store_settings = StoreSettings(folder, flush, segment_bytes)  # type: ignore[arg-type]
         self.settings = GatewaySettings(**settings)
         self._start()
 
@@ -367,6 +370,11 @@ class Bench:
         self.loop.calls.clear()
         self.store.close()
         self._start()
+
+    def move(self, folder: Path) -> None:
+        """Go on with another folder: a copy of this one, as it was left by a process that was killed."""
+        self.store_settings = replace(self.store_settings, data=folder)
+        self.restart()
 
     def close(self) -> None:
         self.store.close()

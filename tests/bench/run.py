@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.bench.whole import idle_memory, offline_backlog, restart_time  # noqa: E402
-from tests.server_process import ServeOptions, PenstockServer, free_port, start_mosquitto  # noqa: E402
+from tests.server_process import PenstockServer, ServeOptions, free_port, start_mosquitto  # noqa: E402
 
 BROKER_CORE, LOAD_CORE = "0", "1"
 MOSQUITTO_CONFIG = "persistence false\nmax_queued_messages 0\nmax_inflight_messages 0\nmax_queued_bytes 0\n"
@@ -64,7 +64,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as name:
         folder = Path(name)
         mqload = _mqload(folder)
-        print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {options.repeats} runs")
+        python = platform.python_version()
+        print(f"{platform.machine()}, {os.cpu_count()} cores, Python {python}, {options.repeats} runs")
         print(f"one fdatasync of 64 KiB: {fdatasync_ms(folder):.2f} ms (median)\n")
         rows = [_compare(work, mqload, folder, options.repeats) for work in WORKS if options.only in work.name]
         rows += _whole_runs(folder, options.only)
@@ -120,10 +121,12 @@ def _compare(work: Work, mqload: Path, folder: Path, repeats: int) -> dict[str, 
                 figures[broker].append(value)
                 tails[broker].append(tail)
     theirs, ours = statistics.median(figures["mosquitto"]), statistics.median(figures["penstock"])
-    row: dict[str, object] = {"work": work.name, "flush": work.flush, "figures": figures, "p99": tails, "goal": work.goal}
+    row: dict[str, object] = {"work": work.name, "flush": work.flush, "goal": work.goal}
+    row |= {"figures": figures, "p99": tails}
     if work.figure == "latency":
         p99 = statistics.median(tails["mosquitto"]), statistics.median(tails["penstock"])
-        print(f"{work.name:46} mosquitto p50 {theirs:.0f} p99 {p99[0]:.0f} µs, penstock p50 {ours:.0f} p99 {p99[1]:.0f} µs")
+        pairs = f"mosquitto p50 {theirs:.0f} p99 {p99[0]:.0f} µs, penstock p50 {ours:.0f} p99 {p99[1]:.0f} µs"
+        print(f"{work.name:46} {pairs}", flush=True)
         return row | {"ratio": theirs / ours, "ratio_p99": p99[0] / p99[1]}
     spread = f"{min(figures['penstock']):,.0f}–{max(figures['penstock']):,.0f}"
     bound = f"  bound {work.in_flight / fdatasync_ms(folder) * 1000:,.0f}/s" if work.in_flight else ""

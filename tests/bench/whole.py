@@ -94,7 +94,10 @@ def offline_backlog(folder: Path) -> dict[str, object]:
 def _publish_all(port: int) -> None:
     publisher = _client(port, "publisher", None, True)
     for start in range(0, MESSAGES, 1000):
-        packets = (Publish(f"line/{i % 10}", b"x" * 100, QoS.AT_LEAST_ONCE, packet_id=i % 1000 + 1) for i in range(start, start + 1000))
+        packets = (
+            Publish(f"line/{i % 10}", b"x" * 100, QoS.AT_LEAST_ONCE, packet_id=i % 1000 + 1)
+            for i in range(start, start + 1000)
+        )
         publisher.sendall(b"".join(encode(packet, 4) for packet in packets))
         publisher.recv(4 * 1000, socket.MSG_WAITALL)
     publisher.close()

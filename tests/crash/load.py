@@ -6,7 +6,7 @@ it saw into a ledger.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -36,7 +36,9 @@ SUBSCRIBE_ID = 1
 class Client:
     """One session. `run` goes on until the task is cancelled; `online` can be cleared to keep it away for a while."""
 
-    def __init__(self, client_id: str, server: PenstockServer, ledger: Ledger, rng: random.Random, version: int) -> None:
+    def __init__(
+        self, client_id: str, server: PenstockServer, ledger: Ledger, rng: random.Random, version: int
+    ) -> None:
         self.client_id = client_id
         self.ledger = ledger
         self.rng = rng
@@ -45,6 +47,7 @@ class Client:
         self.known = False  # the server has answered that it has the session
         self.lives = 0
         self.connection: MqttConnection | None = None
+        self._abandoned: list[MqttConnection] = []
         self._server = server
         self._connect = persistent(client_id, version=version, receive_maximum=rng.choice((5, 40, 200)))
 
@@ -60,6 +63,7 @@ class Client:
 
     async def _connected(self) -> None:
         connection, connack = await MqttConnection.open(self._server.port, self._connect)
+        self.close_abandoned()
         async with connection:
             if connack.reason_code != ReasonCode.SUCCESS:
                 self.fault(f"refused: {connack.reason_code.name}")
@@ -86,6 +90,17 @@ class Client:
         """Lose the connection, as far as there is one."""
         if self.connection is not None:
             self.connection.cut()
+
+    def move(self) -> None:
+        """Connect anew while the server takes the old connection for alive."""
+        if self.connection is not None and not self.connection.abandoned:
+            self.connection.abandon()
+            self._abandoned.append(self.connection)
+
+    def close_abandoned(self) -> None:
+        for connection in self._abandoned:
+            connection.cut()
+        self._abandoned.clear()
 
     def go_offline(self) -> None:
         self.online.clear()
@@ -120,6 +135,7 @@ class Publisher(Client):
         super().__init__(client_id, server, ledger, rng, version)
         self.topics = topics
         self.budget = 0
+        self.retain = False
         self.inflight: dict[int, InFlight] = {}  # in the order of sending
         self._window = rng.choice((1, 8, 30))
         self._sequence = 0
@@ -171,7 +187,7 @@ class Publisher(Client):
         message = entry.message
         payload = message.payload(entry.padding)
         dup, entry.dup = entry.dup, True
-        return Publish(message.topic, payload, QoS(message.qos), dup=dup, packet_id=packet_id)
+        return Publish(message.topic, payload, QoS(message.qos), self.retain, dup, packet_id)
 
     def _on_packet(self, connection: MqttConnection, packet: Packet) -> None:
         if not isinstance(packet, PubAck | PubRec | PubComp):
@@ -206,6 +222,9 @@ class Subscriber(Client):
         self.subscribed = False
         self.lazy = 0
         self.patient = True  # may hold acknowledgements back
+        self.subscribes_again = True
+        self.expects_retained = False  # everything with RETAIN set, and otherwise nothing
+        self.retain_as_published = False
         self._released: set[int] = set()
         self._held: set[int] = set()  # QoS 2 packet identifiers received and not released
         self._answers: list[Packet] = []
@@ -213,15 +232,22 @@ class Subscriber(Client):
     async def live(self, connection: MqttConnection) -> None:
         self._answers.clear()
         self.lazy = self.rng.choice((0, 0, 3)) if self.patient else 0
-        if not self.subscribed or self.rng.random() < 0.5:
-            requests = [SubscriptionRequest(name, QoS(qos)) for name, qos in self.ledger.filters[self.client_id].items()]
-            connection.send(Subscribe(SUBSCRIBE_ID, tuple(requests)))
+        if not self.subscribed or (self.subscribes_again and self.rng.random() < 0.5):
+            connection.send(Subscribe(SUBSCRIBE_ID, tuple(self._requests())))
         while True:
             for packet in await connection.packets():
                 self.check_farewell(packet)
                 self._on_packet(packet)
             while len(self._answers) > self.lazy:
                 connection.send(self._answers.pop(0))
+
+    def _requests(self) -> Iterator[SubscriptionRequest]:
+        for name, qos in self.ledger.filters[self.client_id].items():
+            yield SubscriptionRequest(name, QoS(qos), retain_as_published=self.retain_as_published)
+
+    def receive_at_most(self, messages: int) -> None:
+        """Take so many at a time, from the next connection on."""
+        self._connect.properties.receive_maximum = messages
 
     def settle(self) -> None:
         """Hold nothing back from now on."""
@@ -251,7 +277,7 @@ class Subscriber(Client):
 
     def _deliver(self, packet: Publish) -> None:
         message = Message.parse(packet.payload)
-        if packet.retain or packet.topic_name != message.topic:
+        if packet.retain != self.expects_retained or packet.topic_name != message.topic:
             self.fault(f"{message} came as {packet.topic_name}, retain {packet.retain}")
         self.ledger.on_delivered(self.client_id, message)
 
@@ -291,6 +317,8 @@ class Load:
             for task in tasks:
                 task.cancel()
             ends = await asyncio.gather(*tasks, return_exceptions=True)
+            for client in self.clients:
+                client.close_abandoned()
         for end in ends:
             if not isinstance(end, asyncio.CancelledError):
                 raise AssertionError("a client of the test failed") from end
@@ -310,7 +338,8 @@ class Load:
             self.allow(2_000)
             for _ in range(self.rng.randrange(8)):
                 await self.ledger.progress(self.rng.randrange(most_events // 4))
-                self.rng.choice(self.clients).cut()
+                client = self.rng.choice(self.clients)
+                self.rng.choice((client.cut, client.move))()
             await self.ledger.progress(self.rng.randrange(1, most_events))
             await self.restart()
 

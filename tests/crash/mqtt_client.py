@@ -6,7 +6,20 @@ from typing import TypeVar
 
 from gateway.codec import decode, decode_varint, encode
 from gateway.errors import MalformedPacket
-from gateway.packets import ConnAck, Connect, Packet, PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
+from gateway.packets import (
+    ConnAck,
+    Connect,
+    Packet,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    QoS,
+    SubAck,
+    Subscribe,
+    SubscriptionRequest,
+)
 from gateway.properties import Properties
 
 ANSWER_TIMEOUT_S = 20
@@ -25,6 +38,7 @@ class MqttConnection:
         self._writer = writer
         self._unread = b""
         self._waiting: list[Packet] = []
+        self.abandoned = False
 
     @classmethod
     async def open(cls, port: int, connect: Connect) -> tuple["MqttConnection", ConnAck]:
@@ -39,7 +53,7 @@ class MqttConnection:
             raise
 
     def send(self, *packets: Packet) -> None:
-        if not self._writer.is_closing():
+        if not self._writer.is_closing() and not self.abandoned:
             self._writer.write(b"".join(encode(packet, self.version) for packet in packets))
 
     async def packets(self) -> list[Packet]:
@@ -71,9 +85,17 @@ class MqttConnection:
         answer = await self.receive(PubAck)
         assert (answer.packet_id, answer.reason_code < 0x80) == (publish.packet_id, True)
 
+    async def publish_once(self, publish: Publish) -> None:
+        """Publish at QoS 2, with all four steps."""
+        assert publish.packet_id is not None
+        self.send(publish)
+        assert (await self.receive(PubRec)).reason_code == 0
+        self.send(PubRel(publish.packet_id))
+        assert (await self.receive(PubComp)).reason_code == 0
+
     async def subscribe(self, packet_id: int, topic_filter: str, qos: QoS) -> None:
         self.send(Subscribe(packet_id, (SubscriptionRequest(topic_filter, qos),)))
-        assert (await self.receive(SubAck)).reason_codes == (qos,)
+        assert [*map(int, (await self.receive(SubAck)).reason_codes)] == [qos]
 
     async def take(self) -> Publish:
         """The next message at QoS 0 or 1, acknowledged."""
@@ -92,13 +114,19 @@ class MqttConnection:
         """End the network connection at once, as a lost link would."""
         self._writer.transport.abort()
 
+    def abandon(self) -> None:
+        """See nothing more of it, but leave it open: to the server the client is still there."""
+        self.abandoned = True
+        self._reader.feed_eof()
+
     async def __aenter__(self) -> "MqttConnection":
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.cut()
+        if not self.abandoned:
+            self.cut()
 
     def _split(self) -> list[Packet]:
         packets: list[Packet] = []

@@ -99,7 +99,7 @@ def test_bad_input_harms_nobody(penstock_server: ServerFactory) -> None:
         working.result(TIMEOUT_S)
     took_s = time.monotonic() - started_s
     assert server.process.poll() is None
-    assert witness.sent > 100
+    assert witness.sent > 50
     assert witness.slowest_s < 5
     assert process.memory_info().rss - warm_bytes < MEMORY_GROWTH_BYTES
     wait_for_connections(server, 1)

@@ -59,6 +59,7 @@ class ModelSession:
     released: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
     received: set[int] = field(default_factory=set)
+    owed: list[Sent] = field(default_factory=list)
 
     def held(self) -> set[str]:
         return {name for name, (qos, _) in self.subscriptions.items() if qos and self.expiry}
@@ -190,26 +191,38 @@ class StoreMachine(RuleBasedStateMachine):
             session.subscriptions.pop(name, None)
 
     @precondition(lambda self: self.model.messages)
-    @rule(client=clients, data=st.data(), packet_id=packet_ids, other_id=packet_ids, retain=st.booleans())
-    def progress(self, client: str, data: st.DataObject, packet_id: int, other_id: int, retain: bool) -> None:
+    @rule(client=clients, data=st.data(), packet_id=packet_ids, other_id=packet_ids, owed=st.booleans())
+    def progress(self, client: str, data: st.DataObject, packet_id: int, other_id: int, owed: bool) -> None:
         log_offset = data.draw(st.sampled_from(self.model.messages))[1]
         acked = data.draw(st.sampled_from((0, log_offset, self.store.end)))
-        sent = Sent(packet_id, log_offset, 2, retain)
+        sent = Sent(packet_id, log_offset, 2, owed, owed=owed)
         self.record_progress(client, Progress(client, acked, [sent], released=[packet_id], received_done=[other_id]))
         self.record_progress(client, Progress(client, completed=[other_id]))
+
+    @precondition(lambda self: self.model.messages)
+    @rule(client=clients, data=st.data())
+    def owe(self, client: str, data: st.DataObject) -> None:
+        drawn = data.draw(st.lists(st.sampled_from(self.model.messages), min_size=1, max_size=3))
+        owed = [Sent(0, log_offset, 1, True, owed=True) for _, log_offset in drawn]
+        self.record_progress(client, Progress(client, owed=owed))
 
     def record_progress(self, client: str, progress: Progress) -> None:
         change(self.store, progress)
         session = self.model.sessions.get(client)
         if session is None:
             return
+        session.owed += progress.owed
         session.sent |= {sent.packet_id: sent for sent in progress.sent}
+        for paid in (sent.log_offset for sent in progress.sent if sent.owed):
+            first = next((owed for owed in session.owed if owed.log_offset == paid), None)
+            if first is not None:
+                session.owed.remove(first)
         session.released |= set(progress.released)
         session.received -= set(progress.received_done)
         for packet_id in progress.completed:
             session.released.discard(packet_id)
             sent = session.sent.pop(packet_id, None)
-            if sent is not None and not sent.retain:
+            if sent is not None and not sent.owed:
                 session.done.add(sent.log_offset)
         if progress.acked > session.acked:
             session.acked = progress.acked
@@ -326,11 +339,12 @@ class StoreMachine(RuleBasedStateMachine):
                 state.released,
                 state.done,
                 state.received,
+                state.owed,
             )
         assert found == self.model.sessions
 
 
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

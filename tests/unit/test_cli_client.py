@@ -33,9 +33,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "penstock", *arguments]
 
 
-def run(
-    *arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[bytes]:
+def run(*arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     return subprocess.run(
         command(*arguments),
@@ -94,9 +92,7 @@ def test_urls(url: str, address: ServerAddress) -> None:
     assert "p@ss" not in f"{address} {address!r}"
 
 
-@pytest.mark.parametrize(
-    "url", ["", "broker", "http://broker", "mqtt://", "mqtt://b:x", "mqtt://b/topic", "mqtt://[b"]
-)
+@pytest.mark.parametrize("url", ["", "broker", "http://broker", "mqtt://", "mqtt://b:x", "mqtt://b/topic", "mqtt://[b"])
 def test_a_wrong_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(UsageError, match=r"^--url: not mqtt://\[USER"):
         parse_url(url)
@@ -130,9 +126,7 @@ def test_asked_wrongly_is_one_line_and_exit_code_2(arguments: tuple[str, ...]) -
     one_line_error(run(*arguments), 2)
 
 
-@pytest.mark.parametrize(
-    "arguments", [("pub",), ("sub",), ("pub", "t", "-m", "x", "-q", "3"), ("sub", "t", "-C", "0")]
-)
+@pytest.mark.parametrize("arguments", [("pub",), ("sub",), ("pub", "t", "-m", "x", "-q", "3"), ("sub", "t", "-C", "0")])
 def test_what_the_parser_refuses_is_exit_code_2(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).returncode == 2
 
@@ -283,9 +277,7 @@ def test_what_is_in_flight_stays_below_the_receive_maximum(scripted_server: Scri
     assert len(re.findall(rb"\x00\x01t..\x00x", scripted_server.heard)) == 2
 
 
-@pytest.mark.parametrize(
-    "scripted_server", [[CONNACK, SUBACK_SECOND_NOT_AUTHORIZED]], indirect=True
-)
+@pytest.mark.parametrize("scripted_server", [[CONNACK, SUBACK_SECOND_NOT_AUTHORIZED]], indirect=True)
 def test_a_refused_subscription_is_named(scripted_server: ScriptedServer) -> None:
     error = one_line_error(run("sub", "x", "y/z", "--url", scripted_server.url), 1)
     assert "refused the subscription to 'y/z': Not authorized" in error

@@ -24,12 +24,8 @@ REPORT: dict[str, Any] = {
         }
     ],
     "records": {"message": 2, "session": 1},
-    "queues": [
-        {"name": "plant/[red]", "kind": "topic", "first_queue_offset": 0, "next_queue_offset": 2}
-    ],
-    "sessions": [
-        {"client_id": "pump-1", "acked_log_offset": 256, "subscriptions": ["plant/+", "x/#"]}
-    ],
+    "queues": [{"name": "plant/[red]", "kind": "topic", "first_queue_offset": 0, "next_queue_offset": 2}],
+    "sessions": [{"client_id": "pump-1", "acked_log_offset": 256, "subscriptions": ["plant/+", "x/#"]}],
     "applied_offset": 512,
     "corruption": [],
 }

@@ -57,9 +57,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("text", "reason_code", "connack_version", "words"), REFUSED)
-def test_is_refused(
-    text: str, reason_code: ReasonCode, connack_version: int | None, words: str
-) -> None:
+def test_is_refused(text: str, reason_code: ReasonCode, connack_version: int | None, words: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         decode(0x10, bytes.fromhex(text), 4)
     error = caught.value
@@ -71,9 +69,7 @@ def test_is_refused(
 
 @pytest.mark.parametrize("version_of_the_connection", [4, 5])
 @pytest.mark.parametrize("protocol_version", [4, 5])
-def test_a_connect_says_itself_which_version_it_is(
-    protocol_version: int, version_of_the_connection: int
-) -> None:
+def test_a_connect_says_itself_which_version_it_is(protocol_version: int, version_of_the_connection: int) -> None:
     packet = Connect("c", protocol_version, will=Will("w"))
     data = encode(packet, version_of_the_connection)
     assert decode(data[0], data[2:], version_of_the_connection) == packet

@@ -137,9 +137,7 @@ LINES = FIXED_HEADER + CONNACK + PUBLISH + ACKNOWLEDGEMENTS + SUBSCRIBING + SESS
 
 
 @pytest.mark.parametrize(("version", "first_byte", "text", "reason_code", "words"), LINES)
-def test_is_refused(
-    version: int, first_byte: int, text: str, reason_code: ReasonCode, words: str
-) -> None:
+def test_is_refused(version: int, first_byte: int, text: str, reason_code: ReasonCode, words: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         decode(first_byte, bytes.fromhex(text), version)
     assert (caught.value.reason_code, words in caught.value.message) == (reason_code, True)

@@ -136,9 +136,7 @@ BAD_VALUES = (
 
 
 @pytest.mark.parametrize(("text", "context", "reason_code", "words"), BAD_VALUES)
-def test_values_that_are_refused(
-    text: str, context: PacketContext, reason_code: ReasonCode, words: str
-) -> None:
+def test_values_that_are_refused(text: str, context: PacketContext, reason_code: ReasonCode, words: str) -> None:
     # The bytes that follow must not be taken for the rest of a value that is cut short.
     data = block(bytes.fromhex(text)) + bytes(16)
     with pytest.raises(ProtocolError, match=words) as caught:

@@ -131,9 +131,7 @@ IN_3_1_1: tuple[Vector, ...] = (
     (PubRel(3), "62 02 0003"),
     (PubComp(4), "70 02 0004"),
     (
-        Subscribe(
-            10, (SubscriptionRequest("a", QoS.AT_LEAST_ONCE), SubscriptionRequest("$share/x"))
-        ),
+        Subscribe(10, (SubscriptionRequest("a", QoS.AT_LEAST_ONCE), SubscriptionRequest("$share/x"))),
         "82 11 000a 0001 61 01 0008 2473686172652f78 00",
     ),
     (
@@ -238,9 +236,7 @@ def test_decodes_from_these_bytes(version: int, packet: Packet, data: bytes) -> 
 
 
 @pytest.mark.parametrize(("version", "packet", "data"), VECTORS)
-def test_what_is_decoded_keeps_no_view_of_the_buffer(
-    version: int, packet: Packet, data: bytes
-) -> None:
+def test_what_is_decoded_keeps_no_view_of_the_buffer(version: int, packet: Packet, data: bytes) -> None:
     buffer = bytearray(body_of(data))
     decoded = decode(data[0], memoryview(buffer), version)
     buffer[:] = bytes(len(buffer))

@@ -1,12 +1,29 @@
 """docs/formats.md says what the code does: its example vectors are decoded here from the page."""
 
+import json
 import re
 from pathlib import Path
 
-from lightqueue._queues import ENTRY_BYTES, pack_entry
+import msgspec
+import pytest
+
+from lightqueue._queues import ENTRY_BYTES, FILTER, LEVEL, TOPIC, pack_entry
+from lightqueue.table import NEXT_ID_KEY, entry_key, queue_key, queue_value
+from lightqueue.trimming import TRIMMED_KEY
+from store import retained, sessions
 from store._records import verify, walk
-from store.changes import Progress, SessionOpened, Subscribed, SubscriptionState, WillFired, decode_change
-from store.records import Attribute, Record, RecordType, decode_attributes
+from store.changes import (
+    TYPES,
+    Progress,
+    SessionOpened,
+    Subscribed,
+    SubscriptionState,
+    WillFired,
+    decode_change,
+    encode_change,
+)
+from store.index import APPLIED_KEY
+from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes
 from store.segment import HEADER_BYTES, Segment
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
@@ -58,6 +75,53 @@ def test_entry() -> None:
     (entry,) = vector("entry")
     assert len(entry) == ENTRY_BYTES
     assert pack_entry(entry, 0) == 64
+
+
+def test_carried() -> None:
+    data = b"".join(vector("carried"))
+    assert verify(data, 8192)[0] == len(data)
+    record = Record._make(next(iter(walk(data))))
+    assert record.flags == RecordFlag.RETAIN | RecordFlag.CARRIED
+    assert (record.topic, record.client_id, record.payload) == (b"line/7", b"pump", b"on")
+    assert decode_attributes(record.attributes) == {Attribute.STORED_MS: NOVEMBER_2023_MS.to_bytes(8, "little")}
+
+
+def examples() -> list[tuple[RecordType, bytes, str]]:
+    found = re.findall(r"^\| (\d\d) \| `([0-9a-f]+)` \| `(.*)` \|$", PAGE, re.MULTILINE)
+    return [(RecordType(int(number)), bytes.fromhex(payload), says) for number, payload, says in found]
+
+
+@pytest.mark.parametrize(("kind", "payload", "says"), examples())
+def test_each_state_change(kind: RecordType, payload: bytes, says: str) -> None:
+    assert as_text(msgspec.msgpack.decode(payload)) == json.loads(says)
+    change = decode_change(kind, payload)
+    assert encode_change(change) == (kind, payload)
+    assert len(json.loads(says)) == len(change.__struct_fields__)
+
+
+def as_text(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.decode()
+    return [as_text(item) for item in value] if isinstance(value, list) else value
+
+
+def test_every_state_change_has_an_example() -> None:
+    assert [kind for kind, _, _ in examples()] == list(TYPES)
+
+
+def test_keys() -> None:
+    keys = {of: bytes.fromhex(key) for key, of in re.findall(r"^\| `([0-9a-f]{6,})` \| (\D.*) \|$", PAGE, re.MULTILINE)}
+    assert keys == {
+        "the queue of the topic `line/7`": queue_key(TOPIC, b"line/7"),
+        "the queue of the first level `line`": queue_key(LEVEL, b"line"),
+        "the queue of the filter `+/7`": queue_key(FILTER, b"+/7"),
+        "queue 5, entries from queue_offset 1024 on": entry_key(5, 1024),
+        "the retained message of `line/7`": retained._key(b"line/7"),
+        "the session `m7`": sessions.KEY_PREFIX + b"m7",
+    }
+    assert b"".join(vector("queue")) == queue_value(5, 7)
+    for key in (APPLIED_KEY, NEXT_ID_KEY, TRIMMED_KEY, retained.COUNT_KEY):
+        assert f"`{key.decode()}`" in PAGE
 
 
 def test_every_kind_of_record_is_listed() -> None:

@@ -1,7 +1,7 @@
 """Light queues: names, packing, range reads, and what stays in memory or in RocksDB."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +11,14 @@ from lightqueue._queues import FILTER, LEVEL, LIVE, TOPIC
 from lightqueue.message_store import MessageStore
 from lightqueue.table import LIVE_ID_BIT, entry_key, level_of, pack_count, queue_key
 from store.errors import IndexFailed
-from tests.stores import batch_of, crash_copy, payloads, publish, read_all, small
-
-OpenStore = Callable[..., MessageStore]
+from tests.stores import Stores, batch_of, crash_copy, payloads, publish, read_all
 
 
 @pytest.fixture
-def open_store(tmp_path: Path) -> Iterator[OpenStore]:
-    opened: list[MessageStore] = []
-
-    def open_it(data: Path = tmp_path, **settings: Any) -> MessageStore:
-        opened.append(MessageStore(small(data, **({"segment_bytes": 4 << 20} | settings))))
-        return opened[-1]
-
-    yield open_it
-    for store in opened:
-        if store.log.segments:
-            close(store)
-
-
-def close(store: MessageStore) -> None:
-    store.close()
-    store.log.segments.clear()
+def open_store(tmp_path: Path) -> Iterator[Stores]:
+    stores = Stores(tmp_path, segment_bytes=4 << 20)
+    yield stores
+    stores.close()
 
 
 def packs(store: MessageStore, topic: str) -> list[tuple[int, int]]:
@@ -55,7 +41,7 @@ NAMES = [
 ]
 
 
-def test_distinct_topics_never_share_a_queue(open_store: OpenStore) -> None:
+def test_distinct_topics_never_share_a_queue(open_store: Stores) -> None:
     store = open_store()
     for i, name in enumerate(NAMES):
         publish(store, name, b"%d" % i)
@@ -64,7 +50,7 @@ def test_distinct_topics_never_share_a_queue(open_store: OpenStore) -> None:
     assert len(ids) == len(NAMES)
     for i, name in enumerate(NAMES):
         assert payloads(store, name) == [b"%d" % i]
-    close(store)
+    open_store.stop(store)
     again = open_store()
     for i, name in enumerate(NAMES):
         assert payloads(again, name) == [b"%d" % i]
@@ -75,7 +61,7 @@ def test_keys_of_different_kinds_and_names_differ() -> None:
     assert len(keys) == 3 * len(NAMES)
 
 
-def test_a_first_level_has_its_own_queue(open_store: OpenStore) -> None:
+def test_a_first_level_has_its_own_queue(open_store: Stores) -> None:
     store = open_store()
     for topic in ("a", "a/b", "b/a", "/a", "a/b/c", "aa"):
         publish(store, topic, topic.encode())
@@ -95,7 +81,7 @@ def test_the_filters_that_are_a_first_level(topic_filter: str, level: str | None
 # --- packing and reading
 
 
-def test_entries_that_arrive_together_are_packed(open_store: OpenStore) -> None:
+def test_entries_that_arrive_together_are_packed(open_store: Stores) -> None:
     store = open_store()
     for count in (1, 3, 1024, 2500):
         publish(store, "t", *numbered(0, count))
@@ -103,7 +89,7 @@ def test_entries_that_arrive_together_are_packed(open_store: OpenStore) -> None:
     assert packs(store, "t") == [(0, 1), (1, 3), (4, 1024), (1028, 1024), (2052, 1024), (3076, 452)]
 
 
-def test_ranges_across_packs_and_the_tail(open_store: OpenStore) -> None:
+def test_ranges_across_packs_and_the_tail(open_store: Stores) -> None:
     store = open_store()
     expected: list[bytes] = []
     for count in (1, 2, 30, 7):
@@ -122,7 +108,7 @@ def test_ranges_across_packs_and_the_tail(open_store: OpenStore) -> None:
     assert read_all(store, queue, 1000) == []
 
 
-def test_a_range_ends_at_its_bounds(open_store: OpenStore) -> None:
+def test_a_range_ends_at_its_bounds(open_store: Stores) -> None:
     store = open_store()
     publish(store, "t", *numbered(0, 100))
     for in_rocksdb in (False, True):
@@ -137,7 +123,7 @@ def test_a_range_ends_at_its_bounds(open_store: OpenStore) -> None:
         assert records.log_offset(0) == store.queues.log_offset_at(queue, 10)
 
 
-def test_a_seek_does_not_leak_into_another_queue(open_store: OpenStore) -> None:
+def test_a_seek_does_not_leak_into_another_queue(open_store: Stores) -> None:
     """Queue ids are neighbours, and some queue between two others has nothing stored."""
     store = open_store()
     for topic in ("a", "b", "c"):
@@ -159,7 +145,7 @@ def test_a_seek_does_not_leak_into_another_queue(open_store: OpenStore) -> None:
         assert store.queues.position_of(queue, store.end) == 1
 
 
-def test_positions(open_store: OpenStore) -> None:
+def test_positions(open_store: Stores) -> None:
     store = open_store()
     offsets = []
     for i in range(60):
@@ -184,7 +170,7 @@ def test_positions(open_store: OpenStore) -> None:
 # --- held filters
 
 
-def test_a_held_filter_keeps_what_matches_from_then_on(open_store: OpenStore) -> None:
+def test_a_held_filter_keeps_what_matches_from_then_on(open_store: Stores) -> None:
     store = open_store()
     publish(store, "a/1/x", b"before")
     store.queues.hold("a/+/x")
@@ -192,14 +178,14 @@ def test_a_held_filter_keeps_what_matches_from_then_on(open_store: OpenStore) ->
     publish(store, "a/1/y", b"no")
     publish(store, "a/2/x", b"2")
     assert payloads(store, "a/+/x") == [b"1", b"2"]
-    close(store)
+    open_store.stop(store)
     again = open_store()
     assert payloads(again, "a/+/x") == [b"1", b"2"]
     publish(again, "a/3/x", b"3")
     assert payloads(again, "a/+/x") == [b"1", b"2", b"3"]
 
 
-def test_a_dropped_filter_queue_leaves_nothing(open_store: OpenStore) -> None:
+def test_a_dropped_filter_queue_leaves_nothing(open_store: Stores) -> None:
     store = open_store()
     store.queues.hold("a/+/x")
     publish(store, "a/1/x", b"1")
@@ -217,7 +203,7 @@ def test_a_dropped_filter_queue_leaves_nothing(open_store: OpenStore) -> None:
     assert payloads(store, "a/1/x") == [b"1", b"2", b"3"]
 
 
-def test_a_filter_dropped_before_it_was_stored_stays_dropped(open_store: OpenStore) -> None:
+def test_a_filter_dropped_before_it_was_stored_stays_dropped(open_store: Stores) -> None:
     store = open_store()
     store.queues.hold("a/+/x")
     publish(store, "a/1/x", b"1")
@@ -225,11 +211,11 @@ def test_a_filter_dropped_before_it_was_stored_stays_dropped(open_store: OpenSto
     store.queues.drop("a/+/x")
     store.write_index()
     assert [key for key, _ in store.index.scan(b"q2", b"q3")] == []
-    close(store)
+    open_store.stop(store)
     assert open_store().queues.stored("a/+/x") is None
 
 
-def test_a_filter_taken_again_at_once_is_a_new_queue(open_store: OpenStore) -> None:
+def test_a_filter_taken_again_at_once_is_a_new_queue(open_store: Stores) -> None:
     store = open_store()
     store.queues.hold("a/+/x")
     publish(store, "a/1/x", b"1")
@@ -238,7 +224,7 @@ def test_a_filter_taken_again_at_once_is_a_new_queue(open_store: OpenStore) -> N
     store.queues.drop("a/+/x")
     store.queues.hold("a/+/x")
     publish(store, "a/1/x", b"2")
-    close(store)
+    open_store.stop(store)
     assert payloads(open_store(), "a/+/x") == [b"2"]
 
 
@@ -249,7 +235,7 @@ def entries_of_live_queues(store: MessageStore) -> int:
     return sum(1 for _ in store.index.scan(entry_key(LIVE_ID_BIT, 0), b"f"))
 
 
-def test_a_live_queue_is_told_of_and_leaves_nothing_behind(open_store: OpenStore) -> None:
+def test_a_live_queue_is_told_of_and_leaves_nothing_behind(open_store: Stores) -> None:
     store = open_store()
     live = store.queues.watch("+/x")
     assert (live.kind, store.queues.watch("+/x") is live, live.watchers) == (LIVE, True, 2)
@@ -269,7 +255,7 @@ def test_a_live_queue_is_told_of_and_leaves_nothing_behind(open_store: OpenStore
     assert [key for key, _ in store.index.scan(b"q", b"r") if b"+" in key] == []
 
 
-def test_a_live_queue_forgets_what_its_readers_are_past(open_store: OpenStore) -> None:
+def test_a_live_queue_forgets_what_its_readers_are_past(open_store: Stores) -> None:
     store = open_store(live_tail_entries=10)
     live = store.queues.watch("+/x")
     publish(store, "a/x", *numbered(0, 8))
@@ -282,7 +268,7 @@ def test_a_live_queue_forgets_what_its_readers_are_past(open_store: OpenStore) -
     assert [r.payload for r in read_all(store, live, 5)] == numbered(18, 10)
 
 
-def test_a_live_queue_that_may_not_lose_anything_spills(open_store: OpenStore) -> None:
+def test_a_live_queue_that_may_not_lose_anything_spills(open_store: Stores) -> None:
     store = open_store(live_tail_entries=10)
     live = store.queues.watch("+/x")
     live.spills = True
@@ -304,7 +290,7 @@ def test_a_live_queue_that_may_not_lose_anything_spills(open_store: OpenStore) -
     assert entries_of_live_queues(store) == 0
 
 
-def test_what_a_killed_process_spilled_is_removed(open_store: OpenStore, tmp_path: Path) -> None:
+def test_what_a_killed_process_spilled_is_removed(open_store: Stores, tmp_path: Path) -> None:
     store = open_store(live_tail_entries=1)
     live = store.queues.watch("+/x")
     live.spills = True
@@ -323,7 +309,7 @@ def test_what_a_killed_process_spilled_is_removed(open_store: OpenStore, tmp_pat
 # --- eviction
 
 
-def test_idle_topics_leave_memory_and_come_back(open_store: OpenStore) -> None:
+def test_idle_topics_leave_memory_and_come_back(open_store: Stores) -> None:
     store = open_store(cached_topics=100)
     names = [f"level{i % 300}/topic{i}" for i in range(1000)]
     for part in (b"1", b"2", b"3"):
@@ -339,7 +325,7 @@ def test_idle_topics_leave_memory_and_come_back(open_store: OpenStore) -> None:
     assert len(payloads(store, "level7/#")) == 12
 
 
-def test_watched_and_held_topics_are_not_evicted(open_store: OpenStore) -> None:
+def test_watched_and_held_topics_are_not_evicted(open_store: Stores) -> None:
     store = open_store(cached_topics=10)
     watched = store.queues.watch("watched/topic")
     level = store.queues.watch("level/#")
@@ -358,7 +344,7 @@ def test_watched_and_held_topics_are_not_evicted(open_store: OpenStore) -> None:
 # --- when the index cannot be written
 
 
-def test_a_failed_index_write_loses_nothing(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_index_write_loses_nothing(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store()
     store.queues.hold("+/x")
     publish(store, "a/x", b"1", retain=True)
@@ -377,22 +363,22 @@ def test_a_failed_index_write_loses_nothing(open_store: OpenStore, monkeypatch: 
     store._next_index_write = 0
     store.tick()
     publish(store, "a/x", b"2")
-    close(store)
+    open_store.stop(store)
     again = open_store()
     for topic_filter in ("a/x", "a/#", "+/x"):
         assert payloads(again, topic_filter) == [b"1", b"2"]
 
 
-def test_a_batch_larger_than_a_segment_is_stored_in_pieces(open_store: OpenStore) -> None:
+def test_a_batch_larger_than_a_segment_is_stored_in_pieces(open_store: Stores) -> None:
     store = open_store(segment_bytes=64 << 10)
     store.append(batch_of(*[bytes((i,)) * 1000 for i in range(200)]))
     assert payloads(store, "t") == [bytes((i,)) * 1000 for i in range(200)]
 
 
-def test_a_damaged_record_is_passed_over(open_store: OpenStore, tmp_path: Path, caplog: Any) -> None:
+def test_a_damaged_record_is_passed_over(open_store: Stores, tmp_path: Path, caplog: Any) -> None:
     store = open_store(segment_bytes=64 << 10)
     offsets = [publish(store, "t", bytes((i,)) * 1000) for i in range(100)]
-    close(store)
+    open_store.stop(store)
     damaged = offsets[10]
     with (tmp_path / "log" / f"{0:020}.log").open("r+b") as file:
         file.seek(damaged)

@@ -35,9 +35,7 @@ def test_nothing_given_is_the_defaults() -> None:
 
 
 def test_each_layer_wins_over_the_one_below(tmp_path: Path) -> None:
-    file = config(
-        tmp_path, 'log_level = "error"\n[store]\nflush = "async"\nsegment_bytes = 8388608'
-    )
+    file = config(tmp_path, 'log_level = "error"\n[store]\nflush = "async"\nsegment_bytes = 8388608')
     env = {"PENSTOCK_STORE__FLUSH": "buffered", "PENSTOCK_LOG_LEVEL": "warning"}
     settings = load({"log_level": "debug"}, env, file)
     assert settings.store.segment_bytes == 8_388_608
@@ -57,9 +55,7 @@ def test_the_environment_names_the_file(tmp_path: Path) -> None:
     assert load({}, {"PENSTOCK_CONFIG": str(file)}, None).store.flush == "async"
 
 
-@pytest.mark.parametrize(
-    "name", [name for setting in SETTINGS.values() for name in setting.environment_names]
-)
+@pytest.mark.parametrize("name", [name for setting in SETTINGS.values() for name in setting.environment_names])
 def test_every_setting_can_be_given_in_the_environment(name: str) -> None:
     try:
         taken = load({}, {name: "7"}, None) != Settings()
@@ -92,18 +88,15 @@ def test_what_kubernetes_sets_beside_a_service_is_no_setting() -> None:
         ),
         (
             {"PENSTOCK_GATEWAY__RECEIVE_MAXIMUM": "70000"},
-            "gateway.receive_maximum: 70000 is not an integer from 1 to 65535 "
-            "(from PENSTOCK_GATEWAY__RECEIVE_MAXIMUM)",
+            "gateway.receive_maximum: 70000 is not an integer from 1 to 65535 (from PENSTOCK_GATEWAY__RECEIVE_MAXIMUM)",
         ),
         (
             {"PENSTOCK_STORE__RETENTION_AGE_S": "a week"},
-            "store.retention_age_s: 'a week' is not an integer of at least 1 "
-            "(from PENSTOCK_STORE__RETENTION_AGE_S)",
+            "store.retention_age_s: 'a week' is not an integer of at least 1 (from PENSTOCK_STORE__RETENTION_AGE_S)",
         ),
         (
             {"PENSTOCK_GATEWAY__QUEUE_QOS0": "perhaps"},
-            "gateway.queue_qos0: 'perhaps' is not true or false "
-            "(from PENSTOCK_GATEWAY__QUEUE_QOS0)",
+            "gateway.queue_qos0: 'perhaps' is not true or false (from PENSTOCK_GATEWAY__QUEUE_QOS0)",
         ),
         (
             {"PENSTOCK_LISTEN": "mqtt://127.0.0.1:1883,1884"},

@@ -27,9 +27,7 @@ BROAD_EXCEPT_ALLOWED: dict[str, str] = {
 
 CYTHON_FUNCTION = re.compile(r"^( *)(?:async )?(?:def|cdef|cpdef)\b(?! class).*\(")
 CYTHON_BROAD_EXCEPT = re.compile(r"^\s*except\s*(?:(?:Base)?Exception\b[^:]*)?:")
-MANAGER = re.compile(
-    r"^\s*(?:cdef class|class|(?:async )?def|cp?def [\w\s*]+?)\s+\w*manager\s*[(:]", re.IGNORECASE
-)
+MANAGER = re.compile(r"^\s*(?:cdef class|class|(?:async )?def|cp?def [\w\s*]+?)\s+\w*manager\s*[(:]", re.IGNORECASE)
 
 
 @cache
@@ -98,9 +96,7 @@ def place(path: Path, line: int) -> str:
 def broad_excepts(path: Path) -> Iterator[int]:
     """Lines that catch, or suppress, everything."""
     if path.suffix != ".py":
-        yield from (
-            n for n, line in enumerate(lines_of(path), 1) if CYTHON_BROAD_EXCEPT.match(line)
-        )
+        yield from (n for n, line in enumerate(lines_of(path), 1) if CYTHON_BROAD_EXCEPT.match(line))
         return
     for node in ast.walk(ast.parse("\n".join(lines_of(path)))):
         if isinstance(node, ast.ExceptHandler) and (node.type is None or is_broad(node.type)):
@@ -145,11 +141,7 @@ def test_nothing_manages() -> None:
 
 
 def test_broad_excepts_are_at_the_edges_only() -> None:
-    found = {
-        str(path.relative_to(ROOT)): place(path, line)
-        for path in source_files()
-        for line in broad_excepts(path)
-    }
+    found = {str(path.relative_to(ROOT)): place(path, line) for path in source_files() for line in broad_excepts(path)}
     assert [where for path, where in found.items() if path not in BROAD_EXCEPT_ALLOWED] == []
     assert BROAD_EXCEPT_ALLOWED.keys() <= found.keys(), "a reason is left without its except"
 

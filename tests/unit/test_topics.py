@@ -56,9 +56,7 @@ def test_topic_filters_that_are_refused(topic_filter: str) -> None:
         ("/$share/g/a", None, "/$share/g/a"),
     ],
 )
-def test_shared_subscriptions(
-    topic_filter: str, share_name: str | None, shared_filter: str
-) -> None:
+def test_shared_subscriptions(topic_filter: str, share_name: str | None, shared_filter: str) -> None:
     assert split_shared(topic_filter) == (share_name, shared_filter)
 
 
