@@ -28,8 +28,13 @@ class Projection:
         self.queues = QueueTable(log, index, settings, self._apply)
         self.sessions = Sessions(index, self.queues.hold, self.queues.release)
         self.retained = Retained(index)
-        self.applied = index.applied_offset
+        self.applied = self._written = index.applied_offset
         self._parts: tuple[Part, ...] = (self.queues, self.sessions, self.retained)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a write would tell the index anything."""
+        return self.applied != self._written or self.queues.has_edits
 
     def replay(self, start: int, data: memoryview | bytes) -> None:
         """Apply verified records that stand in the log at `start`, and write them to the index."""
@@ -46,6 +51,7 @@ class Projection:
         except IndexFailed:
             self.queues.not_written()
             raise
+        self._written = self.applied
         for part in self._parts:
             part.written()
 

@@ -241,6 +241,11 @@ class QueueTable:
         """Have the index changed by its next write; `change` stages it, and again if that write fails."""
         self._edits.append(change)
 
+    @property
+    def has_edits(self) -> bool:
+        """Whether something is to be changed in the index that is not about a record."""
+        return bool(self._edits)
+
     def stage(self) -> None:
         """Hand what the queues hold in memory to the index, for its next write.
 
