@@ -173,7 +173,7 @@ class Broker:
         """The batch is not in the log: whoever waits for it must not be told otherwise."""
         self.events.error("store", "messages refused: %s", error)
         for link, packets, count in acks:
-            self._refuse_acks(link, packets, count, ReasonCode.QUOTA_EXCEEDED, stored=False)
+            self._refuse_acks(link, packets, count, ReasonCode.QUOTA_EXCEEDED)
         self._refuse_deferred(self._then, ReasonCode.QUOTA_EXCEEDED)
         self._then = []
 
@@ -182,16 +182,12 @@ class Broker:
         for deferred in then:
             deferred.connection.close(reason_code)
 
-    def _refuse_acks(self, link: Connection, packets: bytes, count: int, reason_code: ReasonCode, stored: bool) -> None:
-        """MQTT 5 has reason codes for it; an MQTT 3.1.1 client learns from the connection's end that it must try again.
-
-        What it tries again has the same packet_id: if the log has the message (`stored`), it must be known as received.
-        """
+    def _refuse_acks(self, link: Connection, packets: bytes, count: int, reason_code: ReasonCode) -> None:
+        """MQTT 5 has reason codes for it; an MQTT 3.1.1 client learns from the connection's end to try again."""
         self.refused += count
-        told = link.version == 5 and _only_publish_acks(packets)
-        if told or not stored:
-            received = [packet_id for first_byte, packet_id in _answers(packets) if first_byte == PUBREC_BYTE]
-            self.exchange.forget_received(link.session, received, stored)
+        told = link.version == 5 and not link.closing and _only_publish_acks(packets)
+        received = [packet_id for first_byte, packet_id in _answers(packets) if first_byte == PUBREC_BYTE]
+        self.exchange.forget_received(link.session, received, told)
         if not told:
             link.close(reason_code)
             return
@@ -365,7 +361,7 @@ class Broker:
             waiting = self._waiting.popleft()
             self.events.error("flush", "the disk did not confirm a flush within %s s", limit_s)
             for link, packets, count in waiting.acks:
-                self._refuse_acks(link, packets, count, ReasonCode.UNSPECIFIED_ERROR, stored=True)
+                self._refuse_acks(link, packets, count, ReasonCode.UNSPECIFIED_ERROR)
             self._refuse_deferred(waiting.then, ReasonCode.UNSPECIFIED_ERROR)
 
     # --- how it is doing
@@ -406,6 +402,7 @@ class Broker:
     def start(self) -> None:
         """Take over what the log knows of sessions."""
         self.registry.restore()
+        self.deadlines.run(time.time())  # before a client can come back to what has expired
         self.store_batch()
 
     def drain(self) -> None:

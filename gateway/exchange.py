@@ -221,11 +221,15 @@ class Exchange:
             answer = encode(PubComp(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), link.version)
         link.answer_when_safe(answer)
 
-    def forget_received(self, session: Session, packet_ids: list[int], stored: bool) -> None:
-        """QoS 2 publishes were refused: their packet identifiers are free for others. `stored`: the log has them."""
-        session.received = session.received.difference(packet_ids)
-        if packet_ids and stored and session.expiry_s:
-            self._journal.record(Progress(session.client_id, received_done=packet_ids))
+    def forget_received(self, session: Session, packet_ids: list[int], told: bool) -> None:
+        """QoS 2 publishes were refused. A client that is told so takes other messages for these identifiers; one that
+        is not sends the same messages again, and those that the log has must be known as received then.
+        """
+        state = self._store.sessions.get(session.client_id) if session.expiry_s else None
+        in_log = state.received.intersection(packet_ids) if state is not None else set()
+        session.received = session.received.difference(packet_ids if told else set(packet_ids) - in_log)
+        if told and in_log:
+            self._journal.record(Progress(session.client_id, received_done=sorted(in_log)))
 
     def _finish(self, session: Session, packet_id: int) -> None:
         del session.inflight.held[packet_id]

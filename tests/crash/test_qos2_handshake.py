@@ -32,9 +32,9 @@ async def kill(load: Load, connection: MqttConnection) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flush", ["async", "sync"])
-@pytest.mark.parametrize("lose", [cut, kill])
-@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    ("flush", "lose", "version"), [("async", cut, 4), ("sync", cut, 5), ("async", kill, 5), ("sync", kill, 4)]
+)
 async def test_answers_lost_at_each_step(
     flush: str, lose: Loss, version: int, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from gateway.packets import Connect, PubAck, Publish, PubRec, QoS
 from tests.conftest import ServerFactory
 from tests.crash import strace
+from tests.crash.ledger import until
 from tests.crash.mqtt_client import MqttConnection, persistent
 from tests.server_process import PenstockServer
 
@@ -106,6 +107,26 @@ async def test_who_was_only_cut_off_tries_again_without_making_two(server: Penst
     if killed:
         await asyncio.to_thread(server.restart)
     connection, connack = await MqttConnection.open(server.port, persistent("publisher", version=4))
+    async with connection:
+        assert connack.session_present
+        publish.dup = True
+        await connection.publish_once(publish)
+    assert await watched(server) == [b"once"]
+
+
+@pytest.mark.asyncio
+async def test_who_is_gone_when_the_flush_fails_has_not_been_told(server: PenstockServer) -> None:
+    """So an MQTT 5 client too sends it again under the same identifier."""
+    await watch(server)
+    publish = Publish("stall/twice", b"once", QoS.EXACTLY_ONCE, packet_id=9)
+    connection, _ = await MqttConnection.open(server.port, persistent("publisher"))
+    with strace.delayed(server.process.pid, "fdatasync", segment_of(server), STALL_MS):
+        async with connection:
+            connection.send(publish)
+            await until(lambda: b"once" in segment_of(server).read_bytes(), "the record")
+        await until(lambda: "did not confirm a flush" in server.log_text(), "the error")
+    await accepted_again(server)
+    connection, connack = await MqttConnection.open(server.port, persistent("publisher"))
     async with connection:
         assert connack.session_present
         publish.dup = True

@@ -18,8 +18,7 @@ TOPICS = {"exact/{}": "exact/{}", "one/{}/+": "one/{}/x", "all/{}/#": "all/{}", 
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("version", [4, 5])
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.parametrize(("flush", "version"), [("async", 4), ("sync", 5)])
 async def test_a_subscription_and_its_end_survive(
     flush: str, version: int, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:

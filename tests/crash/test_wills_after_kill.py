@@ -134,11 +134,10 @@ async def test_the_will_of_a_client_that_dies_just_before_the_server(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flush", ["async", "sync"])
 async def test_a_clean_disconnect_just_before_the_death(
-    flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int
+    penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:
-    server = penstock_server(flush=flush, settings=small)
+    server = penstock_server(flush="async", settings=small)
     watched = Watched(server, seed)
     async with watched.running():
         for round_number in range(10):
