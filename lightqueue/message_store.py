@@ -134,7 +134,7 @@ class MessageStore:
     def _index_write_due(self, now_s: float) -> bool:
         if self.queues.dispatcher.pending >= self.settings.index_flush_entries:
             return True
-        if not self._state.has_news:
+        if not self._state.has_news and self._refusing is None:
             return False
         # With `buffered` it waits for the commit that is due anyway, instead of making one more.
         return now_s >= self._next_index_write and self.log.committed == self.log.end

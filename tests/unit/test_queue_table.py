@@ -369,6 +369,24 @@ def test_a_failed_index_write_loses_nothing(open_store: Stores, monkeypatch: pyt
         assert payloads(again, topic_filter) == [b"1", b"2"]
 
 
+def test_messages_are_taken_again_whoever_wrote_the_index(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upkeep may be the first to succeed after a failure: nothing is left to write then."""
+    store = open_store()
+    publish(store, "t", b"1")
+
+    def fail(applied_offset: int) -> None:
+        raise IndexFailed(store.index.folder, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.index, "write", fail)
+        store.tick()
+    store.write_index()
+    store._next_index_write = 0
+    store.tick()
+    publish(store, "t", b"2")
+    assert payloads(store, "t") == [b"1", b"2"]
+
+
 def test_a_batch_larger_than_a_segment_is_stored_in_pieces(open_store: Stores) -> None:
     store = open_store(segment_bytes=64 << 10)
     store.append(batch_of(*[bytes((i,)) * 1000 for i in range(200)]))

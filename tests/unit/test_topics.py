@@ -4,13 +4,14 @@ import pytest
 
 from gateway.errors import ProtocolError
 from gateway.reason_codes import ReasonCode
-from gateway.topics import split_shared, validate_topic_filter, validate_topic_name
+from gateway.topics import MAX_TOPIC_LEVELS, split_shared, validate_topic_filter, validate_topic_name
 
 LONGEST = "a" * 65_535
 TOO_LONG_IN_BYTES = "é" * 32_768
+DEEPEST = "/".join("a" * MAX_TOPIC_LEVELS)
 
-NAMES = ("a", "/", "//", "a/b", "/a", "a/", "a b", "$SYS/x", "$share", "é/😀", LONGEST)
-NOT_TEXT = ("", "\0", "a\0b", "\ud800", LONGEST + "a", TOO_LONG_IN_BYTES)
+NAMES = ("a", "/", "//", "a/b", "/a", "a/", "a b", "$SYS/x", "$share", "é/😀", LONGEST, DEEPEST)
+NOT_TEXT = ("", "\0", "a\0b", "\ud800", LONGEST + "a", TOO_LONG_IN_BYTES, DEEPEST + "/a", "/" * 60_000)
 FILTERS = (*NAMES, "#", "+", "+/+", "/+", "+/", "a/#", "/#", "+/#", "a/+/b", "$SYS/#", "a/+/#")
 NOT_FILTERS = ("a#", "#a", "#/a", "a/#/b", "a/b#", "##", "+a", "a+", "a/b+/c", "++", "#+", "+#")
 
