@@ -30,12 +30,21 @@ async def test_each_acknowledgement_follows_its_fdatasync(
     connection, _ = await MqttConnection.open(server.port, persistent("publisher"))
     async with connection:
         with strace.recording(server.process.pid, (*SYNCS, *WRITES), tmp_path / "trace"):
+            await until_it_records(connection, tmp_path / "trace")
             await publish_in_bursts(connection, qos, random.Random(seed))
     calls = strace.read_trace(tmp_path / "trace")
     acknowledged = list(acknowledgements(calls, 0x40 if qos == 1 else 0x50))
     assert sorted(packet_id for packet_id, _ in acknowledged) == list(range(1, MESSAGES + 1))
     for packet_id, sent in acknowledged:
         assert synced_before(sent, calls, MARK.format(packet_id).encode()), packet_id
+
+
+async def until_it_records(connection: MqttConnection, trace: Path) -> None:
+    """strace says that it is attached a little before it sees every call."""
+    async with asyncio.timeout(20):
+        while b"TCP" not in await asyncio.to_thread(trace.read_bytes):
+            connection.send(PingReq())
+            await connection.receive(PingResp)
 
 
 async def publish_in_bursts(connection: MqttConnection, qos: QoS, rng: random.Random) -> None:
