@@ -12,8 +12,11 @@ from lightqueue._queues import ENTRY_BYTES, pack_entry
 from lightqueue.message_store import MessageStore
 from lightqueue.table import KIND_NAMES, entry_key
 from store.folder import INDEX
+from store.records import RecordType, read_records
 from store.sessions import SessionState
 from store.settings import StoreSettings
+
+READ_BYTES = 1 << 20
 
 Dump = dict[str, dict[str, Any]]
 
@@ -30,6 +33,19 @@ def assert_index_equals_replay(data: Path, settings: StoreSettings, scratch: Pat
         assert found_dump[kind] == things, kind
     shutil.rmtree(found)
     shutil.rmtree(expected)
+
+
+def payloads(data: Path, settings: StoreSettings, scratch: Path) -> list[bytes]:
+    """Those of all messages in a log, oldest first. The folder is left as a killed server left it."""
+    copy = scratch / "copy"
+    shutil.copytree(data, copy)
+    store = MessageStore(replace(settings, data=copy))
+    try:
+        records = [record for _, part in store.log.ranges(0, READ_BYTES) for record in read_records(part)]
+        return [record.payload for record in records if record.type == RecordType.MESSAGE]
+    finally:
+        store.close()
+        shutil.rmtree(copy)
 
 
 def dump(settings: StoreSettings) -> Dump:
@@ -51,10 +67,10 @@ def _fields(session: SessionState) -> dict[str, Any]:
 
 
 def _queues(store: MessageStore) -> Iterator[tuple[str, list[tuple[int, int]]]]:
-    """Each queue's entries as (queue_offset, log_offset)."""
+    """Each queue's entries as (queue_offset, log_offset), but for those that retention has made void."""
     for kind, name, queue_id in store.queues.names():
         entries = []
         for key, pack in store.index.scan(entry_key(queue_id, 0), entry_key(queue_id + 1, 0)):
             first = int.from_bytes(key[9:], "big")
             entries += [(first + i, pack_entry(pack, i)) for i in range(len(pack) // ENTRY_BYTES)]
-        yield f"{KIND_NAMES[kind]} {name.decode()}", entries
+        yield f"{KIND_NAMES[kind]} {name.decode()}", [entry for entry in entries if entry[1] >= store.log.first]

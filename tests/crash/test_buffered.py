@@ -2,27 +2,22 @@
 
 import asyncio
 import random
-import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gateway.packets import Connect, PubAck, Publish, QoS
-from lightqueue.message_store import MessageStore
 from store.commitlog import BUFFERED_COMMIT_BYTES
-from store.records import RecordType, read_records
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.ledger import until
 from tests.crash.mqtt_client import MqttConnection
-from tests.crash.replayed import assert_index_equals_replay
+from tests.crash.replayed import assert_index_equals_replay, payloads
 from tests.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash
 
 KILLS = 10
-READ_BYTES = 1 << 20
 SETTINGS = StoreSettings(segment_bytes=262_144)
 
 
@@ -35,7 +30,7 @@ async def test_only_the_newest_are_lost(
     kept: list[bytes] = []
     for round_number in range(KILLS):
         acked = await publish_and_kill(server, b"round-%d" % round_number, rng)
-        found = messages(server.data, tmp_path)
+        found = payloads(server.data, SETTINGS, tmp_path)
         assert found[: len(kept)] == kept
         new = found[len(kept) :]
         assert new == acked[: len(new)], "a gap"
@@ -57,7 +52,7 @@ async def test_it_is_committed_after_a_while(
         segment = server.data / "log" / f"{0:020}.log"
         await until(lambda: b"little" in segment.read_bytes(), "the commit")
         server.kill()
-    assert messages(server.data, tmp_path) == [b"little"]
+    assert payloads(server.data, SETTINGS, tmp_path) == [b"little"]
 
 
 async def publish_and_kill(server: PenstockServer, name: bytes, rng: random.Random) -> list[bytes]:
@@ -75,17 +70,3 @@ async def publish_and_kill(server: PenstockServer, name: bytes, rng: random.Rand
             pass
         server.kill()
     return payloads
-
-
-def messages(data: Path, scratch: Path) -> list[bytes]:
-    """The payloads of all messages in a log, oldest first. The folder is left as the killed server left it."""
-    copy = scratch / "copy"
-    shutil.copytree(data, copy)
-    store = MessageStore(replace(SETTINGS, data=copy))
-    try:
-        ranges = store.log.ranges(0, READ_BYTES)
-        records = [record for _, part in ranges for record in read_records(part)]
-        return [record.payload for record in records if record.type == RecordType.MESSAGE]
-    finally:
-        store.close()
-        shutil.rmtree(copy)

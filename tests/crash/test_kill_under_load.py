@@ -1,5 +1,6 @@
 """SIGKILL at random moments under load: nothing acknowledged is lost, QoS 2 comes once, order is kept."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,26 @@ async def test_kills_under_load(
     load = load_on(server, seed)
     async with load.running():
         await load.upset(KILLS)
+        await load.settle()
+    assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
+    server.kill()
+    assert_index_equals_replay(server.data, StoreSettings(segment_bytes=262_144), tmp_path)
+
+
+@pytest.mark.asyncio
+async def test_kills_with_other_settings_each_time(
+    penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
+) -> None:
+    """Segments of another size, another flush policy: what a killed server left is the same."""
+    server = penstock_server(flush="sync", settings=small)
+    load = load_on(server, seed)
+    async with load.running():
+        for _ in range(KILLS):
+            load.allow(2_000)
+            await load.ledger.progress(load.rng.randrange(1, 300))
+            segment_bytes = load.rng.choice((131_072, 262_144, 1_048_576))
+            flush = load.rng.choice(("sync", "async"))
+            await asyncio.to_thread(server.restart, {"store.segment_bytes": segment_bytes}, flush=flush)
         await load.settle()
     assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
     server.kill()

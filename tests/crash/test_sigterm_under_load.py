@@ -2,11 +2,14 @@
 
 import asyncio
 import re
+from pathlib import Path
 
 import pytest
 
+from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.load import Load
+from tests.crash.replayed import assert_index_equals_replay
 
 pytestmark = pytest.mark.crash
 
@@ -36,3 +39,28 @@ async def test_orderly_stops_under_load(
         await load.ledger.wait(lambda: load.ledger.all_delivered, "all deliveries")
     assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
     assert [int(size) for size in re.findall(r"sessions, (\d+) bytes replayed", server.log_text())] == [0] * (STOPS + 1)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flush", ["async", "sync"])
+async def test_killed_while_it_stops(
+    flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
+) -> None:
+    """Whoever stops it has no patience: SIGKILL follows the SIGTERM."""
+    server = penstock_server(flush=flush, settings=small)
+    load = Load(server, seed)
+    load.publisher("p", ("term/a", 2), ("term/b", 1))
+    load.subscriber("s", {"#": 2})
+    async with load.running():
+        for _ in range(STOPS):
+            load.allow(2_000)
+            await load.ledger.progress(load.rng.randrange(1, 400))
+            server.process.terminate()
+            await asyncio.sleep(
+                load.rng.choice((0.001, 0.005, 0.02, 0.05))
+            )  # not to wait: to hit any moment of the stop
+            await load.restart()
+        await load.settle()
+    assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
+    server.kill()
+    assert_index_equals_replay(server.data, StoreSettings(segment_bytes=262_144), tmp_path)

@@ -1,0 +1,53 @@
+"""What a power failure may leave of the end of the log: any of its unsynced sectors. What was whole before it stays."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from store.settings import StoreSettings
+from tests.conftest import ServerFactory
+from tests.crash.load import Load
+from tests.crash.replayed import assert_index_equals_replay, payloads
+
+pytestmark = pytest.mark.crash
+
+SETTINGS = StoreSettings(segment_bytes=262_144)
+FAILURES = 15
+SECTOR_BYTES = 512
+
+
+@pytest.mark.asyncio
+async def test_sectors_lost_at_the_end_of_the_log(
+    penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
+) -> None:
+    """The index may know more than is left of the log then; it must not make up for it."""
+    server = penstock_server(flush="async", settings=small)
+    load = Load(server, seed)
+    load.publisher("p", ("power/a", 1), ("power/b", 2))
+    load.subscriber("s", {"power/+": 2})
+    async with load.running():
+        await load.upset(2)
+    server.kill()
+    whole = payloads(server.data, SETTINGS, tmp_path)
+    for _ in range(FAILURES):
+        damaged = tmp_path / "damaged"
+        shutil.copytree(server.data, damaged)
+        lose_sectors(sorted((damaged / "log").iterdir())[-1], load.rng)
+        left = payloads(damaged, SETTINGS, tmp_path)
+        assert left == whole[: len(left)]
+        assert_index_equals_replay(damaged, SETTINGS, tmp_path)
+        shutil.rmtree(damaged)
+
+
+def lose_sectors(segment: Path, rng: random.Random) -> None:
+    """Some sectors behind a random place never reached the disk: they are zeros, or what stood there before."""
+    data = bytearray(segment.read_bytes())
+    sectors = len(data.rstrip(b"\0")) // SECTOR_BYTES + 1
+    first = rng.randrange(sectors)
+    for sector in range(first, sectors):
+        if sector == first or rng.random() < 0.5:
+            data[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES] = bytes(SECTOR_BYTES)
+    if first:  # the header was synced when the file was made
+        segment.write_bytes(data)
