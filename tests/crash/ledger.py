@@ -61,11 +61,16 @@ class Ledger:
         await self.wait(lambda: self.events >= goal or self.nothing_to_do, f"{events} more events")
 
     async def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition. That it did not come is a fault; with a fault there is nothing to wait for."""
-        try:
-            await until(lambda: bool(self.faults) or condition(), what)
-        except TimeoutError as error:
-            self.faults.append(str(error))
+        """Wait for a condition, as long as things go on. That it did not come is a fault; then nothing is waited for."""
+        seen = -1
+        while seen != self.events:
+            seen = self.events
+            try:
+                await until(lambda: bool(self.faults) or condition(), what)
+                return
+            except TimeoutError as error:
+                reason = str(error)
+        self.faults.append(reason)
 
     @property
     def nothing_to_do(self) -> bool:

@@ -117,6 +117,7 @@ class MqttConnection:
     def abandon(self) -> None:
         """See nothing more of it, but leave it open: to the server the client is still there."""
         self.abandoned = True
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
         self._reader.feed_eof()
 
     async def __aenter__(self) -> "MqttConnection":

@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 FLUSH_TIMEOUT_MS = 300
 STALL_MS = 60_000  # it ends when the test lets it
 # The timeout, a tick, and what two busy cores and a debugger add.
-ANSWER_WITHIN_S = 1.5
+ANSWER_WITHIN_S = 5
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.crash
 TOPIC = "will/sent"
 CLIENTS = 8
 DELAY_S = 1
+SLOWNESS_S = 5  # what a busy machine adds to anything
 
 
 class Watched:
@@ -107,7 +108,7 @@ async def test_a_delayed_will_is_sent_unless_its_client_comes_back(
         back = await watched.connect("back", DELAY_S)
         watched.owed("stays-away")
         await watched.settled()
-        assert asyncio.get_running_loop().time() - started_s < DELAY_S + 2
+        assert asyncio.get_running_loop().time() - started_s < DELAY_S + SLOWNESS_S
         back.cut()
         watched.owed("back")
         await watched.settled()
