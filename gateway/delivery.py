@@ -55,7 +55,6 @@ class Delivery:
     def remove(self, reader: Reader) -> None:
         queue = reader.queue
         assert queue.readers is not None
-        assert queue.readers is not None
         queue.readers.remove(reader)
         self.transient -= _is_transient(reader)
         reader.link = None
@@ -105,10 +104,6 @@ class Delivery:
     def has_more(self) -> bool:
         """Whether some session can go on at once."""
         return bool(self._behind)
-
-    def forget_ranges(self) -> None:
-        """What was read may have moved: to be called before each append."""
-        self._ranges.clear()
 
     def _pull(self, session: Session) -> bool:
         """Deliver from all of a session's queues, merged. True if it could go on."""

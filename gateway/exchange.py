@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import takewhile
-from typing import Protocol
 
 from gateway._wire import Reader
 from gateway.codec import encode, success
+from gateway.journal import Journal
 from gateway.packets import PacketType, PubComp, PubRel
 from gateway.reason_codes import ReasonCode
 from gateway.session import Outgoing, Session, as_sent
@@ -19,17 +19,11 @@ from lightqueue._queues import read_at
 from lightqueue.matching import matches
 from lightqueue.message_store import MessageStore
 from store._records import Records
-from store.changes import Change, Progress
+from store.changes import Progress
 
 SENT_PER_ROUND = 256
 OWED_PER_RECORD = 1_000
 SENT_BYTES_PER_ROUND = 1 << 20
-
-
-class Journal(Protocol):
-    """Where state changes go: into the batch of this turn."""
-
-    def record(self, change: Change) -> None: ...
 
 
 class Exchange:
@@ -220,16 +214,6 @@ class Exchange:
         if not known and link.version == 5:
             answer = encode(PubComp(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), link.version)
         link.answer_when_safe(answer)
-
-    def forget_received(self, session: Session, packet_ids: list[int], told: bool) -> None:
-        """QoS 2 publishes were refused. A client that is told so takes other messages for these identifiers; one that
-        is not sends the same messages again, and those that the log has must be known as received then.
-        """
-        state = self._store.sessions.get(session.client_id) if session.expiry_s else None
-        in_log = state.received.intersection(packet_ids) if state is not None else set()
-        session.received = session.received.difference(packet_ids if told else set(packet_ids) - in_log)
-        if told and in_log:
-            self._journal.record(Progress(session.client_id, received_done=sorted(in_log)))
 
     def _finish(self, session: Session, packet_id: int) -> None:
         del session.inflight.held[packet_id]

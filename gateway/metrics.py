@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.broker import Broker
 from gateway.version import VERSION
-
-if TYPE_CHECKING:
-    from gateway.broker import Broker
 
 Value = float | Mapping[str, float]
 """One number, or one for each value of the metric's label."""
@@ -85,7 +83,7 @@ TRAFFIC = (
         "penstock_messages_refused_total",
         "counter",
         "Messages not taken in: the store could not, or the topic is the server's own.",
-        lambda broker: {"not_stored": broker.refused, "not_authorized": broker.not_authorized},
+        lambda broker: {"not_stored": broker.journal.refused, "not_authorized": broker.rules.not_authorized},
         "reason",
     ),
     Figure(
@@ -134,7 +132,7 @@ CLIENTS = (
         "penstock_sessions_expired_total",
         "counter",
         "Sessions that ended because nobody came back for them in time.",
-        lambda broker: broker.registry.expired,
+        lambda broker: broker.expired,
     ),
     Figure(
         "penstock_subscriptions", "gauge", "Subscriptions of all sessions.", lambda broker: broker.subscription_count
@@ -168,7 +166,7 @@ DELIVERY = (
         "penstock_waiting_for_safe",
         "gauge",
         "Turns whose acknowledgements wait for the disk.",
-        lambda broker: broker.waiting_for_safe,
+        lambda broker: len(broker.journal),
     ),
     Figure(
         "penstock_delivery_reads_total",

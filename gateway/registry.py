@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from gateway.codec import encode
 from gateway.connection import Connection, Phase
+from gateway.deadlines import Deadlines
+from gateway.delivery import Delivery
 from gateway.errors import ProtocolError
+from gateway.exchange import Exchange
+from gateway.journal import Journal
 from gateway.packets import ConnAck, Connect, Will
 from gateway.properties import Properties, encode_properties
+from gateway.ratelimit import RateLimitedLog
 from gateway.reason_codes import ReasonCode
 from gateway.session import Session
+from gateway.settings import GatewaySettings
 from gateway.topics import validate_topic_name
+from lightqueue.message_store import MessageStore
 from store.changes import Progress, SessionClosed, SessionEnded, SessionOpened, WillFired, WillState
 from store.sessions import SessionState
-
-if TYPE_CHECKING:
-    from gateway.broker import Broker
 
 NEVER_EXPIRES_S = 0xFFFFFFFF
 GRACE = 1.5
@@ -27,11 +31,28 @@ GRACE = 1.5
 class SessionRegistry:
     """Owner of the sessions of this gateway, online and offline."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._store = broker.store
-        self._settings = broker.settings
-        self._deadlines = broker.deadlines
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: GatewaySettings,
+        journal: Journal,
+        exchange: Exchange,
+        delivery: Delivery,
+        deadlines: Deadlines,
+        events: RateLimitedLog,
+        soon: Callable[[Callable[[], None]], object],
+        opened: Callable[[Connection], None],
+    ) -> None:
+        """`soon` has something done in a later turn; `opened` is told of each connection that has its session."""
+        self._store = store
+        self._settings = settings
+        self._journal = journal
+        self._exchange = exchange
+        self._delivery = delivery
+        self._deadlines = deadlines
+        self._events = events
+        self._soon = soon
+        self._tell_opened = opened
         self.sessions: dict[str, Session] = {}
         self.taken_over = 0
         self.expired: int = 0
@@ -56,7 +77,7 @@ class SessionRegistry:
         connack = encode(ConnAck(present, ReasonCode.SUCCESS, properties), connection.version)
         if session.logged:
             connection.wait()  # nothing may overtake the CONNACK [MQTT-3.2.0-1]
-            self._broker.when_safe(connection, lambda: self._opened(connection, session, connack))
+            self._journal.when_safe(connection, lambda: self._opened(connection, session, connack))
         else:
             self._opened(connection, session, connack)
 
@@ -65,14 +86,14 @@ class SessionRegistry:
         session = self.sessions.get(connect.client_id)
         if session is not None and session.link is not None:
             self.taken_over += 1
-            self._broker.events.info("taken-over", "session of client %s taken over", session.client_id)
+            self._events.info("taken-over", "session of client %s taken over", session.client_id)
             session.link.close(ReasonCode.SESSION_TAKEN_OVER)
             session = self.sessions.get(connect.client_id)
         if session is not None and connect.clean_start:
             self._fire_will(session)
             self._forget(session)
             if session.logged:
-                self._broker.record(SessionEnded(session.client_id))
+                self._journal.record(SessionEnded(session.client_id))
             session = None
         present = session is not None
         if session is None:
@@ -88,7 +109,7 @@ class SessionRegistry:
         session.will = _will_state(connect.will)
         session.logged = was_logged or session.expiry_s > 0 or session.will is not None
         if session.logged:
-            self._broker.record(SessionOpened(session.client_id, connect.clean_start, session.expiry_s, session.will))
+            self._journal.record(SessionOpened(session.client_id, connect.clean_start, session.expiry_s, session.will))
         if connect.clean_start:
             session.frontier = session.acked = self._store.end
         window = min(connect.properties.receive_maximum or 65_535, settings.max_inflight)
@@ -103,11 +124,11 @@ class SessionRegistry:
             return
         connection.write(connack)
         session.read_on(self._store, self._settings.queue_qos0)
-        self._broker.exchange.resend(session)
-        self._broker.delivery.start(session)
-        self._broker.opened(session)
+        self._exchange.resend(session)
+        self._delivery.start(session)
+        self._tell_opened(connection)
         if connection.waiting:
-            self._broker.soon(connection.proceed)
+            self._soon(connection.proceed)
 
     def _expiry_s(self, connect: Connect) -> int:
         """A session of MQTT 3.1.1 without the clean flag never ends; each is cut to max_session_expiry_s."""
@@ -151,13 +172,13 @@ class SessionRegistry:
         session: Session = connection.session
         self._note_position(session)
         session.frontier = max(session.acked, session.read_until(self._store))  # a replay may stand further back
-        self._broker.delivery.stop(session)
+        self._delivery.stop(session)
         session.link = None
         session.inflight.blocked = False
         will = session.will if connection.keep_will else None
         session.will = will
         if session.logged:
-            self._broker.record(SessionClosed(session.client_id, session.expiry_s, will is not None))
+            self._journal.record(SessionClosed(session.client_id, session.expiry_s, will is not None))
         self._schedule(session, time.time())
 
     def _note_position(self, session: Session) -> None:
@@ -166,7 +187,7 @@ class SessionRegistry:
             position = session.position(self._store)
             if position > session.acked:
                 session.acked = position
-                self._broker.record(Progress(session.client_id, acked=position))
+                self._journal.record(Progress(session.client_id, acked=position))
 
     def note_positions(self, sessions: set[Session]) -> None:
         for session in sessions:
@@ -192,15 +213,26 @@ class SessionRegistry:
         will, session.will = session.will, None
         if will is None:
             return
-        self._broker.events.info("will", "will of client %s sent to %s", session.client_id, will.topic)
-        self._broker.publish_will(session.client_id, will, WillFired(session.client_id))
+        self._events.info("will", "will of client %s sent to %s", session.client_id, will.topic)
+        self._journal.begin_atomic()
+        self._journal.message(
+            will.topic,
+            will.payload,
+            will.qos,
+            will.retain,
+            client_id=session.client_id.encode(),
+            properties=will.properties,
+            expires=b"\2" in will.properties,
+        )
+        self._journal.record(WillFired(session.client_id))
+        self._journal.end_atomic()
 
     def _expire(self, session: Session) -> None:
         self.expired += 1
-        self._broker.events.info("expired", "session of client %s expired", session.client_id)
+        self._events.info("expired", "session of client %s expired", session.client_id)
         self._fire_will(session)
         self._forget(session)
-        self._broker.record(SessionEnded(session.client_id))
+        self._journal.record(SessionEnded(session.client_id))
 
     def _forget(self, session: Session) -> None:
         self._deadlines.cancel(("will", session.client_id))
@@ -216,7 +248,7 @@ class SessionRegistry:
         for state in list(self._store.sessions):
             session = self.sessions[state.client_id] = Session.restored(state)
             if state.connected:
-                self._broker.record(
+                self._journal.record(
                     SessionClosed(state.client_id, state.session_expiry_interval, state.will is not None)
                 )
             self._schedule(session, now_s if state.connected else _closed_at_s(state))

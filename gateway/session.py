@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gateway._inflight import Inflight
 from gateway._wire import Reader
+from gateway.connection import Connection
 from lightqueue._queues import Queue
 from lightqueue.message_store import MessageStore
 from store.changes import Sent, SubscriptionState, WillState
 from store.sessions import SessionState
-
-if TYPE_CHECKING:
-    from gateway.connection import Connection
 
 NOTHING: frozenset[int] = frozenset()  # one for all: an empty set takes 216 bytes
 LIVE_BESIDE = "\0"  # behind a topic filter, which cannot contain it: the key of the filter's second reader

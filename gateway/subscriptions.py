@@ -6,12 +6,16 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from gateway.codec import encode
+from gateway.delivery import Delivery
+from gateway.exchange import Exchange
+from gateway.journal import Journal
 from gateway.packets import RetainHandling, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from gateway.reason_codes import ReasonCode
 from gateway.session import Outgoing, Session
+from gateway.settings import GatewaySettings
+from gateway.sys_topics import SysTopics
 from gateway.topics import split_shared
 from lightqueue._queues import Queue
 from lightqueue.errors import NoSuchPosition
@@ -20,9 +24,6 @@ from lightqueue.message_store import MessageStore
 from store.changes import Subscribed, SubscriptionState, Unsubscribed
 from store.records import RecordFlag
 
-if TYPE_CHECKING:
-    from gateway.broker import Broker
-
 FROM_PROPERTY = "penstock-from"
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -30,9 +31,21 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 class Subscriptions:
     """The rules of subscribing; sessions and delivery own the results."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._store: MessageStore = broker.store
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: GatewaySettings,
+        journal: Journal,
+        exchange: Exchange,
+        delivery: Delivery,
+        sys_topics: SysTopics,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._journal = journal
+        self._exchange = exchange
+        self._delivery = delivery
+        self._sys_topics = sys_topics
 
     def subscribe(self, session: Session, subscribe: Subscribe) -> None:
         """Make every granted subscription take effect, then answer."""
@@ -51,14 +64,14 @@ class Subscriptions:
                 reason_code = ReasonCode(int(request.qos))
             answers.append(reason_code)
         if granted and session.expiry_s:
-            self._broker.record(Subscribed(session.client_id, granted))
-            if not self._broker.store_batch():
+            self._journal.record(Subscribed(session.client_id, granted))
+            if not self._journal.store():
                 link.close(ReasonCode.QUOTA_EXCEEDED)
                 return
         new = [self._apply(session, subscription, replay_from) for subscription in granted]
         suback = encode(SubAck(subscribe.packet_id, tuple(answers)), link.version)
         if session.expiry_s:
-            self._broker.when_safe(link, lambda: link.write(suback))
+            self._journal.when_safe(link, lambda: link.write(suback))
         else:
             link.write(suback)
         for subscription, is_new in zip(granted, new, strict=True):
@@ -72,7 +85,7 @@ class Subscriptions:
         if version == 5 and split_shared(request.topic_filter)[0] is not None:
             return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         known = request.topic_filter in session.readers or request.topic_filter in added
-        if not known and session.has_subscriptions(self._broker.settings.max_subscriptions_per_session - len(added)):
+        if not known and session.has_subscriptions(self._settings.max_subscriptions_per_session - len(added)):
             return ReasonCode.QUOTA_EXCEEDED
         if replay_from is not None:
             try:
@@ -93,13 +106,12 @@ class Subscriptions:
             for each in new:
                 if old.queue is each.queue and (old.qos or not subscription.qos):
                     each.position, each.since, each.skip_qos0_before = old.position, old.since, old.skip_qos0_before
-            self._broker.delivery.remove(old)
+            self._delivery.remove(old)
         if replay_from is not None:
             reader.position = self._replay_position(reader.queue, replay_from)
             reader.since = reader.skip_qos0_before = 0
         for each in new:
-            self._broker.delivery.add(each)
-        self._broker.turn.request()
+            self._delivery.add(each)
         return not replaced
 
     def _replay_position(self, queue: Queue, text: str) -> int:
@@ -120,7 +132,7 @@ class Subscriptions:
             return
         if handling == RetainHandling.SEND_IF_NEW_SUBSCRIPTION and not is_new:
             return
-        self._broker.sys_topics.send_to(session, subscription)
+        self._sys_topics.send_to(session, subscription)
         ids = (subscription.subscription_id,) if subscription.subscription_id else ()
         found: list[Outgoing] = []
         for log_offset in self._retained(subscription.topic_filter):
@@ -132,8 +144,8 @@ class Subscriptions:
                 continue
             qos = min(record.flags & RecordFlag.QOS_MASK, subscription.qos)
             found.append(Outgoing(log_offset, qos, True, ids, owed=True))
-        self._broker.exchange.owe(session, found)
-        self._broker.delivery.room([session])
+        self._exchange.owe(session, found)
+        self._delivery.room([session])
 
     def _retained(self, topic_filter: str) -> Iterator[int]:
         """log_offsets of the retained messages whose topics a filter matches."""
@@ -167,9 +179,9 @@ class Subscriptions:
             answers.append(ReasonCode.SUCCESS)
             gone.append(topic_filter)
             for reader in readers:
-                self._broker.delivery.remove(reader)
+                self._delivery.remove(reader)
         if gone and session.expiry_s:
-            self._broker.record(Unsubscribed(session.client_id, gone))
+            self._journal.record(Unsubscribed(session.client_id, gone))
         link = session.connection
         codes = tuple(answers) if link.version == 5 else ()
         link.answer_when_safe(encode(UnsubAck(unsubscribe.packet_id, codes), link.version))

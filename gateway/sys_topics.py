@@ -9,21 +9,51 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from gateway._wire import Turn
 from gateway.codec import encode
+from gateway.delivery import Delivery
+from gateway.journal import Journal
 from gateway.packets import Publish
 from gateway.properties import Properties
 from gateway.session import Session
 from gateway.version import VERSION
 from lightqueue.matching import matches
+from lightqueue.message_store import MessageStore
 from store.changes import SubscriptionState
-
-if TYPE_CHECKING:
-    from gateway.broker import Broker
 
 PREFIX = "$SYS/broker/"
 AVERAGED_MIN = (1, 5, 15)
+
+
+class Status(Protocol):
+    """What is said of a server is read here."""
+
+    @property
+    def turn(self) -> Turn: ...
+    @property
+    def store(self) -> MessageStore: ...
+    @property
+    def delivery(self) -> Delivery: ...
+    @property
+    def online(self) -> int: ...
+    @property
+    def offline(self) -> int: ...
+    @property
+    def most_online(self) -> int: ...
+    @property
+    def sessions(self) -> int: ...
+    @property
+    def expired(self) -> int: ...
+    @property
+    def subscription_count(self) -> int: ...
+    @property
+    def sockets_total(self) -> int: ...
+    @property
+    def opened_total(self) -> int: ...
+    @property
+    def uptime_s(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,40 +62,40 @@ class SysTopic:
 
     name: str
     doc: str
-    read: Callable[[Broker], object]
+    read: Callable[[Status], object]
 
 
-def _of_turn(name: str) -> Callable[[Broker], int]:
+def _of_turn(name: str) -> Callable[[Status], int]:
     """A number that the compiled leaf counts, of all QoS together."""
 
-    def read(broker: Broker) -> int:
-        value = broker.turn.counters()[name]
+    def read(status: Status) -> int:
+        value = status.turn.counters()[name]
         return sum(value) if isinstance(value, list) else int(value)
 
     return read
 
 
-def _dropped(broker: Broker) -> int:
-    counts = broker.turn.counters()
-    return int(broker.delivery.dropped + counts["expired"] + counts["too_large"])
+def _dropped(status: Status) -> int:
+    counts = status.turn.counters()
+    return int(status.delivery.dropped + counts["expired"] + counts["too_large"])
 
 
-def _stored_messages(broker: Broker) -> int:
-    return broker.store.queues.dispatcher.messages
+def _stored_messages(status: Status) -> int:
+    return status.store.queues.dispatcher.messages
 
 
 SYS_TOPICS = (
-    SysTopic("version", "Name and version of the server.", lambda broker: f"penstock version {VERSION}"),
+    SysTopic("version", "Name and version of the server.", lambda status: f"penstock version {VERSION}"),
     SysTopic(
-        "uptime", "Seconds since the start, and the word `seconds`.", lambda broker: f"{broker.uptime_s:.0f} seconds"
+        "uptime", "Seconds since the start, and the word `seconds`.", lambda status: f"{status.uptime_s:.0f} seconds"
     ),
-    SysTopic("clients/connected", "Clients connected now.", lambda broker: broker.online),
-    SysTopic("clients/disconnected", "Sessions whose client is not connected.", lambda broker: broker.offline),
-    SysTopic("clients/total", "Sessions, with and without a client.", lambda broker: len(broker.registry.sessions)),
-    SysTopic("clients/maximum", "Most clients that were connected at a time.", lambda broker: broker.most_online),
-    SysTopic("clients/expired", "Sessions that expired.", lambda broker: broker.registry.expired),
-    SysTopic("subscriptions/count", "Subscriptions of all sessions.", lambda broker: broker.subscription_count),
-    SysTopic("retained messages/count", "Topics with a retained message.", lambda broker: len(broker.store.retained)),
+    SysTopic("clients/connected", "Clients connected now.", lambda status: status.online),
+    SysTopic("clients/disconnected", "Sessions whose client is not connected.", lambda status: status.offline),
+    SysTopic("clients/total", "Sessions, with and without a client.", lambda status: status.sessions),
+    SysTopic("clients/maximum", "Most clients that were connected at a time.", lambda status: status.most_online),
+    SysTopic("clients/expired", "Sessions that expired.", lambda status: status.expired),
+    SysTopic("subscriptions/count", "Subscriptions of all sessions.", lambda status: status.subscription_count),
+    SysTopic("retained messages/count", "Topics with a retained message.", lambda status: len(status.store.retained)),
     SysTopic("messages/received", "MQTT packets of every kind received.", _of_turn("packets_in")),
     SysTopic("messages/sent", "MQTT packets of every kind sent.", _of_turn("packets_out")),
     SysTopic("messages/inflight", "QoS 1 and 2 messages not acknowledged by connected clients.", _of_turn("inflight")),
@@ -86,11 +116,11 @@ SYS_TOPICS = (
         _stored_messages,
     ),
     SysTopic(
-        "store/messages/bytes", "Bytes that the log holds.", lambda broker: broker.store.end - broker.store.log.first
+        "store/messages/bytes", "Bytes that the log holds.", lambda status: status.store.end - status.store.log.first
     ),
 )
 
-LOADS: dict[str, Callable[[Broker], int]] = {
+LOADS: dict[str, Callable[[Status], int]] = {
     "messages/received": _of_turn("packets_in"),
     "messages/sent": _of_turn("packets_out"),
     "publish/received": _of_turn("received"),
@@ -98,8 +128,8 @@ LOADS: dict[str, Callable[[Broker], int]] = {
     "publish/dropped": _dropped,
     "bytes/received": _of_turn("bytes_in"),
     "bytes/sent": _of_turn("sent_bytes"),
-    "sockets": lambda broker: broker.sockets_total,
-    "connections": lambda broker: broker.opened_total,
+    "sockets": lambda status: status.sockets_total,
+    "connections": lambda status: status.opened_total,
 }
 """`load/NAME/1min`, `5min` and `15min`: by how much each of these grows in a minute, averaged over that time."""
 
@@ -122,34 +152,36 @@ class Load:
 class SysTopics:
     """Owner of the averages, and of what was published last."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._interval_s = broker.settings.sys_interval_s
+    def __init__(self, status: Status, journal: Journal, interval_s: float) -> None:
+        """A new value is looked for every `interval_s`; with 0 nothing is published."""
+        self._status = status
+        self._journal = journal
+        self._interval_s = interval_s
         self._loads = {name: Load() for name in LOADS}
-        self._counted_at_s = broker.turn.now_s
+        self._counted_at_s = status.turn.now_s
         self._published: dict[str, bytes] = {}
 
     def tick(self) -> None:
         """Publish what changed, if it is time to. To be called once a second."""
-        interval_s = self._broker.turn.now_s - self._counted_at_s
+        interval_s = self._status.turn.now_s - self._counted_at_s
         if not self._interval_s or interval_s < self._interval_s:
             return
-        self._counted_at_s = self._broker.turn.now_s
+        self._counted_at_s = self._status.turn.now_s
         for name, read in LOADS.items():
-            self._loads[name].count(read(self._broker), interval_s)
+            self._loads[name].count(read(self._status), interval_s)
         self._publish()
 
     def _publish(self) -> None:
-        is_watched = self._broker.store.queues.is_watched_live
+        is_watched = self._status.store.queues.is_watched_live
         values = {topic: value for topic, value in self.values().items() if is_watched(topic.encode())}
         for topic, value in values.items():
             if self._published.get(topic) != value:
-                self._broker.publish(topic, value, live_only=True)
+                self._journal.message(topic, value, live_only=True)
         self._published = values
 
     def values(self) -> dict[str, bytes]:
         """What each topic says now."""
-        values = {PREFIX + topic.name: str(topic.read(self._broker)).encode() for topic in SYS_TOPICS}
+        values = {PREFIX + topic.name: str(topic.read(self._status)).encode() for topic in SYS_TOPICS}
         for name, load in self._loads.items():
             for minutes, average in load.per_minute.items():
                 values[f"{PREFIX}load/{name}/{minutes}min"] = b"%.2f" % average
@@ -167,4 +199,4 @@ class SysTopics:
                 packet = encode(Publish(topic, value, retain=True, properties=properties), link.version)
                 if len(packet) <= link.max_packet_out:
                     link.write(packet)
-                    self._broker.turn.count_sent(0, len(value))
+                    self._status.turn.count_sent(0, len(value))

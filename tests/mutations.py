@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from gateway.codec import decode, decode_varint, encode
-from gateway.connection import HANDLERS, Phase
+from gateway.connection import Phase
 from gateway.errors import ProtocolError
 from gateway.packets import (
     Auth,
@@ -29,6 +29,7 @@ from gateway.packets import (
 )
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
+from gateway.rules import HANDLERS
 
 MAXIMUM_PACKET_BYTES = 1 << 20
 TOPIC_ALIAS_MAXIMUM = 16

@@ -1,0 +1,197 @@
+"""What goes into the log: the batch of this turn, and what waits until it is safe there (acknowledgements, answers)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from gateway._wire import Turn
+from gateway.codec import decode_varint, encode
+from gateway.connection import Connection
+from gateway.packets import PubAck, PubRec
+from gateway.ratelimit import RateLimitedLog
+from gateway.reason_codes import ReasonCode
+from lightqueue.message_store import MessageStore
+from store.changes import Change, Progress, encode_change
+from store.errors import StoreError
+from store.records import Attribute, RecordFlag, RecordType, encode_attribute
+
+PUBACK_BYTE, PUBREC_BYTE = 0x40, 0x50
+
+
+class Deferred(NamedTuple):
+    """Something to do for a connection once what it recorded is safe; if that fails, the connection is closed."""
+
+    connection: Connection
+    action: Callable[[], None]
+
+
+Acks = tuple[Connection, bytes, int]  # to whom, which packets, and how many publishes they acknowledge
+
+
+class Waiting(NamedTuple):
+    """What is to be done once the log is safe up to an offset."""
+
+    log_offset: int
+    since_s: float
+    acks: list[Acks]
+    then: list[Deferred]
+
+
+class Journal:
+    """Owner of what waits for the log. The batch itself is the turn's, since the compiled part fills it."""
+
+    def __init__(self, store: MessageStore, turn: Turn, events: RateLimitedLog) -> None:
+        self._store = store
+        self._turn = turn
+        self._events = events
+        self._waiting: deque[Waiting] = deque()
+        self._then: list[Deferred] = []
+        self.refused = 0  # messages that the store did not take
+
+    def __len__(self) -> int:
+        """Batches that wait to become safe."""
+        return len(self._waiting)
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is to be stored, and nothing waits."""
+        return not self._turn.batch.size and not self._waiting
+
+    # --- into the batch
+
+    def record(self, change: Change) -> None:
+        """Put a state change into this turn's batch."""
+        record_type, payload = encode_change(change)
+        self._turn.batch.append(record_type, payload)
+        self._turn.request()
+
+    def message(
+        self,
+        topic_name: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        client_id: bytes = b"",
+        properties: bytes = b"",
+        expires: bool = False,
+        live_only: bool = False,
+        packet_id: int = 0,
+    ) -> None:
+        """Put a message into this turn's batch; its packet_id if that must outlive a crash (QoS 2)."""
+        topic = topic_name.encode()
+        flags = qos | (RecordFlag.RETAIN if retain else 0) | (RecordFlag.EXPIRES if expires else 0)
+        if live_only or (self._store.settings.live_only and self._store.queues.is_live_only(topic)):
+            flags |= RecordFlag.LIVE_ONLY
+        self._turn.batch.append(
+            RecordType.MESSAGE,
+            payload,
+            topic=topic,
+            client_id=client_id,
+            attributes=encode_attribute(Attribute.PACKET_ID, packet_id.to_bytes(2, "little")) if packet_id else b"",
+            properties=properties,
+            flags=flags,
+        )
+        self._turn.request()
+
+    def begin_atomic(self) -> None:
+        """Everything up to end_atomic() is stored as a whole, or not at all."""
+        self._turn.batch.begin_atomic()
+
+    def end_atomic(self) -> None:
+        self._turn.batch.end_atomic()
+
+    def when_safe(self, connection: Connection, action: Callable[[], None]) -> None:
+        """Do something for a connection once everything recorded so far is safe; at once if it is."""
+        if self.quiet and self._store.safe >= self._store.end:
+            action()
+            return
+        self._then.append(Deferred(connection, action))
+        self._turn.request()
+
+    # --- into the log
+
+    def store(self) -> bool:
+        """Append what the turn has gathered so far; release() sees to what waits for it. False: it was not taken."""
+        batch, acking = self._turn.start_batch()
+        acks = [(link, *link.take_acks()) for link in acking]  # what links are to send from here on is the next batch's
+        then, self._then = self._then, []
+        try:
+            if batch.size:
+                self._store.append(batch)
+        except StoreError as error:
+            self._events.error("store", "messages refused: %s", error)
+            self._refuse(acks, then, ReasonCode.QUOTA_EXCEEDED)
+            return False
+        if acks or then:
+            self._waiting.append(Waiting(self._store.end, self._turn.now_s, acks, then))
+        return True
+
+    def release(self) -> None:
+        """Send and do what waited for what is safe by now."""
+        safe = self._store.safe
+        while self._waiting and self._waiting[0].log_offset <= safe:
+            waiting = self._waiting.popleft()
+            for link, packets, count in waiting.acks:
+                link.send_acks(packets, count)
+            for deferred in waiting.then:
+                deferred.action()
+
+    def fail_stalled(self, limit_s: float) -> None:
+        """A flush that takes longer than this is an error, never a false acknowledgement."""
+        while self._waiting and self._turn.now_s - self._waiting[0].since_s > limit_s:
+            waiting = self._waiting.popleft()
+            self._events.error("flush", "the disk did not confirm a flush within %s s", limit_s)
+            self._refuse(waiting.acks, waiting.then, ReasonCode.UNSPECIFIED_ERROR)
+
+    # --- what was not taken
+
+    def _refuse(self, acks: list[Acks], then: list[Deferred], reason_code: ReasonCode) -> None:
+        """The batch is not in the log: whoever waits for it must not be told otherwise."""
+        for link, packets, count in acks:
+            self._refuse_acks(link, packets, count, reason_code)
+        for deferred in then:
+            deferred.connection.close(reason_code)
+
+    def _refuse_acks(self, link: Connection, packets: bytes, count: int, reason_code: ReasonCode) -> None:
+        """MQTT 5 has reason codes for it; an MQTT 3.1.1 client learns from the connection's end to try again."""
+        self.refused += count
+        told = link.version == 5 and not link.closing and _only_publish_acks(packets)
+        received = [packet_id for first_byte, packet_id in _answers(packets) if first_byte == PUBREC_BYTE]
+        self._forget_received(link, received, told)
+        if not told:
+            link.close(reason_code)
+            return
+        link.send_acks(b"", count)
+        for first_byte, packet_id in _answers(packets):
+            if first_byte == PUBREC_BYTE:
+                link.write(encode(PubRec(packet_id, reason_code), 5))
+            else:
+                link.write(encode(PubAck(packet_id, reason_code), 5))
+
+    def _forget_received(self, link: Connection, packet_ids: list[int], told: bool) -> None:
+        """QoS 2 publishes were refused. A client that is told so takes other messages for these identifiers; one that
+        is not sends the same messages again, and those that the log has must be known as received then.
+        """
+        session = link.session
+        state = self._store.sessions.get(session.client_id) if session.expiry_s else None
+        in_log = state.received.intersection(packet_ids) if state is not None else set()
+        session.received = session.received.difference(packet_ids if told else set(packet_ids) - in_log)
+        if told and in_log:
+            self.record(Progress(session.client_id, received_done=sorted(in_log)))
+
+
+def _answers(packets: bytes) -> Iterator[tuple[int, int]]:
+    """(first byte, packet_id) of answers one after another."""
+    at = 0
+    while at < len(packets):
+        size, body_at = decode_varint(packets, at + 1)
+        yield packets[at], int.from_bytes(packets[body_at : body_at + 2], "big")
+        at = body_at + size
+
+
+def _only_publish_acks(packets: bytes) -> bool:
+    """Whether these answers are PUBACK and PUBREC packets, and nothing else."""
+    return all(first_byte in (PUBACK_BYTE, PUBREC_BYTE) for first_byte, _ in _answers(packets))

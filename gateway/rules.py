@@ -1,0 +1,209 @@
+"""The MQTT rules of a connection: which packet may come in which phase, and what is done about it. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gateway._wire import BATCH_BYTES, Turn
+from gateway.codec import encode
+from gateway.connection import Connection, Phase
+from gateway.errors import ProtocolError
+from gateway.exchange import Exchange
+from gateway.journal import Journal
+from gateway.packets import (
+    Auth,
+    Connect,
+    Disconnect,
+    Packet,
+    PacketType,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Subscribe,
+    Unsubscribe,
+)
+from gateway.properties import encode_properties
+from gateway.ratelimit import RateLimitedLog
+from gateway.reason_codes import ReasonCode
+from gateway.registry import SessionRegistry
+from gateway.session import Session
+from gateway.settings import GatewaySettings
+from gateway.subscriptions import Subscriptions
+
+
+class PacketRules:
+    """What each packet sets going; the parts own the results. `store_batch` settles what came in before a packet."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        turn: Turn,
+        journal: Journal,
+        registry: SessionRegistry,
+        subscriptions: Subscriptions,
+        exchange: Exchange,
+        events: RateLimitedLog,
+        store_batch: Callable[[], object],
+    ) -> None:
+        self._settings = settings
+        self._turn = turn
+        self._journal = journal
+        self._registry = registry
+        self._subscriptions = subscriptions
+        self._exchange = exchange
+        self._events = events
+        self._store_batch = store_batch
+        self.not_authorized = 0  # messages to topics that are the server's own
+
+    def take(self, connection: Connection, packet: Packet) -> None:
+        """Do what the packet asks for. Raises ProtocolError, also when it may not come now."""
+        handler = HANDLERS[connection.phase].get(type(packet))
+        if handler is None:
+            message = f"{packet.packet_type.name} while {connection.phase.value}"
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, message)
+        handler(self, connection, packet)
+
+    def take_plain_answer(self, connection: Connection, packet_type: int, packet_id: int) -> None:
+        PLAIN_ANSWERS[packet_type](self._exchange, connection.session, packet_id)
+
+    # --- coming and going
+
+    def connect(self, connection: Connection, connect: Connect) -> None:
+        self._store_batch()
+        self._registry.open(connection, connect)
+
+    def disconnect(self, connection: Connection, disconnect: Disconnect) -> None:
+        """The client leaves; only an MQTT 5 client can ask for its will to be sent all the same [MQTT-3.14.4-3]."""
+        self._store_batch()
+        expiry_s = disconnect.properties.session_expiry_interval
+        if expiry_s is not None:
+            self._registry.change_expiry(connection.session, expiry_s)
+        connection.keep_will = disconnect.reason_code == ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
+        connection.close(None, "it sent DISCONNECT")
+
+    def auth(self, connection: Connection, _: Auth) -> None:
+        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
+
+    def pingreq(self, connection: Connection, _: PingReq) -> None:
+        connection.write(encode(PingResp(), connection.version))
+
+    # --- publishing
+
+    def publish(self, connection: Connection, publish: Publish) -> None:
+        """A PUBLISH that the compiled part did not take: QoS 2, topic aliases, uncommon properties."""
+        if publish.properties.subscription_identifiers:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "subscription_identifiers: not a client's [MQTT-3.3.4-6]")
+        self._resolve_alias(connection, publish)
+        received = connection.session.received
+        if publish.qos == 2 and publish.packet_id in received:
+            connection.answer_when_safe(encode(PubRec(publish.packet_id or 0), connection.version))
+            return
+        outstanding = max(connection.unsafe_acks, len(received) if publish.qos == 2 else 0)
+        if publish.qos and outstanding >= connection.ack_limit:
+            raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more PUBLISH packets than receive_maximum")
+        if publish.topic_name.startswith("$"):
+            self._refuse_publish(connection, publish)
+        else:
+            self._store_publish(connection, publish)
+
+    def _resolve_alias(self, connection: Connection, publish: Publish) -> None:
+        """Topic aliases of the client's making (MQTT 5, 3.3.2.3.4)."""
+        alias = publish.properties.topic_alias
+        if alias is None:
+            return
+        if alias > self._settings.topic_alias_maximum:
+            raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic_alias {alias} is above topic_alias_maximum")
+        if connection.aliases is None:
+            connection.aliases = {}
+        if publish.topic_name:
+            connection.aliases[alias] = publish.topic_name
+        elif alias in connection.aliases:
+            publish.topic_name = connection.aliases[alias]
+        else:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"topic_alias {alias} was never given a topic_name")
+        publish.properties.topic_alias = None
+
+    def _store_publish(self, connection: Connection, publish: Publish) -> None:
+        session: Session = connection.session
+        properties = publish.properties
+        self._journal.message(
+            publish.topic_name,
+            publish.payload,
+            int(publish.qos),
+            publish.retain,
+            client_id=connection.client_id,
+            properties=encode_properties(properties) if connection.version == 5 else b"",
+            expires=properties.message_expiry_interval is not None,
+            packet_id=publish.packet_id or 0 if publish.qos == 2 and session.expiry_s else 0,
+        )
+        self._turn.count_received(publish.qos, len(publish.payload))
+        if publish.qos == 2:
+            session.receive(publish.packet_id or 0)
+        if publish.qos:
+            ack = PubRec if publish.qos == 2 else PubAck
+            connection.answer_when_safe(encode(ack(publish.packet_id or 0), 4), True)
+        if self._turn.batch.size >= BATCH_BYTES:
+            self._store_batch()
+
+    def _refuse_publish(self, connection: Connection, publish: Publish) -> None:
+        """A PUBLISH to a topic that is the server's own. MQTT 3.1.1 has no words for it: acknowledged and ignored."""
+        self.not_authorized += 1
+        ignored = "client %s: publish to %s ignored: what starts with $ is the server's"
+        self._events.warning("topic", ignored, connection.session.client_id, publish.topic_name)
+        reason_code = ReasonCode.NOT_AUTHORIZED if connection.version == 5 else ReasonCode.SUCCESS
+        if publish.qos:
+            ack = PubRec if publish.qos == 2 else PubAck
+            connection.answer_when_safe(encode(ack(publish.packet_id or 0, reason_code), connection.version), True)
+
+    # --- acknowledging
+
+    def puback(self, connection: Connection, ack: PubAck) -> None:
+        self._exchange.on_puback(connection.session, ack.packet_id)
+
+    def pubrec(self, connection: Connection, ack: PubRec) -> None:
+        self._exchange.on_pubrec(connection.session, ack.packet_id, ack.reason_code)
+
+    def pubrel(self, connection: Connection, ack: PubRel) -> None:
+        self._exchange.on_pubrel(connection.session, ack.packet_id)
+
+    def pubcomp(self, connection: Connection, ack: PubComp) -> None:
+        self._exchange.on_pubcomp(connection.session, ack.packet_id)
+
+    # --- subscribing
+
+    def subscribe(self, connection: Connection, subscribe: Subscribe) -> None:
+        self._store_batch()
+        self._subscriptions.subscribe(connection.session, subscribe)
+
+    def unsubscribe(self, connection: Connection, unsubscribe: Unsubscribe) -> None:
+        self._store_batch()
+        self._subscriptions.unsubscribe(connection.session, unsubscribe)
+
+
+PLAIN_ANSWERS: dict[int, Callable[[Exchange, Session, int], None]] = {
+    PacketType.PUBREC: Exchange.on_pubrec,
+    PacketType.PUBREL: Exchange.on_pubrel,
+    PacketType.PUBCOMP: Exchange.on_pubcomp,
+}
+Handler = Callable[[PacketRules, Connection, Any], None]
+HANDLERS: dict[Phase, dict[type[Packet], Handler]] = {
+    Phase.NEW: {Connect: PacketRules.connect},
+    Phase.OPEN: {
+        Publish: PacketRules.publish,
+        PubAck: PacketRules.puback,
+        PubRec: PacketRules.pubrec,
+        PubRel: PacketRules.pubrel,
+        PubComp: PacketRules.pubcomp,
+        Subscribe: PacketRules.subscribe,
+        Unsubscribe: PacketRules.unsubscribe,
+        PingReq: PacketRules.pingreq,
+        Disconnect: PacketRules.disconnect,
+        Auth: PacketRules.auth,
+    },
+    Phase.CLOSED: {},
+}
