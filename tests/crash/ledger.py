@@ -61,7 +61,7 @@ class Ledger:
         await self.wait(lambda: self.events >= goal or self.nothing_to_do, f"{events} more events")
 
     async def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition, as long as things go on. That it did not come is a fault; then nothing is waited for."""
+        """Wait for a condition, as long as things go on. Otherwise it is a fault, and ends the waiting."""
         seen = -1
         while seen != self.events:
             seen = self.events
