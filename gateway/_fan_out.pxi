@@ -26,6 +26,7 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
             link.turn.packets_out += records.count
             link.turn.sent_payload_bytes += payload_bytes
             reader.position = records.next
+            reader.reached = records.items[records.count - 1].log_offset + 1
         elif link.deliver([reader], [records], safe) != DONE:
             rest.append(reader)
     return rest

@@ -9,6 +9,7 @@ from libc.stdlib cimport free, realloc
 
 cdef enum:
     IDS = 65535
+    DUMPED_BYTES = 10
 
 
 cdef class Inflight:
@@ -124,3 +125,24 @@ cdef class Inflight:
         """(packet_id, log_offset) of what the ring has in flight, oldest first."""
         return [((self.head_id - 1 + i) % IDS + 1, self.slot(i).log_offset)
                 for i in range(self.span) if not self.slot(i).done]
+
+    def dump(self):
+        """What unacknowledged() says, as bytes: packet_id 2, log_offset 8, little-endian, oldest first."""
+        return b"".join([packet_id.to_bytes(2, "little") + log_offset.to_bytes(8, "little")
+                         for packet_id, log_offset in self.unacknowledged()])
+
+    def load(self, bytes dumped not None, uint64_t since):
+        """Put into an empty ring what dump() gave, but for log_offsets before `since`."""
+        cdef uint16_t packet_id
+        cdef uint64_t log_offset
+        for at in range(0, len(dumped), DUMPED_BYTES):
+            packet_id = int.from_bytes(dumped[at:at + 2], "little")
+            log_offset = int.from_bytes(dumped[at + 2:at + DUMPED_BYTES], "little")
+            if log_offset < since:
+                continue
+            if not self.span:
+                self.head_id = packet_id
+            while (self.head_id - 1 + self.span) % IDS + 1 != packet_id:
+                self.append(0, True)
+            self.append(log_offset, False)
+            self.unacked += 1

@@ -262,6 +262,7 @@ cdef class Merge:
     cdef Py_ssize_t *at
     cdef int n
     cdef uint64_t current
+    cdef int found_in           # whose range has it
     cdef int qos
     cdef bint wanted
     cdef bint retain_as_published
@@ -300,6 +301,7 @@ cdef class Merge:
             record = (<Records>self.ranges[i]).items[self.at[i]]
             if found == NULL or record.log_offset < found.log_offset:
                 found = record
+                self.found_in = i
         self.current = found.log_offset
         self.qos = -1
         self.wanted = self.retain_as_published = False
@@ -328,6 +330,7 @@ cdef class Merge:
             if (<Records>self.ranges[i]).items[self.at[i]].log_offset == self.current:
                 self.at[i] += 1
                 (<Reader>self.readers[i]).position += 1
+                (<Reader>self.readers[i]).reached = self.current + 1
 
 
 cdef bint same_client(Link link, const RecordHeader *record) noexcept:

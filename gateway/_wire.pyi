@@ -64,6 +64,7 @@ class Turn:
 
 class Reader:
     position: int
+    reached: int
     since: int
     skip_qos0_before: int
     qos: int
@@ -116,7 +117,9 @@ class Link:
     def flush(self) -> None: ...
     def deliver(self, readers: list[Reader], ranges: list[Records], safe: int) -> int: ...
     def stands_at_qos2(self, readers: list[Reader], ranges: list[Records]) -> bool: ...
-    def next_of(self, readers: list[Reader], ranges: list[Records]) -> tuple[int, int, bool, tuple[int, ...]]: ...
+    def next_of(
+        self, readers: list[Reader], ranges: list[Records]
+    ) -> tuple[int, int, bool, tuple[int, ...], Records, int]: ...
     def encode_publish(
         self,
         records: Records,

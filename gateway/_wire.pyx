@@ -45,6 +45,7 @@ cdef class Reader:
 
     cdef readonly Queue queue
     cdef public uint64_t position       # queue_offset of the next entry to look at
+    cdef public uint64_t reached        # log_offset; everything before it has been looked at
     cdef public uint64_t since          # log_offset; what is older is not for this subscription
     cdef public uint64_t skip_qos0_before   # log_offset; QoS 0 messages before it are not delivered (offline then)
     cdef public int qos
@@ -409,12 +410,16 @@ cdef class Link:
         return min(qos, merge.qos) == 2
 
     def next_of(self, list readers not None, list ranges not None):
-        """What deliver() stopped at: (log_offset, QoS, retain, subscription identifiers). The readers move past it."""
+        """What deliver() stopped at: (log_offset, QoS, retain, subscription identifiers, its range, its place there).
+
+        The readers move past it.
+        """
         cdef Merge merge = Merge(readers, ranges)
         cdef const RecordHeader *record = merge.next()
         cdef object found = (record.log_offset, min(<int>(record.flags & FLAG_QOS), merge.qos),
                              bool(merge.retain_as_published and record.flags & FLAG_RETAIN),
-                             tuple([merge.ids[i] for i in range(merge.id_count)]))
+                             tuple([merge.ids[i] for i in range(merge.id_count)]),
+                             ranges[merge.found_in], merge.at[merge.found_in])
         merge.advance()
         return found
 

@@ -16,20 +16,20 @@ from typing import Protocol
 
 from gateway._wire import Turn, overdue
 from gateway.connection import MOST_REASON_CHARACTERS, Connection
-from gateway.deadlines import Deadlines
 from gateway.delivery import Delivery
 from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
 from gateway.journal import Journal
-from gateway.ratelimit import RateLimitedLog
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from gateway.rules import PacketRules
 from gateway.session import Session
 from gateway.settings import GatewaySettings
+from gateway.store_api import Store
 from gateway.subscriptions import Subscriptions
 from gateway.sys_topics import SysTopics
-from lightqueue.message_store import MessageStore
+from store.deadlines import Deadlines
+from store.ratelimit import RateLimitedLog
 
 log = logging.getLogger("penstock.gateway")
 
@@ -50,7 +50,7 @@ class Loop(Protocol):
 class Broker:
     """Owner of the turn and of all connections, and through its parts of everything that a gateway knows."""
 
-    def __init__(self, store: MessageStore, settings: GatewaySettings, loop: Loop) -> None:
+    def __init__(self, store: Store, settings: GatewaySettings, loop: Loop) -> None:
         self.store = store
         self.settings = settings
         self._loop = loop
@@ -66,8 +66,7 @@ class Broker:
         self.turns = 0
         self.listening = False
         self.draining = False
-        live_only = store.queues.is_live_only if store.settings.live_only else None
-        self.turn = Turn(lambda: loop.call_soon(self.end_turn), self.store_batch, self.end_turn, live_only)
+        self.turn = Turn(lambda: loop.call_soon(self.end_turn), self.store_batch, self.end_turn, store.is_live_only)
         self._set_clock()
         self._started_s = self.turn.now_s
         self._next_second = 0.0
@@ -77,9 +76,11 @@ class Broker:
         self.exchange = exchange = Exchange(store, journal)
         self.delivery = delivery = Delivery(store, settings, exchange)
         self.sys_topics = SysTopics(self, journal, settings.sys_interval_s)
-        self.subscriptions = Subscriptions(store, settings, journal, exchange, delivery, self.sys_topics)
+        self.subscriptions = Subscriptions(
+            store, settings, journal, exchange, delivery, self.sys_topics, loop.call_soon
+        )
         self.registry = SessionRegistry(
-            store, settings, journal, exchange, delivery, self.deadlines, events, loop.call_soon, self.opened
+            store, settings, journal, exchange, delivery, events, loop.call_soon, self.opened
         )
         self.rules = PacketRules(
             settings, self.turn, journal, self.registry, self.subscriptions, exchange, events, self.store_batch
@@ -160,17 +161,24 @@ class Broker:
         """To be called every TICK_S: the store's upkeep, positions, deadlines."""
         self._set_clock()
         self.deadlines.run(time.time())
+        if self.store.tick():
+            self._loop.call_soon(self._go_on_with_upkeep)
         progressed, self._progressed = self._progressed, set()
         self.registry.note_positions(progressed)
-        self.store_batch()
         self.delivery.settle()
-        self.store.tick()
-        self.journal.fail_stalled(self.store.settings.flush_timeout_ms / 1000)
+        self.turn.request()
+        self.journal.fail_stalled()
         if self.turn.now_s >= self._next_second:
             self._next_second = self.turn.now_s + 1
             self._close_silent()
             self.sys_topics.tick()
             self.events.settle()
+            self.journal.tell_again()
+
+    def _go_on_with_upkeep(self) -> None:
+        """The store's upkeep comes in small steps, with the loop's other business in between."""
+        if self.store.tick():
+            self._loop.call_soon(self._go_on_with_upkeep)
 
     def _close_silent(self) -> None:
         """Clients past 1.5 times their keep alive [MQTT-3.1.2-22], and connections that never said CONNECT."""
@@ -193,23 +201,8 @@ class Broker:
         return self.connections - len(self._new)
 
     @property
-    def sessions(self) -> int:
-        """Sessions with and without a client."""
-        return len(self.registry.sessions)
-
-    @property
-    def offline(self) -> int:
-        """Sessions without a client."""
-        return max(0, self.sessions - self.online)
-
-    @property
-    def expired(self) -> int:
-        """Sessions that ended because nobody came back for them in time."""
-        return self.registry.expired
-
-    @property
     def subscription_count(self) -> int:
-        return self.store.sessions.subscription_count + self.delivery.transient
+        return self.delivery.transient + (self.store.messages.sessions.subscription_count if self.store.messages else 0)
 
     @property
     def uptime_s(self) -> float:
@@ -221,23 +214,16 @@ class Broker:
             return "stopping"
         if not self.listening:
             return "not listening yet"
-        return str(self.store.log.fault() or "")
+        return self.store.fault()
 
     # --- start and stop
-
-    def start(self) -> None:
-        """Take over what the log knows of sessions."""
-        self.registry.restore()
-        self.deadlines.run(time.time())  # before a client can come back to what has expired
-        self.store_batch()
 
     def drain(self) -> None:
         """Say goodbye to everyone; what they sent is stored first."""
         self.draining = True
         self.store_batch()
         for session in list(self.registry.sessions.values()):
-            if session.link is not None:
-                session.link.close(ReasonCode.SERVER_SHUTTING_DOWN)
+            session.connection.close(ReasonCode.SERVER_SHUTTING_DOWN)
         for connection in list(self._new):
             connection.close(None)
         self.end_turn()

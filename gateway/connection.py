@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from gateway._wire import Link, Turn
 from gateway.codec import decode, encode
 from gateway.codec_rules import ALLOWED_REASON_CODES
-from gateway.deadlines import Deadlines
 from gateway.errors import MalformedPacket, ProtocolError
 from gateway.packets import ConnAck, Disconnect, Packet, PacketType
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
 from gateway.settings import GatewaySettings
+from store.deadlines import Deadlines
 
 log = logging.getLogger("penstock.gateway")
 

@@ -8,19 +8,20 @@ from gateway._wire import BLOCKED, SESSION, Reader, fan_out
 from gateway.exchange import Exchange
 from gateway.session import Session
 from gateway.settings import GatewaySettings
+from gateway.store_api import Store
 from lightqueue._queues import LIVE, Queue
-from lightqueue.message_store import MessageStore
 from store._records import Records
 
 RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
 ROUNDS_PER_TURN = 4
+NOBODY: frozenset[Session] = frozenset()
 
 
 class Delivery:
     """Owner of who follows which queue in this gateway."""
 
-    def __init__(self, store: MessageStore, settings: GatewaySettings, exchange: Exchange) -> None:
+    def __init__(self, store: Store, settings: GatewaySettings, exchange: Exchange) -> None:
         self._store = store
         self._settings = settings
         self._exchange = exchange
@@ -28,6 +29,7 @@ class Delivery:
         self._ranges: dict[tuple[Queue, int], Records] = {}
         self._behind: set[Session] = set()  # have more to read and room to take it
         self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that is not safe yet
+        self._waiting_read: dict[Queue, set[Session]] = {}  # what they have to read is on its way
         self.dropped = 0
         self.transient = 0  # subscriptions that end with their connection
         self.store_reads = 0
@@ -61,7 +63,8 @@ class Delivery:
         if not queue.readers:
             queue.readers = None
             self._followed.discard(queue)
-        self._store.queues.unwatch(queue)
+            self._waiting_read.pop(queue, None)
+        self._store.unfollow(queue)
 
     def stop(self, session: Session) -> None:
         """The session's connection is gone."""
@@ -77,10 +80,11 @@ class Delivery:
         """Deliver what is new in these queues."""
         safe = self._store.safe
         for queue in queues:
+            self._behind |= self._waiting_read.pop(queue, NOBODY)
             readers = queue.readers
-            if readers:
-                for reader in fan_out(readers, self._range(queue, max(reader.position for reader in readers)), safe):
-                    self._behind.add(reader.session)
+            records = self._range(queue, max(reader.position for reader in readers)) if readers else None
+            if readers and records is not None:
+                self._behind.update(reader.session for reader in fan_out(readers, records, safe))
         self.catch_up()
 
     def room(self, sessions: Iterable[Session]) -> None:
@@ -118,7 +122,9 @@ class Delivery:
             pending = [reader for reader in session.readers.values() if reader.lag]
             if not pending:
                 return False
-            ranges = [self._range_of(reader) for reader in pending]
+            ranges = self._ranges_of(pending)
+            if ranges is None:
+                return False
             outcome = link.deliver(pending, ranges, self._store.safe)
             if outcome == SESSION and not self._exchange.send_next(session, pending, ranges):
                 return False
@@ -128,28 +134,36 @@ class Delivery:
                 return False
         return True
 
-    def _range_of(self, reader: Reader) -> Records:
-        if reader.qos == 0 and reader.lag > self._settings.qos0_lag_messages:
-            self.dropped += reader.lag - 1
-            reader.position = reader.queue.next_offset - 1
-        records = self._range(reader.queue, reader.position)
-        reader.position = max(reader.position, records.first)
-        return records
+    def _ranges_of(self, readers: list[Reader]) -> list[Records] | None:
+        """What comes next for each of a session's readers; None if the session has to wait for some of it."""
+        ranges = []
+        for reader in readers:
+            if reader.qos == 0 and reader.lag > self._settings.qos0_lag_messages:
+                self.dropped += reader.lag - 1
+                reader.position = reader.queue.next_offset - 1
+            records = self._range(reader.queue, reader.position)
+            if records is None:
+                self._waiting_read.setdefault(reader.queue, set()).add(reader.session)
+            else:
+                reader.position = max(reader.position, records.first)
+                ranges.append(records)
+        return ranges if len(ranges) == len(readers) else None
 
-    def _range(self, queue: Queue, position: int) -> Records:
+    def _range(self, queue: Queue, position: int) -> Records | None:
         records = self._ranges.get((queue, position))
-        if records is None:
-            records = self._store.read(queue, position, RANGE_RECORDS, RANGE_BYTES)
-            self._ranges[queue, position] = records
-            self.store_reads += 1
-        else:
+        if records is not None:
             self.shared_reads += 1
+            return records
+        records = self._store.read(queue, position, RANGE_RECORDS, RANGE_BYTES)
+        self.store_reads += 1
+        if records is not None:
+            self._ranges[queue, position] = records
         return records
 
     def settle(self) -> None:
         """Tell each queue which entries its readers still need. To be called now and then."""
-        for queue in self._followed:
-            queue.floor = min(reader.position for reader in queue.readers or ())
+        floors = [(queue, min(reader.position for reader in queue.readers or ())) for queue in self._followed]
+        self._store.needed_from(floors)
 
 
 def _is_transient(reader: Reader) -> bool:

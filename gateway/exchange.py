@@ -7,44 +7,50 @@ forgets one (MQTT 5 section 4.3.3; those of QoS 1 messages from queues need not 
 from __future__ import annotations
 
 from collections import deque
-from itertools import takewhile
+from itertools import islice, takewhile
 
+from gateway._inflight import Inflight
 from gateway._wire import Reader
 from gateway.codec import encode, success
 from gateway.journal import Journal
 from gateway.packets import PacketType, PubComp, PubRel
 from gateway.reason_codes import ReasonCode
 from gateway.session import Outgoing, Session, as_sent
-from lightqueue._queues import read_at
+from gateway.store_api import Store
 from lightqueue.matching import matches
-from lightqueue.message_store import MessageStore
 from store._records import Records
 from store.changes import Progress
+from store.records import Record
 
 SENT_PER_ROUND = 256
 OWED_PER_RECORD = 1_000
 SENT_BYTES_PER_ROUND = 1 << 20
 
 
+Place = tuple[Records, int] | None
+"""Where a record stands; None if it is gone."""
+Started = tuple[int, Outgoing, Place]
+
+
 class Exchange:
     """The QoS 2 (and held QoS 1) rules of a session; no I/O but through its link and the journal."""
 
-    def __init__(self, store: MessageStore, journal: Journal) -> None:
+    def __init__(self, store: Store, journal: Journal) -> None:
         self._store = store
         self._journal = journal
 
     def send_next(self, session: Session, readers: list[Reader], ranges: list[Records]) -> bool:
         """Put the QoS 2 messages that the readers stand at in flight. False: the window is full."""
-        started: list[tuple[int, Outgoing]] = []
+        started: list[Started] = []
         link = session.connection
         while len(started) < SENT_PER_ROUND and link.stands_at_qos2(readers, ranges):
             if session.inflight.is_full():
                 session.inflight.blocked = True
                 break
-            log_offset, qos, retain, subscription_ids = link.next_of(readers, ranges)
+            log_offset, qos, retain, subscription_ids, records, place = link.next_of(readers, ranges)
             if log_offset not in session.skip:
                 outgoing = Outgoing(log_offset, qos, retain, subscription_ids)
-                started.append((session.inflight.hold(outgoing), outgoing))
+                started.append((session.inflight.hold(outgoing), outgoing, (records, place)))
         self._start(session, started)
         return not session.inflight.blocked
 
@@ -63,66 +69,59 @@ class Exchange:
         session.connection.behind = True
 
     def go_on(self, session: Session) -> bool:
-        """Send a bounded part of what was put off. False: the window is full."""
+        """Send a bounded part of what was put off. False: the window is full, or the records are on their way."""
         link = session.connection
-        started: list[tuple[int, Outgoing]] = []
-        has_room = not session.backlog or self._take_backlog(session, session.backlog, started)
+        started: list[Started] = []
+        goes_on = not session.backlog or self._take_backlog(session, session.backlog, started)
         self._start(session, started)
         link.behind = bool(session.backlog)
-        return has_room
+        return goes_on
 
-    def _take_backlog(
-        self, session: Session, backlog: deque[int | Outgoing], started: list[tuple[int, Outgoing]]
-    ) -> bool:
+    def _take_backlog(self, session: Session, backlog: deque[int | Outgoing], started: list[Started]) -> bool:
         inflight = session.inflight
         ring = dict(inflight.unacknowledged())
+        items = [(item, _position(item, inflight, ring)) for item in islice(backlog, SENT_PER_ROUND)]
+        wanted = [log_offset for _, log_offset in items if log_offset is not None]
+        found = self._store.read_at(wanted, SENT_BYTES_PER_ROUND, session.connection.accept_more) if wanted else {}
+        if found is None:
+            return False
         # In flight, but not on this connection so far; these come first.
         unsent = sum(1 for _ in takewhile(lambda item: isinstance(item, int), backlog))
-        count = size_bytes = 0
-        has_room = True
-        while backlog and count < SENT_PER_ROUND and size_bytes < SENT_BYTES_PER_ROUND:
-            item = backlog[0]
+        for item, log_offset in items:
+            if log_offset is not None and log_offset not in found:
+                break
             if isinstance(item, int):
                 has_room = len(inflight) - unsent < inflight.window
             else:
                 has_room = not item.qos or not inflight.is_full()
             if not has_room:
                 inflight.blocked = True
-                break
+                return False
             backlog.popleft()
-            count += 1
+            place = found[log_offset] if log_offset is not None else None
             if isinstance(item, int):
                 unsent -= 1
-                size_bytes += self._send_again(session, item, ring)
+                self._send_again(session, item, ring, place)
             elif item.qos:
-                started.append((inflight.hold(item), item))
+                started.append((inflight.hold(item), item, place))
             else:
-                size_bytes += self._write(session, self._encode(session, 0, item, dup=False))
+                _write(session, _encode(session, 0, item, place))
         if not backlog:
             session.backlog = ()
-        return has_room
+        return True
 
-    def _start(self, session: Session, started: list[tuple[int, Outgoing]]) -> None:
+    def _start(self, session: Session, started: list[Started]) -> None:
         if started and session.expiry_s:
-            self._journal.record(Progress(session.client_id, sent=[as_sent(*item) for item in started]))
-        for packet_id, outgoing in started:
-            packet = self._encode(session, packet_id, outgoing, dup=False)
+            sent = [as_sent(packet_id, outgoing) for packet_id, outgoing, _ in started]
+            self._journal.record(Progress(session.client_id, sent=sent))
+        for packet_id, outgoing, place in started:
+            packet = _encode(session, packet_id, outgoing, place)
             if packet is None:
                 self._finish(session, packet_id)
             elif session.expiry_s and outgoing.qos == 2:
                 session.connection.answer_when_safe(packet)
             else:
                 session.connection.write(packet)
-
-    def _encode(self, session: Session, packet_id: int, outgoing: Outgoing, dup: bool) -> bytes | None:
-        """The PUBLISH, or None if the message is gone, expired or too large for this client."""
-        try:
-            records = read_at(self._store.log.memory, [outgoing.log_offset])
-        except LookupError:
-            return None
-        return session.connection.encode_publish(
-            records, 0, outgoing.qos, packet_id, dup, outgoing.retain, outgoing.subscription_ids
-        )
 
     def resend(self, session: Session) -> None:
         """After a reconnection: everything in flight again, in order, with its identifiers [MQTT-4.4.0-1]."""
@@ -133,21 +132,22 @@ class Exchange:
         if session.connection.behind:
             self.go_on(session)
 
-    def _send_again(self, session: Session, packet_id: int, ring: dict[int, int]) -> int:
-        """Returns the bytes written: none if it was acknowledged meanwhile, or has expired."""
+    def _send_again(self, session: Session, packet_id: int, ring: dict[int, int], place: Place) -> None:
+        """Nothing is sent if it was acknowledged meanwhile, or has expired."""
         outgoing = session.inflight.held.get(packet_id)
         if outgoing is not None and outgoing.released:
-            return self._write(session, success(PacketType.PUBREL, packet_id))
+            _write(session, success(PacketType.PUBREL, packet_id))
+            return
         if outgoing is None and packet_id in ring:
-            outgoing = self._as_subscribed(session, ring[packet_id])
+            outgoing = _as_subscribed(session, ring[packet_id], place)
         if outgoing is None:
-            return 0
-        packet = self._encode(session, packet_id, outgoing, dup=True)
+            return
+        packet = _encode(session, packet_id, outgoing, place, dup=True)
         if packet is None and outgoing.qos == 2:
             packet = self._give_up(session, packet_id, outgoing)
         elif packet is None and not session.inflight.ack(packet_id):
             self._finish(session, packet_id)
-        return self._write(session, packet)
+        _write(session, packet)
 
     def _give_up(self, session: Session, packet_id: int, outgoing: Outgoing) -> bytes:
         """A QoS 2 message that is gone. The client may hold its identifier: it must not take the next one for it."""
@@ -155,25 +155,6 @@ class Exchange:
         if session.expiry_s:
             self._journal.record(Progress(session.client_id, released=[packet_id]))
         return success(PacketType.PUBREL, packet_id)
-
-    def _as_subscribed(self, session: Session, log_offset: int) -> Outgoing:
-        """A QoS 1 message from the queues as it went out: with what the subscriptions that match say together."""
-        try:
-            record = self._store.record(log_offset)
-        except LookupError:
-            return Outgoing(log_offset, 1, False, ())
-        topic_name = record.topic.decode()
-        subscriptions = (reader for reader in session.readers.values() if not reader.only_live)
-        readers = [reader for reader in subscriptions if matches(reader.topic_filter, topic_name)]
-        retain = record.retain and any(reader.retain_as_published for reader in readers)
-        return Outgoing(log_offset, 1, retain, tuple(r.subscription_id for r in readers if r.subscription_id))
-
-    @staticmethod
-    def _write(session: Session, packet: bytes | None) -> int:
-        if packet is None or session.link is None:
-            return 0
-        session.link.write(packet)
-        return len(packet)
 
     # --- what the client answers
 
@@ -221,3 +202,40 @@ class Exchange:
             self._journal.record(Progress(session.client_id, completed=[packet_id]))
         if session.link is not None:
             session.link.accept_more()
+
+
+def _position(item: int | Outgoing, inflight: Inflight, ring: dict[int, int]) -> int | None:
+    """log_offset of the record that it takes to send something that was put off; None if it takes none."""
+    if isinstance(item, Outgoing):
+        return item.log_offset
+    outgoing = inflight.held.get(item)
+    if outgoing is None:
+        return ring.get(item)
+    return None if outgoing.released else outgoing.log_offset
+
+
+def _encode(session: Session, packet_id: int, outgoing: Outgoing, place: Place, dup: bool = False) -> bytes | None:
+    """The PUBLISH, or None if the message is gone, expired or too large for this client."""
+    if place is None:
+        return None
+    return session.connection.encode_publish(
+        *place, outgoing.qos, packet_id, dup, outgoing.retain, outgoing.subscription_ids
+    )
+
+
+def _as_subscribed(session: Session, log_offset: int, place: Place) -> Outgoing:
+    """A QoS 1 message from the queues as it went out: with what the subscriptions that match say together."""
+    if place is None:
+        return Outgoing(log_offset, 1, False, ())
+    records, i = place
+    record = Record._make(records[i])
+    topic_name = record.topic.decode()
+    subscriptions = (reader for reader in session.readers.values() if not reader.only_live)
+    readers = [reader for reader in subscriptions if matches(reader.topic_filter, topic_name)]
+    retain = record.retain and any(reader.retain_as_published for reader in readers)
+    return Outgoing(log_offset, 1, retain, tuple(r.subscription_id for r in readers if r.subscription_id))
+
+
+def _write(session: Session, packet: bytes | None) -> None:
+    if packet is not None and session.link is not None:
+        session.link.write(packet)

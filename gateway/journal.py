@@ -10,11 +10,12 @@ from gateway._wire import Turn
 from gateway.codec import decode_varint, encode
 from gateway.connection import Connection
 from gateway.packets import PubAck, PubRec
-from gateway.ratelimit import RateLimitedLog
 from gateway.reason_codes import ReasonCode
-from lightqueue.message_store import MessageStore
+from gateway.session import Session
+from gateway.store_api import Store
 from store.changes import Change, Progress, encode_change
 from store.errors import StoreError
+from store.ratelimit import RateLimitedLog
 from store.records import Attribute, RecordFlag, RecordType, encode_attribute
 
 PUBACK_BYTE, PUBREC_BYTE = 0x40, 0x50
@@ -31,24 +32,27 @@ Acks = tuple[Connection, bytes, int]  # to whom, which packets, and how many pub
 
 
 class Waiting(NamedTuple):
-    """What is to be done once the log is safe up to an offset."""
+    """What is to be done once the store is safe up to a mark."""
 
-    log_offset: int
+    mark: int
     since_s: float
     acks: list[Acks]
     then: list[Deferred]
+    told: list[Change]  # what the log must be told some time, if not now
 
 
 class Journal:
     """Owner of what waits for the log. The batch itself is the turn's, since the compiled part fills it."""
 
-    def __init__(self, store: MessageStore, turn: Turn, events: RateLimitedLog) -> None:
+    def __init__(self, store: Store, turn: Turn, events: RateLimitedLog) -> None:
         self._store = store
         self._turn = turn
         self._events = events
         self._waiting: deque[Waiting] = deque()
         self._then: list[Deferred] = []
-        self.refused = 0  # messages that the store did not take
+        self._told: list[Change] = []
+        self._to_tell: list[Change] = []  # what could not be told so far
+        self.refused_messages = 0  # messages that the store did not take
 
     def __len__(self) -> int:
         """Batches that wait to become safe."""
@@ -61,11 +65,19 @@ class Journal:
 
     # --- into the batch
 
-    def record(self, change: Change) -> None:
-        """Put a state change into this turn's batch."""
+    def record(self, change: Change, must_be_told: bool = False) -> None:
+        """Put a state change into this turn's batch. What must be told is, later, if the store does not take it now."""
         record_type, payload = encode_change(change)
         self._turn.batch.append(record_type, payload)
         self._turn.request()
+        if must_be_told:
+            self._told.append(change)
+
+    def tell_again(self) -> None:
+        """Try once more with what the store did not take. To be called now and then."""
+        changes, self._to_tell = self._to_tell, []
+        for change in changes:
+            self.record(change, must_be_told=True)
 
     def message(
         self,
@@ -83,7 +95,8 @@ class Journal:
         """Put a message into this turn's batch; its packet_id if that must outlive a crash (QoS 2)."""
         topic = topic_name.encode()
         flags = qos | (RecordFlag.RETAIN if retain else 0) | (RecordFlag.EXPIRES if expires else 0)
-        if live_only or (self._store.settings.live_only and self._store.queues.is_live_only(topic)):
+        is_live_only = self._store.is_live_only
+        if live_only or (is_live_only is not None and is_live_only(topic)):
             flags |= RecordFlag.LIVE_ONLY
         self._turn.batch.append(
             RecordType.MESSAGE,
@@ -105,7 +118,7 @@ class Journal:
 
     def when_safe(self, connection: Connection, action: Callable[[], None]) -> None:
         """Do something for a connection once everything recorded so far is safe; at once if it is."""
-        if self.quiet and self._store.safe >= self._store.end:
+        if self.quiet and self._store.safe_mark >= self._store.mark:
             action()
             return
         self._then.append(Deferred(connection, action))
@@ -117,50 +130,61 @@ class Journal:
         """Append what the turn has gathered so far; release() sees to what waits for it. False: it was not taken."""
         batch, acking = self._turn.start_batch()
         acks = [(link, *link.take_acks()) for link in acking]  # what links are to send from here on is the next batch's
-        then, self._then = self._then, []
+        waiting = Waiting(0, self._turn.now_s, acks, self._then, self._told)
+        self._then, self._told = [], []
         try:
             if batch.size:
                 self._store.append(batch)
         except StoreError as error:
             self._events.error("store", "messages refused: %s", error)
-            self._refuse(acks, then, ReasonCode.QUOTA_EXCEEDED)
+            self._refuse(waiting, ReasonCode.QUOTA_EXCEEDED)
             return False
-        if acks or then:
-            self._waiting.append(Waiting(self._store.end, self._turn.now_s, acks, then))
+        if waiting.acks or waiting.then or waiting.told:
+            self._waiting.append(waiting._replace(mark=self._store.mark))
         return True
 
     def release(self) -> None:
         """Send and do what waited for what is safe by now."""
-        safe = self._store.safe
-        while self._waiting and self._waiting[0].log_offset <= safe:
+        safe = self._store.safe_mark
+        while self._waiting and self._waiting[0].mark <= safe:
             waiting = self._waiting.popleft()
             for link, packets, count in waiting.acks:
                 link.send_acks(packets, count)
             for deferred in waiting.then:
                 deferred.action()
 
-    def fail_stalled(self, limit_s: float) -> None:
-        """A flush that takes longer than this is an error, never a false acknowledgement."""
+    def refused(self, mark: int, error: StoreError) -> None:
+        """The store did not take the append that `mark` stands for, after all."""
+        self.release()
+        self._events.error("store", "messages refused: %s", error)
+        while self._waiting and self._waiting[0].mark <= mark:
+            self._refuse(self._waiting.popleft(), ReasonCode.QUOTA_EXCEEDED)
+
+    def fail_stalled(self) -> None:
+        """A flush that takes longer than the store's patience is an error, never a false acknowledgement."""
+        limit_s = self._store.patience_s
         while self._waiting and self._turn.now_s - self._waiting[0].since_s > limit_s:
-            waiting = self._waiting.popleft()
             self._events.error("flush", "the disk did not confirm a flush within %s s", limit_s)
-            self._refuse(waiting.acks, waiting.then, ReasonCode.UNSPECIFIED_ERROR)
+            self._refuse(self._waiting.popleft(), ReasonCode.UNSPECIFIED_ERROR)
 
     # --- what was not taken
 
-    def _refuse(self, acks: list[Acks], then: list[Deferred], reason_code: ReasonCode) -> None:
+    def _refuse(self, waiting: Waiting, reason_code: ReasonCode) -> None:
         """The batch is not in the log: whoever waits for it must not be told otherwise."""
-        for link, packets, count in acks:
+        self._to_tell += waiting.told
+        for link, packets, count in waiting.acks:
             self._refuse_acks(link, packets, count, reason_code)
-        for deferred in then:
+        for deferred in waiting.then:
             deferred.connection.close(reason_code)
 
     def _refuse_acks(self, link: Connection, packets: bytes, count: int, reason_code: ReasonCode) -> None:
         """MQTT 5 has reason codes for it; an MQTT 3.1.1 client learns from the connection's end to try again."""
-        self.refused += count
+        self.refused_messages += count
         told = link.version == 5 and not link.closing and _only_publish_acks(packets)
-        received = [packet_id for first_byte, packet_id in _answers(packets) if first_byte == PUBREC_BYTE]
-        self._forget_received(link, received, told)
+        if told:
+            self._forget_received(
+                link.session, [id_ for first_byte, id_ in _answers(packets) if first_byte == PUBREC_BYTE]
+            )
         if not told:
             link.close(reason_code)
             return
@@ -171,16 +195,15 @@ class Journal:
             else:
                 link.write(encode(PubAck(packet_id, reason_code), 5))
 
-    def _forget_received(self, link: Connection, packet_ids: list[int], told: bool) -> None:
-        """QoS 2 publishes were refused. A client that is told so takes other messages for these identifiers; one that
-        is not sends the same messages again, and those that the log has must be known as received then.
+    def _forget_received(self, session: Session, packet_ids: list[int]) -> None:
+        """QoS 2 publishes were refused, and the client was told so: it takes other messages for these identifiers.
+
+        The log may have them all the same. (A client that is not told sends the same messages again, in a session that
+        knows which of them the log has.)
         """
-        session = link.session
-        state = self._store.sessions.get(session.client_id) if session.expiry_s else None
-        in_log = state.received.intersection(packet_ids) if state is not None else set()
-        session.received = session.received.difference(packet_ids if told else set(packet_ids) - in_log)
-        if told and in_log:
-            self.record(Progress(session.client_id, received_done=sorted(in_log)))
+        session.received = session.received.difference(packet_ids)
+        if packet_ids and session.expiry_s:
+            self.record(Progress(session.client_id, received_done=packet_ids))
 
 
 def _answers(packets: bytes) -> Iterator[tuple[int, int]]:

@@ -1,33 +1,37 @@
 """What the gateway counts, as Prometheus metrics. The counters are plain integers; they are read when somebody asks.
 
-METRICS is the one list: /metrics and the table in docs/operations.md come from it. Every value is a count that its
-owner keeps, so that reading them all costs the same for ten sessions and for a hundred thousand.
+The sections are the one list: /metrics and the tables in docs/operations.md come from it. Every value is a count that
+its owner keeps, so that reading them all costs the same for ten sessions and for a hundred thousand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.broker import Broker
 from gateway.version import VERSION
+from lightqueue.message_store import MessageStore
 
 Value = float | Mapping[str, float]
 """One number, or one for each value of the metric's label."""
 
 
+Source = TypeVar("Source", Broker, MessageStore)
+
+
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Generic[Source]):
     """One metric: what it is called, what it says, and where its value is read."""
 
     name: str
     kind: Literal["counter", "gauge"]
     doc: str
-    read: Callable[[Broker], Value]
+    read: Callable[[Source], Value]
     label: str = ""
 
     def family(self, value: Value) -> Metric:
@@ -62,14 +66,15 @@ def _dropped(broker: Broker) -> Value:
 
 
 def _sessions(broker: Broker) -> Value:
-    return {"online": broker.online, "offline": broker.offline}
+    messages = broker.store.messages
+    return {"online": broker.online} | ({"offline": messages.sessions.offline} if messages is not None else {})
 
 
 def _reads(broker: Broker) -> Value:
     return {"store": broker.delivery.store_reads, "shared": broker.delivery.shared_reads}
 
 
-TRAFFIC = (
+TRAFFIC: tuple[Figure[Broker], ...] = (
     Figure("penstock_messages_received_total", "counter", "PUBLISH packets taken in.", _of_turn("received"), "qos"),
     Figure("penstock_messages_sent_total", "counter", "PUBLISH packets sent.", _of_turn("sent"), "qos"),
     Figure(
@@ -83,7 +88,7 @@ TRAFFIC = (
         "penstock_messages_refused_total",
         "counter",
         "Messages not taken in: the store could not, or the topic is the server's own.",
-        lambda broker: {"not_stored": broker.journal.refused, "not_authorized": broker.rules.not_authorized},
+        lambda broker: {"not_stored": broker.journal.refused_messages, "not_authorized": broker.rules.not_authorized},
         "reason",
     ),
     Figure(
@@ -112,7 +117,7 @@ TRAFFIC = (
     ),
 )
 
-CLIENTS = (
+CLIENTS: tuple[Figure[Broker], ...] = (
     Figure("penstock_connections", "gauge", "Network connections open.", lambda broker: broker.connections),
     Figure(
         "penstock_connections_opened_total",
@@ -129,19 +134,7 @@ CLIENTS = (
         lambda broker: broker.registry.taken_over,
     ),
     Figure(
-        "penstock_sessions_expired_total",
-        "counter",
-        "Sessions that ended because nobody came back for them in time.",
-        lambda broker: broker.expired,
-    ),
-    Figure(
         "penstock_subscriptions", "gauge", "Subscriptions of all sessions.", lambda broker: broker.subscription_count
-    ),
-    Figure(
-        "penstock_retained_messages",
-        "gauge",
-        "Topics with a retained message, as of the last write of the index.",
-        lambda broker: len(broker.store.retained),
     ),
     Figure(
         "penstock_keep_alive_timeouts_total",
@@ -158,7 +151,7 @@ CLIENTS = (
     ),
 )
 
-DELIVERY = (
+DELIVERY: tuple[Figure[Broker], ...] = (
     Figure(
         "penstock_turns_total", "counter", "Loop turns in which there was something to do.", lambda broker: broker.turns
     ),
@@ -177,103 +170,134 @@ DELIVERY = (
     ),
 )
 
-STORE = (
-    Figure("penstock_queues", "gauge", "Queues held in memory.", lambda broker: broker.store.queues.counts(), "kind"),
+STORE: tuple[Figure[MessageStore], ...] = (
+    Figure("penstock_queues", "gauge", "Queues held in memory.", lambda store: store.queues.counts(), "kind"),
     Figure(
         "penstock_stored_messages_total",
         "counter",
         "Messages given to their queues since the start, replayed ones included.",
-        lambda broker: broker.store.queues.dispatcher.messages,
+        lambda store: store.queues.dispatcher.messages,
     ),
     Figure(
         "penstock_queue_entries_total",
         "counter",
         "Entries added to queues since the start, replayed ones included.",
-        lambda broker: broker.store.queues.dispatcher.entries,
+        lambda store: store.queues.dispatcher.entries,
     ),
     Figure(
         "penstock_index_pending_entries",
         "gauge",
         "Queue entries that the index does not have yet.",
-        lambda broker: broker.store.queues.dispatcher.pending,
+        lambda store: store.queues.dispatcher.pending,
     ),
     Figure(
         "penstock_index_writes_total",
         "counter",
         "Batches written to the index.",
-        lambda broker: broker.store.index.writes,
+        lambda store: store.index.writes,
+    ),
+    Figure(
+        "penstock_sessions_expired_total",
+        "counter",
+        "Sessions that ended because nobody came back for them in time.",
+        lambda store: store.absent.expired,
+    ),
+    Figure(
+        "penstock_retained_messages",
+        "gauge",
+        "Topics with a retained message, as of the last write of the index.",
+        lambda store: len(store.retained),
     ),
     Figure(
         "penstock_log_first_log_offset",
         "gauge",
         "log_offset of the oldest record that is kept.",
-        lambda broker: broker.store.log.first,
+        lambda store: store.log.first,
     ),
     Figure(
         "penstock_log_safe_log_offset",
         "gauge",
         "log_offset before which everything is as durable as the flush policy promises.",
-        lambda broker: broker.store.safe,
+        lambda store: store.safe,
     ),
-    Figure(
-        "penstock_log_end_log_offset", "gauge", "log_offset behind the newest record.", lambda broker: broker.store.end
-    ),
+    Figure("penstock_log_end_log_offset", "gauge", "log_offset behind the newest record.", lambda store: store.end),
     Figure(
         "penstock_log_bytes",
         "gauge",
         "Bytes that the log holds.",
-        lambda broker: broker.store.end - broker.store.log.first,
+        lambda store: store.end - store.log.first,
     ),
-    Figure("penstock_log_segments", "gauge", "Files of the log.", lambda broker: len(broker.store.log.segments)),
-    Figure(
-        "penstock_log_appends_total", "counter", "Batches appended to the log.", lambda broker: broker.store.log.appends
-    ),
+    Figure("penstock_log_segments", "gauge", "Files of the log.", lambda store: len(store.log.segments)),
+    Figure("penstock_log_appends_total", "counter", "Batches appended to the log.", lambda store: store.log.appends),
     Figure(
         "penstock_log_syncs_total",
         "counter",
         "Times that the log was synced to disk (fdatasync).",
-        lambda broker: broker.store.log.flusher.syncs,
+        lambda store: store.log.flusher.syncs,
     ),
     Figure(
         "penstock_log_sync_seconds_total",
         "counter",
         "Seconds spent in syncing the log.",
-        lambda broker: broker.store.log.flusher.sync_seconds,
+        lambda store: store.log.flusher.sync_seconds,
     ),
     Figure(
         "penstock_log_replayed_bytes",
         "gauge",
         "Bytes of the log that were replayed at start, because the index did not have them.",
-        lambda broker: broker.store.replayed_bytes,
+        lambda store: store.replayed_bytes,
     ),
 )
 
-SECTIONS: Mapping[str, tuple[Figure, ...]] = {
+GATEWAY_SECTIONS: Mapping[str, tuple[Figure[Broker], ...]] = {
     "Traffic": TRAFFIC,
     "Clients": CLIENTS,
     "Delivery": DELIVERY,
-    "The store": STORE,
 }
-METRICS = tuple(figure for figures in SECTIONS.values() for figure in figures)
+STORE_SECTIONS: Mapping[str, tuple[Figure[MessageStore], ...]] = {"The store": STORE}
+
+AnyFigure = Figure[Broker] | Figure[MessageStore]
+Reading = tuple[AnyFigure, Value]
 
 
-def read_all(broker: Broker) -> list[Value]:
-    """The values of METRICS. To be called from the loop, which owns what is read; the answer is the caller's own."""
-    values = [figure.read(broker) for figure in METRICS]
-    return [dict(value) if isinstance(value, Mapping) else value for value in values]
+def all_figures() -> Iterator[tuple[str, AnyFigure]]:
+    """Every metric there is, with its section."""
+    for section, of_gateway in GATEWAY_SECTIONS.items():
+        yield from ((section, figure) for figure in of_gateway)
+    for section, of_store in STORE_SECTIONS.items():
+        yield from ((section, figure) for figure in of_store)
 
 
-class BrokerCollector(Collector):
+def read_all(broker: Broker | None, messages: MessageStore | None) -> list[Reading]:
+    """Every metric of what is in this process, with its value.
+
+    To be called from the loop, which owns what is read; the answer is the caller's own.
+    """
+    readings: list[Reading] = []
+    if broker is not None:
+        of_gateway = (figure for section in GATEWAY_SECTIONS.values() for figure in section)
+        readings += [(figure, _copied(figure.read(broker))) for figure in of_gateway]
+    if messages is not None:
+        of_store = (figure for section in STORE_SECTIONS.values() for figure in section)
+        readings += [(figure, _copied(figure.read(messages))) for figure in of_store]
+    return readings
+
+
+def _copied(value: Value) -> Value:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+class FigureCollector(Collector):
     """Gives a Prometheus registry what `ask` answers: read_all(), as called by the loop."""
 
-    def __init__(self, ask: Callable[[], list[Value]]) -> None:
+    def __init__(self, ask: Callable[[], list[Reading]]) -> None:
         self._ask = ask
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("penstock_build", "The version of Penstock.", {"version": VERSION})
-        for figure, value in zip(METRICS, self._ask(), strict=True):
+        for figure, value in self._ask():
             yield figure.family(value)
 
     def describe(self) -> Iterator[Metric]:
         """The metrics without values, by which the registry finds names given twice."""
-        return (figure.family({}) for figure in METRICS)
+        return (figure.family({}) for _, figure in all_figures())

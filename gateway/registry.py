@@ -1,44 +1,54 @@
-"""Who is who: opening, taking over, ending and expiring sessions, and sending the wills of those that are gone."""
+"""Who is who: opening, taking over and leaving sessions."""
 
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from gateway.codec import encode
 from gateway.connection import Connection, Phase
-from gateway.deadlines import Deadlines
 from gateway.delivery import Delivery
 from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
 from gateway.journal import Journal
 from gateway.packets import ConnAck, Connect, Will
 from gateway.properties import Properties, encode_properties
-from gateway.ratelimit import RateLimitedLog
 from gateway.reason_codes import ReasonCode
 from gateway.session import Session
 from gateway.settings import GatewaySettings
+from gateway.store_api import Store
 from gateway.topics import validate_topic_name
-from lightqueue.message_store import MessageStore
-from store.changes import Progress, SessionClosed, SessionEnded, SessionOpened, WillFired, WillState
+from lightqueue.following import FROM_NOW, Followed
+from store.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, WillState
+from store.ratelimit import RateLimitedLog
 from store.sessions import SessionState
 
 NEVER_EXPIRES_S = 0xFFFFFFFF
 GRACE = 1.5
 
 
+@dataclass(slots=True)
+class _Opening:
+    """A CONNECT that waits for its session."""
+
+    connection: Connection
+    connect: Connect
+    will: WillState | None
+    assigned: bool  # the client identifier is of our making
+
+
 class SessionRegistry:
-    """Owner of the sessions of this gateway, online and offline."""
+    """Owner of the sessions that are connected to this gateway."""
 
     def __init__(
         self,
-        store: MessageStore,
+        store: Store,
         settings: GatewaySettings,
         journal: Journal,
         exchange: Exchange,
         delivery: Delivery,
-        deadlines: Deadlines,
         events: RateLimitedLog,
         soon: Callable[[Callable[[], None]], object],
         opened: Callable[[Connection], None],
@@ -49,86 +59,121 @@ class SessionRegistry:
         self._journal = journal
         self._exchange = exchange
         self._delivery = delivery
-        self._deadlines = deadlines
         self._events = events
         self._soon = soon
         self._tell_opened = opened
         self.sessions: dict[str, Session] = {}
         self.taken_over = 0
-        self.expired: int = 0
+        self._opening: dict[str, _Opening] = {}
 
     # --- opening
 
     def open(self, connection: Connection, connect: Connect) -> None:
-        """A CONNECT: give the connection its session, or refuse it (ProtocolError)."""
+        """A CONNECT: give the connection its session, or refuse it (ProtocolError). Meanwhile it is not listened to."""
         if connect.properties.authentication_method is not None:
             raise _refusal(ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication method is offered", connect)
         if connect.will is not None and connect.will.topic_name.startswith("$"):
             raise _refusal(ReasonCode.NOT_AUTHORIZED, "will topic: what starts with $ is the server's", connect)
+        will = _will_state(connect.will)
         connection.version = connect.protocol_version
         if connection.version != 5:
             connection.ack_limit = 65_535  # it could not know of another
         assigned = not connect.client_id
         if assigned:
             connect.client_id = f"penstock-{secrets.token_hex(8)}"
-        session, present = self._take(connect)
-        self._configure(connection, session, connect)
-        properties = self._connack_properties(connect, session, assigned)
-        connack = encode(ConnAck(present, ReasonCode.SUCCESS, properties), connection.version)
+        self._end_other(connect.client_id)
+        opening = _Opening(connection, connect, will, assigned)
+        self._opening[connect.client_id] = opening
+        self._store.claim(connect.client_id, connect.clean_start, partial(self._claimed, opening))
+        if connection.phase is Phase.NEW:
+            connection.wait()
+
+    def _end_other(self, client_id: str) -> None:
+        """One connection for each client identifier: the newest [MQTT-3.1.4-3]."""
+        session = self.sessions.get(client_id)
+        opening = self._opening.pop(client_id, None)
+        if session is not None:
+            self.taken_over += 1
+            self._events.info("taken-over", "session of client %s taken over", client_id)
+            session.connection.close(ReasonCode.SESSION_TAKEN_OVER)
+            self._journal.store()  # what is left of it must be known before it is claimed
+        if opening is not None:
+            opening.connection.close(ReasonCode.SESSION_TAKEN_OVER)
+
+    def _claimed(self, opening: _Opening, state: SessionState | None) -> None:
+        """The session is this gateway's, and `state` what is known of it."""
+        connection, connect = opening.connection, opening.connect
+        if self._opening.get(connect.client_id) is not opening:
+            return  # somebody else connects under this name
+        del self._opening[connect.client_id]
+        if connection.phase is not Phase.NEW:
+            self._store.release(connect.client_id)
+            return
+        session = Session.restored(state) if state is not None else Session(connect.client_id, self._store.end)
+        self.sessions[connect.client_id] = session
+        self._configure(opening, session)
+        properties = self._connack_properties(connect, session, opening.assigned)
+        connack = encode(ConnAck(state is not None, ReasonCode.SUCCESS, properties), connection.version)
         if session.logged:
             connection.wait()  # nothing may overtake the CONNACK [MQTT-3.2.0-1]
-            self._journal.when_safe(connection, lambda: self._opened(connection, session, connack))
+            self._journal.when_safe(connection, lambda: self._opened(session, state, connack))
         else:
-            self._opened(connection, session, connack)
+            self._opened(session, state, connack)
 
-    def _take(self, connect: Connect) -> tuple[Session, bool]:
-        """The session for a CONNECT, free of any earlier connection, and whether it was there before."""
-        session = self.sessions.get(connect.client_id)
-        if session is not None and session.link is not None:
-            self.taken_over += 1
-            self._events.info("taken-over", "session of client %s taken over", session.client_id)
-            session.link.close(ReasonCode.SESSION_TAKEN_OVER)
-            session = self.sessions.get(connect.client_id)
-        if session is not None and connect.clean_start:
-            self._fire_will(session)
-            self._forget(session)
-            if session.logged:
-                self._journal.record(SessionEnded(session.client_id))
-            session = None
-        present = session is not None
-        if session is None:
-            session = self.sessions[connect.client_id] = Session(connect.client_id, self._store.end)
-        self._deadlines.cancel(("will", session.client_id))
-        self._deadlines.cancel(("expiry", session.client_id))
-        return session, present
-
-    def _configure(self, connection: Connection, session: Session, connect: Connect) -> None:
-        settings = self._settings
-        was_logged = session.logged
+    def _configure(self, opening: _Opening, session: Session) -> None:
+        connection, connect = opening.connection, opening.connect
         session.expiry_s = self._expiry_s(connect)
-        session.will = _will_state(connect.will)
-        session.logged = was_logged or session.expiry_s > 0 or session.will is not None
+        session.will = opening.will
+        session.logged = session.logged or session.expiry_s > 0 or session.will is not None
         if session.logged:
-            self._journal.record(SessionOpened(session.client_id, connect.clean_start, session.expiry_s, session.will))
-        if connect.clean_start:
-            session.frontier = session.acked = self._store.end
-        window = min(connect.properties.receive_maximum or 65_535, settings.max_inflight)
-        session.attach(connection, window)
+            opened = SessionOpened(session.client_id, connect.clean_start, session.expiry_s, session.will)
+            self._journal.record(opened)
+        session.attach(connection, min(connect.properties.receive_maximum or 65_535, self._settings.max_inflight))
         connection.phase = Phase.OPEN
         connection.keep_alive_s = GRACE * self._keep_alive_s(connect)
         connection.max_packet_out = connect.properties.maximum_packet_size or 0xFFFFFFFF
 
-    def _opened(self, connection: Connection, session: Session, connack: bytes) -> None:
-        """The session's opening is safe: answer, and go on where the last connection ended."""
-        if connection.phase is not Phase.OPEN:
+    def _opened(self, session: Session, state: SessionState | None, connack: bytes) -> None:
+        """The session's opening is safe: answer, and have its queues read from where the last connection ended."""
+        if session.link is None:
             return
-        connection.write(connack)
-        session.read_on(self._store, self._settings.queue_qos0)
+        session.connection.write(connack)
+        subscriptions = list(state.subscriptions.values()) if state is not None else []
+        missing = len(subscriptions)
+
+        def followed(subscription: SubscriptionState, start: int, queues: list[Followed]) -> None:
+            nonlocal missing
+            missing -= 1
+            self._read(session, subscription, start, queues)
+            if not missing:
+                self._read_on(session)
+
+        for subscription in subscriptions:
+            start = max(session.frontier, subscription.since) if subscription.qos else FROM_NOW
+            then = partial(followed, subscription, start)
+            self._store.follow(subscription.topic_filter, start, subscription.qos > 0, subscription.qos > 0, then)
+        if not subscriptions:
+            self._read_on(session)
+
+    def _read(self, session: Session, subscription: SubscriptionState, start: int, followed: list[Followed]) -> None:
+        if session.link is None:
+            for each in followed:
+                self._store.unfollow(each.queue)
+            return
+        end = self._store.end
+        for reader in session.add_readers(subscription, followed, start if start != FROM_NOW else end):
+            reader.skip_qos0_before = 0 if self._settings.queue_qos0 else end
+
+    def _read_on(self, session: Session) -> None:
+        """All readers are there."""
+        if session.link is None:
+            return
+        session.reading = True
         self._exchange.resend(session)
         self._delivery.start(session)
-        self._tell_opened(connection)
-        if connection.waiting:
-            self._soon(connection.proceed)
+        self._tell_opened(session.link)
+        if session.link.waiting:
+            self._soon(session.link.proceed)
 
     def _expiry_s(self, connect: Connect) -> int:
         """A session of MQTT 3.1.1 without the clean flag never ends; each is cut to max_session_expiry_s."""
@@ -168,94 +213,35 @@ class SessionRegistry:
     # --- leaving
 
     def left(self, connection: Connection) -> None:
-        """A connection ended, for whatever reason."""
+        """A connection with a session ended, for whatever reason. What becomes of its will is the store's business."""
         session: Session = connection.session
+        end = self._store.end
         self._note_position(session)
-        session.frontier = max(session.acked, session.read_until(self._store))  # a replay may stand further back
+        frontier = max(session.acked, session.read_until(end))  # a replay may stand further back
         self._delivery.stop(session)
         session.link = None
-        session.inflight.blocked = False
-        will = session.will if connection.keep_will else None
-        session.will = will
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
         if session.logged:
-            self._journal.record(SessionClosed(session.client_id, session.expiry_s, will is not None))
-        self._schedule(session, time.time())
+            keep_will = connection.keep_will and session.will is not None
+            inflight = session.inflight.dump() if session.expiry_s else b""
+            closed = SessionClosed(session.client_id, session.expiry_s, keep_will, frontier, inflight)
+            self._journal.record(closed, must_be_told=True)
+        else:
+            self._store.release(session.client_id)
 
     def _note_position(self, session: Session) -> None:
         """Have the log know how far the session came."""
         if session.expiry_s:
-            position = session.position(self._store)
+            position = session.position(self._store.end)
             if position > session.acked:
                 session.acked = position
                 self._journal.record(Progress(session.client_id, acked=position))
 
     def note_positions(self, sessions: set[Session]) -> None:
         for session in sessions:
-            self._note_position(session)
-
-    def _schedule(self, session: Session, closed_at_s: float) -> None:
-        """What happens to a session without a connection: its will after its delay, its end after its expiry."""
-        client_id = session.client_id
-        if session.will is not None:
-            delay_s = min(session.will.delay_s, session.expiry_s)
-            if delay_s:
-                self._deadlines.set(("will", client_id), closed_at_s + delay_s, lambda: self._fire_will(session))
-            else:
-                self._fire_will(session)
-        if session.expiry_s == 0:
-            self._forget(session)
-        elif session.expiry_s != NEVER_EXPIRES_S:
-            at_s = closed_at_s + session.expiry_s
-            self._deadlines.set(("expiry", client_id), at_s, lambda: self._expire(session))
-
-    def _fire_will(self, session: Session) -> None:
-        """Publish a will and record that it was: both or neither."""
-        will, session.will = session.will, None
-        if will is None:
-            return
-        self._events.info("will", "will of client %s sent to %s", session.client_id, will.topic)
-        self._journal.begin_atomic()
-        self._journal.message(
-            will.topic,
-            will.payload,
-            will.qos,
-            will.retain,
-            client_id=session.client_id.encode(),
-            properties=will.properties,
-            expires=b"\2" in will.properties,
-        )
-        self._journal.record(WillFired(session.client_id))
-        self._journal.end_atomic()
-
-    def _expire(self, session: Session) -> None:
-        self.expired += 1
-        self._events.info("expired", "session of client %s expired", session.client_id)
-        self._fire_will(session)
-        self._forget(session)
-        self._journal.record(SessionEnded(session.client_id))
-
-    def _forget(self, session: Session) -> None:
-        self._deadlines.cancel(("will", session.client_id))
-        self._deadlines.cancel(("expiry", session.client_id))
-        if self.sessions.get(session.client_id) is session:
-            del self.sessions[session.client_id]
-
-    # --- starting
-
-    def restore(self) -> None:
-        """Take over the sessions that the log knows. One that was connected when the process died is closed now."""
-        now_s = time.time()
-        for state in list(self._store.sessions):
-            session = self.sessions[state.client_id] = Session.restored(state)
-            if state.connected:
-                self._journal.record(
-                    SessionClosed(state.client_id, state.session_expiry_interval, state.will is not None)
-                )
-            self._schedule(session, now_s if state.connected else _closed_at_s(state))
-
-
-def _closed_at_s(state: SessionState) -> float:
-    return state.closed_at_ms / 1000
+            if session.link is not None:
+                self._note_position(session)
 
 
 def _will_state(will: Will | None) -> WillState | None:

@@ -28,12 +28,12 @@ from gateway.packets import (
     Unsubscribe,
 )
 from gateway.properties import encode_properties
-from gateway.ratelimit import RateLimitedLog
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from gateway.session import Session
 from gateway.settings import GatewaySettings
 from gateway.subscriptions import Subscriptions
+from store.ratelimit import RateLimitedLog
 
 
 class PacketRules:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from gateway._inflight import Inflight
 from gateway._wire import Reader
 from gateway.connection import Connection
-from lightqueue._queues import Queue
-from lightqueue.message_store import MessageStore
+from lightqueue.following import Followed
 from store.changes import Sent, SubscriptionState, WillState
 from store.sessions import SessionState
 
@@ -46,6 +45,7 @@ class Session:
         "link",
         "logged",
         "readers",
+        "reading",
         "received",
         "skip",
         "will",
@@ -56,10 +56,11 @@ class Session:
         self.link: Connection | None = None
         self.expiry_s = 0
         self.logged = False  # the store knows it, so its changes go to the log
+        self.reading = False  # its readers are there; until then `frontier` says how far it came
         self.inflight = Inflight(1)
         self.readers: dict[str, Reader] = {}  # while connected: topic_filter → the subscription's reader; see follow()
         self.received: set[int] | frozenset[int] = NOTHING  # packet identifiers of QoS 2 publishes not yet released
-        self.frontier = log_offset  # while offline: everything before it was put in flight at least
+        self.frontier = log_offset  # everything before it was put in flight at least, when the last connection ended
         self.acked = log_offset  # the position that the log has
         # QoS 2 messages past the frontier that were put in flight all the same
         self.skip: frozenset[int] = NOTHING
@@ -76,10 +77,11 @@ class Session:
     def restored(cls, state: SessionState) -> Session:
         """A session as the log left it."""
         session = cls(state.client_id, state.acked)
-        session.expiry_s = state.session_expiry_interval
+        session.frontier = max(state.frontier, state.acked)
         session.logged = True
-        session.received = set(state.received)
-        session.will = state.will
+        session.received = set(state.received) or NOTHING
+        session.skip = _past_frontier(state)
+        session.inflight.load(state.inflight, state.acked)
         for packet_id, sent in state.sent.items():
             outgoing = _as_outgoing(sent)
             outgoing.released = packet_id in state.released
@@ -103,42 +105,21 @@ class Session:
         link.client_id = self.client_id.encode()
         link.durable = self.expiry_s > 0
 
-    def read_on(self, store: MessageStore, queue_qos0: bool) -> None:
-        """Follow the queues of all subscriptions, from where the session was when its last connection ended."""
-        state = store.sessions.get(self.client_id) if self.logged else None
-        if state is None:
-            return
-        self.skip = _past_frontier(state)
-        for subscription in list(state.subscriptions.values()):
-            start = max(self.frontier, subscription.since) if subscription.qos else store.end
-            self.follow(store, subscription, start).skip_qos0_before = 0 if queue_qos0 else store.end
+    def add_readers(self, subscription: SubscriptionState, followed: list[Followed], start: int) -> list[Reader]:
+        """Read for one subscription what these queues give it, from log_offset `start` on."""
+        keys = (subscription.topic_filter, subscription.topic_filter + LIVE_BESIDE)
+        return [self._read(each, subscription, start, key) for each, key in zip(followed, keys, strict=False)]
 
-    def follow(self, store: MessageStore, subscription: SubscriptionState, start: int, replay: bool = False) -> Reader:
-        """Add a reader for one subscription that begins at log_offset `start`.
-
-        What is live-only is in no stored queue. So where some of the matches are, and history matters as well, a second
-        reader takes the live-only ones from now on.
-        """
-        topic_filter = subscription.topic_filter
-        history = replay or (self.logged and subscription.qos)
-        stored = store.queues.watch_stored(topic_filter) if history else None
-        live = store.queues.watch(topic_filter)
-        if stored is None:
-            return self._read(store, live, subscription, start, topic_filter)
-        self._read(store, live, subscription, store.end, topic_filter + LIVE_BESIDE).only_live = True
-        return self._read(store, stored, subscription, start, topic_filter)
-
-    def _read(self, store: MessageStore, queue: Queue, subscription: SubscriptionState, start: int, key: str) -> Reader:
-        reader = Reader(queue, self, subscription.topic_filter)
+    def _read(self, followed: Followed, subscription: SubscriptionState, start: int, key: str) -> Reader:
+        reader = Reader(followed.queue, self, subscription.topic_filter)
+        reader.position = followed.position
+        reader.only_live = followed.only_live
+        reader.since = reader.reached = start
         reader.qos = subscription.qos
         reader.no_local = subscription.no_local
         reader.retain_as_published = subscription.retain_as_published
         reader.subscription_id = subscription.subscription_id
         reader.link = self.link
-        reader.since = start
-        behind = start < store.end and queue.next_offset
-        reader.position = store.queues.position_of(queue, start) if behind else queue.next_offset
-        queue.spills = queue.spills or subscription.qos > 0
         self.readers[key] = reader
         self._mark_alone(reader)
         return reader
@@ -168,18 +149,16 @@ class Session:
             for reader in self.readers.values():
                 reader.alone = False
 
-    def position(self, store: MessageStore) -> int:
+    def position(self, end: int) -> int:
         """log_offset before which everything is done with: acknowledged, or not to be acknowledged."""
         oldest = self.inflight.oldest()
-        return int(oldest) if oldest is not None else self.read_until(store)
+        return int(oldest) if oldest is not None else self.read_until(end)
 
-    def read_until(self, store: MessageStore) -> int:
-        """log_offset up to which the readers have come."""
-        if self.link is None or self.link.waiting:
+    def read_until(self, end: int) -> int:
+        """log_offset up to which the readers have come; `end` if they have no more to read."""
+        if not self.reading:
             return self.frontier
-        behind = [reader for reader in self.readers.values() if reader.qos and reader.lag]
-        positions = [store.queues.log_offset_at(reader.queue, reader.position) for reader in behind]
-        return min(positions, default=store.end)
+        return min((reader.reached for reader in self.readers.values() if reader.qos and reader.lag), default=end)
 
 
 def as_sent(packet_id: int, outgoing: Outgoing) -> Sent:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 
 from gateway.codec import encode
 from gateway.delivery import Delivery
@@ -15,17 +14,35 @@ from gateway.packets import RetainHandling, SubAck, Subscribe, SubscriptionReque
 from gateway.reason_codes import ReasonCode
 from gateway.session import Outgoing, Session
 from gateway.settings import GatewaySettings
+from gateway.store_api import RetainedPage, Store
 from gateway.sys_topics import SysTopics
 from gateway.topics import split_shared
-from lightqueue._queues import Queue
-from lightqueue.errors import NoSuchPosition
-from lightqueue.matching import has_wildcard, matches
-from lightqueue.message_store import MessageStore
+from lightqueue.following import FROM_NOW, Followed
 from store.changes import Subscribed, SubscriptionState, Unsubscribed
-from store.records import RecordFlag
 
 FROM_PROPERTY = "penstock-from"
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@dataclass(slots=True)
+class _Request:
+    """A SUBSCRIBE that is being dealt with."""
+
+    session: Session
+    subscribe: Subscribe
+    missing: int = 0  # answers of the store
+    positions: dict[int, int] = field(default_factory=dict)  # where a replay begins, by the place in the packet
+    granted: list[tuple[SubscriptionState, int | None]] = field(default_factory=list)
+    answers: list[ReasonCode] = field(default_factory=list)
+    new: list[bool] = field(default_factory=list)  # of each that was granted: whether there was none before
+    answered: bool = False
+
+    @property
+    def replay_from(self) -> str | None:
+        return dict(self.subscribe.properties.user_properties).get(FROM_PROPERTY)
+
+    @property
+    def subscription_id(self) -> int:
+        return next(iter(self.subscribe.properties.subscription_identifiers), 0)
 
 
 class Subscriptions:
@@ -33,95 +50,120 @@ class Subscriptions:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: Store,
         settings: GatewaySettings,
         journal: Journal,
         exchange: Exchange,
         delivery: Delivery,
         sys_topics: SysTopics,
+        soon: Callable[[Callable[[], None]], object],
     ) -> None:
+        """`soon` has something done in a later turn."""
         self._store = store
         self._settings = settings
         self._journal = journal
         self._exchange = exchange
         self._delivery = delivery
         self._sys_topics = sys_topics
+        self._soon = soon
 
     def subscribe(self, session: Session, subscribe: Subscribe) -> None:
-        """Make every granted subscription take effect, then answer."""
-        link = session.connection
-        replay_from = dict(subscribe.properties.user_properties).get(FROM_PROPERTY)
-        subscription_id = next(iter(subscribe.properties.subscription_identifiers), 0)
-        granted: list[SubscriptionState] = []
-        answers = []
+        """Make every granted subscription take effect, then answer. Until then the client is not listened to."""
+        request = _Request(session, subscribe)
+        if request.replay_from is None:
+            self._grant(request)
+        else:
+            request.missing = len(subscribe.subscriptions)
+            for i, wanted in enumerate(subscribe.subscriptions):
+                self._store.locate(wanted.topic_filter, request.replay_from, partial(self._located, request, i))
+        if not request.answered and session.link is not None:
+            session.link.wait()
+
+    def _located(self, request: _Request, i: int, position: int | None) -> None:
+        if position is not None:
+            request.positions[i] = position
+        request.missing -= 1
+        if not request.missing:
+            self._grant(request)
+
+    def _grant(self, request: _Request) -> None:
+        session, subscribe = request.session, request.subscribe
+        if session.link is None:
+            return
         added: set[str] = set()
-        for request in subscribe.subscriptions:
-            reason_code = self._check(session, request, replay_from, added)
+        for i, wanted in enumerate(subscribe.subscriptions):
+            reason_code = self._check(session, wanted, added)
+            if reason_code is None and request.replay_from is not None and i not in request.positions:
+                reason_code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
             if reason_code is None:
-                if request.topic_filter not in session.readers:
-                    added.add(request.topic_filter)
-                granted.append(_state(request, subscription_id, self._store.end))
-                reason_code = ReasonCode(int(request.qos))
-            answers.append(reason_code)
-        if granted and session.expiry_s:
-            self._journal.record(Subscribed(session.client_id, granted))
+                if wanted.topic_filter not in session.readers:
+                    added.add(wanted.topic_filter)
+                request.granted.append(
+                    (_state(wanted, request.subscription_id, self._store.end), request.positions.get(i))
+                )
+            request.answers.append(ReasonCode(int(wanted.qos)) if reason_code is None else reason_code)
+        states = [state for state, _ in request.granted]
+        if states and session.expiry_s:
+            self._journal.record(Subscribed(session.client_id, states))
             if not self._journal.store():
-                link.close(ReasonCode.QUOTA_EXCEEDED)
+                session.connection.close(ReasonCode.QUOTA_EXCEEDED)
                 return
-        new = [self._apply(session, subscription, replay_from) for subscription in granted]
-        suback = encode(SubAck(subscribe.packet_id, tuple(answers)), link.version)
+        request.missing = len(states)
+        for state, position in request.granted:
+            history = position is not None or bool(session.logged and state.qos)
+            then = partial(self._followed, request, state, position)
+            self._store.follow(state.topic_filter, FROM_NOW, history, state.qos > 0, then)
+        if not states:
+            self._answer(request)
+
+    def _check(self, session: Session, wanted: SubscriptionRequest, added: set[str]) -> ReasonCode | None:
+        """Why a subscription is refused; None if it is granted."""
+        if session.connection.version == 5 and split_shared(wanted.topic_filter)[0] is not None:
+            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        known = wanted.topic_filter in session.readers or wanted.topic_filter in added
+        if not known and session.has_subscriptions(self._settings.max_subscriptions_per_session - len(added)):
+            return ReasonCode.QUOTA_EXCEEDED
+        return None
+
+    def _followed(
+        self, request: _Request, state: SubscriptionState, position: int | None, followed: list[Followed]
+    ) -> None:
+        """Replace or add one subscription; a replaced one goes on from its place."""
+        session = request.session
+        if session.link is None:
+            for source in followed:
+                self._store.unfollow(source.queue)
+            return
+        replaced = session.drop_readers(state.topic_filter)
+        new = session.add_readers(state, followed, self._store.end)
+        for old in replaced:
+            for each in new:
+                if old.queue is each.queue and (old.qos or not state.qos):
+                    each.position, each.reached, each.since = old.position, old.reached, old.since
+                    each.skip_qos0_before = old.skip_qos0_before
+            self._delivery.remove(old)
+        if position is not None:
+            new[0].position = position
+            new[0].since = new[0].reached = new[0].skip_qos0_before = 0
+        for each in new:
+            self._delivery.add(each)
+        request.new.append(not replaced)
+        request.missing -= 1
+        if not request.missing:
+            self._answer(request)
+
+    def _answer(self, request: _Request) -> None:
+        session, link = request.session, request.session.connection
+        request.answered = True
+        suback = encode(SubAck(request.subscribe.packet_id, tuple(request.answers)), link.version)
         if session.expiry_s:
             self._journal.when_safe(link, lambda: link.write(suback))
         else:
             link.write(suback)
-        for subscription, is_new in zip(granted, new, strict=True):
-            self._send_retained(session, subscription, is_new)
-
-    def _check(
-        self, session: Session, request: SubscriptionRequest, replay_from: str | None, added: set[str]
-    ) -> ReasonCode | None:
-        """Why a subscription is refused; None if it is granted."""
-        version = session.link.version if session.link else 5
-        if version == 5 and split_shared(request.topic_filter)[0] is not None:
-            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        known = request.topic_filter in session.readers or request.topic_filter in added
-        if not known and session.has_subscriptions(self._settings.max_subscriptions_per_session - len(added)):
-            return ReasonCode.QUOTA_EXCEEDED
-        if replay_from is not None:
-            try:
-                queue = self._store.queues.stored(request.topic_filter)
-                if queue is None:
-                    return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-                self._replay_position(queue, replay_from)
-            except NoSuchPosition:
-                return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        return None
-
-    def _apply(self, session: Session, subscription: SubscriptionState, replay_from: str | None) -> bool:
-        """Replace or add one subscription; a replaced one goes on from its place. True if it is new."""
-        replaced = session.drop_readers(subscription.topic_filter)
-        reader = session.follow(self._store, subscription, self._store.end, replay_from is not None)
-        new = session.readers_of(subscription.topic_filter)
-        for old in replaced:
-            for each in new:
-                if old.queue is each.queue and (old.qos or not subscription.qos):
-                    each.position, each.since, each.skip_qos0_before = old.position, old.since, old.skip_qos0_before
-            self._delivery.remove(old)
-        if replay_from is not None:
-            reader.position = self._replay_position(reader.queue, replay_from)
-            reader.since = reader.skip_qos0_before = 0
-        for each in new:
-            self._delivery.add(each)
-        return not replaced
-
-    def _replay_position(self, queue: Queue, text: str) -> int:
-        """queue_offset that `earliest`, `-1h`, an RFC 3339 time or a number stands for."""
-        queues = self._store.queues
-        if text == "earliest":
-            return queues.position_of(queue, self._store.log.first)
-        if re.fullmatch(r"@?\d{1,19}", text):
-            return min(max(int(text.lstrip("@")), queues.first_offset(queue)), int(queue.next_offset))
-        return queues.position_at(queue, _time_ms(text))
+        for (state, _), is_new in zip(request.granted, request.new, strict=True):
+            self._send_retained(session, state, is_new)
+        if link.waiting:
+            self._soon(link.proceed)
 
     # --- retained messages
 
@@ -133,38 +175,27 @@ class Subscriptions:
         if handling == RetainHandling.SEND_IF_NEW_SUBSCRIPTION and not is_new:
             return
         self._sys_topics.send_to(session, subscription)
+        self._next_retained(session, subscription, None)
+
+    def _next_retained(self, session: Session, subscription: SubscriptionState, after: str | None) -> None:
+        """One page a turn, so that others have theirs in between."""
+        if session.link is not None:
+            then = partial(self._found_retained, session, subscription)
+            self._store.retained(subscription.topic_filter, after, then)
+
+    def _found_retained(self, session: Session, subscription: SubscriptionState, page: RetainedPage) -> None:
+        if session.link is None:
+            return
         ids = (subscription.subscription_id,) if subscription.subscription_id else ()
-        found: list[Outgoing] = []
-        for log_offset in self._retained(subscription.topic_filter):
-            try:
-                record = self._store.record(log_offset)
-            except LookupError:
-                continue
-            if subscription.no_local and record.client_id == session.client_id.encode():
-                continue
-            qos = min(record.flags & RecordFlag.QOS_MASK, subscription.qos)
-            found.append(Outgoing(log_offset, qos, True, ids, owed=True))
+        found = [
+            Outgoing(message.log_offset, min(message.qos, subscription.qos), True, ids, owed=True)
+            for message in page.messages
+            if not (subscription.no_local and message.client_id == session.connection.client_id)
+        ]
         self._exchange.owe(session, found)
         self._delivery.room([session])
-
-    def _retained(self, topic_filter: str) -> Iterator[int]:
-        """log_offsets of the retained messages whose topics a filter matches."""
-        retained = self._store.retained
-        if not has_wildcard(topic_filter):
-            log_offset = retained.get(topic_filter.encode())
-            if log_offset is not None:
-                yield log_offset
-            return
-        levels = topic_filter.split("/")
-        wild = next(i for i, level in enumerate(levels) if has_wildcard(level))
-        prefix = "/".join([*levels[:wild], ""]) if wild else ""
-        if levels[wild] == "#" and wild:  # `a/#` matches `a` as well
-            parent = retained.get("/".join(levels[:wild]).encode())
-            if parent is not None:
-                yield parent
-        for topic, log_offset in retained.below(prefix.encode()):
-            if matches(topic_filter, topic.decode()):
-                yield log_offset
+        if page.after is not None:
+            self._soon(partial(self._next_retained, session, subscription, page.after))
 
     # --- leaving
 
@@ -197,14 +228,3 @@ def _state(request: SubscriptionRequest, subscription_id: int, log_offset: int) 
         subscription_id,
         log_offset,
     )
-
-
-def _time_ms(text: str) -> int:
-    """Unix time in ms of `-1h` or an RFC 3339 time. Raises NoSuchPosition."""
-    ago = re.fullmatch(r"-(\d{1,9})([smhd])", text)
-    if ago:
-        return int((time.time() - int(ago[1]) * _UNITS_S[ago[2]]) * 1000)
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise NoSuchPosition(text) from None

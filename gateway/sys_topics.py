@@ -18,6 +18,7 @@ from gateway.journal import Journal
 from gateway.packets import Publish
 from gateway.properties import Properties
 from gateway.session import Session
+from gateway.store_api import Store
 from gateway.version import VERSION
 from lightqueue.matching import matches
 from lightqueue.message_store import MessageStore
@@ -33,19 +34,13 @@ class Status(Protocol):
     @property
     def turn(self) -> Turn: ...
     @property
-    def store(self) -> MessageStore: ...
+    def store(self) -> Store: ...
     @property
     def delivery(self) -> Delivery: ...
     @property
     def online(self) -> int: ...
     @property
-    def offline(self) -> int: ...
-    @property
     def most_online(self) -> int: ...
-    @property
-    def sessions(self) -> int: ...
-    @property
-    def expired(self) -> int: ...
     @property
     def subscription_count(self) -> int: ...
     @property
@@ -80,8 +75,13 @@ def _dropped(status: Status) -> int:
     return int(status.delivery.dropped + counts["expired"] + counts["too_large"])
 
 
-def _stored_messages(status: Status) -> int:
-    return status.store.queues.dispatcher.messages
+def _of_store(read: Callable[[MessageStore], int]) -> Callable[[Status], int | None]:
+    """A number of the store's, known where it is in this process."""
+    return lambda status: read(status.store.messages) if status.store.messages is not None else None
+
+
+_stored_messages = _of_store(lambda messages: messages.queues.dispatcher.messages)
+_offline = _of_store(lambda messages: messages.sessions.offline)
 
 
 SYS_TOPICS = (
@@ -90,12 +90,16 @@ SYS_TOPICS = (
         "uptime", "Seconds since the start, and the word `seconds`.", lambda status: f"{status.uptime_s:.0f} seconds"
     ),
     SysTopic("clients/connected", "Clients connected now.", lambda status: status.online),
-    SysTopic("clients/disconnected", "Sessions whose client is not connected.", lambda status: status.offline),
-    SysTopic("clients/total", "Sessions, with and without a client.", lambda status: status.sessions),
+    SysTopic("clients/disconnected", "Sessions whose client is not connected.", _offline),
+    SysTopic(
+        "clients/total", "Sessions, with and without a client.", lambda status: status.online + (_offline(status) or 0)
+    ),
     SysTopic("clients/maximum", "Most clients that were connected at a time.", lambda status: status.most_online),
-    SysTopic("clients/expired", "Sessions that expired.", lambda status: status.expired),
+    SysTopic("clients/expired", "Sessions that expired.", _of_store(lambda messages: messages.absent.expired)),
     SysTopic("subscriptions/count", "Subscriptions of all sessions.", lambda status: status.subscription_count),
-    SysTopic("retained messages/count", "Topics with a retained message.", lambda status: len(status.store.retained)),
+    SysTopic(
+        "retained messages/count", "Topics with a retained message.", _of_store(lambda messages: len(messages.retained))
+    ),
     SysTopic("messages/received", "MQTT packets of every kind received.", _of_turn("packets_in")),
     SysTopic("messages/sent", "MQTT packets of every kind sent.", _of_turn("packets_out")),
     SysTopic("messages/inflight", "QoS 1 and 2 messages not acknowledged by connected clients.", _of_turn("inflight")),
@@ -116,7 +120,9 @@ SYS_TOPICS = (
         _stored_messages,
     ),
     SysTopic(
-        "store/messages/bytes", "Bytes that the log holds.", lambda status: status.store.end - status.store.log.first
+        "store/messages/bytes",
+        "Bytes that the log holds.",
+        _of_store(lambda messages: messages.end - messages.log.first),
     ),
 )
 
@@ -172,8 +178,11 @@ class SysTopics:
         self._publish()
 
     def _publish(self) -> None:
-        is_watched = self._status.store.queues.is_watched_live
-        values = {topic: value for topic, value in self.values().items() if is_watched(topic.encode())}
+        messages = self._status.store.messages
+        is_watched = messages.queues.is_watched_live if messages is not None else None
+        values = {
+            topic: value for topic, value in self.values().items() if is_watched is None or is_watched(topic.encode())
+        }
         for topic, value in values.items():
             if self._published.get(topic) != value:
                 self._journal.message(topic, value, live_only=True)
@@ -181,7 +190,8 @@ class SysTopics:
 
     def values(self) -> dict[str, bytes]:
         """What each topic says now."""
-        values = {PREFIX + topic.name: str(topic.read(self._status)).encode() for topic in SYS_TOPICS}
+        read = {topic.name: topic.read(self._status) for topic in SYS_TOPICS}
+        values = {PREFIX + name: str(value).encode() for name, value in read.items() if value is not None}
         for name, load in self._loads.items():
             for minutes, average in load.per_minute.items():
                 values[f"{PREFIX}load/{name}/{minutes}min"] = b"%.2f" % average

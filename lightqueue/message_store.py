@@ -7,9 +7,10 @@ reaches RocksDB later, together with the `applied_offset` it stands for. After a
 import logging
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from lightqueue._queues import Queue
+from lightqueue.absent import AbsentSessions
 from lightqueue.projection import Projection
 from lightqueue.upkeep import Upkeep
 from store._records import RecordBatch, Records
@@ -48,6 +49,7 @@ class MessageStore:
         self.queues = self._state.queues
         self.sessions = self._state.sessions
         self.retained = self._state.retained
+        self.absent = AbsentSessions(self.sessions, self._append_all, self.queues.is_live_only)
 
     def _replay(self) -> None:
         for start, data in self.log.ranges(self._state.applied, REPLAY_BYTES):
@@ -64,6 +66,12 @@ class MessageStore:
         Raises a StoreError (StoreFull, RecordTooLarge, ...), in which case nothing happened; only if the batch is too
         large for one segment, its front part may have been stored.
         """
+        start = self._append_all(batch)
+        with suppress(StoreError):  # it is tried again
+            self.absent.do_due()
+        return start
+
+    def _append_all(self, batch: RecordBatch) -> int:
         limit = self.log.largest_append_bytes
         if batch.size <= limit:
             return self._append(batch)
@@ -113,7 +121,7 @@ class MessageStore:
 
     # --- upkeep
 
-    def tick(self) -> None:
+    def tick(self) -> bool:
         """To be called several times a second: write the index when it is time to, advance what upkeep there is."""
         now_s = time.monotonic()
         try:
@@ -126,10 +134,13 @@ class MessageStore:
             if self._refusing is None:
                 log.error("%s; messages are refused until it succeeds", error)
             self._refusing = error
+        with suppress(StoreError):  # said already; it is tried again
+            self.absent.tick()
         self.upkeep.step(now_s)
         if self.log.memory.mapped_bytes_read > self._pages_forgotten_at + self.settings.mapped_resident_bytes:
             self._pages_forgotten_at = self.log.memory.mapped_bytes_read
             self.log.forget_pages()
+        return False
 
     def _index_write_due(self, now_s: float) -> bool:
         if self.queues.dispatcher.pending >= self.settings.index_flush_entries:

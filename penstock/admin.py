@@ -19,20 +19,18 @@ from concurrent.futures import Future
 from contextlib import suppress
 from http.client import HTTPException, LineTooLong
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, make_wsgi_app
 
 from gateway.listener import ListenError, check_host
-from gateway.metrics import BrokerCollector, read_all
+from gateway.metrics import FigureCollector, Reading
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-    from gateway.broker import Broker
 
 log = logging.getLogger("penstock.admin")
 
@@ -97,16 +95,23 @@ def _answer(question: Callable[[], Answer], answer: Future[Answer]) -> None:
             raise
 
 
+class AdminSource(NamedTuple):
+    """What the pages say is asked of these, on the loop."""
+
+    readings: Callable[[], list[Reading]]
+    unready: Callable[[], str]  # why clients had better not be sent here now; empty if they may be
+
+
 class AdminApp:
     """The pages, as a WSGI application."""
 
-    def __init__(self, broker: Broker, watch: LoopWatch) -> None:
-        self._broker = broker
+    def __init__(self, source: AdminSource, watch: LoopWatch) -> None:
+        self._source = source
         self._watch = watch
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        registry.register(BrokerCollector(lambda: watch.ask(lambda: read_all(broker))))
+        registry.register(FigureCollector(lambda: watch.ask(source.readings)))
         self._pages: dict[str, WSGIApplication] = {
             "/metrics": make_wsgi_app(registry),
             "/healthz": self._healthz,
@@ -133,7 +138,7 @@ class AdminApp:
 
     def _readyz(self, _: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Whether clients should be sent here."""
-        reason = self._watch.ask(self._broker.unready)
+        reason = self._watch.ask(self._source.unready)
         if reason:
             return _text(start_response, "503 Service Unavailable", reason)
         return _text(start_response, "200 OK", "ready")
@@ -237,7 +242,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 class Admin:
     """Serves from when it is made until close()."""
 
-    def __init__(self, address: str, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, address: str, source: AdminSource, loop: asyncio.AbstractEventLoop) -> None:
         """`address` is HOST:PORT. Raises ListenError."""
         host, port = _parse(address)
         watch = LoopWatch(loop)
@@ -248,7 +253,7 @@ class Admin:
             reason = error.strerror or str(error)
             remedy = "stop what uses it or choose another port"
             raise ListenError(f"admin {address}: cannot listen there ({reason}); {remedy}") from error
-        self._server.set_app(AdminApp(broker, watch))
+        self._server.set_app(AdminApp(source, watch))
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="penstock-admin")

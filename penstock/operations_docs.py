@@ -3,9 +3,10 @@
 import re
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
-from gateway.metrics import SECTIONS, Figure
+from gateway.metrics import AnyFigure, all_figures
 from gateway.sys_topics import AVERAGED_MIN, LOADS, PREFIX, SYS_TOPICS
 
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -18,16 +19,16 @@ def renewed(page: str) -> str:
 
 
 def _metrics() -> Iterator[str]:
-    for section, figures in SECTIONS.items():
+    for section, figures in groupby(all_figures(), key=lambda each: each[0]):
         yield f"\n### {section}\n"
         yield "| metric | kind | what it says |"
         yield "|---|---|---|"
-        for figure in figures:
+        for _, figure in figures:
             yield f"| `{_name(figure)}` | {figure.kind} | {figure.doc} |"
     yield ""
 
 
-def _name(figure: Figure) -> str:
+def _name(figure: AnyFigure) -> str:
     return f"{figure.name}{{{figure.label}}}" if figure.label else figure.name
 
 

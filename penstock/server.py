@@ -15,6 +15,7 @@ import uvloop
 
 from gateway.broker import TICK_S, Broker
 from gateway.listener import check_exposure, listen
+from gateway.local_store import LocalStore
 from gateway.version import VERSION
 from lightqueue.message_store import MessageStore
 from penstock.logs import set_up_logging
@@ -65,17 +66,15 @@ async def _start_up(settings: Settings, parts: Parts) -> Broker:
             loop.call_soon_threadsafe(parts.broker.safe_advanced)
 
     store = parts.store = MessageStore(settings.store, on_safe)
-    broker = parts.broker = Broker(store, settings.gateway, loop)
-    broker.start()
+    broker = parts.broker = Broker(LocalStore(store), settings.gateway, loop)
     if settings.admin is not None:
-        parts.admin = _open_admin(settings.admin, broker)
+        parts.admin = _open_admin(settings.admin, broker, store)
     for url in settings.gateway.listen:
         parts.listeners.append(await listen(broker, url))
     broker.listening = True
     _tune_garbage_collection()
-    sessions = len(broker.registry.sessions)
     took_s = time.monotonic() - started_s
-    log.info("started in %.2f s: %d sessions, %d bytes replayed", took_s, sessions, store.replayed_bytes)
+    log.info("started in %.2f s: %d sessions, %d bytes replayed", took_s, len(store.sessions), store.replayed_bytes)
     for _, url in parts.listeners:
         print(f"ready {url} data={settings.store.data}", flush=True)
     return broker
@@ -124,10 +123,12 @@ async def _drain(broker: Broker, timeout_s: float) -> None:
     broker.events.close()
 
 
-def _open_admin(address: str, broker: Broker) -> Admin:
-    from penstock.admin import Admin  # here, so that who has no use for it does not import an HTTP server
+def _open_admin(address: str, broker: Broker, store: MessageStore) -> Admin:
+    from gateway.metrics import read_all  # here, so that who has no use for it does not import an HTTP server
+    from penstock.admin import Admin, AdminSource
 
-    admin = Admin(address, broker, asyncio.get_running_loop())
+    source = AdminSource(lambda: read_all(broker, store), broker.unready)
+    admin = Admin(address, source, asyncio.get_running_loop())
     print(f"admin {admin.url}", flush=True)
     return admin
 

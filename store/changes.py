@@ -42,11 +42,17 @@ class SessionOpened(Change, frozen=True):
 
 
 class SessionClosed(Change, frozen=True):
-    """The connection ended; the will stays only if it is still to be sent."""
+    """The connection ended; the will stays only if it is still to be sent.
+
+    All before log_offset `frontier` was put in flight, and of it `inflight` is not acknowledged: for each message its
+    packet_id (2 bytes) and log_offset (8), little-endian, oldest first.
+    """
 
     client_id: str
     session_expiry_interval: int
     keep_will: bool
+    frontier: int = 0
+    inflight: bytes = b""
 
 
 class SessionEnded(Change, frozen=True):

@@ -48,10 +48,15 @@ class Retained:
         value = self._index.get(key)
         return int.from_bytes(value, "big") if value else None
 
-    def below(self, prefix: bytes) -> Iterator[tuple[bytes, int]]:
-        """(topic, log_offset) of the topics that start with the given whole levels (`line/7/`; empty for all)."""
+    def below(self, prefix: bytes, after: bytes = b"") -> Iterator[tuple[bytes, int]]:
+        """(topic, log_offset) of the topics that start with the given whole levels (`line/7/`; empty for all).
+
+        Only those that follow the topic `after`, if one is given.
+        """
         start = _key(prefix)
         stop = start[:-1] + bytes((start[-1] + 1,))
+        if after:
+            start = _key(after) + b"\0"
         fresh = {key: log_offset for key, log_offset in self._fresh.items() if start <= key < stop}
         stored = (
             (key, int.from_bytes(value, "big")) for key, value in self._index.scan(start, stop) if key not in fresh

@@ -12,6 +12,7 @@ from store import changes
 from store.changes import Change, Sent, SubscriptionState, WillState
 from store.index import Index
 
+PRESENCE = (changes.SessionOpened, changes.SessionClosed, changes.SessionEnded, changes.WillFired)
 KEY_PREFIX = b"s"
 KEY_END = b"t"
 
@@ -31,6 +32,8 @@ class SessionState(msgspec.Struct):
     done: set[int] = set()  # log_offsets above `acked` that must not be sent again (QoS 2, completed)
     received: set[int] = set()  # packet identifiers of QoS 2 messages stored but not yet released by the client
     owed: list[Sent] = []  # retained messages for new subscriptions, not sent so far
+    frontier: int = 0  # when the last connection ended, everything before it had been put in flight
+    inflight: bytes = b""  # QoS 1 from queues, not acknowledged then; see SessionClosed
 
     def held_filters(self) -> list[str]:
         """Filters whose messages are kept while the client is away."""
@@ -48,17 +51,25 @@ class Sessions:
         self._release = release
         self._dirty: set[str] = set()
         self._sessions: dict[str, SessionState] = {}
+        self.presence_changed: Callable[[str], None] = _nobody_asks
         self.subscription_count = 0
+        self.connected = 0  # sessions that a connection has
         decode = msgspec.msgpack.Decoder(SessionState).decode
         for _, value in index.scan(KEY_PREFIX, KEY_END):
             session = decode(value)
             self._sessions[session.client_id] = session
             self.subscription_count += len(session.subscriptions)
+            self.connected += session.connected
             self._hold_all(session)
         self._encode = msgspec.msgpack.Encoder().encode
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    @property
+    def offline(self) -> int:
+        """Sessions that no connection has."""
+        return len(self._sessions) - self.connected
 
     def __iter__(self) -> Iterator[SessionState]:
         return iter(self._sessions.values())
@@ -98,6 +109,8 @@ class Sessions:
             self._end(client_id)
         elif (session := self._sessions.get(client_id)) is not None:
             self._apply_to(session, change, log_offset, timestamp_ms)
+        if isinstance(change, PRESENCE):
+            self.presence_changed(client_id)
 
     def _apply_to(self, session: SessionState, change: Change, log_offset: int, timestamp_ms: int) -> None:
         match change:
@@ -123,8 +136,10 @@ class Sessions:
         if session is None:
             session = SessionState(change.client_id, 0, log_offset)
             self._sessions[change.client_id] = session
+            self.connected += 1
         self._release_all(session)
         session.session_expiry_interval = change.session_expiry_interval
+        self.connected += not session.connected
         session.connected = True
         session.will = change.will
         self._hold_all(session)
@@ -133,8 +148,10 @@ class Sessions:
         self._release_all(session)
         session.session_expiry_interval = change.session_expiry_interval
         self._hold_all(session)
+        self.connected -= session.connected
         session.connected = False
         session.closed_at_ms = timestamp_ms
+        session.frontier, session.inflight = change.frontier, change.inflight
         if not change.keep_will:
             session.will = None
             if not change.session_expiry_interval:
@@ -144,6 +161,7 @@ class Sessions:
         session = self._sessions.pop(client_id, None)
         if session is not None:
             self.subscription_count -= len(session.subscriptions)
+            self.connected -= session.connected
             self._release_all(session)
 
     def _subscribe(self, session: SessionState, subscription: SubscriptionState, log_offset: int) -> None:
@@ -195,3 +213,7 @@ def _pay(session: SessionState, log_offset: int) -> None:
         if owed.log_offset == log_offset:
             del session.owed[i]
             return
+
+
+def _nobody_asks(_: str) -> None:
+    pass

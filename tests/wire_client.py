@@ -22,6 +22,7 @@ import pytest
 from gateway.broker import Broker
 from gateway.codec import decode, decode_varint, encode, encode_varint
 from gateway.connection import Connection
+from gateway.local_store import LocalStore
 from gateway.packets import (
     ConnAck,
     Connect,
@@ -339,8 +340,7 @@ class Bench:
 
     def _start(self) -> None:
         self.store = MessageStore(self.store_settings)
-        self.broker = Broker(self.store, self.settings, self.loop)
-        self.broker.start()
+        self.broker = Broker(LocalStore(self.store), self.settings, self.loop)
         self.run()
 
     def run(self) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.admin import SILENT_S, AdminApp, LoopSilent, LoopWatch
+from gateway.metrics import read_all
+from penstock.admin import SILENT_S, AdminApp, AdminSource, LoopSilent, LoopWatch
 from tests.wire_client import TIMEOUT_S, Bench
 
 
@@ -43,12 +44,16 @@ def watch(loop: HeldLoop) -> LoopWatch:
 
 @pytest.fixture
 def app(bench: Bench, watch: LoopWatch) -> AdminApp:
-    return AdminApp(bench.broker, watch)
+    return AdminApp(source(bench), watch)
 
 
 @pytest.fixture
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.admin.ANSWER_S", 0.01)
+
+
+def source(bench: Bench) -> AdminSource:
+    return AdminSource(lambda: read_all(bench.broker, bench.store), bench.broker.unready)
 
 
 def get(app: AdminApp, page: str, method: str = "GET") -> tuple[str, str]:
@@ -142,7 +147,7 @@ def test_an_error_in_the_answer_is_the_askers_and_the_loops(turning: TurningLoop
 
 
 def test_ready_says_why_not(bench: Bench, turning: TurningLoop) -> None:
-    app = AdminApp(bench.broker, LoopWatch(turning.loop))
+    app = AdminApp(source(bench), LoopWatch(turning.loop))
     assert get(app, "/readyz") == ("503 Service Unavailable", "not listening yet\n")
     bench.broker.listening = True
     assert get(app, "/readyz") == ("200 OK", "ready\n")

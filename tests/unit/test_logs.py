@@ -11,9 +11,9 @@ import pytest
 
 from gateway.codec import encode
 from gateway.packets import Connect, Will
-from gateway.ratelimit import LINES_PER_SECOND, VALUE_CHARACTERS, RateLimitedLog
 from gateway.reason_codes import ReasonCode
 from penstock.logs import set_up_logging
+from store.ratelimit import LINES_PER_SECOND, VALUE_CHARACTERS, RateLimitedLog
 from tests.conftest import ServerFactory
 from tests.wire_client import Bench
 

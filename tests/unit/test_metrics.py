@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from gateway.metrics import METRICS, BrokerCollector, read_all
+from gateway.metrics import FigureCollector, all_figures, read_all
 from gateway.packets import PingReq
 from penstock.operations_docs import renewed
 from tests.server_process import ROOT
@@ -21,7 +21,7 @@ OPERATIONS = ROOT / "docs" / "operations.md"
 
 def registry_of(bench: Bench) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(BrokerCollector(lambda: read_all(bench.broker)))
+    registry.register(FigureCollector(lambda: read_all(bench.broker, bench.store)))
     return registry
 
 
@@ -40,11 +40,13 @@ def samples(bench: Bench) -> dict[str, float]:
 
 
 def test_names_follow_the_conventions() -> None:
-    names = [metric.name for metric in METRICS]
+    names = [metric.name for _, metric in all_figures()]
     assert len(set(names)) == len(names)
     assert all(name.startswith("penstock_") for name in names)
-    assert {metric.name for metric in METRICS if metric.kind == "counter"} == {n for n in names if n.endswith("_total")}
-    assert all(metric.doc.endswith(".") for metric in METRICS)
+    assert {metric.name for _, metric in all_figures() if metric.kind == "counter"} == {
+        n for n in names if n.endswith("_total")
+    }
+    assert all(metric.doc.endswith(".") for _, metric in all_figures())
 
 
 def test_both_formats_can_be_parsed(bench: Bench) -> None:
@@ -59,7 +61,7 @@ def test_both_formats_can_be_parsed(bench: Bench) -> None:
 def test_every_metric_has_a_value(bench: Bench) -> None:
     bench.client().send(PingReq())
     names = {name.split("{")[0] for name in samples(bench)}
-    assert {metric.name.removeprefix("penstock_") for metric in METRICS} <= names
+    assert {metric.name.removeprefix("penstock_") for _, metric in all_figures()} <= names
 
 
 def test_the_number_of_series_does_not_grow_with_what_is_connected(bench: Bench) -> None:
@@ -73,17 +75,17 @@ def test_the_number_of_series_does_not_grow_with_what_is_connected(bench: Bench)
 
 def test_what_was_read_is_the_readers_own(bench: Bench) -> None:
     bench.client().send(PingReq())
-    before = read_all(bench.broker)
-    again = read_all(bench.broker)
+    before = read_all(bench.broker, bench.store)
+    again = read_all(bench.broker, bench.store)
     bench.client().send(PingReq())
     assert again == before
-    assert read_all(bench.broker) != before
+    assert read_all(bench.broker, bench.store) != before
 
 
 def test_the_documentation_is_up_to_date() -> None:
     page = OPERATIONS.read_text()
     assert renewed(page) == page, "run `make docs`"
-    assert all(metric.name in page for metric in METRICS)
+    assert all(metric.name in page for _, metric in all_figures())
 
 
 def test_tables_are_renewed() -> None:

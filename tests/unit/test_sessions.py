@@ -68,7 +68,7 @@ def test_a_session_ends_after_its_expiry_interval(bench: Bench) -> None:
     client.lose()
     bench.pass_time(101)
     assert not resumed(bench, "a")[1]
-    assert bench.broker.registry.expired == 1
+    assert bench.store.absent.expired == 1
 
 
 def test_a_session_ends_after_its_expiry_interval_across_restarts(bench: Bench) -> None:

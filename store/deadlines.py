@@ -33,11 +33,12 @@ class Deadlines:
         """True if there was one."""
         return self._pending.pop(key, None) is not None
 
-    def run(self, now_s: float) -> None:
-        """Call what is due, oldest first."""
-        while self._heap and self._heap[0][0] <= now_s:
+    def run(self, now_s: float, most: int | None = None) -> None:
+        """Call what is due, oldest first, and no more than `most` of it."""
+        while self._heap and self._heap[0][0] <= now_s and most != 0:
             _, serial, key = heapq.heappop(self._heap)
             pending = self._pending.get(key)
             if pending is not None and pending[0] == serial:
                 del self._pending[key]
                 pending[1]()
+                most = most - 1 if most is not None else None

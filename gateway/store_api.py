@@ -1,0 +1,125 @@
+"""What a gateway needs of a message store. In this process or over the wire: the gateway cannot tell which it has.
+
+Whatever the other side may have to be asked for comes to a callback: at once, or in a later turn. Requests are answered
+in the order in which they were made, appends among them, so what follows an append sees what it changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from lightqueue._queues import Queue
+from lightqueue.following import Followed
+from lightqueue.message_store import MessageStore
+from store._records import RecordBatch, Records
+from store.sessions import SessionState
+
+
+class RetainedMessage(NamedTuple):
+    """What has to be known of a retained message before it is sent."""
+
+    log_offset: int
+    qos: int
+    client_id: bytes
+
+
+class RetainedPage(NamedTuple):
+    """Some of the retained messages that a filter matches; `after`: the topic to go on behind, None at the end."""
+
+    messages: list[RetainedMessage]
+    after: str | None
+
+
+Found = dict[int, tuple[Records, int] | None]
+"""By log_offset: where a record stands, None if it is not kept (any more). What is not there was not looked for yet."""
+
+
+class Store(Protocol):
+    """A message store, as one gateway sees it."""
+
+    is_live_only: Callable[[bytes], bool] | None
+    """Says of a topic whether its messages go to no stored queue; None: no topic's do."""
+    messages: MessageStore | None
+    """The store itself where it is in this process: for what is told of it, nothing else."""
+
+    # --- the way in
+
+    def append(self, batch: RecordBatch) -> None:
+        """Store records. Raises a StoreError at once, or has the journal told later that the batch was refused."""
+
+    @property
+    def mark(self) -> int:
+        """Stands for everything appended so far; compare with safe_mark."""
+
+    @property
+    def safe_mark(self) -> int:
+        """Every append up to this mark is as durable as the flush policy promises."""
+
+    @property
+    def end(self) -> int:
+        """log_offset behind the newest record; all before it are known to be in their queues."""
+
+    @property
+    def safe(self) -> int:
+        """log_offset before which every record is as durable as the flush policy promises."""
+
+    # --- sessions
+
+    def claim(self, client_id: str, clean_start: bool, then: Callable[[SessionState | None], None]) -> None:
+        """Have a session for this gateway alone; `then` gets what the log knows of it, None if it is new.
+
+        A connection that has it elsewhere is ended first. With `clean_start` what was there is ended.
+        """
+
+    def release(self, client_id: str) -> None:
+        """The connection that has the session ended. (Where the log is told, SessionClosed says so instead.)"""
+
+    # --- following queues
+
+    def take_grown(self) -> list[Queue]:
+        """Followed queues of which there is more to read than at the last call."""
+
+    def follow(
+        self, topic_filter: str, start: int, history: bool, spills: bool, then: Callable[[list[Followed]], None]
+    ) -> None:
+        """From now on whatever matches the filter gets an entry in these queues, and the entry an event.
+
+        `start`: log_offset to begin at, or FROM_NOW. `history`: those before now are wanted as well, which may take a
+        queue of its own beside live-only messages. `spills`: nothing may be lost to a slow reader (QoS 1 and 2).
+        """
+
+    def unfollow(self, queue: Queue) -> None:
+        """Once for each time that the queue was followed."""
+
+    def locate(self, topic_filter: str, where: str, then: Callable[[int | None], None]) -> None:
+        """queue_offset that `earliest`, `-1h`, an RFC 3339 time or a number stands for; None if there is none."""
+
+    def needed_from(self, floors: Iterable[tuple[Queue, int]]) -> None:
+        """Entries of LIVE queues before these queue_offsets are not needed any more."""
+
+    # --- reading
+
+    def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records | None:
+        """A range of a queue, valid until the next append; None if it is on its way: then the queue grows once more.
+
+        Its `first` is above `start` where retention has dropped some, and may be below.
+        """
+
+    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found | None:
+        """Records by their position, as many as there is room for; None if they are on their way, to be asked again."""
+
+    def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
+        """The retained messages that a filter matches, a page at a time."""
+
+    # --- several times a second
+
+    def tick(self) -> bool:
+        """Do what upkeep is due. True if there is more to do at once."""
+
+    def fault(self) -> str:
+        """Why messages cannot be stored now; empty if they can."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long an append may take to become safe before it counts as failed."""
