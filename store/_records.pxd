@@ -63,6 +63,7 @@ cdef class Records:
     cdef readonly uint64_t first       # queue_offset of the first record asked for
     cdef readonly uint64_t next        # queue_offset after the last one read
     cdef readonly object blocks        # encodings that several readers share, by variant
+    cdef object owner                  # of the bytes that are pointed into, if not the log
     cdef int push(self, const RecordHeader *record) except -1
 
 cdef const char *topic_of(const RecordHeader *record) noexcept nogil

@@ -104,6 +104,19 @@ cdef class RecordBatch:
         self.size += length
         return 0
 
+    @staticmethod
+    def adopt(const unsigned char[::1] data not None, const unsigned char[::1] types not None, size_t limit=1 << 31):
+        """A batch of records from another process: a copy, checked as by check_records(), of `limit` bytes at most."""
+        cdef RecordBatch batch = RecordBatch()
+        cdef size_t size = data.shape[0]
+        if size > limit:
+            raise ValueError(f"{size} bytes of records; at most {limit} are taken")
+        if size:
+            memcpy(batch.grow(size), &data[0], size)
+            check(batch.data, size, types)
+            batch.size = size
+        return batch
+
     def append(self, uint8_t type, bytes payload not None, *, bytes topic not None=b"", bytes client_id not None=b"",
                bytes attributes not None=b"", bytes properties not None=b"", uint8_t flags=0):
         """Add one record; sizes are bounded by the record header (topic, client id, attributes: 65,535 bytes)."""
@@ -421,7 +434,7 @@ cdef int write_all(int fd, const char *data, size_t size, uint64_t position) exc
 
 
 cdef class Records:
-    """A range of a queue, read once: pointers into the log, valid until the next append."""
+    """A range of a queue, read once: pointers into the log, valid until the next append, or into bytes that it keeps."""
 
     def __cinit__(self, uint64_t first):
         self.first = self.next = first
@@ -456,3 +469,6 @@ cdef class Records:
         if not 0 <= i < self.count:
             raise IndexError(i)
         return as_tuple(self.items[i])
+
+
+include "_received.pxi"

@@ -85,3 +85,15 @@ class RecordTooLarge(StoreError):
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(f"an append of {size_bytes} bytes exceeds the {limit_bytes} bytes a segment can hold")
+
+
+class WireError(StoreError):
+    """A peer broke the wire protocol; the connection to it is to be closed."""
+
+
+class HandshakeRefused(StoreError):
+    """The store does not let this peer in."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        super().__init__(f"the store refused the connection ({reason}): {message}")

@@ -1,0 +1,38 @@
+"""Flow control: how many bytes of requests may be unanswered. Both sides keep count."""
+
+from store.errors import WireError
+
+
+class Credit:
+    """Requests without an answer so far, and the bytes of their frames.
+
+    The side that asks takes before it sends and gives back when the answer comes; the side that answers does the same,
+    and so notices a peer that asks for too much.
+    """
+
+    def __init__(self, granted_bytes: int) -> None:
+        self.free_bytes = granted_bytes
+        self._asked: dict[int, int] = {}  # request_id → bytes
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether a request of this size may be sent now."""
+        return size_bytes <= self.free_bytes
+
+    def take(self, request_id: int, size_bytes: int) -> None:
+        """A request was sent, or came. Raises WireError if there is no credit for it, or its number is in use."""
+        if request_id in self._asked:
+            raise WireError(f"request_id {request_id} is in use by a request without an answer so far")
+        if size_bytes > self.free_bytes:
+            raise WireError(f"a request of {size_bytes} bytes with a credit of {self.free_bytes}")
+        self.free_bytes -= size_bytes
+        self._asked[request_id] = size_bytes
+
+    def give(self, request_id: int) -> None:
+        """Its answer came, or was sent. Raises WireError if nobody asked."""
+        size_bytes = self._asked.pop(request_id, None)
+        if size_bytes is None:
+            raise WireError(f"an answer to request_id {request_id}, which nobody asked for")
+        self.free_bytes += size_bytes

@@ -1,0 +1,143 @@
+"""Frames: messages and the records behind them, to bytes and back. docs/formats.md says how a frame is laid out."""
+
+import struct
+from typing import NamedTuple
+
+import msgspec
+
+from store._records import check_records
+from store.errors import WireError
+from store.wire.messages import KINDS, Kind, Message, Role
+
+Readable = bytes | bytearray | memoryview
+HEAD = struct.Struct("<IB3sII")  # length of the frame, type, zeros, request_id, length of the body
+_ZEROS = bytes(8)
+_BY_NUMBER = {kind.number: kind for kind in KINDS}
+_BY_MESSAGE = {kind.message: kind for kind in KINDS}
+_DECODERS = {kind.number: msgspec.msgpack.Decoder(kind.message) for kind in KINDS}
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Frame(NamedTuple):
+    """A message, who asked (0: nobody), its records in log format (read-only), and the bytes it took on the wire."""
+
+    message: Message
+    request_id: int
+    records: memoryview
+    size_bytes: int
+
+
+def encode(message: Message, request_id: int = 0, records: Readable = b"") -> bytes:
+    """A whole frame."""
+    return b"".join((frame_head(message, request_id, len(records)), records))
+
+
+def frame_head(message: Message, request_id: int = 0, records_bytes: int = 0) -> bytes:
+    """A frame but for its records, of which `records_bytes` are to be sent behind it."""
+    kind = _BY_MESSAGE[type(message)]
+    if bool(request_id) != kind.asked:
+        raise ValueError(f"{_name(kind)} with request_id {request_id}")
+    if records_bytes % 8 or (records_bytes and not kind.records):
+        raise ValueError(f"{_name(kind)} with {records_bytes} bytes of records")
+    body = _encode(message)
+    padding = _ZEROS[: -len(body) % 8]
+    length = HEAD.size + len(body) + len(padding) + records_bytes
+    return HEAD.pack(length, kind.number, b"", request_id, len(body)) + body + padding
+
+
+class Head(NamedTuple):
+    """The first bytes of a frame, checked, and where its parts are."""
+
+    kind: Kind
+    request_id: int
+    body_end: int
+    records_start: int
+    length: int
+
+
+def read_head(data: bytearray | memoryview, at: int, max_frame_bytes: int, peer: Role) -> Head:
+    """What HEAD.size bytes say of the frame that begins `at` there. Raises WireError."""
+    length, number, zeros, request_id, body_bytes = HEAD.unpack_from(data, at)
+    if length < HEAD.size or length % 8:
+        raise WireError(f"a frame cannot be {length} bytes long")
+    if length > max_frame_bytes:
+        raise WireError(f"a frame of {length} bytes; at most {max_frame_bytes} are allowed")
+    kind = _BY_NUMBER.get(number)
+    if kind is None:
+        raise WireError(f"frame type {number} is unknown")
+    if peer not in kind.senders:
+        raise WireError(f"{_name(kind)} is not for a {peer} to send")
+    if any(zeros):
+        raise WireError(f"{_name(kind)}: bytes 5 to 7 are not zero")
+    if bool(request_id) != kind.asked:
+        raise WireError(f"{_name(kind)} with request_id {request_id}")
+    body_end = HEAD.size + body_bytes
+    records_start = body_end + -body_bytes % 8
+    if records_start > length:
+        raise WireError(f"{_name(kind)}: a body of {body_bytes} bytes in a frame of {length}")
+    if records_start < length and not kind.records:
+        raise WireError(f"{_name(kind)}: {length - records_start} bytes behind the body")
+    return Head(kind, request_id, body_end, records_start, length)
+
+
+def read_frame(data: memoryview, head: Head) -> Frame:
+    """The frame that `data` holds from its first byte to its last. Raises WireError."""
+    if any(data[head.body_end : head.records_start]):
+        raise WireError(f"{_name(head.kind)}: padding that is not zero")
+    try:
+        message = _DECODERS[head.kind.number].decode(data[HEAD.size : head.body_end])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"{_name(head.kind)}: {error}") from None
+    records = data[head.records_start :]
+    if records:
+        try:
+            check_records(records)
+        except ValueError as error:
+            raise WireError(f"{_name(head.kind)}: {error}") from None
+    return Frame(message, head.request_id, records, head.length)
+
+
+def _name(kind: Kind) -> str:
+    return kind.message.__name__
+
+
+class FrameReader:
+    """Cuts the bytes that come from a peer into frames. Keeps less than one frame between calls."""
+
+    def __init__(self, max_frame_bytes: int, peer: Role) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._peer = peer
+        self._partial = bytearray()  # the beginning of a frame whose end has not come
+
+    def feed(self, data: Readable) -> list[Frame]:
+        """The frames that `data` completes. Their records stay valid, and keep `data` in memory if it is bytes.
+
+        Raises WireError; the connection is to be closed then, and the reader not to be used again.
+        """
+        chunk = memoryview(data if isinstance(data, bytes) else bytes(data))
+        frames: list[Frame] = []
+        at = self._complete(chunk, frames) if self._partial else 0
+        while len(chunk) - at >= HEAD.size:
+            head = read_head(chunk, at, self._max_frame_bytes, self._peer)
+            end = at + head.length
+            if end > len(chunk):
+                break
+            frames.append(read_frame(chunk[at:end], head))
+            at = end
+        self._partial += chunk[at:]
+        return frames
+
+    def _complete(self, chunk: memoryview, frames: list[Frame]) -> int:
+        """Add to the frame that was begun. Returns how many bytes of the chunk it took."""
+        partial = self._partial
+        at = min(len(chunk), max(0, HEAD.size - len(partial)))
+        partial += chunk[:at]
+        if len(partial) < HEAD.size:
+            return at
+        head = read_head(partial, 0, self._max_frame_bytes, self._peer)
+        end = min(len(chunk), at + head.length - len(partial))
+        partial += chunk[at:end]
+        if len(partial) == head.length:
+            self._partial = bytearray()  # that one now belongs to the frame: nobody writes to it any more
+            frames.append(read_frame(memoryview(partial).toreadonly(), head))
+        return end

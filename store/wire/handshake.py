@@ -1,0 +1,137 @@
+"""How a connection begins: magic and Hello from the one side, Welcome or Refused from the other. No I/O."""
+
+import hmac
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from store.errors import HandshakeRefused, WireError
+from store.wire.frames import HEAD, Readable, encode, read_frame, read_head
+from store.wire.messages import Hello, Message, Refused, RefusedReason, Role, Welcome
+
+MAGIC = b"PENSTOCK"
+VERSIONS = (1,)
+MOST_HELLO_BYTES = 32 << 10
+MOST_WELCOME_BYTES = 1 << 20  # it lists the live_only filters
+
+_STRANGERS = (
+    (re.compile(rb"\x10"), "an MQTT client, which should connect to a gateway"),
+    (re.compile(rb"\x16\x03"), "a TLS client, and this listener is without TLS"),
+    (re.compile(rb"[A-Z]{3,7} "), "an HTTP client"),
+)
+
+
+class ServerHandshake:
+    """What a store does until it knows its peer. The time a peer may take is for the caller to bound."""
+
+    def __init__(self, welcome: Welcome, tokens: Mapping[str, str | None]) -> None:
+        """`tokens`: the roles that are let in, each with the token to be shown (None: none). `welcome` is sent with the
+        version that was chosen filled in."""
+        self._welcome = welcome
+        self._tokens = tokens
+        self._received = bytearray()
+        self.hello: Hello | None = None  # who it is, once it is welcome
+        self.refused: Refused | None = None  # why not; to be closed once the answer is sent
+
+    @property
+    def is_done(self) -> bool:
+        return self.hello is not None or self.refused is not None
+
+    @property
+    def rest(self) -> bytes:
+        """What came behind the Hello: the first bytes for a FrameReader."""
+        return bytes(self._received)
+
+    def feed(self, data: Readable) -> bytes:
+        """Take what came; what is to be sent."""
+        received = self._received
+        received += data
+        if self.is_done or len(received) < len(MAGIC):
+            return b""
+        if not received.startswith(MAGIC):
+            return self._refuse(RefusedReason.NOT_PENSTOCK, f"this is a Penstock store; the peer is {_guess(received)}")
+        try:
+            hello = _first_message(received, len(MAGIC), MOST_HELLO_BYTES, Role.CLIENT)
+            if hello is None:
+                return b""
+        except WireError as error:
+            return self._refuse(RefusedReason.BAD_HELLO, str(error))
+        if not isinstance(hello, Hello):
+            return self._refuse(RefusedReason.BAD_HELLO, f"{type(hello).__name__} where a Hello should be")
+        return self._meet(hello)
+
+    def _meet(self, hello: Hello) -> bytes:
+        version = max(set(hello.versions) & set(VERSIONS), default=0)
+        if not version:
+            ours, theirs = _listed(VERSIONS), _listed(hello.versions)
+            return self._refuse(RefusedReason.VERSION, f"the store speaks version {ours} of the protocol, not {theirs}")
+        if hello.role not in self._tokens:
+            return self._refuse(RefusedReason.ROLE, f"nobody is let in here as {hello.role!r}")
+        token = self._tokens[hello.role]
+        if token is not None and not hmac.compare_digest(token.encode(), hello.token.encode()):
+            return self._refuse(RefusedReason.TOKEN, f"not the token of a {hello.role}")
+        self.hello = hello
+        return encode(msgspec.structs.replace(self._welcome, version=version))
+
+    def _refuse(self, reason: RefusedReason, message: str) -> bytes:
+        self.refused = Refused(reason, message)
+        return encode(self.refused)
+
+
+class ClientHandshake:
+    """What a gateway or a client does until it knows that it is welcome."""
+
+    def __init__(self, hello: Hello) -> None:
+        self._hello = hello
+        self._received = bytearray()
+        self.greeting = MAGIC + encode(hello)  # to be sent first
+        self.welcome: Welcome | None = None
+
+    @property
+    def rest(self) -> bytes:
+        """What came behind the Welcome: the first bytes for a FrameReader."""
+        return bytes(self._received)
+
+    def feed(self, data: Readable) -> Welcome | None:
+        """Take what came; the Welcome, once it is there. Raises HandshakeRefused or WireError."""
+        self._received += data
+        if self.welcome is None:
+            try:
+                self.welcome = self._answer()
+            except WireError as error:
+                raise WireError(f"no Penstock store answers here: {error}") from None
+        return self.welcome
+
+    def _answer(self) -> Welcome | None:
+        answer = _first_message(self._received, 0, MOST_WELCOME_BYTES, Role.STORE)
+        match answer:
+            case None:
+                return None
+            case Welcome() if answer.version in self._hello.versions:
+                return answer
+            case Refused():
+                raise HandshakeRefused(answer.reason, answer.message)
+        raise WireError(f"{type(answer).__name__} in answer to a Hello")
+
+
+def _first_message(received: bytearray, start: int, max_bytes: int, peer: Role) -> Message | None:
+    """The message of a frame that begins at `start`, taken from what was received; None until it is all there."""
+    if len(received) < start + HEAD.size:
+        return None
+    head = read_head(received, start, max_bytes, peer)
+    end = start + head.length
+    if len(received) < end:
+        return None
+    message = read_frame(memoryview(bytes(received[start:end])), head).message
+    del received[:end]
+    return message
+
+
+def _guess(received: bytearray) -> str:
+    """Who it may be that says no magic, for people."""
+    return next((who for pattern, who in _STRANGERS if pattern.match(received)), "neither a gateway nor a client of it")
+
+
+def _listed(versions: Iterable[int]) -> str:
+    return ", ".join(map(str, versions))

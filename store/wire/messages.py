@@ -1,0 +1,334 @@
+"""What a store and its peers tell each other: the bodies of frames, as msgpack arrays. docs/formats.md lists them."""
+
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta, Struct
+
+MOST_ITEMS = 65_536  # of any list: what a frame of a few bytes each would become in memory is bounded
+MOST_NAME_CHARACTERS = 65_535
+
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+LogOffset = Count
+QueueOffset = Count
+Ref = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Name = Annotated[str, Meta(max_length=MOST_NAME_CHARACTERS)]
+TopicFilter = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_CHARACTERS)]
+Items = Meta(max_length=MOST_ITEMS)
+
+
+class Role(StrEnum):
+    """Who is at an end of a connection."""
+
+    STORE = "store"
+    GATEWAY = "gateway"
+    CLIENT = "client"
+
+
+class RefusedReason(StrEnum):
+    """Why a peer is not let in."""
+
+    NOT_PENSTOCK = "not_penstock"
+    BAD_HELLO = "bad_hello"
+    VERSION = "version"
+    ROLE = "role"
+    TOKEN = "token"
+    BUSY = "busy"
+
+
+class FailureCode(StrEnum):
+    """Why a request failed."""
+
+    STORE_FULL = "store_full"
+    RECORD_TOO_LARGE = "record_too_large"
+    UNAVAILABLE = "unavailable"
+    BAD_REQUEST = "bad_request"
+    NOT_ALLOWED = "not_allowed"
+    NO_SUCH_POSITION = "no_such_position"
+    FENCED = "fenced"
+
+
+class Message(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Base of all messages. `ref` is the number of a queue that the connection follows, given out by the store."""
+
+
+# --- the handshake: an older version may find fields at the end that it does not know, and skips them
+
+
+class Hello(Message, frozen=True, forbid_unknown_fields=False):
+    """The first frame, behind the magic: the protocol versions it speaks and who it is; `name` is for people."""
+
+    versions: Annotated[list[Positive], Meta(min_length=1, max_length=64)]
+    role: Annotated[str, Meta(max_length=64)]
+    name: Annotated[str, Meta(max_length=256)]
+    token: Annotated[str, Meta(max_length=4096)] = ""
+
+
+class Welcome(Message, frozen=True, forbid_unknown_fields=False):
+    """The version to be spoken, and what holds for this connection.
+
+    `epoch` is that of the log; `credit_bytes` of requests may be unanswered; a frame is not longer than
+    `max_frame_bytes`; a side that has nothing to say for `heartbeat_ms` sends a Ping; messages to the topic filters in
+    `live_only` are kept in no queue; the log ends at log_offset `log_end`.
+    """
+
+    version: Positive
+    store_name: Name
+    epoch: Count
+    credit_bytes: Positive
+    max_frame_bytes: Positive
+    heartbeat_ms: Positive
+    live_only: Annotated[list[TopicFilter], Items]
+    log_end: LogOffset
+
+    def __post_init__(self) -> None:
+        if self.credit_bytes < self.max_frame_bytes:
+            raise ValueError(f"credit_bytes {self.credit_bytes} allows no frame of {self.max_frame_bytes} bytes")
+
+
+class Refused(Message, frozen=True, forbid_unknown_fields=False):
+    """Not let in: a RefusedReason (a later version may have more of them) and a line for people."""
+
+    reason: str
+    message: str
+
+
+# --- either side
+
+
+class Failed(Message, frozen=True):
+    """The request was not carried out; the connection goes on."""
+
+    code: FailureCode
+    message: str
+
+
+class Ping(Message, frozen=True):
+    """Are you there?"""
+
+
+class Pong(Message, frozen=True):
+    """The answer to a Ping."""
+
+
+class Goodbye(Message, frozen=True):
+    """The last frame of a side that closes, with a line for people."""
+
+    reason: str
+
+
+# --- writing
+
+
+class Append(Message, frozen=True):
+    """Store the records behind it, in one append; their offset, time and checksum are filled in by the store."""
+
+
+class Appended(Message, frozen=True):
+    """The records stand in the log from log_offset `start` to `end` and are as safe as the flush policy promises.
+
+    Answers to Appends come in the order of the requests.
+    """
+
+    start: LogOffset
+    end: LogOffset
+
+
+# --- following queues
+
+
+class QueueInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A queue that is now followed. `kind`: 0 topic, 1 first level, 2 filter, 3 live.
+
+    It ends at queue_offset `next_offset`; `position` is the queue_offset to begin at.
+    """
+
+    ref: Ref
+    kind: Annotated[int, Meta(ge=0, le=3)]
+    next_offset: QueueOffset
+    position: QueueOffset
+
+
+class Follow(Message, frozen=True):
+    """Tell me when the queues that serve a topic filter grow.
+
+    `history`: a stored queue is wanted, not only what comes from now on; `start`: the log_offset to begin at, -1 for
+    the log's end; `spills`: a live queue goes to disk rather than forget what has not been read.
+    """
+
+    topic_filter: TopicFilter
+    history: bool
+    start: Annotated[int, Meta(ge=-1, le=2**63 - 1)]
+    spills: bool
+
+
+class Following(Message, frozen=True):
+    """The queues: one, or two where the second holds the filter's live-only messages."""
+
+    queues: Annotated[list[QueueInfo], Meta(min_length=1, max_length=2)]
+
+
+class Unfollow(Message, frozen=True):
+    """Forget these refs."""
+
+    refs: Annotated[list[Ref], Items]
+
+
+class Grew(Message, frozen=True):
+    """(ref, queue_offset where it ends now) of queues that grew, and the log_offset where the log ends. Coalesced."""
+
+    queues: Annotated[list[tuple[Ref, QueueOffset]], Items]
+    log_end: LogOffset
+
+
+class Safe(Message, frozen=True):
+    """Everything before `log_offset` is as safe as the flush policy promises."""
+
+    log_offset: LogOffset
+
+
+class Floors(Message, frozen=True):
+    """(ref, queue_offset before which the sender needs nothing any more) of live queues."""
+
+    floors: Annotated[list[tuple[Ref, QueueOffset]], Items]
+
+
+# --- reading
+
+
+class Read(Message, frozen=True):
+    """Records from (ref, queue_offset) on: of each range at most `max_records`, and no more once it has `max_bytes`."""
+
+    ranges: Annotated[list[tuple[Ref, QueueOffset]], Items]
+    max_records: Positive
+    max_bytes: Positive
+
+
+class Ranges(Message, frozen=True):
+    """(ref, queue_offset of the first record, number of records) of each range; the records follow in this order."""
+
+    ranges: Annotated[list[tuple[Ref, QueueOffset, Count]], Items]
+
+
+class ReadAt(Message, frozen=True):
+    """The records at these log_offsets."""
+
+    log_offsets: Annotated[list[LogOffset], Items]
+
+
+class RecordsAt(Message, frozen=True):
+    """Whether each record is still kept; those that are follow in this order."""
+
+    found: Annotated[list[bool], Items]
+
+
+class Locate(Message, frozen=True):
+    """Where in a filter's stored queue to begin: `earliest`, a time (`-1h`, RFC 3339) or a queue_offset in digits."""
+
+    topic_filter: TopicFilter
+    where: Name
+
+
+class Located(Message, frozen=True):
+    """The first entry at or behind that place."""
+
+    queue_offset: QueueOffset
+
+
+class Retained(Message, frozen=True):
+    """Up to `limit` retained messages whose topics match and sort behind `after` ("": from the first)."""
+
+    topic_filter: TopicFilter
+    after: Name
+    limit: Positive
+
+
+class RetainedFound(Message, frozen=True):
+    """Their log_offsets; the records follow in this order. `next`: what to ask for `after`; None: that was all."""
+
+    log_offsets: Annotated[list[LogOffset], Items]
+    next: Name | None
+
+
+# --- sessions
+
+
+class Claim(Message, frozen=True):
+    """A client connected: its session is to be this gateway's. `clean_start` forgets what was there."""
+
+    client_id: Name
+    clean_start: bool
+
+
+class Claimed(Message, frozen=True):
+    """The session is the gateway's under `epoch`; `session` is store.sessions.SessionState in msgpack (empty: new)."""
+
+    epoch: Count
+    session: bytes
+
+
+class Release(Message, frozen=True):
+    """The gateway writes nothing more to the session under `epoch`: the client left, or TakenOver asked for it."""
+
+    client_id: Name
+    epoch: Count
+
+
+class TakenOver(Message, frozen=True):
+    """Another gateway claimed the session; the one that has it under `epoch` closes the client and sends Release."""
+
+    client_id: Name
+    epoch: Count
+
+
+# --- the table
+
+
+class Kind(NamedTuple):
+    """A type of frame: its number, its message, who sends it, and whether records may follow.
+
+    `asked`: it is a request with an answer, or the answer, so it bears a request_id; others bear 0.
+    """
+
+    number: int
+    message: type[Message]
+    senders: frozenset[Role]
+    asked: bool = False
+    records: bool = False
+
+
+_STORE = frozenset((Role.STORE,))
+_GATEWAY = frozenset((Role.GATEWAY,))
+_PEERS = frozenset((Role.GATEWAY, Role.CLIENT))
+_ALL = frozenset(Role)
+
+KINDS = (
+    Kind(1, Hello, _PEERS),
+    Kind(2, Welcome, _STORE),
+    Kind(3, Refused, _STORE),
+    Kind(4, Failed, _STORE, asked=True),
+    Kind(5, Ping, _ALL),
+    Kind(6, Pong, _ALL),
+    Kind(7, Goodbye, _ALL),
+    Kind(16, Append, _PEERS, asked=True, records=True),
+    Kind(17, Appended, _STORE, asked=True),
+    Kind(18, Follow, _PEERS, asked=True),
+    Kind(19, Following, _STORE, asked=True),
+    Kind(20, Unfollow, _PEERS),
+    Kind(21, Grew, _STORE),
+    Kind(22, Safe, _STORE),
+    Kind(23, Floors, _PEERS),
+    Kind(24, Read, _PEERS, asked=True),
+    Kind(25, Ranges, _STORE, asked=True, records=True),
+    Kind(26, ReadAt, _PEERS, asked=True),
+    Kind(27, RecordsAt, _STORE, asked=True, records=True),
+    Kind(28, Locate, _PEERS, asked=True),
+    Kind(29, Located, _STORE, asked=True),
+    Kind(30, Retained, _PEERS, asked=True),
+    Kind(31, RetainedFound, _STORE, asked=True, records=True),
+    Kind(32, Claim, _GATEWAY, asked=True),
+    Kind(33, Claimed, _STORE, asked=True),
+    Kind(34, Release, _GATEWAY),
+    Kind(35, TakenOver, _STORE),
+)
