@@ -25,10 +25,11 @@ from gateway.registry import SessionRegistry
 from gateway.rules import PacketRules
 from gateway.session import Session
 from gateway.settings import GatewaySettings
-from gateway.store_api import Store
 from gateway.subscriptions import Subscriptions
 from gateway.sys_topics import SysTopics
+from notify.api import Store
 from store.deadlines import Deadlines
+from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
 
 log = logging.getLogger("penstock.gateway")
@@ -65,6 +66,7 @@ class Broker:
         self.most_online: int = 0
         self.turns = 0
         self.listening = False
+        store.listener = self
         self.draining = False
         self.turn = Turn(lambda: loop.call_soon(self.end_turn), self.store_batch, self.end_turn, store.is_live_only)
         self._set_clock()
@@ -113,6 +115,18 @@ class Broker:
         self.journal.release()
         self.delivery.safe_advanced()
         self.turn.request()
+
+    def wake(self) -> None:
+        """The store has something to be taken."""
+        self.turn.request()
+
+    def refused(self, mark: int, error: StoreError) -> None:
+        """The store did not take what was appended up to this mark."""
+        self.journal.refused(mark, error)
+
+    def taken_over(self, client_id: str) -> None:
+        """The client connected to another gateway."""
+        self.registry.end(client_id)
 
     def _take_ready(self) -> None:
         """Clients that acknowledged: note how far they came, and let them have more."""

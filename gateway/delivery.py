@@ -8,8 +8,8 @@ from gateway._wire import BLOCKED, SESSION, Reader, fan_out
 from gateway.exchange import Exchange
 from gateway.session import Session
 from gateway.settings import GatewaySettings
-from gateway.store_api import Store
 from lightqueue._queues import LIVE, Queue
+from notify.api import Store
 from store._records import Records
 
 RANGE_RECORDS = 8_192

@@ -16,8 +16,8 @@ from gateway.journal import Journal
 from gateway.packets import PacketType, PubComp, PubRel
 from gateway.reason_codes import ReasonCode
 from gateway.session import Outgoing, Session, as_sent
-from gateway.store_api import Store
 from lightqueue.matching import matches
+from notify.api import Store
 from store._records import Records
 from store.changes import Progress
 from store.records import Record

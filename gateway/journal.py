@@ -12,7 +12,7 @@ from gateway.connection import Connection
 from gateway.packets import PubAck, PubRec
 from gateway.reason_codes import ReasonCode
 from gateway.session import Session
-from gateway.store_api import Store
+from notify.api import Store
 from store.changes import Change, Progress, encode_change
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog

@@ -18,9 +18,9 @@ from gateway.properties import Properties, encode_properties
 from gateway.reason_codes import ReasonCode
 from gateway.session import Session
 from gateway.settings import GatewaySettings
-from gateway.store_api import Store
 from gateway.topics import validate_topic_name
 from lightqueue.following import FROM_NOW, Followed
+from notify.api import Store
 from store.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, WillState
 from store.ratelimit import RateLimitedLog
 from store.sessions import SessionState
@@ -81,15 +81,15 @@ class SessionRegistry:
         assigned = not connect.client_id
         if assigned:
             connect.client_id = f"penstock-{secrets.token_hex(8)}"
-        self._end_other(connect.client_id)
+        self.end(connect.client_id)
         opening = _Opening(connection, connect, will, assigned)
         self._opening[connect.client_id] = opening
         self._store.claim(connect.client_id, connect.clean_start, partial(self._claimed, opening))
         if connection.phase is Phase.NEW:
             connection.wait()
 
-    def _end_other(self, client_id: str) -> None:
-        """One connection for each client identifier: the newest [MQTT-3.1.4-3]."""
+    def end(self, client_id: str) -> None:
+        """There is a newer connection with this client identifier [MQTT-3.1.4-3]."""
         session = self.sessions.get(client_id)
         opening = self._opening.pop(client_id, None)
         if session is not None:

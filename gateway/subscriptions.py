@@ -14,10 +14,10 @@ from gateway.packets import RetainHandling, SubAck, Subscribe, SubscriptionReque
 from gateway.reason_codes import ReasonCode
 from gateway.session import Outgoing, Session
 from gateway.settings import GatewaySettings
-from gateway.store_api import RetainedPage, Store
 from gateway.sys_topics import SysTopics
 from gateway.topics import split_shared
 from lightqueue.following import FROM_NOW, Followed
+from notify.api import RetainedPage, Store
 from store.changes import Subscribed, SubscriptionState, Unsubscribed
 
 FROM_PROPERTY = "penstock-from"

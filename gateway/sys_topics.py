@@ -18,10 +18,10 @@ from gateway.journal import Journal
 from gateway.packets import Publish
 from gateway.properties import Properties
 from gateway.session import Session
-from gateway.store_api import Store
 from gateway.version import VERSION
 from lightqueue.matching import matches
 from lightqueue.message_store import MessageStore
+from notify.api import Store
 from store.changes import SubscriptionState
 
 PREFIX = "$SYS/broker/"

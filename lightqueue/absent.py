@@ -38,9 +38,18 @@ class AbsentSessions:
         self._due: list[tuple[str, str]] = []
         self.expired = 0  # sessions that ended because nobody came back for them in time
 
-    def begin(self) -> None:
-        """After a start: a session that was connected when the process died is closed now."""
-        self._sessions.presence_changed = self.look_at
+    def begin(self, presence_changed: Callable[[str], None]) -> None:
+        """After a start: a session that was connected when the process died is closed now.
+
+        From here on `presence_changed` is called, with the client_id, while something is applied that says who has a
+        session or that it ended.
+        """
+
+        def changed(client_id: str) -> None:
+            self.look_at(client_id)
+            presence_changed(client_id)
+
+        self._sessions.presence_changed = changed
         for state in list(self._sessions):
             self.look_at(state.client_id)
             if state.connected:

@@ -15,9 +15,9 @@ import uvloop
 
 from gateway.broker import TICK_S, Broker
 from gateway.listener import check_exposure, listen
-from gateway.local_store import LocalStore
 from gateway.version import VERSION
 from lightqueue.message_store import MessageStore
+from notify.hub import Hub
 from penstock.logs import set_up_logging
 from penstock.settings import Settings
 
@@ -66,7 +66,7 @@ async def _start_up(settings: Settings, parts: Parts) -> Broker:
             loop.call_soon_threadsafe(parts.broker.safe_advanced)
 
     store = parts.store = MessageStore(settings.store, on_safe)
-    broker = parts.broker = Broker(LocalStore(store), settings.gateway, loop)
+    broker = parts.broker = Broker(Hub(store).join("gateway"), settings.gateway, loop)
     if settings.admin is not None:
         parts.admin = _open_admin(settings.admin, broker, store)
     for url in settings.gateway.listen:

@@ -22,7 +22,6 @@ import pytest
 from gateway.broker import Broker
 from gateway.codec import decode, decode_varint, encode, encode_varint
 from gateway.connection import Connection
-from gateway.local_store import LocalStore
 from gateway.packets import (
     ConnAck,
     Connect,
@@ -41,6 +40,7 @@ from gateway.packets import (
 from gateway.properties import Properties
 from gateway.settings import GatewaySettings
 from lightqueue.message_store import MessageStore
+from notify.hub import Hub
 from store.records import Record, RecordType, read_records
 from store.settings import StoreSettings
 
@@ -340,7 +340,7 @@ class Bench:
 
     def _start(self) -> None:
         self.store = MessageStore(self.store_settings)
-        self.broker = Broker(LocalStore(self.store), self.settings, self.loop)
+        self.broker = Broker(Hub(self.store).join("gateway"), self.settings, self.loop)
         self.run()
 
     def run(self) -> None:

@@ -13,6 +13,7 @@ from lightqueue._queues import Queue
 from lightqueue.following import Followed
 from lightqueue.message_store import MessageStore
 from store._records import RecordBatch, Records
+from store.errors import StoreError
 from store.sessions import SessionState
 
 
@@ -35,8 +36,26 @@ Found = dict[int, tuple[Records, int] | None]
 """By log_offset: where a record stands, None if it is not kept (any more). What is not there was not looked for yet."""
 
 
+class Listener(Protocol):
+    """Whoever uses a Store is told here."""
+
+    def wake(self) -> None:
+        """There is something to be taken, soon."""
+
+    def safe_advanced(self) -> None:
+        """`safe` or `safe_mark` is higher than before."""
+
+    def taken_over(self, client_id: str) -> None:
+        """Somebody else wants this session: its connection is to be ended, and what is left of it appended."""
+
+    def refused(self, mark: int, error: StoreError) -> None:
+        """The store did not take the append that this mark stands for."""
+
+
 class Store(Protocol):
     """A message store, as one gateway sees it."""
+
+    listener: Listener
 
     is_live_only: Callable[[bytes], bool] | None
     """Says of a topic whether its messages go to no stored queue; None: no topic's do."""

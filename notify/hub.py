@@ -1,0 +1,309 @@
+"""Between one message store and all that use it: who follows which queue, who has which session, who is told what.
+
+A gateway in this process and one at the other end of a wire are both a Member. Events are positions, coalesced: a queue
+that grew is told once a turn, however much it grew, and a member that is slow to ask finds the newest end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from lightqueue._queues import LIVE, Queue, read_at
+from lightqueue.errors import NoSuchPosition
+from lightqueue.following import Followed, follow, locate
+from lightqueue.message_store import MessageStore
+from lightqueue.retained_search import find_retained
+from notify.api import Found, Listener, RetainedMessage, RetainedPage
+from store._records import RecordBatch, Records
+from store.errors import StoreError
+from store.sessions import SessionState
+
+RETAINED_PER_PAGE = 1_000
+Answer = Callable[[SessionState | None], None]
+
+
+class _Claim(NamedTuple):
+    """Somebody waits for a session until whoever has it lets go."""
+
+    member: Member
+    clean_start: bool
+    then: Answer
+
+
+class Hub:
+    """Owner of the members of one store. All calls are made from the store's thread."""
+
+    def __init__(self, messages: MessageStore) -> None:
+        self.messages = messages
+        self._members: list[Member] = []
+        self._followers: dict[Queue, dict[Member, int]] = {}  # and how many times each follows it
+        self._holders: dict[str, Member] = {}  # client_id → who has its connection
+        self._claims: dict[str, deque[_Claim]] = {}
+        self._freed: list[str] = []
+        messages.absent.begin(self._presence_changed)  # who was connected when the last process died is not any more
+
+    # --- members
+
+    def join(self, name: str) -> Member:
+        """Somebody uses the store from now on; to be given a listener before anything else."""
+        member = Member(self, name)
+        self._members.append(member)
+        return member
+
+    def leave(self, member: Member) -> None:
+        """A member is gone, with or without a word: its clients have no connection any more."""
+        self._members.remove(member)
+        for queue in [queue for queue, followers in self._followers.items() if member in followers]:
+            for _ in range(self._followers[queue][member]):
+                self.unfollow(member, queue)
+        for claims in self._claims.values():
+            for claim in [claim for claim in claims if claim.member is member]:
+                claims.remove(claim)
+        for client_id in [client_id for client_id, holder in self._holders.items() if holder is member]:
+            state = self.messages.sessions.get(client_id)
+            with suppress(StoreError):  # on a full disk it stays as it is, for whoever claims it
+                if state is not None and state.connected:
+                    self.messages.absent.close(state)
+            if self._holders.get(client_id) is member:
+                self._free(client_id)
+        with suppress(StoreError):
+            self.messages.absent.do_due()
+        self.settle()
+
+    # --- queues
+
+    def follow(self, member: Member, queue: Queue, position: int) -> None:
+        followers = self._followers.setdefault(queue, {})
+        followers[member] = followers.get(member, 0) + 1
+        member.floors.setdefault(queue, position)
+
+    def unfollow(self, member: Member, queue: Queue) -> None:
+        followers = self._followers[queue]
+        followers[member] -= 1
+        if not followers[member]:
+            del followers[member]
+            member.forget(queue)
+        if not followers:
+            del self._followers[queue]
+        self.messages.queues.unwatch(queue)
+
+    def needed_from(self, member: Member, floors: Iterable[tuple[Queue, int]]) -> None:
+        """What the slowest of its followers needs of a LIVE queue is kept."""
+        for queue, floor in floors:
+            if queue.kind == LIVE and queue in self._followers:
+                member.floors[queue] = floor
+                queue.floor = min(each.floors[queue] for each in self._followers[queue])
+
+    # --- events
+
+    def settle(self, acting: Member | None = None) -> None:
+        """After something was stored: tell who follows what grew, and who waits for a session that is free now.
+
+        `acting` looks by itself.
+        """
+        if self._freed:
+            self._grant_freed()
+        if len(self._members) == 1 and self._members[0] is acting:
+            return
+        for queue in self.messages.take_grown():
+            for member in self._followers.get(queue, ()):
+                member.grew(queue)
+        for member in self._members:
+            if member.has_news and member is not acting:
+                member.listener.wake()
+
+    def take_grown(self, member: Member) -> list[Queue]:
+        """What grew, of the queues that this member follows."""
+        if len(self._members) == 1:
+            return self.messages.take_grown()
+        self.settle(member)
+        return member.take_news()
+
+    def safe_advanced(self) -> None:
+        """The log became safe further than before."""
+        for member in self._members:
+            member.listener.safe_advanced()
+
+    # --- sessions
+
+    def claim(self, member: Member, client_id: str, clean_start: bool, then: Answer) -> None:
+        holder = self._holders.get(client_id)
+        if holder is None or holder is member:
+            self._grant(client_id, _Claim(member, clean_start, then))
+            return
+        waiting = self._claims.setdefault(client_id, deque())
+        waiting.append(_Claim(member, clean_start, then))
+        if len(waiting) == 1:
+            holder.listener.taken_over(client_id)
+
+    def release(self, member: Member, client_id: str) -> None:
+        if self._holders.get(client_id) is member:
+            self._free(client_id)
+            self.messages.absent.look_at(client_id)
+            self.settle(member)
+
+    def _grant(self, client_id: str, claim: _Claim) -> None:
+        try:
+            state = self.messages.absent.claim(client_id, claim.clean_start)
+        except StoreError:  # what has to be said of the old session cannot be stored, nor can a new one
+            state = self.messages.sessions.get(client_id)
+        self._holders[client_id] = claim.member
+        claim.then(state)
+
+    def _presence_changed(self, client_id: str) -> None:
+        """Called while records are applied: nothing may be stored now."""
+        state = self.messages.sessions.get(client_id)
+        if client_id in self._holders and (state is None or not state.connected):
+            self._free(client_id)
+
+    def _free(self, client_id: str) -> None:
+        del self._holders[client_id]
+        if client_id in self._claims:
+            self._freed.append(client_id)
+
+    def _grant_freed(self) -> None:
+        freed, self._freed = self._freed, []
+        for client_id in freed:
+            waiting = self._claims[client_id]
+            if waiting:
+                self._grant(client_id, waiting.popleft())
+            if not waiting:
+                del self._claims[client_id]
+            elif client_id in self._holders:
+                self._holders[client_id].listener.taken_over(client_id)
+
+
+class Member:
+    """A Store (notify.api) over a MessageStore in this process: every answer comes at once."""
+
+    def __init__(self, hub: Hub, name: str) -> None:
+        self.name = name
+        self.listener: Listener = _NOBODY
+        self.floors: dict[Queue, int] = {}
+        self._hub = hub
+        self._news: dict[Queue, None] = {}
+        self._messages = messages = hub.messages
+        self.messages: MessageStore | None = messages
+        self.patience_s = messages.settings.flush_timeout_ms / 1000
+        has_live_only = bool(messages.settings.live_only)
+        self.is_live_only: Callable[[bytes], bool] | None = messages.queues.is_live_only if has_live_only else None
+
+    # --- the way in
+
+    def append(self, batch: RecordBatch) -> None:
+        self._messages.append(batch)
+        self._hub.settle(self)
+
+    @property
+    def end(self) -> int:
+        return self._messages.end
+
+    @property
+    def safe(self) -> int:
+        return self._messages.safe
+
+    mark = end
+    safe_mark = safe
+
+    # --- sessions
+
+    def claim(self, client_id: str, clean_start: bool, then: Answer) -> None:
+        self._hub.claim(self, client_id, clean_start, then)
+
+    def release(self, client_id: str) -> None:
+        self._hub.release(self, client_id)
+
+    # --- following queues
+
+    def take_grown(self) -> list[Queue]:
+        return self._hub.take_grown(self)
+
+    def follow(
+        self, topic_filter: str, start: int, history: bool, spills: bool, then: Callable[[list[Followed]], None]
+    ) -> None:
+        followed = follow(self._messages, topic_filter, start, history, spills)
+        for each in followed:
+            self._hub.follow(self, each.queue, each.position)
+        then(followed)
+
+    def unfollow(self, queue: Queue) -> None:
+        self._hub.unfollow(self, queue)
+
+    def locate(self, topic_filter: str, where: str, then: Callable[[int | None], None]) -> None:
+        try:
+            position: int | None = locate(self._messages, topic_filter, where)
+        except NoSuchPosition:
+            position = None
+        then(position)
+
+    def needed_from(self, floors: Iterable[tuple[Queue, int]]) -> None:
+        self._hub.needed_from(self, floors)
+
+    # --- reading
+
+    def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
+        return self._messages.read(queue, start, max_records, max_bytes)
+
+    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found:
+        found: Found = {}
+        for log_offset in log_offsets:
+            try:
+                found[log_offset] = read_at(self._messages.log.memory, [log_offset]), 0
+            except LookupError:
+                found[log_offset] = None
+        return found
+
+    def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
+        found, after = find_retained(self._messages.retained, topic_filter, after, RETAINED_PER_PAGE)
+        messages = []
+        for log_offset in found:
+            with suppress(LookupError):
+                record = self._messages.record(log_offset)
+                messages.append(RetainedMessage(log_offset, record.qos, record.client_id))
+        then(RetainedPage(messages, after))
+
+    # --- several times a second
+
+    def tick(self) -> bool:
+        more = self._messages.tick()
+        self._hub.settle(self)
+        return more
+
+    def fault(self) -> str:
+        return str(self._messages.log.fault() or "")
+
+    # --- for the hub
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._news)
+
+    def grew(self, queue: Queue) -> None:
+        self._news[queue] = None
+
+    def take_news(self) -> list[Queue]:
+        news, self._news = self._news, {}
+        return list(news)
+
+    def forget(self, queue: Queue) -> None:
+        """It does not follow this queue any more."""
+        self._news.pop(queue, None)
+        self.floors.pop(queue, None)
+
+
+class _Nobody:
+    """Who is told before there is a listener."""
+
+    def wake(self) -> None: ...
+
+    def safe_advanced(self) -> None: ...
+
+    def taken_over(self, client_id: str) -> None: ...
+
+    def refused(self, mark: int, error: StoreError) -> None: ...
+
+
+_NOBODY = _Nobody()
