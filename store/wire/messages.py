@@ -57,7 +57,10 @@ class Message(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
 
 
 class Hello(Message, frozen=True, forbid_unknown_fields=False):
-    """The first frame, behind the magic: the protocol versions it speaks and who it is; `name` is for people."""
+    """The first frame, behind the magic: the protocol versions it speaks and who it is.
+
+    `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has.
+    """
 
     versions: Annotated[list[Positive], Meta(min_length=1, max_length=64)]
     role: Annotated[str, Meta(max_length=64)]
@@ -70,7 +73,9 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
 
     `epoch` is that of the log; `credit_bytes` of requests may be unanswered; a frame is not longer than
     `max_frame_bytes`; a side that has nothing to say for `heartbeat_ms` sends a Ping; messages to the topic filters in
-    `live_only` are kept in no queue; the log ends at log_offset `log_end`.
+    `live_only` are kept in no queue; the log ends at log_offset `log_end`. `appended` is the sequence of the last Append
+    under this name that is in the log. `resumed`: the store still holds the sessions that this name claimed; if not,
+    others may have them, and nothing that was begun before may be sent again.
     """
 
     version: Positive
@@ -81,6 +86,8 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     heartbeat_ms: Positive
     live_only: Annotated[list[TopicFilter], Items]
     log_end: LogOffset
+    appended: Count = 0
+    resumed: bool = False
 
     def __post_init__(self) -> None:
         if self.credit_bytes < self.max_frame_bytes:
@@ -122,7 +129,13 @@ class Goodbye(Message, frozen=True):
 
 
 class Append(Message, frozen=True):
-    """Store the records behind it, in one append; their offset, time and checksum are filled in by the store."""
+    """Store the records behind it, in one append; their offset, time and checksum are filled in by the store.
+
+    `sequence` counts the Appends under this name from 1 on, across connections. The store has each only once: one that
+    is sent again is answered, and not stored again.
+    """
+
+    sequence: Positive
 
 
 class Appended(Message, frozen=True):
@@ -262,24 +275,21 @@ class Claim(Message, frozen=True):
 
 
 class Claimed(Message, frozen=True):
-    """The session is the gateway's under `epoch`; `session` is store.sessions.SessionState in msgpack (empty: new)."""
+    """The session is the gateway's; `session` is store.sessions.SessionState in msgpack (empty: new)."""
 
-    epoch: Count
     session: bytes
 
 
 class Release(Message, frozen=True):
-    """The gateway writes nothing more to the session under `epoch`: the client left, or TakenOver asked for it."""
+    """The client left, or TakenOver asked for it. Where the log knows the session, SESSION_CLOSED says so instead."""
 
     client_id: Name
-    epoch: Count
 
 
 class TakenOver(Message, frozen=True):
-    """Another gateway claimed the session; the one that has it under `epoch` closes the client and sends Release."""
+    """Another gateway claimed the session: the one that has it ends the client's connection and lets go."""
 
     client_id: Name
-    epoch: Count
 
 
 # --- the table
