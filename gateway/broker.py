@@ -27,6 +27,7 @@ from gateway.session import Session
 from gateway.settings import GatewaySettings
 from gateway.subscriptions import Subscriptions
 from gateway.sys_topics import SysTopics
+from lightqueue._queues import Queue
 from notify.api import Store
 from store.deadlines import Deadlines
 from store.errors import StoreError
@@ -58,6 +59,7 @@ class Broker:
         self.read_buffer = bytearray(READ_BUFFER_BYTES)
         self.connections = 0
         self._new: dict[Connection, float] = {}  # without a CONNECT so far, oldest first, and since when
+        self._held: list[Connection] = []  # not listened to while the store has enough to do
         self._progressed: set[Session] = set()
         self.bad_input: Counter[str] = Counter()
         self.keep_alive_timeouts = 0
@@ -102,6 +104,8 @@ class Broker:
             self.turn.request()
         for link in self.turn.take_dirty():
             link.flush()
+        if self._held and not self.store.congested:
+            self._listen_again()
 
     def store_batch(self) -> None:
         """Store what the turn has gathered so far, deliver what grew, acknowledge."""
@@ -127,6 +131,33 @@ class Broker:
     def taken_over(self, client_id: str) -> None:
         """The client connected to another gateway."""
         self.registry.end(client_id)
+
+    def lost_entries(self, queue: Queue) -> None:
+        """Who reads a queue with QoS 0 goes on at its end; who was promised more has to begin a new session."""
+        for reader in list(queue.readers or ()):
+            if reader.qos and not reader.only_live:
+                reader.session.connection.close(ReasonCode.SERVER_UNAVAILABLE, "the store was restarted")
+            else:
+                reader.position = queue.next_offset
+
+    def disowned(self, mark: int, error: StoreError) -> None:
+        """Other gateways may have our sessions: nobody stays connected, and nothing more is said of them."""
+        self.registry.disown()
+        self._close_all(ReasonCode.SERVER_UNAVAILABLE)
+        self.journal.discard(mark, error)
+
+    @property
+    def congested(self) -> bool:
+        """The store has more to do than it can, so publishers wait."""
+        return self.store.congested
+
+    def hold_back(self, connection: Connection) -> None:
+        self._held.append(connection)
+
+    def _listen_again(self) -> None:
+        held, self._held = self._held, []
+        for connection in held:
+            connection.listen_again()
 
     def _take_ready(self) -> None:
         """Clients that acknowledged: note how far they came, and let them have more."""
@@ -204,6 +235,9 @@ class Broker:
         for connection, since_s in list(self._new.items()):
             if now_s - since_s < self.settings.connect_timeout_s:
                 break
+            if connection.version:
+                self.registry.give_up(connection)
+                continue
             self.count_bad_input(connection, ProtocolError(ReasonCode.MAXIMUM_CONNECT_TIME, "no CONNECT in time"))
             connection.close(None)
 
@@ -236,11 +270,14 @@ class Broker:
         """Say goodbye to everyone; what they sent is stored first."""
         self.draining = True
         self.store_batch()
+        self._close_all(ReasonCode.SERVER_SHUTTING_DOWN)
+        self.end_turn()
+
+    def _close_all(self, reason_code: ReasonCode) -> None:
         for session in list(self.registry.sessions.values()):
-            session.connection.close(ReasonCode.SERVER_SHUTTING_DOWN)
+            session.connection.close(reason_code)
         for connection in list(self._new):
             connection.close(None)
-        self.end_turn()
 
     @property
     def quiet(self) -> bool:

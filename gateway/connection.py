@@ -49,6 +49,13 @@ class Owner(Protocol):
 
     def arrived(self, connection: Connection) -> None: ...
 
+    @property
+    def congested(self) -> bool:
+        """Nobody should be listened to for a while."""
+
+    def hold_back(self, connection: Connection) -> None:
+        """To be listened to again, by listen_again(), once that is over."""
+
     def left(self, connection: Connection, why: str) -> None:
         """Called once for each that arrived."""
 
@@ -66,13 +73,14 @@ class Phase(Enum):
 class Connection(Link):
     """Part of its owner; ends by close(), whoever calls it."""
 
-    __slots__ = ("aliases", "keep_will", "owner", "phase")
+    __slots__ = ("aliases", "held", "keep_will", "owner", "phase")
 
     def __init__(self, owner: Owner) -> None:
         Link.__init__(self, owner.turn)
         self.owner = owner
         self.phase = Phase.NEW
         self.keep_will = True
+        self.held = False  # not listened to, since the store has enough to do
         self.aliases: dict[int, str] | None = None
         self.max_packet_in = owner.settings.maximum_packet_size_bytes
         self.ack_limit = owner.settings.receive_maximum
@@ -126,8 +134,8 @@ class Connection(Link):
 
     def proceed(self) -> None:
         """The CONNACK is written: deal with what came in meanwhile."""
-        if self.transport is not None and not self.closing:
-            self.transport.resume_reading()
+        self.waiting = False
+        self._resume_reading()
         self.go_on()
 
     # --- the end
@@ -182,6 +190,19 @@ class Connection(Link):
 
     def buffer_updated(self, size: int) -> None:
         self.feed(self.owner.read_buffer, size)
+        if self.owner.congested and self.transport is not None and not self.held:
+            self.held = True
+            self.transport.pause_reading()
+            self.owner.hold_back(self)
+
+    def listen_again(self) -> None:
+        """The store can take more."""
+        self.held = False
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self.transport is not None and not (self.waiting or self.closing or self.held or self.paused):
+            self.transport.resume_reading()
 
     def eof_received(self) -> None:
         return None
@@ -198,8 +219,7 @@ class Connection(Link):
     def resume_writing(self) -> None:
         self.paused = False
         self.unread_bytes = 0
-        if self.transport is not None and not self.waiting and not self.closing:
-            self.transport.resume_reading()
+        self._resume_reading()
         if self.session is not None:
             self.accept_more()
 

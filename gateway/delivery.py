@@ -78,6 +78,9 @@ class Delivery:
 
     def grew(self, queues: Iterable[Queue]) -> None:
         """Deliver what is new in these queues."""
+        if not self._store.has_sessions:
+            self._behind.update(reader.session for queue in queues for reader in queue.readers or ())
+            return
         safe = self._store.safe
         for queue in queues:
             self._behind |= self._waiting_read.pop(queue, NOBODY)
@@ -98,6 +101,8 @@ class Delivery:
 
     def catch_up(self) -> None:
         """Let the sessions that are behind pull, each for a bounded number of rounds."""
+        if not self._store.has_sessions:
+            return
         behind, self._behind = self._behind, set()
         for session in behind:
             if self._pull(session):
@@ -107,7 +112,7 @@ class Delivery:
     @property
     def has_more(self) -> bool:
         """Whether some session can go on at once."""
-        return bool(self._behind)
+        return bool(self._behind) and self._store.has_sessions
 
     def _pull(self, session: Session) -> bool:
         """Deliver from all of a session's queues, merged. True if it could go on."""

@@ -160,6 +160,13 @@ class Journal:
         while self._waiting and self._waiting[0].mark <= mark:
             self._refuse(self._waiting.popleft(), ReasonCode.QUOTA_EXCEEDED)
 
+    def discard(self, mark: int, error: StoreError) -> None:
+        """Neither what was appended up to this mark nor what was to be counts."""
+        self._turn.start_batch()
+        self._then, self._told = [], []
+        self.refused(mark, error)
+        self._to_tell.clear()
+
     def fail_stalled(self) -> None:
         """A flush that takes longer than the store's patience is an error, never a false acknowledgement."""
         limit_s = self._store.patience_s

@@ -238,6 +238,18 @@ class SessionRegistry:
                 session.acked = position
                 self._journal.record(Progress(session.client_id, acked=position))
 
+    def disown(self) -> None:
+        """The sessions are not ours any more: the log is to be told nothing of how they end here."""
+        for session in self.sessions.values():
+            session.logged = False
+            session.expiry_s = 0
+        self._opening.clear()
+
+    def give_up(self, connection: Connection) -> None:
+        """The store does not say what is known of this client's session."""
+        connection.write(encode(ConnAck(reason_code=ReasonCode.SERVER_UNAVAILABLE), connection.version))
+        connection.close(None, "the store did not answer in time")
+
     def note_positions(self, sessions: set[Session]) -> None:
         for session in sessions:
             if session.link is not None:

@@ -40,6 +40,10 @@ cdef class Queue:
         """Get an id before the first entry."""
         self.id = id
 
+    def ends_at(self, uint64_t next_offset):
+        """Another process has the queue, and this is where it ends now."""
+        self.next_offset = self.tail_first = next_offset
+
     @property
     def tail_first_offset(self):
         """queue_offset of the oldest entry in memory."""

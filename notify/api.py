@@ -51,6 +51,12 @@ class Listener(Protocol):
     def refused(self, mark: int, error: StoreError) -> None:
         """The store did not take the append that this mark stands for."""
 
+    def lost_entries(self, queue: Queue) -> None:
+        """The store was restarted, and what this queue had in memory is gone: it goes on at its end."""
+
+    def disowned(self, mark: int, error: StoreError) -> None:
+        """The store gave up on this gateway: its sessions may be elsewhere, and no append up to this mark counts."""
+
 
 class Store(Protocol):
     """A message store, as one gateway sees it."""
@@ -138,6 +144,14 @@ class Store(Protocol):
 
     def fault(self) -> str:
         """Why messages cannot be stored now; empty if they can."""
+
+    @property
+    def congested(self) -> bool:
+        """So much waits to be stored that no publisher should be listened to for a while."""
+
+    @property
+    def has_sessions(self) -> bool:
+        """Nobody else can have the sessions that were claimed here. If not, nothing must be delivered for now."""
 
     @property
     def patience_s(self) -> float:

@@ -207,6 +207,8 @@ class Member:
 
     mark = end
     safe_mark = safe
+    congested = False
+    has_sessions = True
 
     # --- sessions
 
@@ -304,6 +306,10 @@ class _Nobody:
     def taken_over(self, client_id: str) -> None: ...
 
     def refused(self, mark: int, error: StoreError) -> None: ...
+
+    def lost_entries(self, queue: Queue) -> None: ...
+
+    def disowned(self, mark: int, error: StoreError) -> None: ...
 
 
 _NOBODY = _Nobody()

@@ -87,6 +87,10 @@ class RecordTooLarge(StoreError):
         super().__init__(f"an append of {size_bytes} bytes exceeds the {limit_bytes} bytes a segment can hold")
 
 
+class StoreAway(StoreError):
+    """The store's process cannot be reached, or has lost what was under way."""
+
+
 class WireError(StoreError):
     """A peer broke the wire protocol; the connection to it is to be closed."""
 

@@ -1,0 +1,213 @@
+"""The connection to a store in another process: made again whenever it ends, with a growing pause in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from notify.errors import NotifyError
+from notify.remote import RemoteStore
+from store.errors import HandshakeRefused, WireError
+from store.wire import messages as wire
+from store.wire.frames import FrameReader, encode
+from store.wire.handshake import VERSIONS, ClientHandshake
+from store.wire.messages import Hello, Role, Welcome
+
+log = logging.getLogger("penstock.wire")
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+CONNECT_TIMEOUT_S = 2.0
+SILENT_HEARTBEATS = 4  # a store that says nothing for so many of them is gone
+
+
+class StoreAddressError(NotifyError):
+    """The address of a store makes no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Where a store listens: `tcp://HOST:PORT`, `tls://HOST:PORT` or `unix:///PATH`."""
+
+    url: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    is_tls: bool = False
+
+    @classmethod
+    def parse(cls, url: str) -> StoreAddress:
+        """Raises StoreAddressError."""
+        parts = urlsplit(url)
+        with suppress(ValueError):  # a port that is no number
+            if parts.scheme == "unix" and parts.path:
+                return cls(url, path=parts.path)
+            if parts.scheme in ("tcp", "tls") and parts.hostname and parts.port:
+                return cls(url, parts.hostname, parts.port, is_tls=parts.scheme == "tls")
+        raise StoreAddressError(
+            f"{url}: not the address of a store; use tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH"
+        )
+
+
+class StoreLink(asyncio.Protocol):
+    """Owner of the connection that a RemoteStore uses. run() keeps it up."""
+
+    def __init__(self, address: StoreAddress, name: str, token: str, tls: ssl.SSLContext | None) -> None:
+        self._address = address
+        self._hello = Hello(list(VERSIONS), Role.GATEWAY, name, token)
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._handshake = ClientHandshake(self._hello)
+        self._reader: FrameReader | None = None
+        self._ended = asyncio.Event()
+        self._why = ""
+        self._scheduled = False
+        self._is_writable = True
+        self._heard_s = self._said_s = 0.0
+        self.store: RemoteStore  # set by whoever makes both
+        self.welcomed = asyncio.Event()  # by a store, once at least
+        self.connects = 0
+
+    async def run(self) -> None:
+        """Connect, again and again, until cancelled."""
+        pause_s = FIRST_PAUSE_S
+        said = ""
+        while True:
+            connects = self.connects
+            why = await self._connect_once()
+            if self.connects > connects:
+                pause_s, said = FIRST_PAUSE_S, ""
+            if why != said:
+                log.warning("store %s: %s; trying again", self._address.url, why)
+                said = why
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _connect_once(self) -> str:
+        """Why the connection ended, or did not come about."""
+        self._ended.clear()
+        self._handshake = ClientHandshake(self._hello)
+        self._reader = None
+        self._why = "the connection was closed"
+        address = self._address
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                if address.path:
+                    await self._loop.create_unix_connection(lambda: self, address.path)
+                else:
+                    tls = (self._tls or ssl.create_default_context()) if address.is_tls else None
+                    await self._loop.create_connection(lambda: self, address.host, address.port, ssl=tls)
+        except TimeoutError:
+            return "no answer; is it running, and is the address right?"
+        except OSError as error:
+            return f"cannot connect ({error.strerror or error}); is it running, and is the address right?"
+        await self._ended.wait()
+        return self._why
+
+    def _end(self, why: str) -> None:
+        self._why = why
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """Say goodbye."""
+        if self._transport is not None:
+            self._transport.write(encode(wire.Goodbye("the gateway stops")))
+            self._transport.close()
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._is_writable = True
+        self._heard_s = self._said_s = self._loop.time()
+        transport.write(self._handshake.greeting)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_s = self.store.heard_s = self._loop.time()
+        try:
+            if self._reader is None:
+                welcome = self._handshake.feed(data)
+                if welcome is None:
+                    return
+                data = self._handshake.rest
+                self._welcomed(welcome)
+            assert self._reader is not None
+            for frame in self._reader.feed(data):
+                match frame.message:
+                    case wire.Ping():
+                        self._write(encode(wire.Pong()))
+                    case wire.Pong():
+                        pass
+                    case wire.Goodbye(reason):
+                        self._why = f"it said goodbye: {reason}"
+                    case _:
+                        self.store.received(frame)
+        except HandshakeRefused as error:
+            self._end(f"not let in: {error}")
+        except WireError as error:
+            self._end(str(error))
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
+        self.connects += 1
+        log.info("store %s: connected", self._address.url)
+        self.store.connected(welcome)
+        self.welcomed.set()
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if error is not None:
+            self._why = f"connection lost ({error})"
+        self._transport = None
+        if self._reader is not None:
+            self.store.lost()
+        self._ended.set()
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self.wake()
+
+    # --- sending
+
+    def wake(self) -> None:
+        """Send what there is at the end of this turn of the loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._is_writable and self._reader is not None:
+            chunks = self.store.outgoing()
+            if chunks:
+                self._write(b"".join(chunks))
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._said_s = self._loop.time()
+            self._transport.write(data)
+
+    def tick(self) -> None:
+        """To be called several times a second: heartbeats, and a store that is silent."""
+        welcome = self.store.welcome
+        if welcome is None:
+            return
+        now_s = self._loop.time()
+        heartbeat_s = welcome.heartbeat_ms / 1000
+        if now_s - self._said_s >= heartbeat_s:
+            self._write(encode(wire.Ping()))
+        if now_s - self._heard_s > SILENT_HEARTBEATS * heartbeat_s:
+            self._end("it is silent")
