@@ -112,6 +112,32 @@ class GatewaySettings:
             "doc": "Let other machines connect although no client needs a password.",
         },
     )
+    store: str | None = field(
+        default=None,
+        metadata={
+            "doc": "Address of the store of `penstock gateway`: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.",
+            "shape": "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH",
+            "pattern": r"(?:tcp|tls)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})|unix:///.+",
+        },
+    )
+    store_token: str = field(
+        default="",
+        metadata={"doc": "What a gateway shows to the store to be let in; see wire.token."},
+    )
+    store_patience_s: int = field(
+        default=10,
+        metadata={
+            "doc": "A message that the store of `penstock gateway` has not confirmed for so long is refused.",
+            "at_least": 1,
+        },
+    )
+    range_cache_bytes: int = field(
+        default=32 * MIB,
+        metadata={
+            "doc": "What a gateway keeps of what it read from another process, for its other subscribers.",
+            "at_least": 1 * MIB,
+        },
+    )
     drain_timeout_s: int = field(
         default=10,
         metadata={"doc": "Longest time a stopping gateway waits for its clients.", "at_least": 0},

@@ -156,3 +156,22 @@ class Store(Protocol):
     @property
     def patience_s(self) -> float:
         """How long an append may take to become safe before it counts as failed."""
+
+
+class Nobody:
+    """Who is told before there is a listener."""
+
+    def wake(self) -> None: ...
+
+    def safe_advanced(self) -> None: ...
+
+    def taken_over(self, client_id: str) -> None: ...
+
+    def refused(self, mark: int, error: StoreError) -> None: ...
+
+    def lost_entries(self, queue: Queue) -> None: ...
+
+    def disowned(self, mark: int, error: StoreError) -> None: ...
+
+
+NOBODY = Nobody()

@@ -16,7 +16,7 @@ from lightqueue.errors import NoSuchPosition
 from lightqueue.following import Followed, follow, locate
 from lightqueue.message_store import MessageStore
 from lightqueue.retained_search import find_retained
-from notify.api import Found, Listener, RetainedMessage, RetainedPage
+from notify.api import NOBODY, Found, Listener, RetainedMessage, RetainedPage
 from store._records import RecordBatch, Records
 from store.errors import StoreError
 from store.sessions import SessionState
@@ -181,7 +181,7 @@ class Member:
 
     def __init__(self, hub: Hub, name: str) -> None:
         self.name = name
-        self.listener: Listener = _NOBODY
+        self.listener: Listener = NOBODY
         self.floors: dict[Queue, int] = {}
         self._hub = hub
         self._news: dict[Queue, None] = {}
@@ -294,22 +294,3 @@ class Member:
         """It does not follow this queue any more."""
         self._news.pop(queue, None)
         self.floors.pop(queue, None)
-
-
-class _Nobody:
-    """Who is told before there is a listener."""
-
-    def wake(self) -> None: ...
-
-    def safe_advanced(self) -> None: ...
-
-    def taken_over(self, client_id: str) -> None: ...
-
-    def refused(self, mark: int, error: StoreError) -> None: ...
-
-    def lost_entries(self, queue: Queue) -> None: ...
-
-    def disowned(self, mark: int, error: StoreError) -> None: ...
-
-
-_NOBODY = _Nobody()

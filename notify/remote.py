@@ -19,7 +19,7 @@ from lightqueue._queues import LIVE, Queue
 from lightqueue.following import FROM_NOW, Followed
 from lightqueue.matching import FilterTrie
 from lightqueue.message_store import MessageStore
-from notify.api import Found, Listener, RetainedMessage, RetainedPage
+from notify.api import NOBODY, Found, Listener, RetainedMessage, RetainedPage
 from notify.range_cache import RangeCache
 from store._records import RecordBatch, Records, ranges_from, records_from
 from store.errors import RecordTooLarge, StoreAway, StoreError, WireError
@@ -83,7 +83,7 @@ class RemoteStore:
         self, patience_s: float, cache_bytes: int, wake_sender: Callable[[], None], clock: Callable[[], float]
     ) -> None:
         """`wake_sender`: there is something to be sent, soon; `clock`: seconds, as in `heard_s`."""
-        self.listener: Listener
+        self.listener: Listener = NOBODY
         self.messages: MessageStore | None = None
         self.is_live_only: Callable[[bytes], bool] | None = None
         self.patience_s = patience_s

@@ -5,6 +5,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from penstock.commands.gateway import gateway
 from penstock.commands.pub import pub
 from penstock.commands.serve import serve
 from penstock.commands.store import store
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
+app.command()(gateway)
 app.command()(pub)
 app.command()(sub)
 app.add_typer(store, name="store")
@@ -45,9 +47,10 @@ def package_errors() -> tuple[type[Exception], ...]:
     """The bases of what the packages raise for the user to read, without a traceback."""
     from gateway.errors import GatewayError
     from lightqueue.errors import LightQueueError
+    from notify.errors import NotifyError
     from store.errors import StoreError
 
-    return (StoreError, LightQueueError, GatewayError)
+    return (StoreError, LightQueueError, NotifyError, GatewayError)
 
 
 def show_version(wanted: bool) -> None:

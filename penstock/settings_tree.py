@@ -43,6 +43,7 @@ FLAGS = {
     "store.data": "data",
     "gateway.listen": "listen",
     "store.flush": "flush",
+    "gateway.store": "store",
     "admin": "admin",
     "log_level": "log_level",
     "log_format": "log_format",

@@ -7,7 +7,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("penstock", "gateway", "lightqueue", "store")
+PACKAGES = ("penstock", "gateway", "notify", "lightqueue", "store")
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 

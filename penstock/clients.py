@@ -1,0 +1,64 @@
+"""The side of a server process that MQTT clients and their operators see: listening, being ready, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from gateway.broker import Broker
+from gateway.listener import check_exposure, listen
+from lightqueue.message_store import MessageStore
+from penstock.process import open_admin
+from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from penstock.admin import Admin
+
+
+def check_exposed(settings: Settings) -> None:
+    """Nothing listens beyond loopback without authentication unless the operator says so. Raises ListenError."""
+    allowed = settings.gateway.allow_anonymous_beyond_loopback
+    check_exposure(settings.gateway.listen, allowed)
+    if settings.admin is not None:
+        from penstock.admin import check_admin_exposure
+
+        check_admin_exposure(settings.admin, allowed)
+
+
+def open_gateway_admin(address: str, broker: Broker, messages: MessageStore | None) -> Admin:
+    """The admin endpoint of a gateway, and of the store where it is in the same process."""
+    from gateway.metrics import read_all
+    from penstock.admin import AdminSource
+
+    return open_admin(address, AdminSource(lambda: read_all(broker, messages), broker.unready))
+
+
+class Listeners:
+    """The addresses that clients connect to."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._bound: list[tuple[asyncio.Server, str]] = []
+
+    async def bind(self, urls: tuple[str, ...]) -> None:
+        """Accept clients from now on. Raises ListenError."""
+        for url in urls:
+            self._bound.append(await listen(self._broker, url))
+        self._broker.listening = True
+
+    def say_ready(self, where: str) -> None:
+        """The lines that scripts wait for; `where` names what stands behind."""
+        for _, url in self._bound:
+            print(f"ready {url} {where}", flush=True)
+
+    async def close(self, timeout_s: float) -> None:
+        """No new clients; goodbye to those that are here; what they sent is stored, and safe if that is soon."""
+        for server, _ in self._bound:
+            server.close()
+        self._broker.drain()
+        deadline = time.monotonic() + timeout_s
+        while not self._broker.quiet and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+            self._broker.end_turn()
+        self._broker.events.close()

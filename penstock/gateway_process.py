@@ -1,0 +1,69 @@
+"""`penstock gateway`: a gateway whose store is another process. It keeps nothing that must survive."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from contextlib import AsyncExitStack, suppress
+
+from gateway.broker import Broker
+from gateway.version import VERSION
+from notify.remote import RemoteStore
+from notify.store_link import StoreAddress, StoreLink
+from penstock.clients import Listeners, check_exposed, open_gateway_admin
+from penstock.errors import UsageError
+from penstock.process import Stop, run, tune_garbage_collection
+from penstock.settings import Settings
+
+log = logging.getLogger("penstock")
+
+
+def serve(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code."""
+    if settings.gateway.store is None:
+        raise UsageError("no store to connect to; give its address with --store tcp://HOST:PORT")
+    address = StoreAddress.parse(settings.gateway.store)
+    check_exposed(settings)
+    return run(settings, lambda: _serve(settings, address))
+
+
+async def _serve(settings: Settings, address: StoreAddress) -> None:
+    """Clients are let in once a store is there; if it goes away later, they stay, and wait."""
+    stop = Stop()
+    loop = asyncio.get_running_loop()
+    name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
+    log.info("penstock %s gateway %s starting, store=%s", VERSION, name, address.url)
+    link = StoreLink(address, name, settings.gateway.store_token, None)
+    store = RemoteStore(settings.gateway.store_patience_s, settings.gateway.range_cache_bytes, link.wake, loop.time)
+    link.store = store
+    async with AsyncExitStack() as closing:
+        closing.callback(log.info, "stopped")
+        connecting = asyncio.create_task(link.run())
+        closing.push_async_callback(_end, link, connecting)
+        while not link.welcomed.is_set():
+            if await stop.or_tick():
+                return
+        broker = Broker(store, settings.gateway, loop)
+        if settings.admin is not None:
+            closing.callback(open_gateway_admin(settings.admin, broker, None).close)
+        listeners = Listeners(broker)
+        closing.push_async_callback(listeners.close, settings.gateway.drain_timeout_s)
+        await listeners.bind(settings.gateway.listen)
+        tune_garbage_collection()
+        listeners.say_ready(f"store={address.url}")
+
+        def tick() -> None:
+            link.tick()
+            broker.tick()
+
+        await stop.tick(tick)
+
+
+async def _end(link: StoreLink, connecting: asyncio.Task[None]) -> None:
+    connecting.cancel()
+    with suppress(asyncio.CancelledError):
+        await connecting
+    await link.close()

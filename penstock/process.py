@@ -1,0 +1,80 @@
+"""What every server process of ours does around its work: limits, signals, the tick, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+from penstock.logs import set_up_logging
+from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from penstock.admin import Admin, AdminSource
+
+log = logging.getLogger("penstock")
+
+TICK_S = 0.05
+
+
+def run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code."""
+    set_up_logging(settings.log_level, settings.log_format)
+    _raise_descriptor_limit()
+    uvloop.run(main())
+    return 0
+
+
+class Stop:
+    """Set by SIGTERM and SIGINT from when it is made."""
+
+    def __init__(self) -> None:
+        self._stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
+
+    def _stop(self, number: signal.Signals) -> None:
+        log.info("stopping: %s", number.name)
+        self._stopped.set()
+
+    async def or_tick(self) -> bool:
+        """Wait for TICK_S at most. True once it is time to stop."""
+        try:
+            await asyncio.wait_for(self._stopped.wait(), TICK_S)
+        except TimeoutError:
+            return False
+        return True
+
+    async def tick(self, action: Callable[[], object]) -> None:
+        """Everything happens in callbacks, but for this action, several times a second."""
+        while True:
+            action()
+            if await self.or_tick():
+                return
+
+
+def open_admin(address: str, source: AdminSource) -> Admin:
+    from penstock.admin import Admin  # here, so that who has no use for it does not import an HTTP server
+
+    admin = Admin(address, source, asyncio.get_running_loop())
+    print(f"admin {admin.url}", flush=True)
+    return admin
+
+
+def tune_garbage_collection() -> None:
+    """What start-up made stays; per-turn garbage has no cycles, so full collections can be rare."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
