@@ -55,7 +55,9 @@ async def listen(broker: Broker, url: str) -> tuple[asyncio.Server, str]:
     host, port = parse_listen(url)
     loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(lambda: Connection(broker), host, port, backlog=BACKLOG)  # type: ignore[arg-type, return-value]
+        server = await loop.create_server(
+            lambda: Connection(broker), host, port, backlog=BACKLOG, reuse_port=broker.settings.reuse_port or None
+        )  # type: ignore[arg-type, return-value]
     except (OSError, socket.gaierror) as error:
         reason = error.strerror or str(error)
         raise ListenError(f"{url}: cannot listen there ({reason}); stop what uses it or choose another port") from error

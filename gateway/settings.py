@@ -112,6 +112,10 @@ class GatewaySettings:
             "doc": "Let other machines connect although no client needs a password.",
         },
     )
+    reuse_port: bool = field(
+        default=False,
+        metadata={"doc": "Let other gateways on this machine listen on the same ports (SO_REUSEPORT)."},
+    )
     store: str | None = field(
         default=None,
         metadata={

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 TICK_S = 0.05
+SUPERVISED = "PENSTOCK_SUPERVISED"
+"""In the environment of a process whose standard input ends when its parent does."""
 
 
 def run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> int:
@@ -38,6 +42,8 @@ class Stop:
         self._stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
+        if os.environ.get(SUPERVISED):
+            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _end_with_parent)
 
     def _stop(self, number: signal.Signals) -> None:
         log.info("stopping: %s", number.name)
@@ -57,6 +63,15 @@ class Stop:
             action()
             if await self.or_tick():
                 return
+
+
+def _end_with_parent() -> None:
+    """Whoever started us is gone without a word, and is perhaps started again: be out of the way by then.
+
+    Nothing that was acknowledged is lost by an end without ceremony.
+    """
+    if not os.read(sys.stdin.fileno(), 4096):
+        os._exit(1)
 
 
 def open_admin(address: str, source: AdminSource) -> Admin:

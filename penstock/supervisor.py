@@ -1,0 +1,161 @@
+"""`penstock serve --gateways N`: a store and N gateways as processes that share the MQTT port; who dies is restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from gateway.listener import parse_listen
+from gateway.version import VERSION
+from penstock.clients import check_exposed
+from penstock.errors import PenstockError
+from penstock.process import SUPERVISED, Stop, run
+from penstock.settings import Settings, render
+
+log = logging.getLogger("penstock")
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+WELL_AFTER_S = 10.0  # a child that lived so long is started again at once
+GRACE_S = 5.0  # beyond drain_timeout_s, before a child that does not end is killed
+
+
+class ChildFailed(PenstockError):
+    """A process that is needed from the start on did not come up."""
+
+
+def serve(settings: Settings, gateways: int) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code."""
+    check_exposed(settings)
+    return run(settings, lambda: _serve(settings, gateways))
+
+
+async def _serve(settings: Settings, gateways: int) -> None:
+    stop = Stop()
+    log.info("penstock %s starting: a store and %d gateways, data=%s", VERSION, gateways, settings.store.data)
+    with ExitStack() as undo:
+        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
+        urls = tuple(undo.enter_context(_Reserved(url)).url for url in settings.gateway.listen)
+        address = f"unix://{folder}/store.sock"
+        gateway = replace(settings.gateway, listen=urls, store=address, reuse_port=True)
+        config = folder / "penstock.toml"
+        config.write_text(render(replace(settings, gateway=gateway, admin=None)), encoding="utf-8")
+        grace_s = settings.gateway.drain_timeout_s + GRACE_S
+        async with AsyncExitStack() as closing:  # gateways end before the store does
+            names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
+            for name in names:
+                command = ["store", "--listen", address] if name == "store" else ["gateway"]
+                child = Child(name, [*command, "--config", str(config)], grace_s)
+                closing.push_async_callback(child.end)
+                await child.start()
+                if not await child.is_ready(stop):
+                    return
+            for url in urls:
+                print(f"ready {url} data={settings.store.data} gateways={gateways}", flush=True)
+            while not await stop.or_tick():
+                pass
+
+
+class _Reserved:
+    """A port that stays ours while processes that share it come and go; 0 becomes a free one."""
+
+    def __init__(self, url: str) -> None:
+        host, port = parse_listen(url)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            self._socket.bind((host, port))
+        except OSError as error:
+            self._socket.close()
+            reason = error.strerror or str(error)
+            raise ChildFailed(
+                f"{url}: cannot listen there ({reason}); stop what uses it or choose another port"
+            ) from error
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"mqtt://{shown}:{self._socket.getsockname()[1]}"
+
+    def __enter__(self) -> _Reserved:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+class Child:
+    """A process of ours, started again whenever it ends. It ends with us: its standard input is a pipe that we hold."""
+
+    def __init__(self, name: str, arguments: list[str], grace_s: float) -> None:
+        self.name = name
+        self._arguments = arguments
+        self._grace_s = grace_s
+        self._process: asyncio.subprocess.Process
+        self._watching: asyncio.Task[None]
+        self._ready = asyncio.Event()
+        self._ending = False
+
+    async def start(self) -> None:
+        await self._spawn()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def is_ready(self, stop: Stop) -> bool:
+        """Wait until it says so; False if we are to stop first. Raises ChildFailed if it ends instead."""
+        while not self._ready.is_set():
+            if self._watching.done() or self._process.returncode is not None:
+                raise ChildFailed(f"the {self.name} process did not come up; see its lines above")
+            if await stop.or_tick():
+                return False
+        return True
+
+    async def end(self) -> None:
+        self._ending = True
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(self._process.wait(), self._grace_s)
+            except TimeoutError:
+                log.error("%s does not end: killed", self.name)
+                self._process.kill()
+        await self._watching
+
+    async def _spawn(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "penstock", *self._arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment | {SUPERVISED: "1"},
+        )
+
+    async def _watch(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            started_s = time.monotonic()
+            await self._follow()
+            if self._ending or not self._ready.is_set():
+                return
+            if time.monotonic() - started_s > WELL_AFTER_S:
+                pause_s = FIRST_PAUSE_S
+            log.error("%s ended with %s: starting it again", self.name, self._process.returncode)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            if self._ending:
+                return
+            await self._spawn()
+
+    async def _follow(self) -> None:
+        """Until the process ends."""
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            if line.startswith(b"ready "):
+                self._ready.set()
+        await self._process.wait()
