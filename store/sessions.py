@@ -40,9 +40,11 @@ class SessionState(msgspec.Struct):
 
 
 class Sessions:
-    """Owner of all SessionState. `hold` and `release` are told which filters' messages have to be kept."""
+    """Owner of all SessionState. `hold` and `release` are told which filters' messages have to be kept; from which
+    log_offset on, if nobody did so far.
+    """
 
-    def __init__(self, index: Index, hold: Callable[[str], None], release: Callable[[str], None]) -> None:
+    def __init__(self, index: Index, hold: Callable[[str, int], None], release: Callable[[str], None]) -> None:
         self._index = index
         self._hold = hold
         self._release = release
@@ -54,7 +56,7 @@ class Sessions:
             session = decode(value)
             self._sessions[session.client_id] = session
             self.subscription_count += len(session.subscriptions)
-            self._hold_all(session)
+            self._hold_all(session, 0)  # their queues are there and know where they began
         self._encode = msgspec.msgpack.Encoder().encode
 
     def __len__(self) -> int:
@@ -102,7 +104,7 @@ class Sessions:
     def _apply_to(self, session: SessionState, change: Change, log_offset: int, timestamp_ms: int) -> None:
         match change:
             case changes.SessionClosed():
-                self._close(session, change, timestamp_ms)
+                self._close(session, change, log_offset, timestamp_ms)
             case changes.Subscribed():
                 for subscription in change.subscriptions:
                     self._subscribe(session, subscription, log_offset)
@@ -127,12 +129,12 @@ class Sessions:
         session.session_expiry_interval = change.session_expiry_interval
         session.connected = True
         session.will = change.will
-        self._hold_all(session)
+        self._hold_all(session, log_offset)
 
-    def _close(self, session: SessionState, change: changes.SessionClosed, timestamp_ms: int) -> None:
+    def _close(self, session: SessionState, change: changes.SessionClosed, log_offset: int, timestamp_ms: int) -> None:
         self._release_all(session)
         session.session_expiry_interval = change.session_expiry_interval
-        self._hold_all(session)
+        self._hold_all(session, log_offset)
         session.connected = False
         session.closed_at_ms = timestamp_ms
         if not change.keep_will:
@@ -154,7 +156,7 @@ class Sessions:
         session.subscriptions[subscription.topic_filter] = subscription
         self.subscription_count += 1
         if subscription.qos and session.session_expiry_interval:
-            self._hold(subscription.topic_filter)
+            self._hold(subscription.topic_filter, log_offset)
 
     def _unsubscribe(self, session: SessionState, topic_filter: str) -> None:
         known = session.subscriptions.pop(topic_filter, None)
@@ -162,9 +164,9 @@ class Sessions:
         if known is not None and known.qos and session.session_expiry_interval:
             self._release(topic_filter)
 
-    def _hold_all(self, session: SessionState) -> None:
+    def _hold_all(self, session: SessionState, log_offset: int) -> None:
         for topic_filter in session.held_filters():
-            self._hold(topic_filter)
+            self._hold(topic_filter, log_offset)
 
     def _release_all(self, session: SessionState) -> None:
         for topic_filter in session.held_filters():
