@@ -10,14 +10,14 @@ cdef class Queue:
     cdef readonly int kind
     cdef readonly uint64_t id               # 0 until its first entry
     cdef readonly uint64_t next_offset      # queue_offset the next entry will get
-    cdef readonly uint64_t last_log_offset  # of the newest entry; replaying at or below it adds nothing
+    cdef readonly uint64_t last_log_offset  # of the newest entry; what stands at or below it adds nothing
     cdef public list readers                # for whoever watches: who is to get what arrives here; None: nobody
     cdef public int watchers
-    cdef public int holders
+    cdef public int holders                 # durable sessions; of a first level, its topics in memory as well
     cdef public bint spills                 # LIVE only: entries past the tail's bound go to RocksDB, not away
     cdef public uint64_t floor              # entries before this queue_offset are no longer wanted by its watchers
     cdef bint touched
-    cdef bint dirty
+    cdef uint64_t dirty_since               # no entry that RocksDB does not have is older; 0: it has all
     cdef Entry *tail
     cdef uint64_t tail_first                # queue_offset of tail[0]
     cdef uint32_t tail_count

@@ -3,6 +3,8 @@
 Policy (which queues exist, what they are called, what is kept) is in lightqueue.table.
 """
 
+from collections import deque
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memmove
@@ -36,9 +38,10 @@ cdef class Queue:
     def __dealloc__(self):
         free(self.tail)
 
-    def be_born(self, uint64_t id):
-        """Get an id before the first entry."""
+    def be_born(self, uint64_t id, uint64_t log_offset):
+        """Get an id before the first entry; what stands at or before `log_offset` will not be one."""
         self.id = id
+        self.last_log_offset = log_offset
 
     def ends_at(self, uint64_t next_offset):
         """Another process has the queue, and this is where it ends now."""
@@ -52,7 +55,12 @@ cdef class Queue:
     @property
     def idle(self):
         """Nothing here that is not in RocksDB, and nobody looking."""
-        return not self.dirty and not self.watchers and not self.holders
+        return not self.dirty_since and not self.watchers and not self.holders
+
+    @property
+    def oldest_missing(self):
+        """A log_offset: no entry that RocksDB does not have is older. 0 if it has all."""
+        return self.dirty_since
 
     cdef int push(self, uint64_t log_offset, uint32_t size, uint64_t tag_hash) except -1:
         cdef Entry *moved
@@ -76,20 +84,20 @@ cdef class Queue:
             return None
         return self.tail[queue_offset - self.tail_first].log_offset
 
-    def packs(self):
-        """The tail's entries as (first queue_offset, packed entries)."""
+    def packs(self, uint32_t most):
+        """The `most` oldest entries of the tail as (first queue_offset, packed entries)."""
         cdef uint32_t at = 0, n
+        cdef uint32_t end = min(most, self.tail_count)
         packs = []
-        while at < self.tail_count:
-            n = min(<uint32_t>PACK_ENTRIES, self.tail_count - at)
+        while at < end:
+            n = min(<uint32_t>PACK_ENTRIES, end - at)
             packs.append((self.tail_first + at, PyBytes_FromStringAndSize(<char *>(self.tail + at), n * sizeof(Entry))))
             at += n
         return packs
 
-    def let_go(self):
-        """The tail is in RocksDB now, or not wanted any more."""
-        self.discard(self.tail_count)
-        self.dirty = False
+    def let_go(self, uint32_t count):
+        """Of a LIVE queue the `count` oldest entries of the tail are in RocksDB now."""
+        self.discard(min(count, self.tail_count))
 
     def drop_oldest(self, uint64_t keep):
         """Forget the tail's entries that nobody wants any more, and all but the newest `keep`."""
@@ -98,7 +106,8 @@ cdef class Queue:
         if self.tail_count - going > keep:
             going = self.tail_count - keep
         self.discard(<uint32_t>going)
-        self.dirty = self.tail_count > 0
+        if not self.tail_count:
+            self.dirty_since = 0
 
     cdef void discard(self, uint32_t n) noexcept:
         self.tail_first += n
@@ -132,17 +141,19 @@ cdef class Dispatcher:
     cdef readonly dict topics           # name -> Topic
     cdef public uint64_t generation     # of the set of filters; a topic matched under an older one is matched again
     cdef readonly list touched          # watched queues that grew since take_touched()
-    cdef readonly list dirty            # queues with entries that RocksDB does not have
+    cdef readonly object dirty          # deque of queues with entries that RocksDB does not have, oldest_missing first
+    cdef readonly object live           # deque of LIVE queues with entries in memory
     cdef readonly uint64_t entries
     cdef readonly uint64_t messages
-    cdef readonly uint64_t pending      # entries in dirty queues
+    cdef readonly uint64_t pending      # entries that RocksDB does not have, LIVE queues aside
 
     def __init__(self, owner):
         self.owner = owner
         self.topics = {}
         self.generation = 1
         self.touched = []
-        self.dirty = []
+        self.dirty = deque()
+        self.live = deque()
 
     def take_touched(self):
         cdef Queue queue
@@ -151,18 +162,19 @@ cdef class Dispatcher:
             queue.touched = False
         return touched
 
-    def take_dirty(self):
-        """Queues with entries in memory; those that still have some afterwards are to be given back by put_back()."""
-        dirty, self.dirty = self.dirty, []
-        self.pending = 0
-        return dirty
+    def written(self, uint32_t count):
+        """RocksDB has the `count` oldest entries of the first dirty queue. It stays first if it has more."""
+        cdef Queue queue = self.dirty[0]
+        self.pending -= count
+        queue.discard(count)
+        if not queue.tail_count:
+            queue.dirty_since = 0
+            self.dirty.popleft()
 
-    def put_back(self, queues):
-        """Queues that take_dirty() gave and that still have entries in memory."""
-        cdef Queue queue
-        for queue in queues:
-            if queue.dirty:
-                self.dirty.append(queue)
+    def forget(self, Queue queue not None):
+        """The tail of a queue is not wanted any more. (Where it stands among the dirty ones is left to written().)"""
+        self.pending -= queue.tail_count
+        queue.discard(queue.tail_count)
 
     def apply_appended(self, LogMemory memory not None, uint64_t start, size_t size):
         """Dispatch records just appended; they lie in the log's memory at `start`."""
@@ -220,13 +232,14 @@ cdef class Dispatcher:
             queue.id = self.owner.allot_id(queue)
         queue.push(record.log_offset, record.length, 0)
         self.entries += 1
-        self.pending += 1
+        if queue.kind != KIND_LIVE:
+            self.pending += 1
         if queue.watchers and not queue.touched:
             queue.touched = True
             self.touched.append(queue)
-        if not queue.dirty:
-            queue.dirty = True
-            self.dirty.append(queue)
+        if not queue.dirty_since:
+            queue.dirty_since = record.log_offset
+            (self.live if queue.kind == KIND_LIVE else self.dirty).append(queue)
 
 
 cdef bytes as_bytes(const RecordHeader *record):

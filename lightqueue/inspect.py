@@ -47,7 +47,7 @@ def _report(path: Path) -> dict[str, Any]:
         indexes = [copies.enter_context(_copy_of(path / name)) for name in (INDEX, CHECKPOINT)]
         log = LogScan(path / LOG)
         corruption = [segment.corruption for segment in log.segments if segment.corruption]
-        index = next((index for index in indexes if index and log.base <= index.applied_offset <= log.end), None)
+        index = next((index for index in indexes if index and index.fits(log.base, log.end)), None)
         if index is None and log.base == 0:
             index = copies.enter_context(_empty_index())
         state: dict[str, Any] = {"queues": [], "sessions": [], "applied_offset": 0}

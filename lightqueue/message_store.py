@@ -1,7 +1,8 @@
 """The message store as gateways see it: one append, and everything that follows from it.
 
 An append goes to the CommitLog, is applied at once to the queues, sessions and retained pointers in memory, and
-reaches RocksDB later, together with the `applied_offset` it stands for. After a crash the rest is replayed.
+reaches RocksDB later, a little at a time, together with the `applied_offset` it stands for. After a crash the rest is
+replayed.
 """
 
 import logging
@@ -33,6 +34,7 @@ class MessageStore:
         self.settings = settings
         self.replayed_bytes = 0
         self._next_index_write = 0.0
+        self._write_until = 0  # the index is being brought up to this log_offset, a step each tick
         self._pages_forgotten_at = 0
         self._refusing: StoreError | None = None
         with ExitStack() as undo:
@@ -44,19 +46,20 @@ class MessageStore:
             undo.callback(self.index.close)
             self._state = Projection(self.log, self.index, settings)
             self._replay()
-            self.upkeep = Upkeep(self)
+            self.upkeep = Upkeep(self.log, self.folder, self._state, self.append_upkeep)
             undo.pop_all()
         self.queues = self._state.queues
         self.sessions = self._state.sessions
         self.retained = self._state.retained
+        self.peers = self._state.peers
         self.absent = AbsentSessions(self.sessions, self._append_all, self.queues.is_live_only)
 
     def _replay(self) -> None:
-        for start, data in self.log.ranges(self._state.applied, REPLAY_BYTES):
+        for start, data in self.log.ranges(self._state.position, REPLAY_BYTES):
             self._state.replay(start, data)
             self.replayed_bytes += len(data)
         self.log.forget_pages()
-        self._state.applied = self.log.end
+        self._state.position = self.log.end
 
     # --- the one way in
 
@@ -92,7 +95,7 @@ class MessageStore:
             raise self._refusing.with_traceback(None)
         start = self.log.append(batch, from_reserve)
         self.queues.dispatcher.apply_appended(self.log.memory, start, batch.size)
-        self._state.applied = self.log.end
+        self._state.position = self.log.end
         return start
 
     @property
@@ -122,13 +125,21 @@ class MessageStore:
     # --- upkeep
 
     def tick(self) -> bool:
-        """To be called several times a second: write the index when it is time to, advance what upkeep there is."""
+        """To be called several times a second: write the index when it is time to, advance what upkeep there is.
+
+        Takes a few milliseconds. True if the index has to be written on: then it is to be called again as soon as
+        others have had their turn.
+        """
         now_s = time.monotonic()
         try:
             self.log.commit_if_due(now_s)
-            if self._index_write_due(now_s):
+            is_due = self._index_write_due(now_s)
+            if is_due:
                 self._next_index_write = now_s + self.settings.index_flush_ms / 1000
-                self.write_index()
+                self._write_until = self.log.end
+            if is_due or self._state.applied < self._write_until:
+                self.log.commit()
+                self._state.write_some(self._write_until)
                 self._refusing = None
         except StoreError as error:
             if self._refusing is None:
@@ -140,7 +151,7 @@ class MessageStore:
         if self.log.memory.mapped_bytes_read > self._pages_forgotten_at + self.settings.mapped_resident_bytes:
             self._pages_forgotten_at = self.log.memory.mapped_bytes_read
             self.log.forget_pages()
-        return False
+        return self._refusing is None and self._state.applied < self._write_until
 
     def _index_write_due(self, now_s: float) -> bool:
         if self.queues.dispatcher.pending >= self.settings.index_flush_entries:

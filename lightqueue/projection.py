@@ -1,59 +1,60 @@
-"""All that is rebuilt from the log: queues, sessions, retained pointers. Applying a record has no clock and no I/O."""
+"""All that is rebuilt from the log: queues, sessions, retained pointers. Applying a record has no clock and no I/O.
 
-from typing import Protocol
+The index follows in steps. Each of them writes all that changed of the sessions and of which filters are held, but only
+so many of the queue entries and retained pointers, oldest first. So a replay begins at the oldest that is missing, and
+up to where the index knows the sessions it applies nothing else: entries and pointers may be applied twice.
+"""
 
 from lightqueue.table import LogReader, QueueTable
-from store.changes import TYPES, QueueDropped, decode_change
-from store.errors import IndexFailed, UnknownRecord
+from store.changes import TYPES, PeerAppended, PeerGone, QueueDropped, decode_change
+from store.errors import UnknownRecord
 from store.index import Index
+from store.peers import Peers
 from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
 from store.retained import Retained
 from store.sessions import Sessions
 from store.settings import StoreSettings
 
 
-class Part(Protocol):
-    """What has changes in memory that the index does not have yet."""
-
-    def stage(self) -> None: ...
-
-    def written(self) -> None: ...
-
-
 class Projection:
-    """The state as of `applied`; what is newer than the index's last write is in memory."""
+    """The state as of `position`; what the index does not have of it is in memory."""
 
     def __init__(self, log: LogReader, index: Index, settings: StoreSettings) -> None:
-        self._index = index
+        self.index = index
         self.queues = QueueTable(log, index, settings, self._apply)
         self.sessions = Sessions(index, self.queues.hold, self.queues.release)
         self.retained = Retained(index)
-        self.applied = self._written = index.applied_offset
-        self._parts: tuple[Part, ...] = (self.queues, self.sessions, self.retained)
+        self.peers = Peers(index)
+        self.position = self.applied = index.applied_offset  # before `applied` the index has everything
+        self._state_offset = index.state_offset
 
     @property
     def has_news(self) -> bool:
         """Whether a write would tell the index anything."""
-        return self.applied != self._written or self.queues.has_edits
+        return self.applied != self.position or self.queues.has_edits
 
     def replay(self, start: int, data: memoryview | bytes) -> None:
         """Apply verified records that stand in the log at `start`, and write them to the index."""
         self.queues.dispatcher.apply_bytes(data)
-        self.applied = start + len(data)
+        self.position = start + len(data)
         self.write()
 
     def write(self) -> None:
-        """Bring the index up to date. Raises IndexFailed; then everything stays in memory, for the next attempt."""
-        for part in self._parts:
-            part.stage()
-        try:
-            self._index.write(self.applied)
-        except IndexFailed:
-            self.queues.not_written()
-            raise
-        self._written = self.applied
-        for part in self._parts:
+        """Bring the index up to date. Raises IndexFailed; then the rest stays in memory, for the next attempt."""
+        while not self.write_some(self.position):
+            pass
+
+    def write_some(self, until: int) -> bool:
+        """Take a step that brings the index nearer to `until`. True if that was the last one. Raises IndexFailed."""
+        self.sessions.stage()
+        missing = [self.queues.stage(until), self.retained.stage(until), self.position]
+        applied = min(log_offset for log_offset in missing if log_offset is not None)
+        state_offset = max(self._state_offset, self.position)
+        self.index.write(applied, state_offset)
+        self.applied, self._state_offset = applied, state_offset
+        for part in (self.sessions, self.queues, self.retained):
             part.written()
+        return applied >= until
 
     def _apply(self, data: bytes) -> None:
         """Apply a record that is more than entries in queues."""
@@ -63,16 +64,20 @@ class Projection:
             return
         if record.type not in TYPES:
             raise UnknownRecord(record.log_offset, record.type)
+        if record.log_offset < self._state_offset:
+            return
         change = decode_change(record.type, record.payload)
         if isinstance(change, QueueDropped):
             for topic_filter in change.topic_filters:
                 self.queues.drop(topic_filter)
+        elif isinstance(change, PeerAppended | PeerGone):
+            self.peers.apply(change)
         else:
             self.sessions.apply(change, record.log_offset, record.timestamp_ms)
 
     def _apply_message(self, record: Record) -> None:
         if record.flags & RecordFlag.RETAIN:
-            self.retained.set(record.topic, record.log_offset if record.payload else None)
+            self.retained.set(record.topic, record.log_offset, removed=not record.payload)
         packet_id = decode_attributes(record.attributes).get(Attribute.PACKET_ID)
-        if packet_id is not None:
+        if packet_id is not None and record.log_offset >= self._state_offset:
             self.sessions.received(record.client_id.decode(), int.from_bytes(packet_id, "little"))

@@ -7,20 +7,17 @@
 A crash between any two of these loses nothing: the next run does the rest.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from lightqueue.projection import Projection
 from store import expiry
 from store._records import RecordBatch
 from store.checkpoint import publish_checkpoint, write_checkpoint
+from store.commitlog import CommitLog
+from store.folder import DataFolder
 from store.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute
-
-if TYPE_CHECKING:
-    from lightqueue.message_store import MessageStore
 
 TOPICS_PER_STEP = 200
 CARRY_BYTES = 256 << 10
@@ -29,13 +26,18 @@ CARRY_BYTES = 256 << 10
 class Retention:
     """The rules of one store; the caller keeps the clock's pace."""
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
-        self._settings = store.settings
+    def __init__(
+        self, log: CommitLog, folder: DataFolder, state: Projection, append: Callable[[RecordBatch], None]
+    ) -> None:
+        self._log = log
+        self._folder = folder
+        self._state = state
+        self._append = append
+        self._settings = log.settings
 
     def droppable(self) -> int:
         """How many of the oldest segments are to go now; the active one never is."""
-        segments = self._store.log.segments
+        segments = self._log.segments
         oldest_ms = time.time() * 1000 - (self._settings.retention_age_s or 0) * 1000
         count = 0
         for segment, following in pairwise(segments):
@@ -49,37 +51,38 @@ class Retention:
 
     def _too_large(self, base: int) -> bool:
         limit = self._settings.retention_bytes
-        return limit is not None and self._store.log.end - base > limit
+        return limit is not None and self._log.end - base > limit
 
     def steps(self, count: int) -> Iterator[None]:
         """Drop the `count` oldest segments; each step is short. Raises StoreError."""
-        log = self._store.log
-        yield from self._carry(log.segments[count].base)
+        boundary = self._log.segments[count].base
+        while self._state.applied < boundary:  # until then the index may point, and replay begin, before it
+            yield
+        yield from self._carry(boundary)
         yield from self._checkpoint()
         for _ in range(count):
-            log.drop_first()
+            self._log.drop_first()
             yield
 
     def _carry(self, boundary: int) -> Iterator[None]:
         """Append the retained messages that lie before `boundary` again."""
-        self._store.write_index()  # from here on none is set that lies before it
         after: bytes | None = b""
         while after is not None:
-            topics, after = self._store.retained.older_than(boundary, after, TOPICS_PER_STEP)
+            topics, after = self._state.retained.older_than(boundary, after, TOPICS_PER_STEP)
             batch = RecordBatch()
             for topic in topics:
-                log_offset = self._store.retained.get(topic)
+                log_offset = self._state.retained.get(topic)
                 if log_offset is not None and log_offset < boundary:
                     self._carry_one(batch, topic, log_offset)
                 if batch.size >= CARRY_BYTES:
-                    self._store.append_upkeep(batch)
+                    self._append(batch)
                     batch.clear()
-            self._store.append_upkeep(batch)
+            self._append(batch)
             yield
 
     def _carry_one(self, batch: RecordBatch, topic: bytes, log_offset: int) -> None:
         try:
-            record = self._store.record(log_offset)
+            record = self._log.record(log_offset)
         except LookupError:
             _remove(batch, topic)
             return
@@ -102,17 +105,15 @@ class Retention:
         )
 
     def _checkpoint(self) -> Iterator[None]:
-        """Replace the checkpoint, and wait until the log is on disk as far as the new one has applied it."""
-        store = self._store
-        store.index.flush(wait=False)  # so that little is left to do for the copy
+        """Replace the checkpoint, once all that is carried and all that the new one knows of is on disk."""
+        self._state.index.flush(wait=False)  # so that little is left to do for the copy
         yield
-        store.write_index()
-        applied = store.log.end
-        write_checkpoint(store.index, store.folder)
-        while store.log.flusher.flushed < applied:
-            store.log.flusher.hurry()
+        end = self._log.end
+        write_checkpoint(self._state.index, self._folder)
+        while self._log.flusher.flushed < end:
+            self._log.flusher.hurry()
             yield
-        publish_checkpoint(store.folder)
+        publish_checkpoint(self._folder)
 
 
 def _remove(batch: RecordBatch, topic: bytes) -> None:

@@ -1,14 +1,15 @@
 """Which queues there are, what they are called, and where their entries lie.
 
-Keys in RocksDB:  q <kind> <name> → id 8, base 8       a queue; base = its next queue_offset when it has no entries
+Keys in RocksDB:  q <kind> <name> → id 8, base 8       a queue; base = its next queue_offset when it has no entries;
+                                    [began 8]          a filter's: while it has had none, the log_offset it began at
                   e <id 8> <queue_offset 8> → entries  20 bytes each, packed under the first one's queue_offset
 All integers in keys are big-endian, so that a range read is one seek.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from typing import Protocol
 
 from lightqueue._queues import (
@@ -35,7 +36,10 @@ NEXT_ID_KEY = b"m:next_queue_id"
 KIND_NAMES = {TOPIC: "topic", LEVEL: "level", FILTER: "filter", LIVE: "live"}
 LIVE_ID_BIT = 1 << 63
 SERVER_LEVEL = "$SYS"  # first level of what servers say of themselves, which is never kept
-EVICTED_SHARE = 8  # one part in this many of the topics in memory goes at a time: looking for idle ones is not free
+STEP_COST = 1_000  # how many queues with few entries go to the index at a time: some 3 ms
+ENTRIES_PER_COST = 50  # so many more entries of one queue cost as much as one more queue
+LIVE_SHARE = 8  # of the LIVE queues with entries one part in this many is looked at at a time
+BACKLOG_SHARE = 128  # of what is pending beyond index_flush_entries one part in this many goes as well
 
 
 def queue_key(kind: int, name: bytes) -> bytes:
@@ -84,9 +88,10 @@ class QueueTable:
         self._live_only: FilterTrie[bool] = FilterTrie()
         for topic_filter in settings.live_only:
             self._live_only.set(topic_filter, True)
-        self._born: list[Queue] = []  # have an id that the index does not know
-        self._edits: list[Callable[[], None]] = []  # further changes for the index's next write
-        self._staged: list[Queue] = []
+        self._loaded: deque[Queue] = deque()  # topics' and levels' in memory, those to be evicted first in front
+        self._edits: list[Callable[[], None]] = []  # changes for the index's next write, but for entries
+        self._staged: list[int] = []  # how many entries of each of the first dirty queues
+        self._spilling: list[tuple[Queue, int]] = []
         self._spilled: set[Queue] = set()  # LIVE queues with entries in RocksDB
         self._next_id = int.from_bytes(index.get(NEXT_ID_KEY) or b"\1", "big")
         self._next_live_id = LIVE_ID_BIT
@@ -96,8 +101,10 @@ class QueueTable:
     # --- what the dispatcher asks
 
     def load_topic(self, name: bytes) -> Topic:
-        level = name.split(b"/", 1)[0]
-        return Topic(name, self._load(TOPIC, name), self._level(level))
+        own, level = self._load(TOPIC, name), self._level(name.split(b"/", 1)[0])
+        level.holders += 1
+        self._loaded.append(own)
+        return Topic(name, own, level)
 
     def match(self, name: bytes) -> list[Queue]:
         topic_name = name.decode()
@@ -107,7 +114,6 @@ class QueueTable:
         if queue.kind == LIVE:
             self._next_live_id += 1
             return self._next_live_id
-        self._born.append(queue)
         self._next_id += 1
         return self._next_id - 1
 
@@ -117,6 +123,7 @@ class QueueTable:
         queue = self._levels.get(name)
         if queue is None:
             queue = self._levels[name] = self._load(LEVEL, name)
+            self._loaded.append(queue)
         return queue
 
     def _topic(self, name: bytes) -> Queue:
@@ -176,13 +183,15 @@ class QueueTable:
 
     # --- filters that durable sessions hold
 
-    def hold(self, topic_filter: str) -> None:
-        """A durable session took this filter: from here on its matches are kept in a queue."""
+    def hold(self, topic_filter: str, log_offset: int) -> None:
+        """A durable session took this filter: from `log_offset` on its matches are kept in a queue."""
         queue = self.stored(topic_filter)
         if queue is None:
             queue = Queue(topic_filter.encode(), FILTER)
-            queue.be_born(self.allot_id(queue))
+            queue.be_born(self.allot_id(queue), log_offset)
             self._adopt_held(queue)
+            value = queue_value(queue.id, 0) + log_offset.to_bytes(8, "big")
+            self.edit(partial(self._index.put, queue_key(FILTER, queue.name), value))
         queue.holders += 1
 
     def release(self, topic_filter: str) -> None:
@@ -200,11 +209,9 @@ class QueueTable:
         if queue is not None:
             self._held_trie.remove(topic_filter)
             self.dispatcher.generation += 1
-            if queue in self._born:
-                self._born.remove(queue)
             self.edit(partial(self._index.delete, queue_key(FILTER, queue.name)))
             self.edit(partial(self._index.delete_range, entry_key(queue.id, 0), entry_key(queue.id + 1, 0)))
-            queue.let_go()
+            self.dispatcher.forget(queue)
 
     def _adopt_held(self, queue: Queue) -> None:
         self._held[queue.name.decode()] = queue
@@ -222,10 +229,10 @@ class QueueTable:
         meta = self._index.get(queue_key(kind, name))
         if meta is None:
             return Queue(name, kind)
-        queue_id, base = int.from_bytes(meta[:8], "big"), int.from_bytes(meta[8:], "big")
+        queue_id, base, began = (int.from_bytes(meta[at : at + 8], "big") for at in (0, 8, 16))
         last = self._pack_before(queue_id, (1 << 64) - 1)
         if last is None:
-            return Queue(name, kind, queue_id, base)
+            return Queue(name, kind, queue_id, base, began)
         first, pack = last
         count = pack_count(pack)
         return Queue(name, kind, queue_id, first + count, pack_entry(pack, count - 1))
@@ -238,7 +245,7 @@ class QueueTable:
         return int.from_bytes(found[0][9:], "big"), found[1]
 
     def edit(self, change: Callable[[], None]) -> None:
-        """Have the index changed by its next write; `change` stages it, and again if that write fails."""
+        """Have the index changed by its next write, in the order of these calls; again if that write fails."""
         self._edits.append(change)
 
     @property
@@ -246,40 +253,64 @@ class QueueTable:
         """Whether something is to be changed in the index that is not about a record."""
         return bool(self._edits)
 
-    def stage(self) -> None:
-        """Hand what the queues hold in memory to the index, for its next write.
+    def stage(self, until: int) -> int | None:
+        """Hand some of what the queues hold in memory to the index, for its next write; then call written().
 
-        Then call written(), or not_written() if that failed.
+        All that is pending since before `until` goes, but no more than takes a short time. Returns a log_offset: no
+        entry that is still missing then is older; None if nothing is.
         """
-        in_memory: list[Queue] = []
-        for queue in self.dispatcher.take_dirty():
-            stays = queue.kind == LIVE and not self._must_spill(queue)
-            (in_memory if stays else self._staged).append(queue)
-        self.dispatcher.put_back(in_memory)
-        for change in self._edits:  # before the puts: a dropped filter may have been taken again
+        cost = STEP_COST + max(0, self.dispatcher.pending - self._settings.index_flush_entries) // BACKLOG_SHARE
+        spilling = self._shorten_live()
+        for change in self._edits:  # once all are there, and before the puts
             change()
-        for queue in self._born:
-            self._index.put(queue_key(queue.kind, queue.name), queue_value(queue.id, 0))
         self._index.put(NEXT_ID_KEY, self._next_id.to_bytes(8, "big"))
-        for queue in self._staged:
-            for first, pack in queue.packs():
-                self._index.put(entry_key(queue.id, first), pack)
+        self._spilling.clear()
+        for queue in spilling:
+            count = self._stage_entries(queue, cost * ENTRIES_PER_COST)
+            self._spilling.append((queue, count))
+            cost = max(0, cost - _cost(count))
+        self._staged.clear()
+        for queue in self.dispatcher.dirty:
+            if cost <= 0 or queue.oldest_missing >= until:
+                return queue.oldest_missing
+            count = self._stage_entries(queue, cost * ENTRIES_PER_COST)
+            self._staged.append(count)
+            if queue.tail_first_offset + count < queue.next_offset:
+                return queue.oldest_missing
+            cost -= _cost(count)
+        return None
+
+    def _shorten_live(self) -> list[Queue]:
+        """Have LIVE queues forget what nobody wants, a share of them at a time; those that have to spill."""
+        live = self.dispatcher.live
+        spilling = []
+        for _ in range(min(len(live), STEP_COST + len(live) // LIVE_SHARE)):
+            queue = live.popleft()
+            if self._must_spill(queue):
+                spilling.append(queue)
+            if queue.oldest_missing:
+                live.append(queue)
+        return spilling
+
+    def _stage_entries(self, queue: Queue, most: int) -> int:
+        """Stage the oldest entries that a queue has in memory; how many."""
+        if queue.tail_first_offset == 0 and queue.kind in (TOPIC, LEVEL):
+            self._index.put(queue_key(queue.kind, queue.name), queue_value(queue.id, 0))
+        count = 0
+        for first, pack in queue.packs(most):
+            self._index.put(entry_key(queue.id, first), pack)
+            count += pack_count(pack)
+        return count
 
     def written(self) -> None:
         """The index has what was staged."""
         self._edits.clear()
-        self._born.clear()
-        for queue in self._staged:
-            queue.let_go()
-            if queue.kind == LIVE:
-                self._spilled.add(queue)
-        self._staged.clear()
-        self._evict_idle()
-
-    def not_written(self) -> None:
-        """The index's write failed: everything stays in memory."""
-        self.dispatcher.put_back(self._staged)
-        self._staged.clear()
+        for count in self._staged:
+            self.dispatcher.written(count)
+        for queue, count in self._spilling:
+            queue.let_go(count)
+            self._spilled.add(queue)
+        self._evict_idle(STEP_COST + len(self._staged))
 
     def _must_spill(self, queue: Queue) -> bool:
         """Shorten a LIVE queue's tail; True if it has to move to RocksDB because somebody slow still needs it."""
@@ -301,18 +332,22 @@ class QueueTable:
             self._spilled.remove(queue)
             self.edit(partial(self._index.delete_range, entry_key(queue.id, 0), entry_key(queue.id + 1, 0)))
 
-    def _evict_idle(self) -> None:
-        """Keep the number of topics in memory near cached_topics; an evicted one is read from RocksDB when needed."""
-        topics = self.dispatcher.topics
-        limit = self._settings.cached_topics
-        if len(topics) > limit:
-            idle = (name for name, topic in topics.items() if topic.own.idle)
-            for name in list(islice(idle, len(topics) - limit + limit // EVICTED_SHARE)):
-                del topics[name]
-        if len(self._levels) > limit:
-            in_use = {topic.level.name for topic in topics.values()}
-            for name in [name for name, level in self._levels.items() if level.idle and name not in in_use]:
-                del self._levels[name]
+    def _evict_idle(self, most: int) -> None:
+        """Keep the number of topics in memory near cached_topics; an evicted one is read from RocksDB when needed.
+
+        Looks at no more than `most`. Those in use are looked at again when all others have been.
+        """
+        topics, levels = self.dispatcher.topics, self._levels
+        for _ in range(min(most, len(self._loaded))):
+            if max(len(topics), len(levels)) <= self._settings.cached_topics:
+                return
+            queue = self._loaded.popleft()
+            if not queue.idle:
+                self._loaded.append(queue)
+            elif queue.kind == LEVEL:
+                del levels[queue.name]
+            else:
+                topics.pop(queue.name).level.holders -= 1
 
     # --- reading
 
@@ -389,10 +424,13 @@ class QueueTable:
         """Ids of the LIVE queues that have entries in RocksDB."""
         return [queue.id for queue in self._spilled]
 
-    def is_known(self, key: bytes) -> bool:
+    def is_known(self, key: bytes, queue_id: int) -> bool:
         """Whether a queue stored under `key` is still there: a dropped one may be about to be deleted."""
         filter_prefix = queue_key(FILTER, b"")
-        return not key.startswith(filter_prefix) or key[len(filter_prefix) :].decode() in self._held
+        if not key.startswith(filter_prefix):
+            return True
+        held = self._held.get(key[len(filter_prefix) :].decode())
+        return held is not None and held.id == queue_id
 
     def counts(self) -> dict[str, int]:
         """How many queues of each kind are in memory."""
@@ -409,6 +447,11 @@ class QueueTable:
         """Every stored queue, as RocksDB has it."""
         for kind, name, _ in self.names():
             yield self._load(kind, name)
+
+
+def _cost(entries: int) -> int:
+    """Of staging so many entries of one queue."""
+    return 1 + entries // ENTRIES_PER_COST
 
 
 def level_of(topic_filter: str) -> str | None:

@@ -49,7 +49,7 @@ class Trimmer:
             gone, start, more = self._gone(queue_id, start)
             if gone:
                 self._queues.edit(partial(self._delete, gone))
-                if queue_key is not None and self._queues.is_known(queue_key):
+                if queue_key is not None and self._queues.is_known(queue_key, queue_id):
                     # Always together with the deletes: without any entry it is what the queue goes on from.
                     self._queues.edit(partial(self._index.put, queue_key, queue_value(queue_id, start)))
             if not more:

@@ -3,21 +3,18 @@
 Whatever of it changes state does so by a record in the log, so applying stays free of any clock.
 """
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
+from lightqueue.projection import Projection
 from lightqueue.retention import Retention
 from lightqueue.trimming import Trimmer, trimmed_to
 from store._records import RecordBatch
 from store.changes import QueueDropped, encode_change
+from store.commitlog import CommitLog
 from store.errors import StoreError
-
-if TYPE_CHECKING:
-    from lightqueue.message_store import MessageStore
+from store.folder import DataFolder
 
 log = logging.getLogger("penstock.store")
 
@@ -27,13 +24,17 @@ FILTERS_PER_RECORD = 256
 class Upkeep:
     """Owner of the running passes of one store. Each step() is short, whatever the store's size."""
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
-        self._settings = store.settings
-        self._retention = Retention(store)
+    def __init__(
+        self, log_: CommitLog, folder: DataFolder, state: Projection, append: Callable[[RecordBatch], None]
+    ) -> None:
+        self._log = log_
+        self._state = state
+        self._append = append
+        self._settings = log_.settings
+        self._retention = Retention(log_, folder, state, append)
         self._dropping: Iterator[None] | None = None
         self._trimming: Iterator[None] | None = None
-        self._trimmed_to = trimmed_to(store.index)
+        self._trimmed_to = trimmed_to(state.index)
         self._unheld_since: dict[str, float] = {}
         self._next_check_s = 0.0
         self._resume_s = 0.0
@@ -64,11 +65,11 @@ class Upkeep:
 
     @property
     def _has_to_trim(self) -> bool:
-        return self._trimmed_to < self._store.log.base
+        return self._trimmed_to < self._log.base
 
     def _trim(self) -> Iterator[None]:
-        first = self._store.log.first
-        yield from Trimmer(self._store.index, self._store.queues, first).steps()
+        first = self._log.first
+        yield from Trimmer(self._state.index, self._state.queues, first).steps()
         self._trimmed_to = first
 
     def _due_retention(self) -> Iterator[None] | None:
@@ -78,13 +79,13 @@ class Upkeep:
     def _drop_unheld(self, now_s: float) -> None:
         """Have the log say that queues go which nobody has held or watched for queue_grace_s."""
         since = self._unheld_since
-        self._unheld_since = {name: since.get(name, now_s) for name in self._store.queues.unheld()}
+        self._unheld_since = {name: since.get(name, now_s) for name in self._state.queues.unheld()}
         overdue = (name for name, at_s in self._unheld_since.items() if now_s - at_s >= self._settings.queue_grace_s)
         while names := list(islice(overdue, FILTERS_PER_RECORD)):
             batch = RecordBatch()
             record_type, payload = encode_change(QueueDropped(names))
             batch.append(record_type, payload)
-            self._store.append_upkeep(batch)
+            self._append(batch)
 
 
 def _advanced(steps: Iterator[None] | None) -> Iterator[None] | None:

@@ -108,14 +108,21 @@ cdef class RecordBatch:
     def adopt(const unsigned char[::1] data not None, const unsigned char[::1] types not None, size_t limit=1 << 31):
         """A batch of records from another process: a copy, checked as by check_records(), of `limit` bytes at most."""
         cdef RecordBatch batch = RecordBatch()
+        batch.extend(data, types, limit)
+        return batch
+
+    def extend(self, const unsigned char[::1] data not None, const unsigned char[::1] types not None,
+               size_t limit=1 << 31):
+        """Add records from another process, as adopt() takes them. After a ValueError none of them was added."""
         cdef size_t size = data.shape[0]
+        cdef char *to
         if size > limit:
             raise ValueError(f"{size} bytes of records; at most {limit} are taken")
         if size:
-            memcpy(batch.grow(size), &data[0], size)
-            check(batch.data, size, types)
-            batch.size = size
-        return batch
+            to = self.grow(size)
+            memcpy(to, &data[0], size)
+            check(to, size, types)
+            self.size += size
 
     def append(self, uint8_t type, bytes payload not None, *, bytes topic not None=b"", bytes client_id not None=b"",
                bytes attributes not None=b"", bytes properties not None=b"", uint8_t flags=0):

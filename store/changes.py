@@ -6,7 +6,7 @@ from store.records import RecordType
 
 
 class Change(msgspec.Struct, array_like=True, frozen=True):
-    """Base of all changes; each concerns one session (or, for queues, one store)."""
+    """Base of all changes; each concerns one session (or a store's queues, or one of its peers)."""
 
 
 class WillState(Change, frozen=True):
@@ -33,12 +33,16 @@ class SubscriptionState(Change, frozen=True):
 
 
 class SessionOpened(Change, frozen=True):
-    """A connection took the session; `clean_start` forgets what was there."""
+    """A connection took the session; `clean_start` forgets what was there.
+
+    `holder` is the name of the peer that has the connection, empty for a gateway in the store's own process.
+    """
 
     client_id: str
     clean_start: bool
     session_expiry_interval: int
     will: WillState | None = None
+    holder: str = ""
 
 
 class SessionClosed(Change, frozen=True):
@@ -102,6 +106,23 @@ class QueueDropped(Change, frozen=True):
     topic_filters: list[str]
 
 
+class PeerAppended(Change, frozen=True):
+    """The last record of what a peer appended: it has come as far as `sequence`.
+
+    `refused` are ranges (first, last) of those before that were not taken, as long as the peer may not know it.
+    """
+
+    name: str
+    sequence: int
+    refused: tuple[tuple[int, int], ...] = ()
+
+
+class PeerGone(Change, frozen=True):
+    """A peer is given up: should it come back, it begins anew."""
+
+    name: str
+
+
 TYPES: dict[RecordType, type[Change]] = {
     RecordType.SESSION_OPENED: SessionOpened,
     RecordType.SESSION_CLOSED: SessionClosed,
@@ -111,6 +132,8 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.PROGRESS: Progress,
     RecordType.WILL_FIRED: WillFired,
     RecordType.QUEUE_DROPPED: QueueDropped,
+    RecordType.PEER_APPENDED: PeerAppended,
+    RecordType.PEER_GONE: PeerGone,
 }
 _RECORD_TYPES = {change: record_type for record_type, change in TYPES.items()}
 _DECODERS = {record_type: msgspec.msgpack.Decoder(change) for record_type, change in TYPES.items()}

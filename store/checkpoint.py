@@ -36,7 +36,7 @@ def write_checkpoint(index: Index, folder: DataFolder) -> None:
 
 
 def publish_checkpoint(folder: DataFolder) -> None:
-    """Put the new copy in the old one's place. Only once the log is on disk up to what the copy has applied."""
+    """Put the new copy in the old one's place. Only once the log is on disk as far as the copy knows it."""
     if folder.checkpoint.exists():
         folder.checkpoint.rename(_old(folder))
     _new(folder).rename(folder.checkpoint)
@@ -84,10 +84,10 @@ def _usable(path: Path, log_: CommitLog, write_buffer_bytes: int) -> Index | Non
             raise
         log.warning("%s; it is built again", error)
         return None
-    applied = index.applied_offset
-    if log_.base <= applied <= log_.end:
+    if index.fits(log_.base, log_.end):
         return index
-    log.warning("%s: stands for log_offset %d, but the log is %d to %d", path, applied, log_.base, log_.end)
+    claims = (index.applied_offset, index.state_offset, log_.base, log_.end)
+    log.warning("%s: stands for log_offset %d to %d, but the log is %d to %d", path, *claims)
     index.close()
     return None
 

@@ -1,6 +1,8 @@
 """RocksDB, holding what can be rebuilt from the log. One column family, key prefixes, no write-ahead log of its own.
 
-Every write batch carries `applied_offset`: all records before it are in. After a crash the log is replayed from there.
+Every write batch carries two positions. Of the records before `applied_offset` everything is in: after a crash the log
+is replayed from there. Sessions and the set of held filters are already as of `state_offset`, which is at or behind it:
+up to there only what may be applied twice is.
 (One column family, because rocksdict flushes only one even with atomic_flush.)
 """
 
@@ -23,6 +25,7 @@ from rocksdict import (
 from store.errors import IndexFailed
 
 APPLIED_KEY = b"m:applied_offset"
+STATE_KEY = b"m:state_offset"
 BLOCK_CACHE_BYTES = 32 << 20
 LEVEL_0_FILES = 8
 LEVEL_1_BYTES = 1 << 30
@@ -60,6 +63,15 @@ class Index:
     def applied_offset(self) -> int:
         """The log is contained up to here."""
         return int.from_bytes(self.get(APPLIED_KEY) or b"", "big")
+
+    @property
+    def state_offset(self) -> int:
+        """Sessions and held filters are what the log up to here makes of them."""
+        return max(self.applied_offset, int.from_bytes(self.get(STATE_KEY) or b"", "big"))
+
+    def fits(self, base: int, end: int) -> bool:
+        """Whether it can be brought up to date with a log that goes from `base` to `end`."""
+        return base <= self.applied_offset and self.state_offset <= end
 
     # --- reading
 
@@ -107,13 +119,14 @@ class Index:
     def delete_range(self, start: bytes, stop: bytes) -> None:
         self._batch.delete_range(start, stop)
 
-    def write(self, applied_offset: int) -> None:
-        """Write what was staged, atomically, as the state that `applied_offset` stands for.
+    def write(self, applied_offset: int, state_offset: int) -> None:
+        """Write what was staged, atomically, as the state that the two positions stand for.
 
         If it fails nothing was written and nothing is staged any more.
         """
         batch, self._batch = self._batch, WriteBatch(raw_mode=True)
         batch.put(APPLIED_KEY, applied_offset.to_bytes(8, "big"))
+        batch.put(STATE_KEY, state_offset.to_bytes(8, "big"))
         with self._failing():
             self._db.write(batch)
         self.writes += 1

@@ -20,6 +20,8 @@ class RecordType(IntEnum):
     PROGRESS = 21
     WILL_FIRED = 22
     QUEUE_DROPPED = 23
+    PEER_APPENDED = 24
+    PEER_GONE = 25
 
 
 class RecordFlag(IntFlag):

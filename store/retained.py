@@ -5,13 +5,17 @@ level lie together, whatever characters their names have.
 """
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import islice
 
 from store.index import Index
 
 KEY_PREFIX = b"r"
 KEY_END = b"s"
 COUNT_KEY = b"m:retained_messages"
+KEYS_PER_STEP = 300  # what stage() hands to the index at a time: some 1 ms
+BACKLOG_SHARE = 128  # one part in this many of what is not in the index goes as well
 
 
 def _key(topic: bytes) -> bytes:
@@ -23,28 +27,32 @@ def _topic(key: bytes) -> bytes:
 
 
 class Retained:
-    """Owner of the pointers; what is newer than the index's last write is in `_fresh` (None: removed)."""
+    """Owner of the pointers. What the index does not have is in `_fresh`, oldest first: log_offset, whether removed."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._fresh: dict[bytes, int | None] = {}
+        self._fresh: OrderedDict[bytes, tuple[int, bool]] = OrderedDict()
         count = index.get(COUNT_KEY)
         self._count = int.from_bytes(count, "big") if count else sum(1 for _ in index.scan(KEY_PREFIX, KEY_END))
+        self._staged: list[bytes] = []
         self._staged_count = self._count
 
     def __len__(self) -> int:
         """How many topics have a retained message, as of the index's last write."""
         return self._count
 
-    def set(self, topic: bytes, log_offset: int | None) -> None:
-        """A retained message was stored; None when its payload was empty, which removes it."""
-        self._fresh[_key(topic)] = log_offset
+    def set(self, topic: bytes, log_offset: int, removed: bool) -> None:
+        """A retained message was stored; `removed` when its payload was empty, which takes the topic's away."""
+        key = _key(topic)
+        self._fresh[key] = log_offset, removed
+        self._fresh.move_to_end(key)  # whatever it replaces need not be written any more
 
     def get(self, topic: bytes) -> int | None:
         """log_offset of the retained message of a topic."""
         key = _key(topic)
         if key in self._fresh:
-            return self._fresh[key]
+            log_offset, removed = self._fresh[key]
+            return None if removed else log_offset
         value = self._index.get(key)
         return int.from_bytes(value, "big") if value else None
 
@@ -57,11 +65,11 @@ class Retained:
         stop = start[:-1] + bytes((start[-1] + 1,))
         if after:
             start = _key(after) + b"\0"
-        fresh = {key: log_offset for key, log_offset in self._fresh.items() if start <= key < stop}
+        fresh = {key: newest for key, newest in self._fresh.items() if start <= key < stop}
         stored = (
             (key, int.from_bytes(value, "big")) for key, value in self._index.scan(start, stop) if key not in fresh
         )
-        newer = sorted((key, log_offset) for key, log_offset in fresh.items() if log_offset is not None)
+        newer = sorted((key, log_offset) for key, (log_offset, removed) in fresh.items() if not removed)
         for key, log_offset in heapq.merge(stored, newer):
             yield _topic(key), log_offset
 
@@ -79,18 +87,31 @@ class Retained:
                 return found, _topic(key)
         return found, None
 
-    def stage(self) -> None:
-        """Hand what changed to the index, for its next write; once that succeeded, written() is to be called."""
+    def stage(self, until: int) -> int | None:
+        """Hand some of what the index does not have to it, for its next write; once that succeeded, call written().
+
+        All that was set before `until` goes, but no more than takes a short time. Returns the log_offset of the oldest
+        that is still missing then; None if nothing is.
+        """
+        self._staged.clear()
         self._staged_count = self._count
-        for key, log_offset in self._fresh.items():
-            self._staged_count += (log_offset is not None) - (self._index.get(key) is not None)
-            if log_offset is None:
+        most = KEYS_PER_STEP + len(self._fresh) // BACKLOG_SHARE
+        missing = None
+        for key, (log_offset, removed) in islice(self._fresh.items(), most + 1):
+            if len(self._staged) == most or log_offset >= until:
+                missing = log_offset
+                break
+            self._staged.append(key)
+            self._staged_count += (not removed) - (self._index.get(key) is not None)
+            if removed:
                 self._index.delete(key)
             else:
                 self._index.put(key, log_offset.to_bytes(8, "big"))
-        if self._fresh:
+        if self._staged:
             self._index.put(COUNT_KEY, self._staged_count.to_bytes(8, "big"))
+        return missing
 
     def written(self) -> None:
         self._count = self._staged_count
-        self._fresh.clear()
+        for key in self._staged:
+            del self._fresh[key]

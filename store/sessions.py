@@ -34,6 +34,7 @@ class SessionState(msgspec.Struct):
     owed: list[Sent] = []  # retained messages for new subscriptions, not sent so far
     frontier: int = 0  # when the last connection ended, everything before it had been put in flight
     inflight: bytes = b""  # QoS 1 from queues, not acknowledged then; see SessionClosed
+    holder: str = ""  # the peer that has the connection, or had it last; see SessionOpened
 
     def held_filters(self) -> list[str]:
         """Filters whose messages are kept while the client is away."""
@@ -43,9 +44,11 @@ class SessionState(msgspec.Struct):
 
 
 class Sessions:
-    """Owner of all SessionState. `hold` and `release` are told which filters' messages have to be kept."""
+    """Owner of all SessionState. `hold` and `release` are told which filters' messages have to be kept; from which
+    log_offset on, if nobody did so far.
+    """
 
-    def __init__(self, index: Index, hold: Callable[[str], None], release: Callable[[str], None]) -> None:
+    def __init__(self, index: Index, hold: Callable[[str, int], None], release: Callable[[str], None]) -> None:
         self._index = index
         self._hold = hold
         self._release = release
@@ -60,7 +63,7 @@ class Sessions:
             self._sessions[session.client_id] = session
             self.subscription_count += len(session.subscriptions)
             self.connected += session.connected
-            self._hold_all(session)
+            self._hold_all(session, 0)  # their queues are there and know where they began
         self._encode = msgspec.msgpack.Encoder().encode
 
     def __len__(self) -> int:
@@ -115,7 +118,7 @@ class Sessions:
     def _apply_to(self, session: SessionState, change: Change, log_offset: int, timestamp_ms: int) -> None:
         match change:
             case changes.SessionClosed():
-                self._close(session, change, timestamp_ms)
+                self._close(session, change, log_offset, timestamp_ms)
             case changes.Subscribed():
                 for subscription in change.subscriptions:
                     self._subscribe(session, subscription, log_offset)
@@ -142,12 +145,13 @@ class Sessions:
         self.connected += not session.connected
         session.connected = True
         session.will = change.will
-        self._hold_all(session)
+        session.holder = change.holder
+        self._hold_all(session, log_offset)
 
-    def _close(self, session: SessionState, change: changes.SessionClosed, timestamp_ms: int) -> None:
+    def _close(self, session: SessionState, change: changes.SessionClosed, log_offset: int, timestamp_ms: int) -> None:
         self._release_all(session)
         session.session_expiry_interval = change.session_expiry_interval
-        self._hold_all(session)
+        self._hold_all(session, log_offset)
         self.connected -= session.connected
         session.connected = False
         session.closed_at_ms = timestamp_ms
@@ -172,7 +176,7 @@ class Sessions:
         session.subscriptions[subscription.topic_filter] = subscription
         self.subscription_count += 1
         if subscription.qos and session.session_expiry_interval:
-            self._hold(subscription.topic_filter)
+            self._hold(subscription.topic_filter, log_offset)
 
     def _unsubscribe(self, session: SessionState, topic_filter: str) -> None:
         known = session.subscriptions.pop(topic_filter, None)
@@ -180,9 +184,9 @@ class Sessions:
         if known is not None and known.qos and session.session_expiry_interval:
             self._release(topic_filter)
 
-    def _hold_all(self, session: SessionState) -> None:
+    def _hold_all(self, session: SessionState, log_offset: int) -> None:
         for topic_filter in session.held_filters():
-            self._hold(topic_filter)
+            self._hold(topic_filter, log_offset)
 
     def _release_all(self, session: SessionState) -> None:
         for topic_filter in session.held_filters():

@@ -102,14 +102,15 @@ class StoreSettings:
     index_flush_ms: int = field(
         default=100,
         metadata={
-            "doc": "Longest time that new queue entries stay in memory before the index has them.",
+            "doc": "How long new queue entries stay in memory before the index gets them.",
             "at_least": 1,
         },
     )
     index_flush_entries: int = field(
         default=200_000,
         metadata={
-            "doc": "Most new queue entries that stay in memory before the index has them.",
+            "doc": "From this many new queue entries on the index gets them at once; the more there are, "
+            "the more at a time.",
             "at_least": 1,
         },
     )

@@ -8,7 +8,7 @@ import msgspec
 
 from lightqueue._queues import pack_entry
 from lightqueue.message_store import MessageStore
-from lightqueue.table import NEXT_ID_KEY, entry_key, pack_count
+from lightqueue.table import LIVE_ID_BIT, NEXT_ID_KEY, entry_key, pack_count
 from store._records import RecordBatch
 from store.changes import (
     Change,
@@ -40,6 +40,7 @@ class Workload:
     def run(self, store: MessageStore, steps: int) -> None:
         things: list[Callable[[MessageStore], Any]] = [self.publish] * 8
         things += [self.publish_mixed, self.open_or_close, self.subscribe, self.progress, self.drop, self.write_index]
+        things += [self.write_step] * 2 + [self.come_and_go]
         for _ in range(steps):
             self.randomly.choice(things)(store)
 
@@ -109,33 +110,54 @@ class Workload:
         if self.randomly.random() < 0.2:
             change(store, QueueDropped(store.queues.unheld()))
 
+    def come_and_go(self, store: MessageStore) -> None:
+        """A filter is held, and nobody holds it any more; its queue may go, and may be held again."""
+        client, name = "passing", self.randomly.choice(FILTERS)
+        again = [SessionOpened(client, True, 60), Subscribed(client, [SubscriptionState(name, 1)])]
+        for _ in range(self.randomly.choice((1, 2))):
+            change(store, *again)
+            self.publish(store)
+            change(store, SessionEnded(client))
+            self.drop(store)
+
     def write_index(self, store: MessageStore) -> None:
         store.write_index()
         if self.randomly.random() < 0.3:
             store.index.flush()
 
+    def write_step(self, store: MessageStore) -> None:
+        """As a tick does; what is flushed is what a kill leaves of the index."""
+        store.log.commit()
+        store._state.write_some(self.randomly.choice((store.end, store._state.applied)))
+        if self.randomly.random() < 0.5:
+            store.index.flush()
+
 
 def state_of(store: MessageStore) -> dict[str, Any]:
-    """All that the index holds, whatever the packing; entries are log_offsets. Writes the index first."""
+    """All that the index holds, whatever the packing and the ids; entries are log_offsets. Writes the index first."""
     store.write_index()
     index = store.index
     first = store.log.first
     sessions = [msgspec.msgpack.decode(value, type=SessionState) for _, value in index.scan(b"s", b"t")]
     queues = {}
+    ids = set()
     for key, value in index.scan(b"q", b"r"):
         queue_id = int.from_bytes(value[:8], "big")
         entries = []
-        next_offset = int.from_bytes(value[8:], "big")
+        next_offset = int.from_bytes(value[8:16], "big")
         for entry, pack in index.scan(entry_key(queue_id, 0), entry_key(queue_id + 1, 0)):
             at = int.from_bytes(entry[9:], "big")
             next_offset = at + pack_count(pack)
             entries += [(at + i, pack_entry(pack, i)) for i in range(pack_count(pack))]
-        queues[key] = (queue_id, next_offset, [entry for entry in entries if entry[1] >= first])
+        queues[key] = (next_offset, [entry for entry in entries if entry[1] >= first])
+        ids.add(queue_id)
+    assert len(ids) == len(queues)
+    assert max(ids, default=0) < int.from_bytes(index.get(NEXT_ID_KEY) or b"", "big")
+    assert {int.from_bytes(key[1:9], "big") for key, _ in index.scan(b"e", entry_key(LIVE_ID_BIT, 0))} <= ids
     return {
         "queues": queues,
         "sessions": {session.client_id: session for session in sessions},
         "retained": dict(store.retained.below(b"")),
         "retained_count": len(store.retained),
-        "next_id": index.get(NEXT_ID_KEY),
-        "applied": index.applied_offset,
+        "applied": (index.applied_offset, index.state_offset),
     }

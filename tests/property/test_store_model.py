@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from lightqueue import table
 from lightqueue.matching import has_wildcard, matches
 from lightqueue.message_store import MessageStore
 from lightqueue.table import level_of
+from store import retained
 from store._records import RecordBatch
 from store.changes import (
     Change,
@@ -88,8 +90,15 @@ class Model:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    @initialize(cached=st.sampled_from((1, 4, 1000)), flush=st.sampled_from(("async", "sync", "buffered")))
-    def open(self, cached: int, flush: str) -> None:
+    @initialize(
+        cached=st.sampled_from((1, 4, 1000)),
+        flush=st.sampled_from(("async", "sync", "buffered")),
+        step_cost=st.sampled_from((1, 3, 1000)),
+    )
+    def open(self, cached: int, flush: str, step_cost: int) -> None:
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(table, "STEP_COST", step_cost)
+        self.patched.setattr(retained, "KEYS_PER_STEP", step_cost)
         self.root = Path(tempfile.mkdtemp())
         self.folders = 0
         self.options = {"cached_topics": cached, "flush": flush, "segment_bytes": 64 << 10}
@@ -107,6 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.the_same_queues()
             self.store.close()
             shutil.rmtree(self.root)
+            self.patched.undo()
 
     # --- messages
 
@@ -252,6 +262,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.write_index()
         if flush:
             self.store.index.flush()
+
+    @rule()
+    def write_step(self) -> None:
+        """The index falls behind, and a kill finds it so."""
+        self.store.log.commit()
+        self.store._state.write_some(self.store.end)
+        self.store.index.flush()
 
     @precondition(lambda self: self.model.retained)
     @rule(data=st.data(), stored=st.booleans())

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from lightqueue._queues import ENTRY_BYTES, FILTER, LEVEL, TOPIC, pack_entry
+from lightqueue.message_store import MessageStore
 from lightqueue.table import NEXT_ID_KEY, entry_key, queue_key, queue_value
 from lightqueue.trimming import TRIMMED_KEY
 from store import retained, sessions
@@ -22,9 +23,10 @@ from store.changes import (
     decode_change,
     encode_change,
 )
-from store.index import APPLIED_KEY
+from store.index import APPLIED_KEY, STATE_KEY
 from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes
 from store.segment import HEADER_BYTES, Segment
+from tests.stores import small, subscribe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
 NOVEMBER_2023_MS = 1_700_000_000_000
@@ -120,8 +122,16 @@ def test_keys() -> None:
         "the session `m7`": sessions.KEY_PREFIX + b"m7",
     }
     assert b"".join(vector("queue")) == queue_value(5, 7)
-    for key in (APPLIED_KEY, NEXT_ID_KEY, TRIMMED_KEY, retained.COUNT_KEY):
+    for key in (APPLIED_KEY, STATE_KEY, NEXT_ID_KEY, TRIMMED_KEY, retained.COUNT_KEY):
         assert f"`{key.decode()}`" in PAGE
+
+
+def test_a_filters_queue(tmp_path: Path) -> None:
+    store = MessageStore(small(tmp_path))
+    subscribe(store, "m7", ["+/7"])
+    store.write_index()
+    assert b"".join(vector("filter queue")) == store.index.get(queue_key(FILTER, b"+/7"))
+    store.close()
 
 
 def test_every_kind_of_record_is_listed() -> None:

@@ -105,7 +105,7 @@ def test_any_folder_says_what_its_store_says(tmp_path: Path) -> None:
     store.close()
     ends = {f"{queue['kind']} {queue['name']}": queue["next_queue_offset"] for queue in report["queues"]}
     kinds = {"0": "topic", "1": "level", "2": "filter"}
-    assert ends == {f"{kinds[chr(key[1])]} {key[2:].decode()}": queue[1] for key, queue in state["queues"].items()}
+    assert ends == {f"{kinds[chr(key[1])]} {key[2:].decode()}": queue[0] for key, queue in state["queues"].items()}
     assert [session["client_id"] for session in report["sessions"]] == sorted(state["sessions"])
     for session in report["sessions"]:
         assert session["acked_log_offset"] == state["sessions"][session["client_id"]].acked

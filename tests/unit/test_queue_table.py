@@ -173,7 +173,7 @@ def test_positions(open_store: Stores) -> None:
 def test_a_held_filter_keeps_what_matches_from_then_on(open_store: Stores) -> None:
     store = open_store()
     publish(store, "a/1/x", b"before")
-    store.queues.hold("a/+/x")
+    store.queues.hold("a/+/x", store.end - 1)
     publish(store, "a/1/x", b"1")
     publish(store, "a/1/y", b"no")
     publish(store, "a/2/x", b"2")
@@ -187,7 +187,7 @@ def test_a_held_filter_keeps_what_matches_from_then_on(open_store: Stores) -> No
 
 def test_a_dropped_filter_queue_leaves_nothing(open_store: Stores) -> None:
     store = open_store()
-    store.queues.hold("a/+/x")
+    store.queues.hold("a/+/x", store.end - 1)
     publish(store, "a/1/x", b"1")
     store.write_index()
     publish(store, "a/1/x", b"2")
@@ -205,7 +205,7 @@ def test_a_dropped_filter_queue_leaves_nothing(open_store: Stores) -> None:
 
 def test_a_filter_dropped_before_it_was_stored_stays_dropped(open_store: Stores) -> None:
     store = open_store()
-    store.queues.hold("a/+/x")
+    store.queues.hold("a/+/x", store.end - 1)
     publish(store, "a/1/x", b"1")
     store.queues.release("a/+/x")
     store.queues.drop("a/+/x")
@@ -217,12 +217,12 @@ def test_a_filter_dropped_before_it_was_stored_stays_dropped(open_store: Stores)
 
 def test_a_filter_taken_again_at_once_is_a_new_queue(open_store: Stores) -> None:
     store = open_store()
-    store.queues.hold("a/+/x")
+    store.queues.hold("a/+/x", store.end - 1)
     publish(store, "a/1/x", b"1")
     store.write_index()
     store.queues.release("a/+/x")
     store.queues.drop("a/+/x")
-    store.queues.hold("a/+/x")
+    store.queues.hold("a/+/x", store.end - 1)
     publish(store, "a/1/x", b"2")
     open_store.stop(store)
     assert payloads(open_store(), "a/+/x") == [b"2"]
@@ -329,7 +329,7 @@ def test_watched_and_held_topics_are_not_evicted(open_store: Stores) -> None:
     store = open_store(cached_topics=10)
     watched = store.queues.watch("watched/topic")
     level = store.queues.watch("level/#")
-    store.queues.hold("held/topic")
+    store.queues.hold("held/topic", store.end - 1)
     for i in range(100):
         publish(store, f"t{i}/x", b"x")
         store.write_index()
@@ -346,10 +346,10 @@ def test_watched_and_held_topics_are_not_evicted(open_store: Stores) -> None:
 
 def test_a_failed_index_write_loses_nothing(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store()
-    store.queues.hold("+/x")
+    store.queues.hold("+/x", store.end - 1)
     publish(store, "a/x", b"1", retain=True)
 
-    def fail(applied_offset: int) -> None:
+    def fail(*_: int) -> None:
         raise IndexFailed(store.index.folder, "No space left on device")
 
     with monkeypatch.context() as patched:
@@ -374,7 +374,7 @@ def test_messages_are_taken_again_whoever_wrote_the_index(open_store: Stores, mo
     store = open_store()
     publish(store, "t", b"1")
 
-    def fail(applied_offset: int) -> None:
+    def fail(*_: int) -> None:
         raise IndexFailed(store.index.folder, "No space left on device")
 
     with monkeypatch.context() as patched:

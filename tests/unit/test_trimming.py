@@ -8,8 +8,20 @@ import pytest
 from lightqueue import trimming
 from lightqueue._queues import pack_entry
 from lightqueue.table import entry_key, pack_count
+from store.changes import QueueDropped, SessionEnded
 from store.errors import IndexFailed
-from tests.stores import KEPT_BYTES, Stores, fill, payloads, publish, read_all, run_upkeep, subscribe, wait_until
+from tests.stores import (
+    KEPT_BYTES,
+    Stores,
+    change,
+    fill,
+    payloads,
+    publish,
+    read_all,
+    run_upkeep,
+    subscribe,
+    wait_until,
+)
 
 
 @pytest.fixture
@@ -49,7 +61,7 @@ def test_reads_below_the_first_offset_skip_forward(open_store: Stores) -> None:
 def test_entries_below_the_first_offset_are_trimmed(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trimming, "KEYS_PER_STEP", 3)
     store = open_store()
-    store.queues.hold("+/one")
+    store.queues.hold("+/one", store.end - 1)
     for i in range(300):
         publish(store, f"t{i % 40}/one", bytes(1000))
         if i % 10 == 0:
@@ -151,6 +163,25 @@ def test_trimming_takes_bounded_steps(open_store: Stores, monkeypatch: pytest.Mo
     assert 5 <= most <= 12
     store.write_index()
     assert len(list(store.index.scan(b"e", b"f"))) < 200
+
+
+def test_a_filter_held_again_keeps_its_queue(open_store: Stores) -> None:
+    """Trimming sees the old queue, which is dropped while the index is not written."""
+    store = open_store()
+    subscribe(store, "client", ["+/x"])
+    for _ in range(2):
+        publish(store, "old/x", b"x")
+        store.write_index()
+    fill(store, 4)
+    store.write_index()
+    store.log.drop_first()
+    change(store, SessionEnded("client"), QueueDropped(["+/x"]))
+    subscribe(store, "client", ["+/x"])
+    publish(store, "new/x", b"1")
+    for _ in trimming.Trimmer(store.index, store.queues, store.log.first).steps():
+        pass
+    open_store.stop(store)
+    assert payloads(open_store(), "+/x") == [b"1"]
 
 
 def test_spilled_live_entries_are_trimmed(open_store: Stores) -> None:
