@@ -56,8 +56,12 @@ async def listen(broker: Broker, url: str) -> tuple[asyncio.Server, str]:
     loop = asyncio.get_running_loop()
     try:
         server = await loop.create_server(
-            lambda: Connection(broker), host, port, backlog=BACKLOG, reuse_port=broker.settings.reuse_port or None
-        )  # type: ignore[arg-type, return-value]
+            lambda: Connection(broker),  # type: ignore[arg-type, return-value]
+            host,
+            port,
+            backlog=BACKLOG,
+            reuse_port=broker.settings.reuse_port or None,
+        )
     except (OSError, socket.gaierror) as error:
         reason = error.strerror or str(error)
         raise ListenError(f"{url}: cannot listen there ({reason}); stop what uses it or choose another port") from error

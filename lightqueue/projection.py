@@ -1,6 +1,6 @@
 """All that is rebuilt from the log: queues, sessions, retained pointers. Applying a record has no clock and no I/O.
 
-The index follows in steps. Each of them writes all that changed of the sessions and of which filters are held, but only
+The index follows in steps. Each of them writes all that changed of sessions, peers and which filters are held, but only
 so many of the queue entries and retained pointers, oldest first. So a replay begins at the oldest that is missing, and
 up to where the index knows the sessions it applies nothing else: entries and pointers may be applied twice.
 """
@@ -47,12 +47,13 @@ class Projection:
     def write_some(self, until: int) -> bool:
         """Take a step that brings the index nearer to `until`. True if that was the last one. Raises IndexFailed."""
         self.sessions.stage()
+        self.peers.stage()
         missing = [self.queues.stage(until), self.retained.stage(until), self.position]
         applied = min(log_offset for log_offset in missing if log_offset is not None)
         state_offset = max(self._state_offset, self.position)
         self.index.write(applied, state_offset)
         self.applied, self._state_offset = applied, state_offset
-        for part in (self.sessions, self.queues, self.retained):
+        for part in (self.sessions, self.peers, self.queues, self.retained):
             part.written()
         return applied >= until
 

@@ -1,4 +1,4 @@
-"""`penstock serve --gateways N`: a store and N gateways as processes that share the MQTT port; who dies is restarted."""
+"""`penstock serve --gateways N`: a store and N gateways that share the MQTT port, as processes that are restarted."""
 
 from __future__ import annotations
 
@@ -148,8 +148,6 @@ class Child:
             log.error("%s ended with %s: starting it again", self.name, self._process.returncode)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            if self._ending:
-                return
             await self._spawn()
 
     async def _follow(self) -> None:

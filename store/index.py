@@ -66,7 +66,7 @@ class Index:
 
     @property
     def state_offset(self) -> int:
-        """Sessions and held filters are what the log up to here makes of them."""
+        """Sessions, peers and held filters are what the log up to here makes of them."""
         return max(self.applied_offset, int.from_bytes(self.get(STATE_KEY) or b"", "big"))
 
     def fits(self, base: int, end: int) -> bool:

@@ -2,7 +2,7 @@
 
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -25,10 +25,10 @@ _STRANGERS = (
 class ServerHandshake:
     """What a store does until it knows its peer. The time a peer may take is for the caller to bound."""
 
-    def __init__(self, welcome: Welcome, tokens: Mapping[str, str | None]) -> None:
-        """`tokens`: the roles that are let in, each with the token to be shown (None: none). `welcome` is sent with the
-        version that was chosen filled in."""
-        self._welcome = welcome
+    def __init__(self, meet: Callable[[Hello], Welcome | Refused], tokens: Mapping[str, str | None]) -> None:
+        """`tokens`: the roles that are let in, each with the token to be shown (None: none). `meet` is asked about
+        whoever may come in; a Welcome is sent with the version that was chosen filled in."""
+        self._meet = meet
         self._tokens = tokens
         self._received = bytearray()
         self.hello: Hello | None = None  # who it is, once it is welcome
@@ -59,9 +59,9 @@ class ServerHandshake:
             return self._refuse(RefusedReason.BAD_HELLO, str(error))
         if not isinstance(hello, Hello):
             return self._refuse(RefusedReason.BAD_HELLO, f"{type(hello).__name__} where a Hello should be")
-        return self._meet(hello)
+        return self._answer(hello)
 
-    def _meet(self, hello: Hello) -> bytes:
+    def _answer(self, hello: Hello) -> bytes:
         version = max(set(hello.versions) & set(VERSIONS), default=0)
         if not version:
             ours, theirs = _listed(VERSIONS), _listed(hello.versions)
@@ -71,8 +71,12 @@ class ServerHandshake:
         token = self._tokens[hello.role]
         if token is not None and not hmac.compare_digest(token.encode(), hello.token.encode()):
             return self._refuse(RefusedReason.TOKEN, f"not the token of a {hello.role}")
+        answer = self._meet(hello)
+        if isinstance(answer, Refused):
+            self.refused = answer
+            return encode(answer)
         self.hello = hello
-        return encode(msgspec.structs.replace(self._welcome, version=version))
+        return encode(msgspec.structs.replace(answer, version=version))
 
     def _refuse(self, reason: RefusedReason, message: str) -> bytes:
         self.refused = Refused(reason, message)

@@ -1,0 +1,83 @@
+"""The settings of a store's side of the wire. The command fills them in; nothing here reads the environment.
+
+Each field's metadata holds its line of documentation (`doc`) and, where there is one, what the
+command checks: the range (`at_least`, `at_most`) or the form (`pattern`; `shape` is what people are told).
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class WireSettings:
+    listen: str = field(
+        default="tcp://127.0.0.1:7700",
+        metadata={
+            "doc": "Where `penstock store` listens for gateways and clients; port 0 takes a free one.",
+            "shape": "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH",
+            "pattern": r"(?:tcp|tls)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})|unix:///.+",
+        },
+    )
+    token: str = field(
+        default="",
+        metadata={"doc": "What gateways and clients have to show; empty lets everybody in.", "secret": True},
+    )
+    token_file: Path | None = field(
+        default=None,
+        metadata={"doc": "File that holds the token, in place of `token`."},
+    )
+    tls_certificate: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file with the certificate, and those that vouch for it, of a tls:// address."},
+    )
+    tls_key: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file with the private key of that certificate."},
+    )
+    allow_open_beyond_loopback: bool = field(
+        default=False,
+        metadata={"doc": "Let other machines connect to the store without a token, or without TLS."},
+    )
+    heartbeat_ms: int = field(
+        default=500,
+        metadata={
+            "doc": "A side that has said nothing for so long says that it is there.",
+            "at_least": 10,
+            "at_most": 60_000,
+        },
+    )
+    lease_ms: int = field(
+        default=2_000,
+        metadata={
+            "doc": "A gateway not heard of for so long is gone: its sessions are closed, their wills sent.",
+            "at_least": 40,
+            "at_most": 600_000,
+        },
+    )
+    credit_bytes: int = field(
+        default=16 * MIB,
+        metadata={
+            "doc": "Requests that one connection may have without an answer.",
+            "at_least": 64 * KIB,
+            "at_most": 1_024 * MIB,
+        },
+    )
+    max_frame_bytes: int = field(
+        default=4 * MIB,
+        metadata={
+            "doc": "Largest frame, so also about the largest message, that goes over the wire.",
+            "at_least": 32 * KIB,
+            "at_most": 512 * MIB,
+        },
+    )
+    handshake_timeout_s: int = field(
+        default=5,
+        metadata={"doc": "A connection that has not said who it is by then is closed.", "at_least": 1},
+    )
+    max_connections: int = field(
+        default=1_000,
+        metadata={"doc": "Connections beyond this are refused.", "at_least": 1},
+    )
