@@ -27,7 +27,9 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
             link.turn.sent_payload_bytes += payload_bytes
             reader.position = records.next
             reader.reached = records.items[records.count - 1].log_offset + 1
-        elif link.deliver([reader], [records], safe) != DONE:
+            if reader.position < reader.queue.next_offset:      # the range was not all of it
+                rest.append(reader)
+        elif link.deliver([reader], [records], safe) != DONE or reader.position < reader.queue.next_offset:
             rest.append(reader)
     return rest
 

@@ -79,7 +79,7 @@ class Broker:
         self.journal = journal = Journal(store, self.turn, events)
         self.exchange = exchange = Exchange(store, journal)
         self.delivery = delivery = Delivery(store, settings, exchange)
-        self.sys_topics = SysTopics(self, journal, settings.sys_interval_s)
+        self.sys_topics = SysTopics(self, settings.sys_interval_s)
         self.subscriptions = Subscriptions(
             store, settings, journal, exchange, delivery, self.sys_topics, loop.call_soon
         )
@@ -136,14 +136,14 @@ class Broker:
         """Who reads a queue with QoS 0 goes on at its end; who was promised more has to begin a new session."""
         for reader in list(queue.readers or ()):
             if reader.qos and not reader.only_live:
-                reader.session.connection.close(ReasonCode.SERVER_UNAVAILABLE, "the store was restarted")
+                reader.session.connection.close(ReasonCode.UNSPECIFIED_ERROR, "the store was restarted")
             else:
                 reader.position = queue.next_offset
 
     def disowned(self, mark: int, error: StoreError) -> None:
         """Other gateways may have our sessions: nobody stays connected, and nothing more is said of them."""
         self.registry.disown()
-        self._close_all(ReasonCode.SERVER_UNAVAILABLE)
+        self._close_all(ReasonCode.USE_ANOTHER_SERVER)
         self.journal.discard(mark, error)
 
     @property
@@ -250,7 +250,10 @@ class Broker:
 
     @property
     def subscription_count(self) -> int:
-        return self.delivery.transient + (self.store.messages.sessions.subscription_count if self.store.messages else 0)
+        """Those of all sessions where the store is in this process, otherwise of the connected ones."""
+        messages = self.store.messages
+        durable = messages.sessions.subscription_count if messages is not None else self.delivery.durable
+        return self.delivery.transient + durable
 
     @property
     def uptime_s(self) -> float:

@@ -65,7 +65,7 @@ class Owner(Protocol):
 class Phase(Enum):
     """Where a connection is in its life."""
 
-    NEW = "no CONNECT yet"
+    NEW = "not connected yet"  # until the CONNACK is sent
     OPEN = "connected"
     CLOSED = "closed"
 
@@ -144,7 +144,7 @@ class Connection(Link):
         """End the connection, telling an MQTT 5 client why; `message` is for the log as well. Idempotent."""
         if self.phase is Phase.CLOSED:
             return
-        if reason_code is not None and self.phase is Phase.OPEN:
+        if reason_code is not None:
             self.write(self._goodbye(reason_code, message))
         self.phase = Phase.CLOSED
         self.flush()
@@ -155,9 +155,9 @@ class Connection(Link):
 
     def _goodbye(self, reason_code: ReasonCode, message: str) -> bytes:
         """What the client's version and phase have for it; a long reason string is left out [MQTT-3.14.2-3]."""
-        if self.waiting:
+        if self.phase is Phase.NEW:
             is_answer = reason_code in ALLOWED_REASON_CODES[PacketType.CONNACK]
-            return encode(ConnAck(reason_code=reason_code), self.version) if is_answer else b""
+            return encode(ConnAck(reason_code=reason_code), self.version) if is_answer and self.version else b""
         if self.version != 5:
             return b""
         if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:

@@ -26,12 +26,14 @@ class Delivery:
         self._settings = settings
         self._exchange = exchange
         self._followed: set[Queue] = set()  # queues that only live in memory: what their readers need is kept
+        self.of_server: dict[Reader, None] = {}  # those of topics that servers write, which come from no queue
         self._ranges: dict[tuple[Queue, int], Records] = {}
         self._behind: set[Session] = set()  # have more to read and room to take it
         self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that is not safe yet
         self._waiting_read: dict[Queue, set[Session]] = {}  # what they have to read is on its way
         self.dropped = 0
         self.transient = 0  # subscriptions that end with their connection
+        self.durable = 0  # those of connected clients that do not
         self.store_reads = 0
         self.shared_reads = 0
 
@@ -50,7 +52,10 @@ class Delivery:
             queue.readers.append(reader)
         if queue.kind == LIVE:
             self._followed.add(queue)
+        if reader.topic_filter.startswith("$"):
+            self.of_server[reader] = None
         self.transient += _is_transient(reader)
+        self.durable += _is_durable(reader)
         if reader.lag:
             self._behind.add(reader.session)
 
@@ -58,7 +63,9 @@ class Delivery:
         queue = reader.queue
         assert queue.readers is not None
         queue.readers.remove(reader)
+        self.of_server.pop(reader, None)
         self.transient -= _is_transient(reader)
+        self.durable -= _is_durable(reader)
         reader.link = None
         if not queue.readers:
             queue.readers = None
@@ -85,9 +92,13 @@ class Delivery:
         for queue in queues:
             self._behind |= self._waiting_read.pop(queue, NOBODY)
             readers = queue.readers
-            records = self._range(queue, max(reader.position for reader in readers)) if readers else None
-            if readers and records is not None:
-                self._behind.update(reader.session for reader in fan_out(readers, records, safe))
+            if not readers:
+                continue
+            position = max(reader.position for reader in readers)
+            records = self._range(queue, position) if position < queue.next_offset else None
+            if records is not None:
+                readers = fan_out(readers, records, safe)
+            self._behind.update(reader.session for reader in readers if reader.lag)
         self.catch_up()
 
     def room(self, sessions: Iterable[Session]) -> None:
@@ -174,3 +185,7 @@ class Delivery:
 def _is_transient(reader: Reader) -> bool:
     """Whether it is the reader of a subscription that the store does not have."""
     return not reader.link.durable and not reader.only_live
+
+
+def _is_durable(reader: Reader) -> bool:
+    return reader.link.durable and not reader.only_live

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from urllib.parse import urlsplit
 
 from gateway.broker import Broker
 from gateway.connection import Connection
 from gateway.errors import GatewayError
+from notify.address import is_loopback
 
 BACKLOG = 4096
 
@@ -39,15 +39,6 @@ def check_host(address: str, host: str, allowed: bool) -> None:
             f"{address}: reachable by other machines while no client needs a password; listen on 127.0.0.1 "
             "or set gateway.allow_anonymous_beyond_loopback = true"
         )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def listen(broker: Broker, url: str) -> tuple[asyncio.Server, str]:

@@ -16,12 +16,13 @@ from prometheus_client.registry import Collector
 from gateway.broker import Broker
 from gateway.version import VERSION
 from lightqueue.message_store import MessageStore
+from notify.server import StoreServer
 
 Value = float | Mapping[str, float]
 """One number, or one for each value of the metric's label."""
 
 
-Source = TypeVar("Source", Broker, MessageStore)
+Source = TypeVar("Source", Broker, MessageStore, StoreServer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,14 +250,79 @@ STORE: tuple[Figure[MessageStore], ...] = (
     ),
 )
 
+WIRE: tuple[Figure[StoreServer], ...] = (
+    Figure(
+        "penstock_wire_connections",
+        "gauge",
+        "Connections of gateways and clients to the store.",
+        lambda server: len(server.connections),
+    ),
+    Figure(
+        "penstock_wire_connections_opened_total",
+        "counter",
+        "Connections that were made to the store.",
+        lambda server: server.connections_total,
+    ),
+    Figure(
+        "penstock_wire_peers",
+        "gauge",
+        "Gateways and clients that are connected, or are waited for until their lease ends.",
+        lambda server: len(server.peers),
+    ),
+    Figure(
+        "penstock_wire_leases_ended_total",
+        "counter",
+        "Gateways and clients given up because they were not heard of for lease_ms.",
+        lambda server: server.peers.leases_ended,
+    ),
+    Figure(
+        "penstock_wire_appends_total",
+        "counter",
+        "Appends that came, refused and repeated ones included.",
+        lambda server: server.figures.appends,
+    ),
+    Figure(
+        "penstock_wire_reads_total",
+        "counter",
+        "Requests that read records.",
+        lambda server: server.figures.reads,
+    ),
+    Figure(
+        "penstock_wire_events_total",
+        "counter",
+        "Events sent that say which queues grew.",
+        lambda server: server.figures.events,
+    ),
+    Figure(
+        "penstock_wire_received_bytes_total",
+        "counter",
+        "Bytes received from gateways and clients.",
+        lambda server: server.figures.received_bytes,
+    ),
+    Figure(
+        "penstock_wire_sent_bytes_total",
+        "counter",
+        "Bytes sent to gateways and clients.",
+        lambda server: server.figures.sent_bytes,
+    ),
+    Figure(
+        "penstock_wire_bad_input_total",
+        "counter",
+        "Connections closed over what came on them: malformed, not let in, too late, too many.",
+        lambda server: server.bad_input,
+        "reason",
+    ),
+)
+
 GATEWAY_SECTIONS: Mapping[str, tuple[Figure[Broker], ...]] = {
     "Traffic": TRAFFIC,
     "Clients": CLIENTS,
     "Delivery": DELIVERY,
 }
 STORE_SECTIONS: Mapping[str, tuple[Figure[MessageStore], ...]] = {"The store": STORE}
+WIRE_SECTIONS: Mapping[str, tuple[Figure[StoreServer], ...]] = {"The wire": WIRE}
 
-AnyFigure = Figure[Broker] | Figure[MessageStore]
+AnyFigure = Figure[Broker] | Figure[MessageStore] | Figure[StoreServer]
 Reading = tuple[AnyFigure, Value]
 
 
@@ -266,9 +332,11 @@ def all_figures() -> Iterator[tuple[str, AnyFigure]]:
         yield from ((section, figure) for figure in of_gateway)
     for section, of_store in STORE_SECTIONS.items():
         yield from ((section, figure) for figure in of_store)
+    for section, of_wire in WIRE_SECTIONS.items():
+        yield from ((section, figure) for figure in of_wire)
 
 
-def read_all(broker: Broker | None, messages: MessageStore | None) -> list[Reading]:
+def read_all(broker: Broker | None, messages: MessageStore | None, server: StoreServer | None = None) -> list[Reading]:
     """Every metric of what is in this process, with its value.
 
     To be called from the loop, which owns what is read; the answer is the caller's own.
@@ -280,6 +348,9 @@ def read_all(broker: Broker | None, messages: MessageStore | None) -> list[Readi
     if messages is not None:
         of_store = (figure for section in STORE_SECTIONS.values() for figure in section)
         readings += [(figure, _copied(figure.read(messages))) for figure in of_store]
+    if server is not None:
+        of_wire = (figure for section in WIRE_SECTIONS.values() for figure in section)
+        readings += [(figure, _copied(figure.read(server))) for figure in of_wire]
     return readings
 
 

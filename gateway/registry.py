@@ -85,7 +85,7 @@ class SessionRegistry:
         opening = _Opening(connection, connect, will, assigned)
         self._opening[connect.client_id] = opening
         self._store.claim(connect.client_id, connect.clean_start, partial(self._claimed, opening))
-        if connection.phase is Phase.NEW:
+        if connection.phase is Phase.NEW and connection.session is None:
             connection.wait()
 
     def end(self, client_id: str) -> None:
@@ -129,7 +129,6 @@ class SessionRegistry:
             opened = SessionOpened(session.client_id, connect.clean_start, session.expiry_s, session.will)
             self._journal.record(opened)
         session.attach(connection, min(connect.properties.receive_maximum or 65_535, self._settings.max_inflight))
-        connection.phase = Phase.OPEN
         connection.keep_alive_s = GRACE * self._keep_alive_s(connect)
         connection.max_packet_out = connect.properties.maximum_packet_size or 0xFFFFFFFF
 
@@ -138,6 +137,7 @@ class SessionRegistry:
         if session.link is None:
             return
         session.connection.write(connack)
+        session.connection.phase = Phase.OPEN
         subscriptions = list(state.subscriptions.values()) if state is not None else []
         missing = len(subscriptions)
 
@@ -247,8 +247,7 @@ class SessionRegistry:
 
     def give_up(self, connection: Connection) -> None:
         """The store does not say what is known of this client's session."""
-        connection.write(encode(ConnAck(reason_code=ReasonCode.SERVER_UNAVAILABLE), connection.version))
-        connection.close(None, "the store did not answer in time")
+        connection.close(ReasonCode.SERVER_UNAVAILABLE, "the store did not answer in time")
 
     def note_positions(self, sessions: set[Session]) -> None:
         for session in sessions:

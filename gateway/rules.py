@@ -84,7 +84,11 @@ class PacketRules:
         if expiry_s is not None:
             self._registry.change_expiry(connection.session, expiry_s)
         connection.keep_will = disconnect.reason_code == ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
-        connection.close(None, "it sent DISCONNECT")
+        if connection.unsafe_acks:  # it may wait for them
+            connection.wait()
+            self._journal.when_safe(connection, lambda: connection.close(None, "it sent DISCONNECT"))
+        else:
+            connection.close(None, "it sent DISCONNECT")
 
     def auth(self, connection: Connection, _: Auth) -> None:
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")

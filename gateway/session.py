@@ -158,7 +158,8 @@ class Session:
         """log_offset up to which the readers have come; `end` if they have no more to read."""
         if not self.reading:
             return self.frontier
-        return min((reader.reached for reader in self.readers.values() if reader.qos and reader.lag), default=end)
+        readers = (reader for reader in self.readers.values() if reader.qos)
+        return min((reader.reached if reader.lag else max(reader.reached, end) for reader in readers), default=end)
 
 
 def as_sent(packet_id: int, outgoing: Outgoing) -> Sent:

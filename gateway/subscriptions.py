@@ -103,18 +103,18 @@ class Subscriptions:
                 )
             request.answers.append(ReasonCode(int(wanted.qos)) if reason_code is None else reason_code)
         states = [state for state, _ in request.granted]
+        request.missing = len(states) + 1
         if states and session.expiry_s:
             self._journal.record(Subscribed(session.client_id, states))
+            self._journal.when_safe(session.connection, partial(self._came, request))
             if not self._journal.store():
-                session.connection.close(ReasonCode.QUOTA_EXCEEDED)
                 return
-        request.missing = len(states)
+        else:
+            self._came(request)
         for state, position in request.granted:
             history = position is not None or bool(session.logged and state.qos)
             then = partial(self._followed, request, state, position)
             self._store.follow(state.topic_filter, FROM_NOW, history, state.qos > 0, then)
-        if not states:
-            self._answer(request)
 
     def _check(self, session: Session, wanted: SubscriptionRequest, added: set[str]) -> ReasonCode | None:
         """Why a subscription is refused; None if it is granted."""
@@ -148,18 +148,18 @@ class Subscriptions:
         for each in new:
             self._delivery.add(each)
         request.new.append(not replaced)
+        self._came(request)
+
+    def _came(self, request: _Request) -> None:
+        """One of the answers that a SUBACK waits for."""
         request.missing -= 1
-        if not request.missing:
+        if not request.missing and request.session.link is not None:
             self._answer(request)
 
     def _answer(self, request: _Request) -> None:
         session, link = request.session, request.session.connection
         request.answered = True
-        suback = encode(SubAck(request.subscribe.packet_id, tuple(request.answers)), link.version)
-        if session.expiry_s:
-            self._journal.when_safe(link, lambda: link.write(suback))
-        else:
-            link.write(suback)
+        link.write(encode(SubAck(request.subscribe.packet_id, tuple(request.answers)), link.version))
         for (state, _), is_new in zip(request.granted, request.new, strict=True):
             self._send_retained(session, state, is_new)
         if link.waiting:

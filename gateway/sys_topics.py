@@ -1,7 +1,7 @@
 """What the server says of itself in $SYS/broker/..., under the names that Mosquitto's users know.
 
-A new subscriber gets every value at once, with RETAIN=1. From then on those that changed are published every
-sys_interval_s, live-only: they are in no stored queue and cannot be replayed. Nothing is published that nobody follows.
+A new subscriber gets every value at once, with RETAIN=1. From then on those that changed are sent every sys_interval_s,
+at QoS 0, by the gateway that the subscriber is connected to: they are not stored and cannot be replayed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway._wire import Turn
+from gateway._wire import Reader, Turn
 from gateway.codec import encode
 from gateway.delivery import Delivery
-from gateway.journal import Journal
 from gateway.packets import Publish
 from gateway.properties import Properties
 from gateway.session import Session
@@ -158,10 +157,9 @@ class Load:
 class SysTopics:
     """Owner of the averages, and of what was published last."""
 
-    def __init__(self, status: Status, journal: Journal, interval_s: float) -> None:
+    def __init__(self, status: Status, interval_s: float) -> None:
         """A new value is looked for every `interval_s`; with 0 nothing is published."""
         self._status = status
-        self._journal = journal
         self._interval_s = interval_s
         self._loads = {name: Load() for name in LOADS}
         self._counted_at_s = status.turn.now_s
@@ -178,15 +176,16 @@ class SysTopics:
         self._publish()
 
     def _publish(self) -> None:
-        messages = self._status.store.messages
-        is_watched = messages.queues.is_watched_live if messages is not None else None
-        values = {
-            topic: value for topic, value in self.values().items() if is_watched is None or is_watched(topic.encode())
-        }
-        for topic, value in values.items():
-            if self._published.get(topic) != value:
-                self._journal.message(topic, value, live_only=True)
+        """To those who are subscribed here: what a server says of itself is its own, and goes to no store."""
+        readers = self._status.delivery.of_server
+        if not readers:
+            self._published.clear()
+            return
+        values = self.values()
+        changed = {topic: value for topic, value in values.items() if self._published.get(topic) != value}
         self._published = values
+        for session in {reader.session: None for reader in readers}:
+            self._send(session, [reader for reader in session.readers.values() if reader in readers], changed, False)
 
     def values(self) -> dict[str, bytes]:
         """What each topic says now."""
@@ -199,14 +198,21 @@ class SysTopics:
 
     def send_to(self, session: Session, subscription: SubscriptionState) -> None:
         """All values that a new subscription matches, as if they were retained."""
+        if self._interval_s and subscription.topic_filter.startswith("$"):
+            self._send(session, session.readers_of(subscription.topic_filter)[:1], self.values(), True)
+
+    def _send(self, session: Session, readers: list[Reader], values: dict[str, bytes], retain: bool) -> None:
         link = session.link
-        if link is None or not self._interval_s or not subscription.topic_filter.startswith("$"):
+        if link is None or link.paused:
             return
-        ids = (subscription.subscription_id,) if subscription.subscription_id else ()
-        for topic, value in self.values().items():
-            if matches(subscription.topic_filter, topic):
-                properties = Properties(subscription_identifiers=ids)
-                packet = encode(Publish(topic, value, retain=True, properties=properties), link.version)
-                if len(packet) <= link.max_packet_out:
-                    link.write(packet)
-                    self._status.turn.count_sent(0, len(value))
+        for topic, value in values.items():
+            matching = [reader for reader in readers if matches(reader.topic_filter, topic)]
+            if not matching:
+                continue
+            ids = tuple(reader.subscription_id for reader in matching if reader.subscription_id)
+            packet = encode(
+                Publish(topic, value, retain=retain, properties=Properties(subscription_identifiers=ids)), link.version
+            )
+            if len(packet) <= link.max_packet_out:
+                link.write(packet)
+                self._status.turn.count_sent(0, len(value))

@@ -5,7 +5,7 @@ Both stand in the log as records, so applying stays free of any clock.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from store._records import RecordBatch
@@ -38,8 +38,9 @@ class AbsentSessions:
         self._due: list[tuple[str, str]] = []
         self.expired = 0  # sessions that ended because nobody came back for them in time
 
-    def begin(self, presence_changed: Callable[[str], None]) -> None:
-        """After a start: a session that was connected when the process died is closed now.
+    def begin(self, presence_changed: Callable[[str], None], waited_for: frozenset[str] = frozenset()) -> None:
+        """After a start: a session that was connected when the process died is closed now, but for those whose holder
+        is waited for.
 
         From here on `presence_changed` is called, with the client_id, while something is applied that says who has a
         session or that it ended.
@@ -50,22 +51,22 @@ class AbsentSessions:
             presence_changed(client_id)
 
         self._sessions.presence_changed = changed
-        for state in list(self._sessions):
+        for state in self._sessions:
             self.look_at(state.client_id)
-            if state.connected:
-                with suppress(StoreError):  # on a full disk it stays as it is, for whoever claims it
-                    self.close(state)
-        with suppress(StoreError):
+        with suppress(StoreError):  # on a full disk they stay as they are, for whoever claims them
+            self.close(state for state in self._sessions if state.connected and state.holder not in waited_for)
             self.do_due()
 
-    def close(self, state: SessionState) -> None:
-        """Whoever had the session is gone without a word. Raises a StoreError."""
+    def close(self, states: Iterable[SessionState]) -> None:
+        """Whoever had these sessions is gone without a word. Raises a StoreError."""
         batch = RecordBatch()
-        closed = SessionClosed(
-            state.client_id, state.session_expiry_interval, state.will is not None, state.frontier, state.inflight
-        )
-        batch.append(*encode_change(closed))
-        self._append(batch)
+        for state in states:
+            closed = SessionClosed(
+                state.client_id, state.session_expiry_interval, state.will is not None, state.frontier, state.inflight
+            )
+            batch.append(*encode_change(closed))
+        if batch.size:
+            self._append(batch)
 
     def claim(self, client_id: str, clean_start: bool) -> SessionState | None:
         """What a connection finds that takes this session now; None if it is new, or begins anew.

@@ -18,6 +18,7 @@ from lightqueue.message_store import MessageStore
 from lightqueue.retained_search import find_retained
 from notify.api import NOBODY, Found, Listener, RetainedMessage, RetainedPage
 from store._records import RecordBatch, Records
+from store.changes import PeerGone, encode_change
 from store.errors import StoreError
 from store.sessions import SessionState
 
@@ -36,14 +37,32 @@ class _Claim(NamedTuple):
 class Hub:
     """Owner of the members of one store. All calls are made from the store's thread."""
 
-    def __init__(self, messages: MessageStore) -> None:
+    def __init__(self, messages: MessageStore, waits_for_peers: bool = False) -> None:
+        """`waits_for_peers`: members that the log remembers may come back; see `returning`."""
         self.messages = messages
         self._members: list[Member] = []
         self._followers: dict[Queue, dict[Member, int]] = {}  # and how many times each follows it
         self._holders: dict[str, Member] = {}  # client_id → who has its connection
         self._claims: dict[str, deque[_Claim]] = {}
         self._freed: list[str] = []
-        messages.absent.begin(self._presence_changed)  # who was connected when the last process died is not any more
+        self.returning: dict[str, Member] = {}  # by name: who has yet to come back, with the sessions it had
+        if waits_for_peers:
+            self.returning = {name: self.join(name) for name in messages.peers}
+        else:
+            self._forget_peers()
+        # Who else was connected when the last process died is not any more.
+        messages.absent.begin(self._presence_changed, frozenset(self.returning))
+        for state in messages.sessions:
+            if state.connected and state.holder in self.returning:
+                self._holders[state.client_id] = self.returning[state.holder]
+
+    def _forget_peers(self) -> None:
+        batch = RecordBatch()
+        for name in self.messages.peers:
+            batch.append(*encode_change(PeerGone(name)))
+        if batch.size:
+            with suppress(StoreError):  # on a full disk they are forgotten another time
+                self.messages.append(batch)
 
     # --- members
 
@@ -59,18 +78,21 @@ class Hub:
         for queue in [queue for queue, followers in self._followers.items() if member in followers]:
             for _ in range(self._followers[queue][member]):
                 self.unfollow(member, queue)
-        for claims in self._claims.values():
-            for claim in [claim for claim in claims if claim.member is member]:
-                claims.remove(claim)
-        for client_id in [client_id for client_id, holder in self._holders.items() if holder is member]:
-            state = self.messages.sessions.get(client_id)
-            with suppress(StoreError):  # on a full disk it stays as it is, for whoever claims it
-                if state is not None and state.connected:
-                    self.messages.absent.close(state)
+        self.withdraw(member)
+        had = [client_id for client_id, holder in self._holders.items() if holder is member]
+        states = [state for client_id in had if (state := self.messages.sessions.get(client_id)) and state.connected]
+        with suppress(StoreError):  # on a full disk they stay as they are, for whoever claims them
+            self.messages.absent.close(states)
+        for client_id in had:
             if self._holders.get(client_id) is member:
                 self._free(client_id)
         with suppress(StoreError):
             self.messages.absent.do_due()
+        self.settle()
+
+    def tick(self) -> None:
+        """To be called several times a second where no member does it."""
+        self.messages.tick()
         self.settle()
 
     # --- queues
@@ -117,7 +139,7 @@ class Hub:
 
     def take_grown(self, member: Member) -> list[Queue]:
         """What grew, of the queues that this member follows."""
-        if len(self._members) == 1:
+        if len(self._members) == 1 and not member.has_news:
             return self.messages.take_grown()
         self.settle(member)
         return member.take_news()
@@ -144,6 +166,28 @@ class Hub:
             self._free(client_id)
             self.messages.absent.look_at(client_id)
             self.settle(member)
+
+    def withdraw(self, member: Member) -> None:
+        """Forget what a member waits for; what it has stays."""
+        for claims in self._claims.values():
+            for claim in [claim for claim in claims if claim.member is member]:
+                claims.remove(claim)
+
+    def holder(self, client_id: str) -> Member | None:
+        """Who has a session's connection."""
+        return self._holders.get(client_id)
+
+    def hold(self, member: Member, client_id: str) -> None:
+        """A member has a session's connection, and said so in the log, perhaps without a claim (to another process)."""
+        state = self.messages.sessions.get(client_id)
+        if state is not None and state.connected:
+            self._holders.setdefault(client_id, member)
+
+    def contested(self, member: Member) -> list[str]:
+        """Sessions that this member has and others wait for."""
+        return [
+            client_id for client_id, waiting in self._claims.items() if waiting and self.holder(client_id) is member
+        ]
 
     def _grant(self, client_id: str, claim: _Claim) -> None:
         try:
@@ -194,8 +238,13 @@ class Member:
     # --- the way in
 
     def append(self, batch: RecordBatch) -> None:
-        self._messages.append(batch)
+        self.append_at(batch)
+
+    def append_at(self, batch: RecordBatch) -> int:
+        """As append(); the log_offset of the first record."""
+        start = self._messages.append(batch)
         self._hub.settle(self)
+        return start
 
     @property
     def end(self) -> int:

@@ -140,7 +140,9 @@ class RemoteStore:
 
     def claim(self, client_id: str, clean_start: bool, then: Callable[[SessionState | None], None]) -> None:
         def answered(answer: Message, _: Frame) -> None:
-            then(_decode_session(answer.session) if isinstance(answer, wire.Claimed) and answer.session else None)
+            if isinstance(answer, wire.Claimed):
+                self.end = max(self.end, answer.log_end)
+                then(_decode_session(answer.session) if answer.session else None)
 
         self._ask(wire.Claim(client_id, clean_start), answered)
 
@@ -158,6 +160,7 @@ class RemoteStore:
     ) -> None:
         def answered(answer: Message, _: Frame) -> None:
             if isinstance(answer, wire.Following):
+                self.end = max(self.end, answer.log_end)
                 then([self._follow(info, topic_filter, history, spills, i > 0) for i, info in enumerate(answer.queues)])
 
         self._ask(wire.Follow(topic_filter, history, start, spills), answered)
@@ -234,7 +237,8 @@ class RemoteStore:
         if isinstance(answer, wire.Ranges):  # fewer than asked for, if all of them were too much
             came = ranges_from(frame.records, [(first, count) for _, first, count in answer.ranges])
             ranges = [(*each, records) for each, records in zip(asked, came, strict=False)]
-            self.cache.add(frame.size_bytes, [each for each in ranges if each[0] in self._mirrors])
+            useful = [each for each in ranges if each[0] in self._mirrors and each[2].next > each[1]]
+            self.cache.add(frame.size_bytes, useful)
 
     def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found | None:
         key = tuple(log_offsets)
@@ -381,6 +385,7 @@ class RemoteStore:
         else:
             self._go_on(welcome, restarted)
         self.end = max(self.end, welcome.log_end)
+        self._wake_sender()
         self.listener.safe_advanced()
         self.listener.wake()
 

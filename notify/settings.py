@@ -23,7 +23,7 @@ class WireSettings:
     )
     token: str = field(
         default="",
-        metadata={"doc": "What gateways and clients have to show; empty lets everybody in.", "secret": True},
+        metadata={"doc": "What gateways and clients have to show; empty lets everybody in."},
     )
     token_file: Path | None = field(
         default=None,
@@ -61,7 +61,7 @@ class WireSettings:
         default=16 * MIB,
         metadata={
             "doc": "Requests that one connection may have without an answer.",
-            "at_least": 64 * KIB,
+            "at_least": 256 * KIB,
             "at_most": 1_024 * MIB,
         },
     )
@@ -69,7 +69,7 @@ class WireSettings:
         default=4 * MIB,
         metadata={
             "doc": "Largest frame, so also about the largest message, that goes over the wire.",
-            "at_least": 32 * KIB,
+            "at_least": 256 * KIB,
             "at_most": 512 * MIB,
         },
     )

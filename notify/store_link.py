@@ -6,11 +6,9 @@ import asyncio
 import logging
 import random
 import ssl
-from contextlib import suppress
-from dataclasses import dataclass
-from urllib.parse import urlsplit
+from typing import cast
 
-from notify.errors import NotifyError
+from notify.address import StoreAddress
 from notify.remote import RemoteStore
 from store.errors import HandshakeRefused, WireError
 from store.wire import messages as wire
@@ -24,34 +22,6 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 CONNECT_TIMEOUT_S = 2.0
 SILENT_HEARTBEATS = 4  # a store that says nothing for so many of them is gone
-
-
-class StoreAddressError(NotifyError):
-    """The address of a store makes no sense."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreAddress:
-    """Where a store listens: `tcp://HOST:PORT`, `tls://HOST:PORT` or `unix:///PATH`."""
-
-    url: str
-    host: str = ""
-    port: int = 0
-    path: str = ""
-    is_tls: bool = False
-
-    @classmethod
-    def parse(cls, url: str) -> StoreAddress:
-        """Raises StoreAddressError."""
-        parts = urlsplit(url)
-        with suppress(ValueError):  # a port that is no number
-            if parts.scheme == "unix" and parts.path:
-                return cls(url, path=parts.path)
-            if parts.scheme in ("tcp", "tls") and parts.hostname and parts.port:
-                return cls(url, parts.hostname, parts.port, is_tls=parts.scheme == "tls")
-        raise StoreAddressError(
-            f"{url}: not the address of a store; use tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH"
-        )
 
 
 class StoreLink(asyncio.Protocol):
@@ -124,8 +94,7 @@ class StoreLink(asyncio.Protocol):
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base
         self._is_writable = True
         self._heard_s = self._said_s = self._loop.time()
         transport.write(self._handshake.greeting)

@@ -11,8 +11,9 @@ from contextlib import AsyncExitStack, suppress
 
 from gateway.broker import Broker
 from gateway.version import VERSION
+from notify.address import StoreAddress
 from notify.remote import RemoteStore
-from notify.store_link import StoreAddress, StoreLink
+from notify.store_link import StoreLink
 from penstock.clients import Listeners, check_exposed, open_gateway_admin
 from penstock.errors import UsageError
 from penstock.process import Stop, run, tune_garbage_collection

@@ -38,7 +38,8 @@ def load(
     env: Mapping[str, str],
     config_path: Path | None = None,
 ) -> Settings:
-    """The settings in force. `flags` are by flag name without dashes; None and () mean not given.
+    """The settings in force. `flags` are by flag name without dashes, or by the setting's path where a command uses a
+    flag for another setting than the rest (`wire.listen`); None and () mean not given.
 
     Raises SettingsError, whose text is one line, at the first thing that is wrong.
     """
@@ -112,8 +113,8 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, Given]:
     paths = {name: path for path, name in FLAGS.items()}
     for name, value in flags.items():
         if value is not None and value != () and value != []:
-            path = paths[name]
-            given[path] = Given(value, str(SETTINGS[path].flag))
+            path = paths.get(name, name)
+            given[path] = Given(value, SETTINGS[path].flag or f"--{path.rpartition('.')[2]}")
     return given
 
 

@@ -14,12 +14,14 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter
 
 from gateway.settings import GatewaySettings
+from notify.settings import WireSettings
 from store.settings import StoreSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
+    wire: WireSettings = field(default_factory=WireSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     admin: str | None = field(
         default=None,
@@ -128,7 +130,7 @@ class Setting:
             return bool(at_least <= item <= at_most)
         if isinstance(item, str) and "pattern" in self.limits:
             match = re.fullmatch(self.limits["pattern"], item)
-            return match is not None and int(match.groupdict().get("port", 0)) <= 65_535
+            return match is not None and int(match.groupdict().get("port") or 0) <= 65_535
         return True
 
 
@@ -162,11 +164,11 @@ def section_of(path: str) -> str:
 
 def build(values: Mapping[str, object]) -> Settings:
     """The tree with these values, by path, in place of its defaults."""
-    sections: dict[str, dict[str, Any]] = {"store": {}, "gateway": {}, "": {}}
+    sections: dict[str, dict[str, Any]] = {"store": {}, "wire": {}, "gateway": {}, "": {}}
     for path, value in values.items():
         sections[section_of(path)][path.rpartition(".")[2]] = value
-    store = StoreSettings(**sections["store"])
-    return Settings(store, GatewaySettings(**sections["gateway"]), **sections[""])
+    store, wire = StoreSettings(**sections["store"]), WireSettings(**sections["wire"])
+    return Settings(store, wire, GatewaySettings(**sections["gateway"]), **sections[""])
 
 
 def value_of(settings: Settings, path: str) -> object:

@@ -130,3 +130,149 @@ def ranges_from(data not None, list ranges not None):
     if left:
         raise ValueError(f"{left} records behind the last range")
     return found
+
+
+# --- what the records of a peer say
+
+cdef enum:
+    MOST_LEVELS = 200           # of a topic: matching goes down one level at a time
+
+
+cdef const char *text_fault(const unsigned char *text, size_t size) noexcept nogil:
+    """Why this is no text as MQTT has it (UTF-8 without U+0000), or NULL."""
+    cdef size_t at = 0
+    cdef unsigned char byte, low, high
+    cdef int more
+    while at < size:
+        byte = text[at]
+        at += 1
+        if byte == 0:
+            return b"U+0000 in a text"
+        if byte < 0x80:
+            continue
+        low, high = 0x80, 0xBF              # of the second byte (Unicode 15, table 3-7)
+        if 0xC2 <= byte <= 0xDF:
+            more = 1
+        elif 0xE0 <= byte <= 0xEF:
+            more = 2
+            if byte == 0xE0:
+                low = 0xA0
+            elif byte == 0xED:
+                high = 0x9F
+        elif 0xF0 <= byte <= 0xF4:
+            more = 3
+            if byte == 0xF0:
+                low = 0x90
+            elif byte == 0xF4:
+                high = 0x8F
+        else:
+            return b"a text that is not UTF-8"
+        while more:
+            if at == size or not low <= text[at] <= high:
+                return b"a text that is not UTF-8"
+            low, high = 0x80, 0xBF
+            at += 1
+            more -= 1
+    return NULL
+
+
+cdef const char *topic_fault(const unsigned char *topic, size_t size) noexcept nogil:
+    """Why nothing may be published to a topic, or NULL."""
+    cdef size_t i, levels = 1
+    if not size:
+        return b"empty topic"
+    for i in range(size):
+        if topic[i] == 43 or topic[i] == 35:
+            return b"wildcard in a topic"
+        levels += topic[i] == 47
+    if levels > MOST_LEVELS:
+        return b"topic of too many levels"
+    return text_fault(topic, size)
+
+
+cdef const char *string_fault(const unsigned char *data, size_t room, bint is_text, size_t *size) noexcept nogil:
+    """The same for a property's value that begins with its length; `size`: of both."""
+    size[0] = 2
+    if room >= 2:
+        size[0] += <size_t>data[0] << 8 | data[1]
+    if room < size[0]:
+        return b"properties that are cut off"
+    return text_fault(data + 2, size[0] - 2) if is_text else NULL
+
+
+cdef const char *properties_fault(const unsigned char *data, size_t size) noexcept nogil:
+    """Why these are not the properties of a PUBLISH as they are stored, or NULL."""
+    cdef size_t at = 0, length = 0
+    cdef uint64_t seen = 0
+    cdef unsigned char identifier
+    cdef const char *reason = NULL
+    while at < size:
+        identifier = data[at]
+        at += 1
+        if identifier == 0x01 or identifier == 0x02:
+            length = 1 if identifier == 0x01 else 4
+            if size - at < length:
+                reason = b"properties that are cut off"
+        elif identifier == 0x03 or identifier == 0x08 or identifier == 0x09:
+            reason = string_fault(data + at, size - at, identifier != 0x09, &length)
+            if reason == NULL and identifier == 0x08:
+                reason = topic_fault(data + at + 2, length - 2)
+        elif identifier == 0x26:
+            reason = string_fault(data + at, size - at, True, &length)
+            if reason == NULL:
+                at += length
+                reason = string_fault(data + at, size - at, True, &length)
+        else:
+            return b"property that a stored message cannot have"
+        if reason != NULL:
+            return reason
+        if identifier != 0x26 and seen >> identifier & 1:
+            return b"property given twice"
+        seen |= <uint64_t>1 << identifier
+        at += length
+    return NULL
+
+
+cdef const char *attributes_fault(const unsigned char *data, size_t size) noexcept nogil:
+    """Why these are no attributes that a peer may give a message: none, or one PACKET_ID."""
+    if size and not (size == 5 and data[0] == 1 and data[1] == 2 and data[2] == 0):
+        return b"attributes that are not one packet identifier"
+    return NULL
+
+
+cdef const char *message_fault(const RecordHeader *record) noexcept nogil:
+    """Why a message of a peer, which is a whole record, must not get into the log; NULL if it may."""
+    cdef const char *reason
+    if record.flags & ~(FLAG_QOS | FLAG_RETAIN | FLAG_EXPIRES | FLAG_LIVE_ONLY):
+        return b"flags that a peer must not set"
+    if record.flags & FLAG_QOS == FLAG_QOS:
+        return b"QoS 3"
+    reason = topic_fault(<const unsigned char *>topic_of(record), record.topic_length)
+    if reason == NULL:
+        reason = text_fault(<const unsigned char *>client_id_of(record), record.client_id_length)
+    if reason == NULL:
+        reason = attributes_fault(<const unsigned char *>attributes_of(record), record.attributes_length)
+    if reason == NULL:
+        reason = properties_fault(<const unsigned char *>properties_of(record), record.properties_length)
+    return reason
+
+
+cdef list check_messages(const char *data, size_t size):
+    """Look at what messages say, in aligned whole records without batches. Returns the other records as tuples.
+
+    Raises ValueError, naming the position and the fault, at what must not get into the log.
+    """
+    cdef size_t at = 0
+    cdef const RecordHeader *record
+    cdef const char *reason
+    others = []
+    while at < size:
+        record = <const RecordHeader *>(data + at)
+        if record.type == TYPE_MESSAGE:
+            reason = message_fault(record)
+            if reason != NULL:
+                raise ValueError(f"record at byte {at}: {reason.decode()}")
+        else:
+            others.append(as_tuple(record))
+        at += record.length
+    return others

@@ -33,6 +33,7 @@ cdef class RecordBatch:
     cdef size_t capacity
     cdef Py_ssize_t atomic_at       # where the open batch record begins, or -1
     cdef char *grow(self, size_t extra) except NULL
+    cdef size_t copy_in(self, const unsigned char[::1] data, const unsigned char[::1] types, size_t limit) except? 0
     cdef int add(self, uint8_t type, uint8_t flags, Part topic, Part client_id,
                  Part attributes, Part properties, Part payload) except -1
 

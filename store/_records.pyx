@@ -108,12 +108,23 @@ cdef class RecordBatch:
     def adopt(const unsigned char[::1] data not None, const unsigned char[::1] types not None, size_t limit=1 << 31):
         """A batch of records from another process: a copy, checked as by check_records(), of `limit` bytes at most."""
         cdef RecordBatch batch = RecordBatch()
-        batch.extend(data, types, limit)
+        batch.size += batch.copy_in(data, types, limit)
         return batch
 
-    def extend(self, const unsigned char[::1] data not None, const unsigned char[::1] types not None,
-               size_t limit=1 << 31):
-        """Add records from another process, as adopt() takes them. After a ValueError none of them was added."""
+    def extend_checked(self, const unsigned char[::1] data not None, const unsigned char[::1] types not None,
+                       size_t limit):
+        """Add records of a peer, if they and what their messages say may stand in the log; there must be no batch.
+
+        Returns those that are no messages as tuples (fields as in store.records.Record), for somebody else to look at.
+        Raises ValueError, naming the position and the fault; then none was added.
+        """
+        cdef size_t size = self.copy_in(data, types, limit)
+        others = check_messages(self.data + self.size, size)
+        self.size += size
+        return others
+
+    cdef size_t copy_in(self, const unsigned char[::1] data, const unsigned char[::1] types, size_t limit) except? 0:
+        """Put records from another process behind those that are here, without counting them so far."""
         cdef size_t size = data.shape[0]
         cdef char *to
         if size > limit:
@@ -122,7 +133,7 @@ cdef class RecordBatch:
             to = self.grow(size)
             memcpy(to, &data[0], size)
             check(to, size, types)
-            self.size += size
+        return size
 
     def append(self, uint8_t type, bytes payload not None, *, bytes topic not None=b"", bytes client_id not None=b"",
                bytes attributes not None=b"", bytes properties not None=b"", uint8_t flags=0):

@@ -43,6 +43,7 @@ from lightqueue.message_store import MessageStore
 from notify.hub import Hub
 from store.records import Record, RecordType, read_records
 from store.settings import StoreSettings
+from tests.wire_between import WireBetween
 
 P = TypeVar("P", bound=Packet)
 
@@ -330,9 +331,17 @@ class Bench:
     """A broker over a message store in a folder. Close it at the end."""
 
     def __init__(
-        self, folder: Path, clock: WallClock, flush: str = "async", segment_bytes: int = 16 << 20, **settings: Any
+        self,
+        folder: Path,
+        clock: WallClock,
+        flush: str = "async",
+        segment_bytes: int = 16 << 20,
+        apart: bool = False,
+        **settings: Any,
     ) -> None:
+        """`apart`: the gateway's store is at the other end of a wire."""
         self.loop = FakeLoop()
+        self.apart = apart
         self._clock = clock
         self.store_settings = StoreSettings(folder, flush, segment_bytes)  # type: ignore[arg-type]
         self.settings = GatewaySettings(**settings)
@@ -340,7 +349,11 @@ class Bench:
 
     def _start(self) -> None:
         self.store = MessageStore(self.store_settings)
-        self.broker = Broker(Hub(self.store).join("gateway"), self.settings, self.loop)
+        self.hub = Hub(self.store)
+        self.wire: WireBetween | None = None
+        if self.apart:
+            self.wire = WireBetween(self.hub, self.loop, self.store_settings.flush_timeout_ms / 1000)
+        self.broker = Broker(self.wire.gateway if self.wire else self.hub.join("gateway"), self.settings, self.loop)
         self.run()
 
     def run(self) -> None:
@@ -350,6 +363,9 @@ class Bench:
         """Let time pass, and what happens several times a second happen once."""
         self.loop.now_s += seconds
         self._clock.ahead_s += seconds
+        if self.wire is not None:
+            self.wire.heartbeat()
+            self.hub.tick()
         self.broker.tick()
         self.run()
 
@@ -359,7 +375,7 @@ class Bench:
         while self.store.safe < self.store.end:
             assert time.monotonic() < deadline, "the flusher did not come that far"
             time.sleep(0.001)
-        self.broker.safe_advanced()
+        self.hub.safe_advanced()
         self.run()
         if self.store.safe < self.store.end:
             self.wait_safe()

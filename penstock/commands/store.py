@@ -1,6 +1,7 @@
-"""`penstock store ...`: looks at a data folder, whether or not it is served."""
+"""`penstock store`: the store as a process of its own; `penstock store inspect`: a look into a data folder."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,15 +12,52 @@ from penstock.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-store = typer.Typer(help="Look into a data folder.", no_args_is_help=True, rich_markup_mode=None)
+store = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 # Without a terminal rich would cut names at 80 columns.
 WIDTH_IN_A_PIPE = 200
 
 
 @store.callback()
-def options() -> None:
-    """Look into a data folder."""
+def run(
+    context: typer.Context,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the log and its index.")] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="URL", help="Address such as tcp://127.0.0.1:7700 or unix:///PATH.")
+    ] = None,
+    flush: Annotated[
+        str | None,
+        typer.Option(metavar="sync|async|buffered", help="When a message is acknowledged."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")] = None,
+    admin: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the admin endpoint.")] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(metavar="debug|info|warning|error", help="Least severe lines to log."),
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(metavar="text|json", help="Form of the log lines.")] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings in force and exit.")] = False,
+) -> None:
+    """Run the store for gateways and clients that connect to it; or look into a data folder with `inspect`."""
+    if context.invoked_subcommand is not None:
+        return
+    from penstock.settings import load, render
+
+    flags = {
+        "data": data,
+        "wire.listen": listen,
+        "flush": flush,
+        "admin": admin,
+        "log_level": log_level,
+        "log_format": log_format,
+    }
+    settings = load(flags, os.environ, config)
+    if print_config:
+        typer.echo(render(settings), nl=False)
+        return
+    from penstock.store_process import serve
+
+    raise typer.Exit(serve(settings))
 
 
 @store.command()

@@ -73,9 +73,10 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
 
     `epoch` is that of the log; `credit_bytes` of requests may be unanswered; a frame is not longer than
     `max_frame_bytes`; a side that has nothing to say for `heartbeat_ms` sends a Ping; messages to the topic filters in
-    `live_only` are kept in no queue; the log ends at log_offset `log_end`. `appended` is the sequence of the last Append
-    under this name that is in the log. `resumed`: the store still holds the sessions that this name claimed; if not,
-    others may have them, and nothing that was begun before may be sent again.
+    `live_only` are kept in no queue; the log ends at log_offset `log_end`. All Appends under this name up to the
+    sequence `appended` are in the log, and safe. `resumed`: the store still holds the sessions that this name claimed,
+    and follows its queues if `store_name` is the same, which no two processes have; if not, others may have them, and
+    nothing that was begun before may be sent again.
     """
 
     version: Positive
@@ -131,8 +132,9 @@ class Goodbye(Message, frozen=True):
 class Append(Message, frozen=True):
     """Store the records behind it, in one append; their offset, time and checksum are filled in by the store.
 
-    `sequence` counts the Appends under this name from 1 on, across connections. The store has each only once: one that
-    is sent again is answered, and not stored again.
+    All of them, or none, get into the log; batches must not be among them. `sequence` counts the Appends under this
+    name from 1 on, across connections. The store has each only once: one that is sent again is answered, and not
+    stored again.
     """
 
     sequence: Positive
@@ -141,7 +143,7 @@ class Append(Message, frozen=True):
 class Appended(Message, frozen=True):
     """The records stand in the log from log_offset `start` to `end` and are as safe as the flush policy promises.
 
-    Answers to Appends come in the order of the requests.
+    Both are 0 for an Append that was sent again. Answers to Appends come in the order of the requests.
     """
 
     start: LogOffset
@@ -177,9 +179,10 @@ class Follow(Message, frozen=True):
 
 
 class Following(Message, frozen=True):
-    """The queues: one, or two where the second holds the filter's live-only messages."""
+    """The queues: one, or two where the second holds the filter's live-only messages. The log ends at `log_end`."""
 
     queues: Annotated[list[QueueInfo], Meta(min_length=1, max_length=2)]
+    log_end: LogOffset
 
 
 class Unfollow(Message, frozen=True):
@@ -275,9 +278,13 @@ class Claim(Message, frozen=True):
 
 
 class Claimed(Message, frozen=True):
-    """The session is the gateway's; `session` is store.sessions.SessionState in msgpack (empty: new)."""
+    """The session is the gateway's; `session` is store.sessions.SessionState in msgpack (empty: new).
+
+    What it says is true at `log_end`, where the log ends.
+    """
 
     session: bytes
+    log_end: LogOffset
 
 
 class Release(Message, frozen=True):

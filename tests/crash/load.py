@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.packets import (
     Disconnect,
@@ -26,19 +27,26 @@ from gateway.packets import (
 from gateway.reason_codes import ReasonCode
 from tests.crash.ledger import Ledger, Message, until
 from tests.crash.mqtt_client import MqttConnection, persistent
-from tests.server_process import PenstockServer
 
 RECONNECT_S = 0.01
 PADDING_BYTES = (0, 0, 0, 40, 300, 9_000)
 SUBSCRIBE_ID = 1
+FAREWELLS = (ReasonCode.SERVER_SHUTTING_DOWN, ReasonCode.USE_ANOTHER_SERVER)
+
+
+class Server(Protocol):
+    """A server, or several of which it does not matter which one is meant."""
+
+    @property
+    def port(self) -> int: ...
+
+    def restart(self) -> None: ...
 
 
 class Client:
     """One session. `run` goes on until the task is cancelled; `online` can be cleared to keep it away for a while."""
 
-    def __init__(
-        self, client_id: str, server: PenstockServer, ledger: Ledger, rng: random.Random, version: int
-    ) -> None:
+    def __init__(self, client_id: str, server: Server, ledger: Ledger, rng: random.Random, version: int) -> None:
         self.client_id = client_id
         self.ledger = ledger
         self.rng = rng
@@ -47,6 +55,7 @@ class Client:
         self.known = False  # the server has answered that it has the session
         self.lives = 0
         self.connection: MqttConnection | None = None
+        self.port = 0  # that it is connected to, or was
         self._abandoned: list[MqttConnection] = []
         self._server = server
         self._connect = persistent(client_id, version=version, receive_maximum=rng.choice((5, 40, 200)))
@@ -62,9 +71,13 @@ class Client:
                 await asyncio.sleep(RECONNECT_S)
 
     async def _connected(self) -> None:
-        connection, connack = await MqttConnection.open(self._server.port, self._connect)
+        port = self._server.port
+        connection, connack = await MqttConnection.open(port, self._connect)
         self.close_abandoned()
         async with connection:
+            self.port = port
+            if connack.reason_code == ReasonCode.SERVER_UNAVAILABLE:
+                raise ConnectionResetError("the server has no store")
             if connack.reason_code != ReasonCode.SUCCESS:
                 self.fault(f"refused: {connack.reason_code.name}")
             if self.known and not connack.session_present:
@@ -82,8 +95,8 @@ class Client:
 
     @staticmethod
     def check_farewell(packet: Packet) -> None:
-        """A server that is stopped in an orderly way says so before it closes the connection."""
-        if isinstance(packet, Disconnect) and packet.reason_code == ReasonCode.SERVER_SHUTTING_DOWN:
+        """A server that is stopped, or has lost its store, says so before it closes the connection."""
+        if isinstance(packet, Disconnect) and packet.reason_code in FAREWELLS:
             raise ConnectionResetError("the server is shutting down")
 
     def cut(self) -> None:
@@ -126,7 +139,7 @@ class Publisher(Client):
     def __init__(
         self,
         client_id: str,
-        server: PenstockServer,
+        server: Server,
         ledger: Ledger,
         rng: random.Random,
         topics: Sequence[tuple[str, int]],
@@ -137,6 +150,7 @@ class Publisher(Client):
         self.budget = 0
         self.retain = False
         self.inflight: dict[int, InFlight] = {}  # in the order of sending
+        self.acknowledged = 0
         self._window = rng.choice((1, 8, 30))
         self._sequence = 0
         self._next_id = 1
@@ -202,6 +216,7 @@ class Publisher(Client):
             connection.send(PubRel(packet.packet_id))
         else:
             del self.inflight[packet.packet_id]
+            self.acknowledged += 1
             self.ledger.on_acked(entry.message)
 
 
@@ -211,7 +226,7 @@ class Subscriber(Client):
     def __init__(
         self,
         client_id: str,
-        server: PenstockServer,
+        server: Server,
         ledger: Ledger,
         rng: random.Random,
         filters: Mapping[str, int],
@@ -285,7 +300,7 @@ class Subscriber(Client):
 class Load:
     """All clients of a test. Random choices come from one seed."""
 
-    def __init__(self, server: PenstockServer, seed: int) -> None:
+    def __init__(self, server: Server, seed: int) -> None:
         self.server = server
         self.ledger = Ledger()
         self.rng = random.Random(seed)

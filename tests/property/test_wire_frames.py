@@ -195,7 +195,7 @@ def test_broken_handshakes_are_refused(samples: Samples) -> None:
     welcome = Welcome(1, "main", 0, MAX_FRAME_BYTES, MAX_FRAME_BYTES, 5000, [], 64)
     hello = Hello([1], "gateway", "gw", "token")
     for _ in range(FUZZED // 3):
-        server = ServerHandshake(welcome, {"gateway": "token"})
+        server = ServerHandshake(lambda _: welcome, {"gateway": "token"})
         data = mutated(rng, rng.choice((MAGIC + encode(hello), MAGIC + rng.choice(samples.of[Role.GATEWAY]))))
         answer = server.feed(data)
         assert bool(answer) == server.is_done
@@ -205,7 +205,7 @@ def test_broken_handshakes_are_refused(samples: Samples) -> None:
 
 
 def test_a_large_frame_in_small_pieces_costs_no_more_than_its_bytes() -> None:
-    frame = encode(Append(), 1, bytes(batch_of(bytes(16 << 20))))
+    frame = encode(Append(1), 1, bytes(batch_of(bytes(16 << 20))))
     reader = FrameReader(len(frame), Role.CLIENT)
     started_s = time.process_time()
     frames = [found for at in range(0, len(frame), 512) for found in reader.feed(frame[at : at + 512])]

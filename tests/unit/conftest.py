@@ -16,13 +16,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> WallClock:
     return WallClock(monkeypatch)
 
 
+@pytest.fixture(params=[False, True], ids=["one process", "over the wire"])
+def apart(request: pytest.FixtureRequest) -> bool:
+    """Whether the gateway's store is at the other end of a wire."""
+    return bool(request.param)
+
+
 @pytest.fixture
-def start_bench(tmp_path: Path, clock: WallClock) -> Iterator[StartBench]:
+def start_bench(tmp_path: Path, clock: WallClock, apart: bool) -> Iterator[StartBench]:
     """Starts brokers with other settings than the defaults, each over a store of its own."""
     benches: list[Bench] = []
 
     def start(flush: str = "async", **settings: Any) -> Bench:
-        benches.append(Bench(tmp_path / f"data-{len(benches)}", clock, flush, **settings))
+        benches.append(Bench(tmp_path / f"data-{len(benches)}", clock, flush, apart=apart, **settings))
         return benches[-1]
 
     yield start

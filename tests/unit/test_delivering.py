@@ -434,3 +434,14 @@ def test_subscription_requests_of_one_packet_are_each_their_own(bench: Bench, pu
     publisher.publish_whole("kept", b"kept", 2, retain=True)
     (message,) = client.messages()
     assert (message.payload, message.qos, message.retain) == (b"kept", 2, True)
+
+
+def test_what_is_more_than_one_range_comes_as_well(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to wait for the queue to grow once more."""
+    monkeypatch.setattr("gateway.delivery.RANGE_RECORDS", 3)
+    readers = [bench.connect(f"reader-{qos}") for qos in range(3)]
+    for qos, reader in enumerate(readers):
+        reader.subscribe("a", qos=qos)
+    bench.connect("writer").send(*(Publish("a", b"%d" % i, QoS.AT_MOST_ONCE) for i in range(20)))
+    for reader in readers:
+        assert reader.payloads() == [b"%d" % i for i in range(20)]

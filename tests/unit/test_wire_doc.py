@@ -40,7 +40,8 @@ def test_hello() -> None:
     data = b"".join(vector("hello"))
     hello = Hello([1], "gateway", "gw-1", "s3cret")
     assert data == MAGIC + encode(hello)
-    server = ServerHandshake(Welcome(1, "main", 0, 1024, 1024, 5000, [], 64), {"gateway": "s3cret"})
+    welcome = Welcome(1, "main", 0, 1024, 1024, 5000, [], 64)
+    server = ServerHandshake(lambda _: welcome, {"gateway": "s3cret"})
     assert server.feed(data)
     assert server.hello == hello
 
@@ -48,13 +49,13 @@ def test_hello() -> None:
 def test_append_and_its_answers() -> None:
     asked, *answers = vector("append, appended, failed")
     (append,) = FrameReader(1024, Role.CLIENT).feed(asked)
-    assert (append.message, append.request_id, append.size_bytes) == (Append(), 7, len(asked))
+    assert (append.message, append.request_id, append.size_bytes) == (Append(3), 7, len(asked))
     batch = RecordBatch()
     batch.append(
         RecordType.MESSAGE, b"21.5", topic=b"line/7", client_id=b"m7", attributes=bytes.fromhex("0102000500"), flags=2
     )
     assert append.records == bytes(batch)
-    assert encode(Append(), 7, bytes(batch)) == asked
+    assert encode(Append(3), 7, bytes(batch)) == asked
     appended, failed = FrameReader(1024, Role.STORE).feed(b"".join(answers))
     assert appended[:2] == (Appended(4096, 4160), 7)
     assert failed[:2] == (Failed(FailureCode.STORE_FULL, "no space left"), 8)

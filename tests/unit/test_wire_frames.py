@@ -53,7 +53,7 @@ BAD_FRAMES = [
     (frame(21, b"\x92\x90\x00"), "Grew is not for a client to send"),
     (frame(32, b"\x92\xa0\xc2", 1), "Claim is not for a client to send"),
     (frame(5, b"\x90", 1), "Ping with request_id 1"),
-    (frame(16, b"\x90"), "Append with request_id 0"),
+    (frame(16, b"\x91\x01"), "Append with request_id 0"),
     (frame(5, b"\x90", body_bytes=9), "Ping: a body of 9 bytes in a frame of 24"),
     (frame(5, b"\x90", body_bytes=2**32 - 1), "Ping: a body of 4294967295 bytes in a frame of 24"),
     (frame(5, b"\x90", records=bytes(8)), "Ping: 8 bytes behind the body"),
@@ -68,9 +68,9 @@ BAD_FRAMES = [
     (frame(24, b"\x93\x90\x00\x01", 1), "Read: Expected `int` >= 1 - at `$[1]`"),
     (frame(24, b"\x93\x90\xc3\x01", 1), "Read: Expected `int`, got `bool` - at `$[1]`"),
     (frame(20, b"\x91\xdd\xff\xff\xff\xff"), "Unfollow: Expected `array` of length <= 65536 - at `$[0]`"),
-    (frame(16, b"\x90", 1, bytes(40)), "Append: record at byte 0: impossible length"),
-    (frame(16, b"\x90", 1, bytes(batch_of(b"x"))[:-8]), "Append: record at byte 0: longer than what is left"),
-    (frame(16, b"\x90", 1, bytes(batch_of(b"x")) + bytes(8)), "Append: record at byte 48: cut off in its header"),
+    (frame(16, b"\x91\x01", 1, bytes(40)), "Append: record at byte 0: impossible length"),
+    (frame(16, b"\x91\x01", 1, bytes(batch_of(b"x"))[:-8]), "Append: record at byte 0: longer than what is left"),
+    (frame(16, b"\x91\x01", 1, bytes(batch_of(b"x")) + bytes(8)), "Append: record at byte 48: cut off in its header"),
 ]
 
 
@@ -83,7 +83,7 @@ def test_a_frame_that_is_none(data: bytes, reason: str) -> None:
 
 
 def test_a_frame_that_is_too_large_is_refused_before_it_is_there() -> None:
-    head = frame_head(Append(), 1, MAX_FRAME_BYTES)
+    head = frame_head(Append(1), 1, MAX_FRAME_BYTES)
     reader = FrameReader(MAX_FRAME_BYTES, Role.CLIENT)
     assert reader.feed(head[: HEAD.size - 1]) == []
     with pytest.raises(WireError, match="at most 1048576"):
@@ -113,11 +113,11 @@ def test_the_longest_list() -> None:
 
 def test_what_cannot_be_sent() -> None:
     with pytest.raises(ValueError, match="Append with request_id 0"):
-        encode(Append())
+        encode(Append(1))
     with pytest.raises(ValueError, match="Ping with request_id 3"):
         encode(Ping(), 3)
     with pytest.raises(ValueError, match="Append with 7 bytes of records"):
-        encode(Append(), 1, bytes(7))
+        encode(Append(1), 1, bytes(7))
     with pytest.raises(ValueError, match="Appended with 48 bytes of records"):
         encode(Appended(0, 0), 1, bytes(48))
 

@@ -14,7 +14,7 @@ HELLO = Hello([1], "gateway", "gw-1", "s3cret")
 
 
 def server() -> ServerHandshake:
-    return ServerHandshake(WELCOME, TOKENS)
+    return ServerHandshake(lambda _: WELCOME, TOKENS)
 
 
 def refusal(data: bytes) -> Refused:
@@ -28,7 +28,7 @@ def refusal(data: bytes) -> Refused:
 
 @pytest.mark.parametrize("size", [1, 7, 8, 1000])
 def test_both_sides_meet(size: int) -> None:
-    ours, theirs = ServerHandshake(WELCOME, TOKENS), ClientHandshake(HELLO)
+    ours, theirs = ServerHandshake(lambda _: WELCOME, TOKENS), ClientHandshake(HELLO)
     greeting = theirs.greeting + encode(Ping())
     answer = b"".join(ours.feed(greeting[at : at + size]) for at in range(0, len(greeting), size))
     assert (ours.hello, ours.refused, ours.is_done) == (HELLO, None, True)
@@ -37,6 +37,13 @@ def test_both_sides_meet(size: int) -> None:
     welcomes = [theirs.feed(answer[at : at + size]) for at in range(0, len(answer), size)]
     assert welcomes[-1] == theirs.welcome == Welcome(1, "main", 3, 4096, 4096, 5000, ["live/#"], 64)
     assert theirs.rest == encode(Grew([(1, 2)], 64))
+
+
+def test_who_may_come_in_can_still_be_refused() -> None:
+    ours = ServerHandshake(lambda hello: Refused(RefusedReason.BAD_HELLO, f"{hello.name} is taken"), TOKENS)
+    (frame,) = FrameReader(4096, Role.STORE).feed(ours.feed(MAGIC + encode(HELLO)))
+    assert frame.message == ours.refused == Refused("bad_hello", "gw-1 is taken")
+    assert ours.hello is None
 
 
 def test_the_highest_common_version_is_spoken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,169 @@
+{{- define "penstock.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/*
+The prefix of all names. Short enough that with the longest suffix, and what a StatefulSet adds, it is still a valid one.
+*/}}
+{{- define "penstock.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- $name := default .Chart.Name .Values.nameOverride }}
+{{- if contains $name .Release.Name }}
+{{- .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "penstock.chart" -}}
+{{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "penstock.labels" -}}
+helm.sh/chart: {{ include "penstock.chart" . }}
+{{ include "penstock.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | trunc 63 | quote }}
+app.kubernetes.io/part-of: penstock
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "penstock.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "penstock.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "penstock.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "penstock.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "penstock.image" -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
+{{- end }}
+
+{{- define "penstock.tokenSecret" -}}
+{{- .Values.token.existingSecret | default (printf "%s-token" (include "penstock.fullname" .)) }}
+{{- end }}
+
+{{- define "penstock.tlsSecret" -}}
+{{- .Values.tls.existingSecret | default (printf "%s-tls" (include "penstock.fullname" .)) }}
+{{- end }}
+
+{{/*
+Changes with the secrets that the values give, so that pods start again with them. One that is made here at random stays
+what it is, and one that somebody else keeps cannot be seen from here.
+*/}}
+{{- define "penstock.secretsChecksum" -}}
+{{- list .Values.token .Values.tls | toJson | sha256sum }}
+{{- end }}
+
+{{- define "penstock.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "penstock.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop:
+    - ALL
+{{- end }}
+
+{{/*
+What operators say about where the pods of a component may run. Takes its values.
+*/}}
+{{- define "penstock.placement" -}}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/*
+The operator's settings as environment variables. Takes a dict of `settings` and `without`, the sections left out.
+*/}}
+{{- define "penstock.settings" -}}
+{{- $without := .without }}
+{{- range $name, $value := .settings }}
+{{- if not (has (splitList "." $name | first) $without) }}
+- name: PENSTOCK_{{ $name | replace "." "__" | upper }}
+  {{- if kindIs "slice" $value }}
+  value: {{ join "," $value | quote }}
+  {{- else if kindIs "float64" $value }}
+  value: {{ $value | int64 | quote }}
+  {{- else }}
+  value: {{ $value | quote }}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+The name of the setting that holds the URL of Redis. Empty until Penstock has one.
+*/}}
+{{- define "penstock.redisSetting" -}}
+{{- end }}
+
+{{- define "penstock.redis" -}}
+{{- $setting := include "penstock.redisSetting" . | trim }}
+{{- if $setting }}
+{{- if .Values.redis.existingSecret }}
+- name: {{ $setting }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.redis.existingSecret }}
+      key: url
+{{- else if .Values.redis.externalUrl }}
+- name: {{ $setting }}
+  value: {{ .Values.redis.externalUrl | quote }}
+{{- else if .Values.redis.enabled }}
+- name: {{ $setting }}
+  value: redis://{{ include "penstock.fullname" . }}-redis:6379/0
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+What a schema cannot say, or not so that people understand it.
+*/}}
+{{- define "penstock.validate" -}}
+{{- if not .Values.gateway.allowAnonymous }}
+{{- fail "gateway.allowAnonymous: false, but clients cannot be asked for a password yet; set it to true if all that reach the gateways may publish and subscribe to everything" }}
+{{- end }}
+{{- $tls := .Values.tls }}
+{{- if and $tls.enabled (not $tls.existingSecret) (not (and $tls.certificate $tls.key $tls.ca)) }}
+{{- fail "tls.enabled: true, but there is no certificate; name a Secret with tls.existingSecret or set all of tls.certificate, tls.key and tls.ca" }}
+{{- end }}
+{{- $redis := .Values.redis }}
+{{- if gt (len (compact (list (ternary "here" "" $redis.enabled) $redis.externalUrl $redis.existingSecret))) 1 }}
+{{- fail "redis: more than one of redis.enabled, redis.externalUrl and redis.existingSecret is set; keep one" }}
+{{- end }}
+{{- with .Values.gateway.autoscaling }}
+{{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) }}
+{{- fail "gateway.autoscaling: minReplicas is larger than maxReplicas; lower it" }}
+{{- end }}
+{{- if and .enabled (not (compact (values .targets))) }}
+{{- fail "gateway.autoscaling.targets: all are null; set one or turn autoscaling off" }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,48 @@
+"""Where a store is, and who can reach an address."""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from notify.errors import NotifyError
+
+
+class StoreAddressError(NotifyError):
+    """The address of a store makes no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Where a store listens: `tcp://HOST:PORT`, `tls://HOST:PORT` or `unix:///PATH`."""
+
+    url: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    is_tls: bool = False
+
+    @classmethod
+    def parse(cls, url: str, any_port: bool = False) -> StoreAddress:
+        """`any_port`: port 0 stands for any free one. Raises StoreAddressError."""
+        parts = urlsplit(url)
+        with suppress(ValueError):  # a port that is no number
+            if parts.scheme == "unix" and parts.path:
+                return cls(url, path=parts.path)
+            if parts.scheme in ("tcp", "tls") and parts.hostname and (parts.port or (any_port and parts.port == 0)):
+                return cls(url, parts.hostname, parts.port, is_tls=parts.scheme == "tls")
+        raise StoreAddressError(
+            f"{url}: not the address of a store; use tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

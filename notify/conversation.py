@@ -1,0 +1,364 @@
+"""The store's end of one connection to a peer: bytes in, bytes out; no I/O. Frames become calls, events become frames.
+
+Whatever is to be sent waits for outgoing(), so that a turn of the loop makes one write of it. A peer that does not read
+gets no more: its requests wait unread, and events are merged, as each is only a position.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from notify import reads
+from notify.contents import filter_fault, text_fault
+from notify.peers import Peer, Peers, failure_code
+from store.errors import StoreError, WireError
+from store.sessions import SessionState
+from store.wire import messages as wire
+from store.wire.credit import Credit
+from store.wire.frames import Frame, FrameReader, encode
+from store.wire.handshake import ServerHandshake
+from store.wire.messages import FailureCode, Hello, Message, Refused, Role, Welcome
+
+log = logging.getLogger("penstock.wire")
+
+UNSENT_BYTES = 1 << 20  # with so much waiting to be sent no further request is looked at
+GREW_BYTES = 16  # at most, of one queue in a Grew
+FRAME_ROOM_BYTES = 64  # of a frame with records: its head, its padding, and what its lists do not grow
+_encode_session = msgspec.msgpack.Encoder().encode
+
+
+class _Answer(NamedTuple):
+    """The answer to an Append, to be given once the log is safe up to a mark."""
+
+    request_id: int
+    mark: int
+    message: Message
+    refused: int = 0  # the sequence, if it is a refusal
+
+
+class Figures:
+    """What all conversations of a server count."""
+
+    def __init__(self) -> None:
+        self.appends = 0
+        self.reads = 0
+        self.events = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+
+class Conversation:
+    """A Line (notify.peers) of a peer, once it has said who it is."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        tokens: Mapping[str, str | None],
+        figures: Figures,
+        wake: Callable[[Conversation], None],
+    ) -> None:
+        """`wake`: outgoing() is to be called, soon."""
+        self.peer: Peer | None = None
+        self.is_closing = False  # once what is to be sent is sent
+        self.opened_s = self.said_s = peers.clock()
+        self._peers = peers
+        self._figures = figures
+        self._wake = wake
+        self._handshake = ServerHandshake(self._meet, tokens)
+        self._reader: FrameReader | None = None
+        self._credit = Credit(1)
+        self._frames: deque[Frame] = deque()  # received, to be looked at
+        self._chunks: list[bytes] = []
+        self._chunks_bytes = 0
+        self._answers: deque[_Answer] = deque()
+        self._taken_over: dict[str, None] = {}
+        self._told_safe = 0
+        self._has_all_ends_to_tell = False
+        self._pings = self._pongs = 0
+        self._refusals: deque[tuple[int, int]] = deque()  # (number of the Ping behind it, sequence)
+
+    # --- bytes in
+
+    def received(self, data: bytes) -> None:
+        """Take what came, and deal with as much of it as there is room for answers. Raises WireError."""
+        if self.is_closing:
+            return
+        self._figures.received_bytes += len(data)
+        if self._reader is None:
+            self._greeted(data)
+            return
+        assert self.peer is not None
+        self.peer.heard_s = self._peers.clock()
+        for frame in self._reader.feed(data):
+            if frame.request_id:
+                self._credit.take(frame.request_id, frame.size_bytes)
+            self._frames.append(frame)
+        self.go_on()
+
+    def _greeted(self, data: bytes) -> None:
+        answer = self._handshake.feed(data)
+        if not answer:
+            return
+        self._send_bytes(answer)
+        if self._handshake.refused is not None:
+            refused = self._handshake.refused
+            self.is_closing = True
+            raise WireError(f"not let in ({refused.reason}): {refused.message}")
+        self._reader = FrameReader(self._peers.max_frame_bytes, self._role)
+        rest = self._handshake.rest
+        if rest:
+            self.received(rest)
+
+    @property
+    def _role(self) -> Role:
+        assert self.peer is not None
+        assert self.peer.role is not None
+        return self.peer.role
+
+    def _meet(self, hello: Hello) -> Welcome | Refused:
+        met = self._peers.meet(hello, self)
+        if isinstance(met, Refused):
+            return met
+        self.peer, welcome = met
+        self._credit = Credit(welcome.credit_bytes)
+        self._has_all_ends_to_tell = welcome.resumed  # events may have got lost with the last connection
+        for client_id in self._peers.hub.contested(self.peer.member):
+            self.tell_taken_over(client_id)
+        return welcome
+
+    def go_on(self) -> None:
+        """Deal with frames that wait. Raises WireError."""
+        while self._frames and self._chunks_bytes < UNSENT_BYTES and not self.is_closing:
+            frame = self._frames.popleft()
+            _HANDLERS[type(frame.message)](self, frame, frame.message)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it had better not be given more before what it has to say is sent."""
+        return bool(self._frames) and not self.is_closing
+
+    # --- bytes out
+
+    def outgoing(self) -> list[bytes]:
+        """What is to be sent now."""
+        if self.peer is not None and not self.is_closing:
+            self._answer_appends()
+            self._tell_events()
+        chunks, self._chunks = self._chunks, []
+        if chunks:
+            self._figures.sent_bytes += self._chunks_bytes
+            self._chunks_bytes = 0
+            self.said_s = self._peers.clock()
+        return chunks
+
+    def _send_bytes(self, frame: bytes) -> None:
+        self._chunks.append(frame)
+        self._chunks_bytes += len(frame)
+        self._wake(self)
+
+    def _tell(self, message: Message) -> None:
+        self._send_bytes(encode(message))
+
+    def _answer(self, request_id: int, message: Message, records: bytes = b"") -> None:
+        if not self.is_closing:
+            self._credit.give(request_id)
+            self._send_bytes(encode(message, request_id, records))
+
+    def _answer_appends(self) -> None:
+        assert self.peer is not None
+        safe = self.peer.member.safe_mark
+        while self._answers and self._answers[0].mark <= safe:
+            answer = self._answers.popleft()
+            self._answer(answer.request_id, answer.message)
+            if answer.refused:
+                self._refusals.append((self._pings, answer.refused))
+        if self._refusals and self._refusals[-1][0] == self._pings:
+            self.ping()  # its answer says that the refusals are known
+
+    def _tell_events(self) -> None:
+        peer = self.peer
+        assert peer is not None
+        grown = peer.member.take_grown()
+        if self._has_all_ends_to_tell:
+            grown = list(peer.refs)
+            self._has_all_ends_to_tell = False
+        safe, end = peer.member.safe, peer.member.end
+        if safe > self._told_safe:
+            self._told_safe = safe
+            self._tell(wire.Safe(safe))
+        ends = [(peer.refs[queue], queue.next_offset) for queue in grown if queue in peer.refs]
+        most = min(wire.MOST_ITEMS, (self._peers.max_frame_bytes - FRAME_ROOM_BYTES) // GREW_BYTES)
+        for at in range(0, len(ends), most):
+            self._figures.events += 1
+            self._tell(wire.Grew(ends[at : at + most], end))
+        for client_id in self._taken_over:
+            self._tell(wire.TakenOver(client_id))
+        self._taken_over.clear()
+
+    # --- Line
+
+    def wake(self) -> None:
+        self._wake(self)
+
+    def tell_taken_over(self, client_id: str) -> None:
+        self._taken_over[client_id] = None
+        self._wake(self)
+
+    def close(self, reason: str) -> None:
+        if not self.is_closing:
+            self._tell(wire.Goodbye(reason))
+            self.is_closing = True
+
+    # --- for whoever owns the connection
+
+    def ping(self) -> None:
+        self._pings += 1
+        self._tell(wire.Ping())
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether Appends wait to become safe."""
+        return bool(self._answers)
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self.is_closing = True
+        self._frames.clear()
+        self._chunks.clear()
+        if self.peer is not None:
+            self._peers.lost(self.peer, self)
+
+    # --- requests
+
+    def _append(self, frame: Frame, message: wire.Append) -> None:
+        peer = self._known
+        self._figures.appends += 1
+        answer = peer.append(message.sequence, frame.records, self._peers.append_limit_bytes)
+        if peer.has_too_many_refused:
+            raise WireError("too many Appends were refused without a Pong in between")
+        if isinstance(answer, wire.Failed):
+            self._answers.append(_Answer(frame.request_id, 0, answer, message.sequence))
+        else:
+            assert isinstance(answer, wire.Appended)
+            self._answers.append(_Answer(frame.request_id, answer.end or peer.member.mark, answer))
+        self._wake(self)
+
+    @property
+    def _known(self) -> Peer:
+        assert self.peer is not None
+        return self.peer
+
+    def _follow(self, frame: Frame, message: wire.Follow) -> None:
+        try:
+            answer = self._known.follow(message)
+        except StoreError as error:
+            answer = wire.Failed(failure_code(error), str(error))
+        self._answer(frame.request_id, answer)
+
+    def _unfollow(self, _: Frame, message: wire.Unfollow) -> None:
+        self._known.unfollow(message.refs)
+
+    def _floors(self, _: Frame, message: wire.Floors) -> None:
+        self._known.set_floors(message.floors)
+
+    def _read(self, frame: Frame, message: wire.Read) -> None:
+        peer = self._known
+        self._reply(frame, lambda limit: reads.read(peer.member, peer.queues, message, limit))
+
+    def _read_at(self, frame: Frame, message: wire.ReadAt) -> None:
+        self._reply(frame, lambda limit: reads.read_positions(self._known.member, message, limit))
+
+    def _retained(self, frame: Frame, message: wire.Retained) -> None:
+        self._reply(frame, lambda limit: reads.find_retained_messages(self._known.member, message, limit))
+
+    def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> None:
+        self._figures.reads += 1
+        topic_filter = getattr(frame.message, "topic_filter", None)
+        fault = filter_fault(topic_filter) if topic_filter is not None else ""
+        records = b""
+        if fault:
+            answer: Message = wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}")
+        else:
+            try:
+                answer, records = read(self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
+            except StoreError as error:
+                answer = wire.Failed(failure_code(error), str(error))
+        self._answer(frame.request_id, answer, records)
+
+    def _locate(self, frame: Frame, message: wire.Locate) -> None:
+        fault = filter_fault(message.topic_filter)
+        if fault:
+            self._answer(frame.request_id, wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}"))
+            return
+
+        def then(position: int | None) -> None:
+            if position is None:
+                text = f"{message.where!r} is no position in a stored queue of {message.topic_filter!r}"
+                self._answer(frame.request_id, wire.Failed(FailureCode.NO_SUCH_POSITION, text))
+            else:
+                self._answer(frame.request_id, wire.Located(position))
+
+        try:
+            self._known.member.locate(message.topic_filter, message.where, then)
+        except StoreError as error:
+            self._answer(frame.request_id, wire.Failed(failure_code(error), str(error)))
+
+    def _claim(self, frame: Frame, message: wire.Claim) -> None:
+        fault = text_fault(message.client_id)
+        if fault:
+            self._answer(frame.request_id, wire.Failed(FailureCode.BAD_REQUEST, f"client_id {fault}"))
+            return
+
+        def then(state: SessionState | None) -> None:
+            session = _encode_session(state) if state is not None else b""
+            if len(session) + FRAME_ROOM_BYTES > self._peers.max_frame_bytes:
+                text = f"the session of client {message.client_id} does not fit in a frame; raise wire.max_frame_bytes"
+                self._answer(frame.request_id, wire.Failed(FailureCode.UNAVAILABLE, text))
+            else:
+                self._answer(frame.request_id, wire.Claimed(session, self._known.member.end))
+
+        self._known.member.claim(message.client_id, message.clean_start, then)
+
+    def _release(self, _: Frame, message: wire.Release) -> None:
+        self._known.member.release(message.client_id)
+
+    # --- the rest
+
+    def _ping(self, _: Frame, __: wire.Ping) -> None:
+        self._tell(wire.Pong())
+
+    def _pong(self, _: Frame, __: wire.Pong) -> None:
+        self._pongs += 1
+        while self._refusals and self._refusals[0][0] < self._pongs:
+            self._known.knows_refused(self._refusals.popleft()[1])
+
+    def _goodbye(self, _: Frame, message: wire.Goodbye) -> None:
+        log.info("peer %s said goodbye: %s", self._known.name, message.reason)
+        self.is_closing = True
+        self._peers.left(self._known, "goodbye")
+
+    def _unexpected(self, _: Frame, message: Message) -> NoReturn:
+        raise WireError(f"{type(message).__name__} in the middle of a connection")
+
+
+_HANDLERS: dict[type[Message], Callable[..., None]] = {
+    wire.Append: Conversation._append,
+    wire.Follow: Conversation._follow,
+    wire.Unfollow: Conversation._unfollow,
+    wire.Floors: Conversation._floors,
+    wire.Read: Conversation._read,
+    wire.ReadAt: Conversation._read_at,
+    wire.Locate: Conversation._locate,
+    wire.Retained: Conversation._retained,
+    wire.Claim: Conversation._claim,
+    wire.Release: Conversation._release,
+    wire.Ping: Conversation._ping,
+    wire.Pong: Conversation._pong,
+    wire.Goodbye: Conversation._goodbye,
+    wire.Hello: Conversation._unexpected,
+}

@@ -1,0 +1,336 @@
+"""Who uses the store over the wire, by name: what each has, how far its appends have come, how long it is waited for.
+
+A peer outlives its connections. One that is not heard of for lease_ms is gone: its sessions are closed, and should it
+come back it begins anew. The log knows the names, so that a store which is restarted waits for them as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from lightqueue._queues import Queue
+from lightqueue.following import Followed
+from notify import contents
+from notify.hub import Hub, Member
+from notify.settings import WireSettings
+from store._records import RecordBatch
+from store.changes import Change, PeerAppended, PeerGone, SessionOpened, encode_change
+from store.errors import RecordTooLarge, StoreError, StoreFull
+from store.ratelimit import RateLimitedLog
+from store.wire import messages as wire
+from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome
+
+log = logging.getLogger("penstock.wire")
+
+HEAD_ROOM_BYTES = 4_096  # of a frame, or of what an append takes in the log, for what is not a peer's records
+LATE_S = 0.25  # a tick that comes later than so long after the one before says that this process stood still
+MOST_FOLLOWED = 1_000_000
+MOST_REFUSED_RANGES = 64
+
+
+class Line(Protocol):
+    """A connection of a peer."""
+
+    def wake(self) -> None:
+        """There is something to be sent, soon."""
+
+    def tell_taken_over(self, client_id: str) -> None: ...
+
+    def close(self, reason: str) -> None:
+        """Say goodbye, and nothing more."""
+
+
+class Peer:
+    """What one name has: sessions and queues (its Member's), and appends in the log. Its Member's Listener."""
+
+    def __init__(self, name: str, member: Member, hub: Hub, heard_s: float) -> None:
+        self.name = name
+        self.member = member
+        self.role: Role | None = None  # not known yet after a restart
+        self.line: Line | None = None
+        self.heard_s = heard_s
+        self.queues: dict[int, Queue] = {}  # by ref
+        self.refs: dict[Queue, int] = {}
+        self._follows: Counter[Queue] = Counter()
+        self._hub = hub
+        self._last_ref = 0
+        self._unsafe: deque[tuple[int, int]] = deque()  # (sequence, log_offset of its end), oldest first
+        state = hub.messages.peers.get(name)
+        self._sequence = self._safe_sequence = state.sequence if state is not None else 0
+        self._refused = list(state.refused) if state is not None else []  # ranges (first, last) it may not know of
+        member.listener = self
+
+    # --- Listener
+
+    def wake(self) -> None:
+        if self.line is not None:
+            self.line.wake()
+
+    def safe_advanced(self) -> None:
+        self.wake()
+
+    def taken_over(self, client_id: str) -> None:
+        if self.line is not None:
+            self.line.tell_taken_over(client_id)
+
+    def refused(self, mark: int, error: StoreError) -> None:
+        """A store in this process refuses at once, by an exception."""
+
+    def lost_entries(self, queue: Queue) -> None:
+        """Nor is it ever restarted under us."""
+
+    def disowned(self, mark: int, error: StoreError) -> None:
+        """Nor does it give up on us."""
+
+    # --- appends
+
+    @property
+    def confirmed(self) -> int:
+        """Every Append up to this sequence is in the log, and safe."""
+        self._note_safe()
+        if self._refused:
+            return min(self._safe_sequence, self._refused[0][0] - 1)
+        return self._safe_sequence
+
+    def _note_safe(self) -> None:
+        safe = self.member.safe_mark
+        while self._unsafe and self._unsafe[0][1] <= safe:
+            self._safe_sequence = self._unsafe.popleft()[0]
+
+    def append(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
+        """Store what came in an Append, if it is not there already. Appended, to be said once it is safe, or Failed."""
+        if any(first <= sequence <= last for first, last in self._refused):
+            return wire.Failed(FailureCode.UNAVAILABLE, "it was refused already, and others were stored since")
+        if sequence <= self._sequence:
+            return wire.Appended(0, 0)
+        try:
+            batch, changes = self._batch(sequence, records, limit_bytes)
+            start = self.member.append_at(batch)
+        except ValueError as error:
+            return self._refuse(sequence, FailureCode.BAD_REQUEST, error)
+        except StoreError as error:
+            return self._refuse(sequence, failure_code(error), error)
+        for change in changes:
+            if isinstance(change, SessionOpened):
+                self._hub.hold(self.member, change.client_id)
+        end = start + batch.size
+        self._sequence = sequence
+        self._note_safe()
+        self._unsafe.append((sequence, end))
+        return wire.Appended(start, end)
+
+    def _batch(self, sequence: int, records: memoryview, limit_bytes: int) -> tuple[RecordBatch, list[Change]]:
+        """The records and how far the peer has come with them: all of it gets into the log, or nothing."""
+        assert self.role is not None
+        if len(records) > limit_bytes:
+            raise RecordTooLarge(len(records), limit_bytes)
+        batch = RecordBatch()
+        batch.begin_atomic()
+        changes = contents.add_records(batch, records, self.role, limit_bytes)
+        self._check_holders(changes)
+        if any(isinstance(change, SessionOpened) and change.holder != self.name for change in changes):
+            batch = RecordBatch()
+            batch.begin_atomic()
+            contents.add_held_by(batch, records, self.name)
+        batch.append(*encode_change(PeerAppended(self.name, sequence, tuple(self._refused))))
+        batch.end_atomic()
+        return batch, changes
+
+    def _check_holders(self, changes: list[Change]) -> None:
+        for change in changes:
+            client_id: str = change.client_id  # type: ignore[attr-defined]
+            if self._hub.holder(client_id) not in (None, self.member):
+                raise Fenced(client_id)
+
+    def _refuse(self, sequence: int, code: FailureCode, error: Exception) -> wire.Failed:
+        if self._refused and self._refused[-1][1] == sequence - 1:
+            self._refused[-1] = (self._refused[-1][0], sequence)
+        else:
+            self._refused.append((sequence, sequence))
+        return wire.Failed(code, str(error))
+
+    @property
+    def has_too_many_refused(self) -> bool:
+        return len(self._refused) > MOST_REFUSED_RANGES
+
+    def knows_refused(self, sequence: int) -> None:
+        """The peer knows of every refusal up to this sequence."""
+        self._refused = [(max(first, sequence + 1), last) for first, last in self._refused if last > sequence]
+
+    # --- queues
+
+    def follow(self, request: wire.Follow) -> wire.Message:
+        fault = contents.filter_fault(request.topic_filter)
+        if fault:
+            return wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}")
+        if len(self.queues) >= MOST_FOLLOWED:
+            return wire.Failed(FailureCode.NOT_ALLOWED, f"more than {MOST_FOLLOWED} queues at a time")
+        found: list[wire.QueueInfo] = []
+
+        def then(followed: list[Followed]) -> None:
+            found.extend(self._info(each) for each in followed)
+
+        self.member.follow(request.topic_filter, request.start, request.history, request.spills, then)
+        return wire.Following(found, self.member.end)
+
+    def _info(self, followed: Followed) -> wire.QueueInfo:
+        queue = followed.queue
+        if queue not in self.refs:
+            self._last_ref += 1
+            self.refs[queue] = self._last_ref
+            self.queues[self._last_ref] = queue
+        self._follows[queue] += 1
+        return wire.QueueInfo(self.refs[queue], queue.kind, queue.next_offset, followed.position)
+
+    def unfollow(self, refs: list[int]) -> None:
+        for ref in refs:
+            queue = self.queues.get(ref)
+            if queue is None:
+                continue
+            self._follows[queue] -= 1
+            if not self._follows[queue]:
+                del self._follows[queue], self.queues[ref], self.refs[queue]
+            self.member.unfollow(queue)
+
+    def set_floors(self, floors: list[tuple[int, int]]) -> None:
+        known = [(self.queues[ref], floor) for ref, floor in floors if ref in self.queues]
+        self.member.needed_from(known)
+
+
+class Fenced(StoreError):
+    """Another member has the session."""
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__(f"the session of client {client_id} is not this gateway's any more; claim it first")
+
+
+def failure_code(error: StoreError) -> FailureCode:
+    """How a peer is told of an error."""
+    match error:
+        case StoreFull():
+            return FailureCode.STORE_FULL
+        case RecordTooLarge():
+            return FailureCode.RECORD_TOO_LARGE
+        case Fenced():
+            return FailureCode.FENCED
+    return FailureCode.UNAVAILABLE
+
+
+class Peers:
+    """Owner of all peers of a store. `clock`: monotonic seconds."""
+
+    def __init__(self, hub: Hub, settings: WireSettings, store_name: str, clock: Callable[[], float]) -> None:
+        """`store_name`: of this process and no other, since what refs stand for is known to it alone."""
+        self.settings = settings
+        self.clock = clock
+        self.hub = hub
+        self.leases_ended = 0
+        self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
+        self._store_name = store_name
+        self._events = RateLimitedLog(log)
+        self._ticked_s = now_s = clock()
+        self._peers = {name: Peer(name, member, hub, now_s) for name, member in hub.returning.items()}
+        self._to_forget: list[str] = []  # gone, but the log could not be told so far
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    @property
+    def append_limit_bytes(self) -> int:
+        """Records that one Append may have."""
+        return self.max_frame_bytes - HEAD_ROOM_BYTES
+
+    # --- coming and going
+
+    def meet(self, hello: Hello, line: Line) -> tuple[Peer, Welcome] | Refused:
+        """Somebody who may come in did so; what he had before, if he was here, is his again."""
+        if not hello.name:
+            return Refused(RefusedReason.BAD_HELLO, "a peer needs a name that no other process has")
+        role = Role(hello.role)
+        peer = self._peers.get(hello.name)
+        if peer is not None and peer.role not in (None, role):
+            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of a {peer.role}")
+        resumed = peer is not None
+        if peer is None:
+            peer = Peer(hello.name, self.hub.join(hello.name), self.hub, 0.0)
+            self._peers[hello.name] = peer
+        if peer.line is not None:
+            peer.line.close("the same peer made another connection")
+            self.hub.withdraw(peer.member)
+        peer.role, peer.line, peer.heard_s = role, line, self.clock()
+        if role is Role.GATEWAY and self.hub.messages.peers.get(peer.name) is None:
+            self._remember(peer.name)
+        return peer, self._welcome(peer, resumed)
+
+    def _remember(self, name: str) -> None:
+        """Should the store be restarted, a gateway is not to lose its clients because it has not appended so far."""
+        batch = RecordBatch()
+        batch.append(*encode_change(PeerAppended(name, 0)))
+        with suppress(StoreError):  # its first append does the same
+            self.hub.messages.append(batch)
+
+    def _welcome(self, peer: Peer, resumed: bool) -> Welcome:
+        messages = self.hub.messages
+        return Welcome(
+            version=1,
+            store_name=self._store_name,
+            epoch=0,
+            credit_bytes=max(self.settings.credit_bytes, self.max_frame_bytes),
+            max_frame_bytes=self.max_frame_bytes,
+            heartbeat_ms=self.settings.heartbeat_ms,
+            live_only=list(messages.settings.live_only),
+            log_end=messages.end,
+            appended=peer.confirmed,
+            resumed=resumed,
+        )
+
+    def lost(self, peer: Peer, line: Line) -> None:
+        """A connection ended. What the peer has it keeps for a while; what it waits for it will ask for again."""
+        if peer.line is line:
+            peer.line = None
+            self.hub.withdraw(peer.member)
+
+    def left(self, peer: Peer, why: str) -> None:
+        """A peer is gone, with or without a word."""
+        if self._peers.get(peer.name) is not peer:
+            return
+        del self._peers[peer.name]
+        if peer.line is not None:
+            peer.line.close(why)
+            peer.line = None
+        self.hub.leave(peer.member)
+        self._to_forget.append(peer.name)
+        self._forget()
+
+    def _forget(self) -> None:
+        batch = RecordBatch()
+        for name in self._to_forget:
+            if name not in self._peers and self.hub.messages.peers.get(name) is not None:
+                batch.append(*encode_change(PeerGone(name)))
+        with suppress(StoreError):  # it is tried again
+            if batch.size:
+                self.hub.messages.append(batch)
+            self._to_forget.clear()
+
+    # --- leases
+
+    def tick(self) -> None:
+        """To be called every few hundredths of a second: give up who was not heard of for too long."""
+        now_s = self.clock()
+        stalled_s = now_s - self._ticked_s - LATE_S
+        self._ticked_s = now_s
+        if stalled_s > 0:  # nobody could be heard meanwhile, whether he spoke or not
+            for peer in self._peers.values():
+                peer.heard_s += stalled_s
+        lease_s = self.settings.lease_ms / 1000
+        for peer in [peer for peer in self._peers.values() if now_s - peer.heard_s > lease_s]:
+            self.leases_ended += 1
+            self._events.warning("lease", "peer %s was not heard of for %d ms: gone", peer.name, lease_s * 1000)
+            self.left(peer, f"not heard of for {self.settings.lease_ms} ms")
+        if self._to_forget:
+            self._forget()
+        self._events.settle()

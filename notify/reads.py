@@ -1,0 +1,130 @@
+"""Answers to those requests that only read, each bounded in bytes and in work: who asked for more asks again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from lightqueue._queues import Queue, read_at
+from lightqueue.message_store import MessageStore
+from lightqueue.retained_search import find_retained
+from notify.hub import Member
+from store._records import Records, check_records, records_bytes
+from store.errors import StoreError
+from store.records import RecordType
+from store.wire import messages as wire
+from store.wire.messages import FailureCode
+
+ANSWER_BYTES = 1 << 20
+MOST_RANGES = 2_048
+MOST_RECORDS_AT = 4_096
+MOST_RETAINED = 1_000
+ITEM_BYTES = 24  # at most, of one range or position in an answer
+_MESSAGE = bytes((RecordType.MESSAGE,))
+
+Answer = tuple[wire.Message, bytes]
+
+
+class _Room:
+    """Records for one answer: about ANSWER_BYTES of them, more only if a single one is larger."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._used_bytes = 0
+        self.parts: list[bytes] = []
+
+    @property
+    def left_bytes(self) -> int:
+        return min(ANSWER_BYTES, self._limit_bytes) - self._used_bytes
+
+    def is_too_large(self, data: bytes) -> bool:
+        """Whether no answer can hold it."""
+        return len(data) + ITEM_BYTES > self._limit_bytes
+
+    def fits(self, data: bytes) -> bool:
+        return self._used_bytes + len(data) + ITEM_BYTES <= self._limit_bytes
+
+    def add(self, data: bytes) -> None:
+        self._used_bytes += len(data) + ITEM_BYTES
+        self.parts.append(data)
+
+
+def read(member: Member, queues: Mapping[int, Queue], request: wire.Read, limit_bytes: int) -> Answer:
+    """Ranges in the order asked for, and fewer of them if they get too long. Raises a StoreError."""
+    room = _Room(limit_bytes)
+    ranges: list[tuple[int, int, int]] = []
+    for ref, start in request.ranges[:MOST_RANGES]:
+        queue = queues.get(ref)
+        if queue is None:
+            return wire.Failed(FailureCode.BAD_REQUEST, f"ref {ref} is not followed"), b""
+        if room.left_bytes <= 0:
+            break
+        records = member.read(queue, start, request.max_records, min(request.max_bytes, room.left_bytes))
+        count = records.count
+        data = records_bytes(records)
+        if count > 1 and not room.fits(data):  # the last one is what was too much
+            count -= 1
+            data = records_bytes(records, 0, count)
+        if not room.fits(data):
+            if ranges:
+                break
+            ranges.append((ref, records.first + 1, 0))  # larger than any frame: passed over
+            continue
+        room.add(data)
+        ranges.append((ref, records.first, count))
+    return wire.Ranges(ranges), b"".join(room.parts)
+
+
+def read_positions(member: Member, request: wire.ReadAt, limit_bytes: int) -> Answer:
+    """Messages by their log_offsets, fewer if they get too long."""
+    assert member.messages is not None
+    room = _Room(limit_bytes)
+    found: list[bool] = []
+    for log_offset in request.log_offsets[:MOST_RECORDS_AT]:
+        if room.left_bytes <= 0:
+            break
+        data = _message_at(member.messages, log_offset)
+        if data and not room.fits(data) and not room.is_too_large(data):
+            break
+        is_found = bool(data) and room.fits(data)
+        room.add(data if is_found else b"")
+        found.append(is_found)
+    return wire.RecordsAt(found), b"".join(room.parts)
+
+
+def find_retained_messages(member: Member, request: wire.Retained, limit_bytes: int) -> Answer:
+    """A page of retained messages. Raises a StoreError."""
+    messages = member.messages
+    assert messages is not None
+    found: list[int] = []
+    limit = min(request.limit, MOST_RETAINED)
+    log_offsets, after = find_retained(messages.retained, request.topic_filter, request.after or None, limit)
+    room = _Room(limit_bytes - len((after or "").encode()))
+    previous = ""
+    for log_offset in log_offsets:
+        data = _message_at(messages, log_offset)
+        if not data or room.is_too_large(data):
+            continue
+        topic = messages.record(log_offset).topic
+        if found and (room.left_bytes <= 0 or not room.fits(data + topic)):
+            after = previous
+            break
+        room.add(data)
+        found.append(log_offset)
+        previous = topic.decode()
+    return wire.RetainedFound(found, after), b"".join(room.parts)
+
+
+def _message_at(messages: MessageStore, log_offset: int) -> bytes:
+    """A message in log format, empty if there is none. A payload may look like a record, so that is looked at."""
+    if log_offset & 7:
+        return b""
+    with suppress(LookupError, ValueError, StoreError):
+        data = records_bytes(_records_at(messages, log_offset))
+        check_records(data, _MESSAGE)
+        return data
+    return b""
+
+
+def _records_at(messages: MessageStore, log_offset: int) -> Records:
+    return read_at(messages.log.memory, [log_offset])

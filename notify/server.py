@@ -1,0 +1,328 @@
+"""The sockets of a store: gateways and clients connect here. What they say is for notify.conversation.
+
+All that is to be sent is written once per turn of the loop; a connection whose transport is full is left alone until it
+has room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import secrets
+import socket
+import ssl
+import stat
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+from notify.address import StoreAddress
+from notify.conversation import Conversation, Figures
+from notify.errors import NotifyError
+from notify.hub import Hub
+from notify.peers import Peers
+from notify.settings import WireSettings
+from store.errors import WireError
+from store.ratelimit import RateLimitedLog
+from store.wire.frames import encode
+from store.wire.messages import Refused, RefusedReason, Role
+
+log = logging.getLogger("penstock.wire")
+
+BACKLOG = 1_024
+HIGH_WATER_BYTES = 256 << 10
+
+
+class WireListenError(NotifyError):
+    """The store cannot listen at an address."""
+
+
+class StoreServer:
+    """Owner of the connections to a store. All calls are made from the loop that is running when it is made."""
+
+    def __init__(self, hub: Hub, settings: WireSettings, token: str) -> None:
+        self.hub = hub
+        self.settings = settings
+        self.figures = Figures()
+        self.bad_input: Counter[str] = Counter()
+        self.connections: set[_Connection] = set()
+        self.connections_total = 0
+        self._loop = asyncio.get_running_loop()
+        self._tokens = {role.value: token or None for role in (Role.GATEWAY, Role.CLIENT)}
+        store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
+        self.peers = Peers(hub, settings, store_name, self._loop.time)
+        self.events = RateLimitedLog(log)
+        self._dirty: dict[_Connection, None] = {}
+        self._server: asyncio.Server | None = None
+        self._socket_path: Path | None = None
+        self._progress = asyncio.Event()
+        self.is_stopping = False
+
+    # --- listening
+
+    async def listen(self, address: StoreAddress, tls: ssl.SSLContext | None) -> str:
+        """Accept peers from now on; returns the URL with the port that it got. Raises WireListenError."""
+        try:
+            if address.path:
+                await self._listen_unix(Path(address.path))
+                return address.url
+            self._server = await self._loop.create_server(
+                lambda: _Connection(self),
+                address.host,
+                address.port,
+                ssl=tls,
+                ssl_handshake_timeout=self.settings.handshake_timeout_s if tls is not None else None,
+                backlog=BACKLOG,
+            )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise WireListenError(
+                f"{address.url}: cannot listen there ({reason}); stop what uses it or choose another address"
+            ) from error
+        port = self._server.sockets[0].getsockname()[1]
+        shown = f"[{address.host}]" if ":" in address.host else address.host
+        return f"{'tls' if address.is_tls else 'tcp'}://{shown}:{port}"
+
+    async def _listen_unix(self, path: Path) -> None:
+        _remove_leftover(path)
+        mask = os.umask(0o177)
+        try:
+            self._server = await self._loop.create_unix_server(lambda: _Connection(self), str(path), backlog=BACKLOG)
+        finally:
+            os.umask(mask)
+        self._socket_path = path
+
+    # --- the loop
+
+    def safe_advanced(self) -> None:
+        self.hub.safe_advanced()
+
+    def tick(self) -> None:
+        """To be called every few hundredths of a second."""
+        self.hub.tick()
+        self.peers.tick()
+        now_s = self._loop.time()
+        for connection in list(self.connections):
+            connection.tick(now_s)
+        self.events.settle()
+
+    def wake(self, connection: _Connection) -> None:
+        """Send what it has to send at the end of this turn."""
+        if not self._dirty:
+            self._loop.call_soon(self._flush)
+        self._dirty[connection] = None
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for connection in dirty:
+            connection.flush()
+        self._progress.set()
+
+    def unready(self) -> str:
+        """Why peers had better not be sent here now; empty if they may be."""
+        if self._server is None or self.is_stopping:
+            return "not listening"
+        return str(self.hub.messages.log.fault() or "")
+
+    def found_bad(self, kind: str, address: str, why: object) -> None:
+        self.bad_input[kind] += 1
+        self.events.warning("bad_input", "peer %s: %s; its connection is closed", address, why)
+
+    # --- the end
+
+    async def close(self, timeout_s: float) -> None:
+        """Nobody new; what was appended is answered once it is safe; then goodbye to all."""
+        if self._server is not None:
+            self._server.close()
+        self.is_stopping = True
+        for connection in self.connections:
+            connection.let_read(False)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._until(lambda: not any(each.has_unanswered for each in self.connections))
+                for connection in list(self.connections):
+                    connection.say_goodbye("the store stops")
+                await self._until(lambda: not self.connections)
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort()
+        if self._socket_path is not None:
+            self._socket_path.unlink(missing_ok=True)
+        self.events.close()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that connections do."""
+        while not condition():
+            self._progress.clear()
+            await self._progress.wait()
+
+    def lost(self, connection: _Connection) -> None:
+        self.connections.discard(connection)
+        self._progress.set()
+
+
+class _Connection(asyncio.Protocol):
+    """A socket with a peer at its other end."""
+
+    def __init__(self, server: StoreServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._is_writable = True
+        self._is_read = True
+        self._unsent_bytes = 0
+        self._address = "?"
+        self._conversation = Conversation(server.peers, server._tokens, server.figures, lambda _: server.wake(self))
+
+    @property
+    def has_unanswered(self) -> bool:
+        return self._conversation.has_unanswered
+
+    @property
+    def peer_name(self) -> str:
+        """Empty before it has said who it is."""
+        peer = self._conversation.peer
+        return peer.name if peer is not None else ""
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base
+        self._address = _shown(transport.get_extra_info("peername"))
+        transport.set_write_buffer_limits(HIGH_WATER_BYTES)
+        server = self._server
+        server.connections_total += 1
+        if len(server.connections) >= server.settings.max_connections:
+            limit = f"{server.settings.max_connections} connections are open already; see wire.max_connections"
+            transport.write(encode(Refused(RefusedReason.BUSY, limit)))
+            server.found_bad("busy", self._address, limit)
+            transport.close()
+            return
+        server.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self in self._server.connections:
+            self._feed(data)
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._transport = None
+        self._server.lost(self)
+        self._conversation.lost()
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._heard()
+        self._server.wake(self)
+
+    # --- in
+
+    def _feed(self, data: bytes) -> None:
+        """Give the conversation what came; without any, what it left for later."""
+        conversation = self._conversation
+        self._attempt(lambda: conversation.received(data) if data else conversation.go_on())
+        self.let_read(not conversation.is_full)
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        """Do something for this connection; if that fails nobody else is to notice."""
+        conversation = self._conversation
+        try:
+            action()
+        except WireError as error:
+            kind = "refused" if conversation.peer is None else "malformed"
+            self._server.found_bad(kind, self._address, error)
+            conversation.close(str(error))
+        except Exception:  # the edge of a connection
+            self._server.bad_input["failed"] += 1
+            log.exception("peer %s: a request could not be handled; its connection is closed", self._address)
+            conversation.close("a request could not be handled")
+
+    def let_read(self, wanted: bool) -> None:
+        wanted = wanted and not self._server.is_stopping
+        if wanted != self._is_read and self._transport is not None and not self._transport.is_closing():
+            self._is_read = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _heard(self) -> None:
+        if self._conversation.peer is not None:
+            self._conversation.peer.heard_s = self._server.peers.clock()
+
+    # --- out
+
+    def flush(self) -> None:
+        """Write what there is, if there is room; look at requests that waited for it."""
+        transport, conversation = self._transport, self._conversation
+        if transport is None or not self._is_writable:
+            return
+        self._attempt(self._write)
+        if conversation.is_closing:
+            transport.close()
+        elif conversation.is_full:
+            self._feed(b"")
+            self._server.wake(self)
+
+    def _write(self) -> None:
+        chunks = self._conversation.outgoing()
+        if chunks and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(chunks))
+
+    # --- by the clock
+
+    def tick(self, now_s: float) -> None:
+        conversation, settings = self._conversation, self._server.settings
+        transport = self._transport
+        if transport is None:
+            return
+        if conversation.is_closing and now_s - conversation.said_s > settings.lease_ms / 1000:
+            transport.abort()  # it does not even take our goodbye
+        elif conversation.peer is None:
+            if now_s - conversation.opened_s > settings.handshake_timeout_s:
+                self._server.found_bad("handshake_timeout", self._address, "it has not said who it is in time")
+                transport.abort()
+        elif now_s - conversation.said_s >= settings.heartbeat_ms / 1000 and self._is_writable:
+            conversation.ping()
+        unsent_bytes = transport.get_write_buffer_size()
+        if unsent_bytes < self._unsent_bytes:  # slow, but there
+            self._heard()
+        self._unsent_bytes = unsent_bytes
+        if conversation.is_full:
+            self._server.wake(self)
+
+    # --- the end
+
+    def say_goodbye(self, reason: str) -> None:
+        self._conversation.close(reason)
+        self._server.wake(self)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _shown(peername: object) -> str:
+    """Where a peer is, for people."""
+    if isinstance(peername, tuple):
+        host, port = peername[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return "on the Unix socket"
+
+
+def _remove_leftover(path: Path) -> None:
+    """What an earlier process left there goes. Raises OSError if one that runs listens there; the loop would not."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.stat().st_mode):
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(str(path)) == 0:
+                    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+            path.unlink()

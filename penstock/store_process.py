@@ -1,0 +1,126 @@
+"""`penstock store`: the message store as a process of its own, for gateways and clients that connect to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.version import VERSION
+from lightqueue.message_store import MessageStore
+from notify.address import StoreAddress, is_loopback
+from notify.hub import Hub
+from notify.server import StoreServer
+from notify.settings import WireSettings
+from penstock.errors import PenstockError, UsageError
+from penstock.process import Stop, open_admin, run, tune_garbage_collection
+from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from penstock.admin import Admin
+
+log = logging.getLogger("penstock")
+
+DRAIN_S = 5.0
+
+
+def serve(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code."""
+    address = StoreAddress.parse(settings.wire.listen, any_port=True)
+    token = read_token(settings.wire)
+    tls = tls_context(settings.wire) if address.is_tls else None
+    check_exposed(address, settings, token)
+    return run(settings, lambda: _serve(settings, address, token, tls))
+
+
+async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl.SSLContext | None) -> None:
+    """The store with its recovery, the admin endpoint, and only then the peers; the end in reverse."""
+    stop = Stop()
+    loop = asyncio.get_running_loop()
+    started_s = time.monotonic()
+    log.info("penstock %s store starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
+    server: StoreServer | None = None
+
+    def on_safe() -> None:
+        if server is not None:
+            loop.call_soon_threadsafe(server.safe_advanced)
+
+    async with AsyncExitStack() as closing:
+        closing.callback(log.info, "stopped")
+        messages = MessageStore(settings.store, on_safe)
+        closing.callback(messages.close)
+        server = StoreServer(Hub(messages, waits_for_peers=True), settings.wire, token)
+        if settings.admin is not None:
+            closing.callback(_open_admin(settings.admin, server).close)
+        closing.push_async_callback(server.close, DRAIN_S)
+        url = await server.listen(address, tls)
+        tune_garbage_collection()
+        took_s = time.monotonic() - started_s
+        log.info(
+            "started in %.2f s: %d sessions, %d bytes replayed", took_s, len(messages.sessions), messages.replayed_bytes
+        )
+        print(f"ready {url} data={settings.store.data}", flush=True)
+        await stop.tick(server.tick)
+
+
+def _open_admin(address: str, server: StoreServer) -> Admin:
+    from gateway.metrics import read_all  # here, so that who has no use for it does not import an HTTP server
+    from penstock.admin import AdminSource
+
+    return open_admin(address, AdminSource(lambda: read_all(None, server.hub.messages, server), server.unready))
+
+
+def check_exposed(address: StoreAddress, settings: Settings, token: str) -> None:
+    """Nothing listens beyond loopback for everybody unless the operator says so. Raises UsageError."""
+    allowed = settings.wire.allow_open_beyond_loopback
+    if address.host and not is_loopback(address.host) and not allowed:
+        lacking = [what for what, is_there in (("a token", token), ("TLS", address.is_tls)) if not is_there]
+        if lacking:
+            raise UsageError(
+                f"{address.url}: reachable by other machines without {' and without '.join(lacking)}; listen on "
+                "127.0.0.1, set wire.token and a tls:// address, or set wire.allow_open_beyond_loopback = true"
+            )
+    if settings.admin is not None:
+        from penstock.admin import check_admin_exposure
+
+        check_admin_exposure(settings.admin, allowed)
+
+
+def read_token(settings: WireSettings) -> str:
+    """What peers have to show; empty: nothing. Raises PenstockError."""
+    file = settings.token_file
+    if file is None:
+        return settings.token
+    if settings.token:
+        raise UsageError("wire.token and wire.token_file are both set; unset one")
+    token = _read(file, "wire.token_file").decode(errors="replace").strip()
+    if not token:
+        raise UsageError(f"{file}: empty, so everybody would be let in; write the token into it")
+    return token
+
+
+def tls_context(settings: WireSettings) -> ssl.SSLContext:
+    """Raises PenstockError."""
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if certificate is None or key is None:
+        raise UsageError("a tls:// address needs wire.tls_certificate and wire.tls_key")
+    _read(certificate, "wire.tls_certificate")
+    _read(key, "wire.tls_key")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise PenstockError(f"{certificate} and {key}: not a certificate with its key ({error.reason})") from None
+    return context
+
+
+def _read(file: Path, setting: str) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise PenstockError(f"{file}: {error.strerror}; name a readable file with {setting}") from None

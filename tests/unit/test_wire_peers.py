@@ -1,0 +1,436 @@
+"""Peers by name: appends that are stored once, sessions that are held for who comes back, leases that end."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from notify.hub import Hub
+from notify.settings import WireSettings
+from store._records import RecordBatch
+from store.changes import PeerAppended, Progress, SessionClosed, SessionOpened, WillState, decode_change
+from store.commitlog import CommitLog
+from store.errors import StoreFull
+from store.records import RecordType, read_records
+from store.wire.messages import (
+    Append,
+    Appended,
+    Claim,
+    Claimed,
+    Failed,
+    FailureCode,
+    Follow,
+    Following,
+    Goodbye,
+    Grew,
+    Ping,
+    Pong,
+    Read,
+    Release,
+    Role,
+    Safe,
+    TakenOver,
+    Unfollow,
+)
+from tests.stores import batch_of, payloads
+from tests.wire_bench import Talk, WireBench, changes_of
+
+WILL = WillState("gone/c1", b"gone", 1, False, b"", 0)
+LEASE_S = WireSettings().lease_ms / 1000
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[WireBench]:
+    bench = WireBench(tmp_path)
+    yield bench
+    bench.store.close()
+
+
+def message(payload: bytes, topic: bytes = b"t/1") -> bytes:
+    return bytes(batch_of(payload, topic=topic))
+
+
+def failure(answer: object) -> str:
+    assert isinstance(answer, Failed)
+    return answer.code
+
+
+def opened(gateway: Talk, sequence: int = 1, client_id: str = "c1", will: WillState | None = None) -> None:
+    assert isinstance(gateway.call(Claim(client_id, False)), Claimed)
+    answer = gateway.tell_log(sequence, SessionOpened(client_id, False, 3600, will))
+    assert isinstance(answer, Appended)
+
+
+def stored(bench: WireBench) -> list[bytes]:
+    return payloads(bench.store, "t/#")
+
+
+def is_connected(bench: WireBench, client_id: str = "c1") -> bool:
+    state = bench.store.sessions.get(client_id)
+    return state is not None and state.connected
+
+
+# --- appends
+
+
+def test_an_append_is_one_batch_that_says_how_far_the_peer_came(bench: WireBench) -> None:
+    gateway = bench.connect("gw")
+    answer = gateway.call(Append(1), bytes(batch_of(b"1", b"2", topic=b"t/1")))
+    assert isinstance(answer, Appended)
+    assert stored(bench) == [b"1", b"2"]
+    batch = bench.store.record(answer.start)
+    assert (batch.type, batch.length) == (RecordType.BATCH, answer.end - answer.start)
+    *_, last = read_records(memoryview(batch.payload))
+    assert decode_change(last.type, last.payload) == PeerAppended("gw", 1)
+
+
+def test_what_is_sent_again_is_stored_once(bench: WireBench) -> None:
+    gateway = bench.connect("gw")
+    gateway.call(Append(1), message(b"1"))
+    gateway.call(Append(2), message(b"2"))
+    assert gateway.call(Append(1), message(b"1")) == Appended(0, 0)
+    gateway.cut()
+    again = bench.connect("gw")
+    assert (again.welcome.resumed, again.welcome.appended) == (True, 2)
+    assert again.call(Append(2), message(b"2")) == Appended(0, 0)
+    bench.restart()
+    again = bench.connect("gw")
+    assert (again.welcome.resumed, again.welcome.appended) == (True, 2)
+    assert again.call(Append(2), message(b"2")) == Appended(0, 0)
+    assert isinstance(again.call(Append(3), message(b"3")), Appended)
+    assert stored(bench) == [b"1", b"2", b"3"]
+
+
+def test_an_append_is_answered_once_it_is_safe(bench: WireBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = bench.connect("gw")
+    safe = bench.store.end
+    monkeypatch.setattr(CommitLog, "safe", property(lambda _: safe))
+    asked = [gateway.ask(Append(1), message(b"1")), gateway.ask(Append(2), message(b"2"))]
+    assert gateway.answer(asked[0]) is None
+    again = gateway.ask(Append(1), message(b"1"))
+    assert gateway.answer(again) is None, "it is in the log, but not safe"
+    gateway.cut()
+    gateway = bench.connect("gw")
+    assert gateway.welcome.appended == 0
+    resent = [gateway.ask(Append(1), message(b"1")), gateway.ask(Append(2), message(b"2"))]
+    assert gateway.answer(resent[0]) is None
+    safe = bench.store.end
+    bench.hub.safe_advanced()
+    assert gateway.woken
+    assert [gateway.answer(request_id) for request_id in resent] == [Appended(0, 0), Appended(0, 0)]
+    assert Safe(safe) in gateway.events(Safe)
+    assert stored(bench) == [b"1", b"2"]
+
+
+def test_what_was_refused_is_refused_again_as_long_as_the_peer_may_not_know(bench: WireBench) -> None:
+    gateway = bench.connect("gw")
+    gateway.call(Append(1), message(b"1"))
+    gateway.ask(Append(2), message(b"2", topic=b"t/#"))
+    gateway.ask(Append(3), message(b"3"))
+    gateway.flush()  # as if it did not arrive
+    gateway.cut()
+    for restarted in (False, True):
+        if restarted:
+            bench.restart()
+        gateway = bench.connect("gw")
+        assert gateway.welcome.appended == 1, "what follows a refusal is not confirmed"
+        assert failure(gateway.call(Append(2), message(b"2"))) == FailureCode.UNAVAILABLE
+        assert gateway.call(Append(3), message(b"3")) == Appended(0, 0)
+        gateway.cut()
+    assert stored(bench) == [b"1", b"3"]
+
+
+def test_a_pong_says_that_refusals_are_known(bench: WireBench) -> None:
+    gateway = bench.connect("gw")
+    assert failure(gateway.call(Append(1), message(b"1", topic=b"+"))) == FailureCode.BAD_REQUEST
+    assert len(gateway.events(Ping)) == 1
+    gateway.call(Append(2), message(b"2"))
+    assert bench.store.peers.get("gw") == (2, ((1, 1),))
+    gateway.tell(Pong())
+    gateway.call(Append(3), message(b"3"))
+    assert bench.store.peers.get("gw") == (3, ())
+    gateway.cut()
+    assert bench.connect("gw").welcome.appended == 3
+
+
+def test_refusals_in_a_row_are_one_range(bench: WireBench) -> None:
+    gateway = bench.connect("gw")
+    for sequence in range(1, 1_000):
+        gateway.ask(Append(sequence), message(b"x", topic=b"+"))
+    gateway.flush()
+    gateway.call(Append(1_000), message(b"y"))
+    assert bench.store.peers.get("gw") == (1_000, ((1, 999),))
+
+
+def test_what_no_segment_holds(tmp_path: Path) -> None:
+    bench = WireBench(tmp_path, segment_bytes=64 << 10)
+    gateway = bench.connect("gw")
+    assert gateway.welcome.max_frame_bytes < 64 << 10
+    fits = gateway.welcome.max_frame_bytes - 4_096 - 48
+    assert isinstance(gateway.call(Append(1), message(bytes(fits))), Appended)
+    found = gateway.call(Append(2), message(bytes(fits + 8)))
+    assert failure(found) == FailureCode.RECORD_TOO_LARGE
+    bench.store.close()
+
+
+# --- sessions
+
+
+def test_a_session_is_held_by_name(bench: WireBench) -> None:
+    gateway = bench.connect("gw")
+    opened(gateway)
+    state = bench.store.sessions.get("c1")
+    assert state is not None
+    assert state.holder == "gw"
+
+
+def test_taking_over(bench: WireBench) -> None:
+    one, two = bench.connect("gw-1"), bench.connect("gw-2")
+    opened(one)
+    asked = two.ask(Claim("c1", False))
+    assert two.answer(asked) is None
+    assert one.events(TakenOver) == [TakenOver("c1")]
+    one.tell_log(2, SessionClosed("c1", 3600, False))
+    claimed = two.answer(asked)
+    assert isinstance(claimed, Claimed)
+    assert b"c1" in claimed.session
+    opened(two)
+    assert failure(one.tell_log(3, Progress("c1", acked=5))) == FailureCode.FENCED
+
+
+def test_a_session_without_a_record_is_released(bench: WireBench) -> None:
+    one, two = bench.connect("gw-1"), bench.connect("gw-2")
+    assert one.call(Claim("c1", True)) == Claimed(b"", bench.store.end)
+    asked = two.ask(Claim("c1", True))
+    assert one.events(TakenOver) == [TakenOver("c1")]
+    one.tell(Release("c1"))
+    assert two.answer(asked) == Claimed(b"", bench.store.end)
+
+
+def test_who_is_cut_off_is_told_again_and_may_ask_again(bench: WireBench) -> None:
+    one, two = bench.connect("gw-1"), bench.connect("gw-2")
+    opened(one)
+    one.cut()
+    asked = two.ask(Claim("c1", False))
+    two.cut()
+    two = bench.connect("gw-2")
+    asked = two.ask(Claim("c1", False))
+    one = bench.connect("gw-1")
+    assert one.welcome.resumed
+    assert one.events(TakenOver) == [TakenOver("c1")]
+    one.tell_log(2, SessionClosed("c1", 3600, False))
+    assert isinstance(two.answer(asked), Claimed)
+    assert two.events(TakenOver) == []
+
+
+# --- leases
+
+
+def test_who_is_silent_is_gone_and_its_wills_are_sent_once(bench: WireBench) -> None:
+    gateway = bench.connect("gw-1")
+    opened(gateway, will=WILL)
+    gateway.cut()
+    bench.wait(LEASE_S - 0.2)
+    assert is_connected(bench)
+    bench.wait(0.4)
+    assert not is_connected(bench)
+    assert payloads(bench.store, "gone/#") == [b"gone"]
+    assert bench.store.peers.get("gw-1") is None
+    bench.wait(LEASE_S)
+    bench.restart()
+    bench.wait(2 * LEASE_S)
+    assert payloads(bench.store, "gone/#") == [b"gone"]
+    gateway = bench.connect("gw-1")
+    assert (gateway.welcome.resumed, gateway.welcome.appended) == (False, 0)
+
+
+def test_a_silent_connection_is_ended(bench: WireBench) -> None:
+    silent, other = bench.connect("gw-1"), bench.connect("gw-2")
+    for _ in range(10):
+        bench.wait(LEASE_S / 4)
+        other.ping()
+    silent.flush()
+    assert silent.conversation.is_closing
+    assert [frame.message for frame in silent.frames][-1] == Goodbye("not heard of for 2000 ms")
+    assert not other.conversation.is_closing
+    assert bench.peers.leases_ended == 1
+
+
+def test_who_waits_for_a_session_of_a_silent_one_gets_it(bench: WireBench) -> None:
+    one, two = bench.connect("gw-1"), bench.connect("gw-2")
+    opened(one)
+    asked = two.ask(Claim("c1", False))
+    bench.wait(LEASE_S / 2)
+    two.ping()
+    bench.wait(LEASE_S / 2 + 0.1)
+    two.ping()
+    assert isinstance(two.answer(asked), Claimed)
+
+
+def test_a_goodbye_ends_a_lease_at_once(bench: WireBench) -> None:
+    gateway = bench.connect("gw")
+    opened(gateway, will=WILL)
+    gateway.tell(Goodbye("stopping"))
+    assert not is_connected(bench)
+    assert bench.store.peers.get("gw") is None
+    assert bench.peers.leases_ended == 0
+
+
+def test_a_store_that_stood_still_blames_nobody(bench: WireBench) -> None:
+    gateway = bench.connect("gw")
+    bench.wait(1)
+    gateway.ping()
+    bench.now_s += 60
+    bench.tick()
+    assert not gateway.conversation.is_closing
+    bench.wait(LEASE_S / 2)
+    gateway.ping()
+    bench.wait(LEASE_S - 0.1)
+    assert not gateway.conversation.is_closing
+    bench.wait(1)
+    assert gateway.conversation.is_closing
+
+
+def test_a_restarted_store_holds_sessions_for_who_comes_back(bench: WireBench) -> None:
+    gateway = bench.connect("gw")
+    opened(gateway, will=WILL)
+    before = gateway.welcome.store_name
+    bench.restart()
+    assert is_connected(bench)
+    gateway = bench.connect("gw")
+    assert gateway.welcome.resumed
+    assert gateway.welcome.store_name != before
+    other = bench.connect("gw-2")
+    other.ask(Claim("c1", False))
+    assert gateway.events(TakenOver) == [TakenOver("c1")]
+    assert payloads(bench.store, "gone/#") == []
+
+
+def test_a_restarted_store_waits_no_longer_than_a_lease(bench: WireBench) -> None:
+    opened(bench.connect("gw"), will=WILL)
+    bench.restart()
+    bench.wait(LEASE_S + 0.1)
+    assert not is_connected(bench)
+    assert payloads(bench.store, "gone/#") == [b"gone"]
+    assert not bench.connect("gw").welcome.resumed
+
+
+def test_a_gateway_that_has_not_appended_is_remembered_and_a_client_is_not(bench: WireBench) -> None:
+    bench.connect("gw")
+    bench.connect("sdk", Role.CLIENT)
+    bench.restart()
+    assert bench.connect("gw").welcome.resumed
+    assert not bench.connect("sdk", Role.CLIENT).welcome.resumed
+
+
+def test_a_store_without_a_wire_forgets_peers(bench: WireBench) -> None:
+    opened(bench.connect("gw"), will=WILL)
+    Hub(bench.store)
+    assert not is_connected(bench)
+    assert list(bench.store.peers) == []
+    assert payloads(bench.store, "gone/#") == [b"gone"]
+
+
+def test_sessions_of_the_stores_own_process_end_with_it(bench: WireBench) -> None:
+    opened(bench.connect("gw"))
+    bench.hub.join("gateway").append(RecordBatch.adopt(changes_of(SessionOpened("c2", False, 3600)), bytes(RecordType)))
+    bench.restart()
+    assert (is_connected(bench, "c1"), is_connected(bench, "c2")) == (True, False)
+
+
+# --- names
+
+
+def test_a_second_connection_replaces_the_first(bench: WireBench) -> None:
+    first = bench.connect("gw")
+    opened(first)
+    second = bench.connect("gw")
+    assert second.welcome.resumed
+    assert first.events(Goodbye) == [Goodbye("the same peer made another connection")]
+    first.cut()
+    bench.wait(LEASE_S / 2)
+    second.ping()
+    bench.wait(LEASE_S / 2 + 0.1)
+    assert is_connected(bench)
+
+
+# --- queues
+
+
+def followed(talk: Talk, topic_filter: str = "t/#", **more: Any) -> Following:
+    answer = talk.call(Follow(topic_filter, **({"history": True, "start": -1, "spills": False} | more)))
+    assert isinstance(answer, Following)
+    return answer
+
+
+def test_refs_outlive_the_connection(bench: WireBench) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref = followed(reader).queues[0].ref
+    reader.cut()
+    publisher.call(Append(1), message(b"1"))
+    reader = bench.connect("gw-2")
+    assert [grew.queues for grew in reader.events(Grew)] == [[(ref, 1)]]
+    assert len(reader.call_frame(Read([(ref, 0)], 10, 1000)).records) == 48
+    publisher.call(Append(2), message(b"2"))
+    assert [grew.queues for grew in reader.events(Grew)] == [[(ref, 2)]]
+
+
+def test_events_are_merged(bench: WireBench) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    one, two = followed(reader).queues[0].ref, followed(reader, "t/2").queues[0].ref
+    reader.events(Grew)
+    for sequence in range(1, 11):
+        publisher.call(Append(sequence), message(b"x", topic=b"t/%d" % (sequence % 3)))
+    assert reader.woken
+    (grew,) = reader.events(Grew)
+    assert sorted(grew.queues) == [(one, 10), (two, 3)]
+    assert grew.log_end == bench.store.end
+    assert publisher.events(Grew) == []
+
+
+def test_a_queue_is_followed_as_often_as_it_was_asked_for(bench: WireBench) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref = followed(reader).queues[0].ref
+    assert followed(reader).queues[0].ref == ref
+    reader.tell(Unfollow([ref]))
+    publisher.call(Append(1), message(b"1"))
+    assert len(reader.events(Grew)) == 1
+    reader.tell(Unfollow([ref, ref, 99]))
+    publisher.call(Append(2), message(b"2"))
+    assert reader.events(Grew) == []
+    assert failure(reader.call(Read([(ref, 0)], 1, 1))) == FailureCode.BAD_REQUEST
+    assert followed(reader).queues[0].ref != ref
+
+
+def test_who_is_gone_follows_nothing(bench: WireBench) -> None:
+    reader = bench.connect("gw-2")
+    followed(reader, "t/+/x")
+    assert bench.store.queues.counts()["live"] == 1
+    reader.tell(Goodbye("bye"))
+    assert bench.store.queues.counts()["live"] == 0
+
+
+# --- a full disk
+
+
+def test_a_full_disk_refuses_appends_and_goes_on(bench: WireBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = bench.connect("gw")
+    opened(gateway, will=WILL)
+    with monkeypatch.context() as full:
+        full.setattr(CommitLog, "append", _no_room)
+        assert failure(gateway.call(Append(2), message(b"2"))) == FailureCode.STORE_FULL
+        assert failure(gateway.call(Append(2), message(b"2"))) == FailureCode.UNAVAILABLE
+        assert isinstance(gateway.call(Follow("t/#", True, -1, False)), Following)
+        gateway.cut()
+        bench.wait(LEASE_S + 0.1)
+        assert bench.peers.leases_ended == 1
+        assert bench.store.peers.get("gw") is not None
+        assert isinstance(bench.connect("gw-2").call(Claim("c1", False)), Claimed)
+    bench.wait(0.1)
+    assert bench.store.peers.get("gw") is None
+    assert bench.connect("gw").welcome.appended == 0
+
+
+def _no_room(log: CommitLog, *_: object) -> int:
+    raise StoreFull(log.folder)
