@@ -41,7 +41,9 @@ class Hub:
         """`waits_for_peers`: members that the log remembers may come back; see `returning`."""
         self.messages = messages
         self._members: list[Member] = []
-        self._followers: dict[Queue, dict[Member, int]] = {}  # and how many times each follows it
+        # Who follows a queue, and how many times each. Most are followed by one member, once; then it alone stands
+        # there, since a hundred thousand dicts would be much.
+        self._followers: dict[Queue, Member | dict[Member, int]] = {}
         self._holders: dict[str, Member] = {}  # client_id → who has its connection
         self._claims: dict[str, deque[_Claim]] = {}
         self._freed: list[str] = []
@@ -75,13 +77,15 @@ class Hub:
     def leave(self, member: Member) -> None:
         """A member is gone, with or without a word: its clients have no connection any more."""
         self._members.remove(member)
-        for queue in [queue for queue, followers in self._followers.items() if member in followers]:
-            for _ in range(self._followers[queue][member]):
+        for queue in list(self._followers):
+            for _ in range(self._followers_of(queue).get(member, 0)):
                 self.unfollow(member, queue)
         self.withdraw(member)
         had = [client_id for client_id, holder in self._holders.items() if holder is member]
         states = [state for client_id in had if (state := self.messages.sessions.get(client_id)) and state.connected]
-        with suppress(StoreError):  # on a full disk they stay as they are, for whoever claims them
+        with suppress(
+            StoreError
+        ):  # on a full disk they stay as they are: see close_abandoned(), or whoever claims them
             self.messages.absent.close(states)
         for client_id in had:
             if self._holders.get(client_id) is member:
@@ -89,6 +93,13 @@ class Hub:
         with suppress(StoreError):
             self.messages.absent.do_due()
         self.settle()
+
+    def close_abandoned(self, names: frozenset[str]) -> None:
+        """Close what members of these names could not be said to have left. Raises a StoreError."""
+        sessions = self.messages.sessions
+        states = [each for each in sessions if each.connected and each.holder in names]
+        self.messages.absent.close(each for each in states if each.client_id not in self._holders)
+        self.messages.absent.do_due()
 
     def tick(self) -> None:
         """To be called several times a second where no member does it."""
@@ -98,26 +109,39 @@ class Hub:
     # --- queues
 
     def follow(self, member: Member, queue: Queue, position: int) -> None:
-        followers = self._followers.setdefault(queue, {})
+        followers = self._followers_of(queue)
         followers[member] = followers.get(member, 0) + 1
-        member.floors.setdefault(queue, position)
+        self._set_followers(queue, followers)
+        if queue.kind == LIVE:
+            member.floors.setdefault(queue, position)
 
     def unfollow(self, member: Member, queue: Queue) -> None:
-        followers = self._followers[queue]
+        followers = self._followers_of(queue)
         followers[member] -= 1
         if not followers[member]:
             del followers[member]
             member.forget(queue)
+        self._set_followers(queue, followers)
+        self.messages.queues.unwatch(queue)
+
+    def _followers_of(self, queue: Queue) -> dict[Member, int]:
+        followers = self._followers.get(queue)
+        return {followers: 1} if isinstance(followers, Member) else followers or {}
+
+    def _set_followers(self, queue: Queue, followers: dict[Member, int]) -> None:
         if not followers:
             del self._followers[queue]
-        self.messages.queues.unwatch(queue)
+        elif len(followers) == 1 and 1 in followers.values():
+            (self._followers[queue],) = followers
+        else:
+            self._followers[queue] = followers
 
     def needed_from(self, member: Member, floors: Iterable[tuple[Queue, int]]) -> None:
         """What the slowest of its followers needs of a LIVE queue is kept."""
         for queue, floor in floors:
             if queue.kind == LIVE and queue in self._followers:
                 member.floors[queue] = floor
-                queue.floor = min(each.floors[queue] for each in self._followers[queue])
+                queue.floor = min(each.floors[queue] for each in self._followers_of(queue))
 
     # --- events
 
@@ -131,7 +155,7 @@ class Hub:
         if len(self._members) == 1 and self._members[0] is acting:
             return
         for queue in self.messages.take_grown():
-            for member in self._followers.get(queue, ()):
+            for member in self._followers_of(queue):
                 member.grew(queue)
         for member in self._members:
             if member.has_news and member is not acting:

@@ -28,6 +28,7 @@ log = logging.getLogger("penstock.wire")
 
 HEAD_ROOM_BYTES = 4_096  # of a frame, or of what an append takes in the log, for what is not a peer's records
 LATE_S = 0.25  # a tick that comes later than so long after the one before says that this process stood still
+RETRY_S = 1.0
 MOST_FOLLOWED = 1_000_000
 MOST_REFUSED_RANGES = 64
 
@@ -235,6 +236,7 @@ class Peers:
         self._ticked_s = now_s = clock()
         self._peers = {name: Peer(name, member, hub, now_s) for name, member in hub.returning.items()}
         self._to_forget: list[str] = []  # gone, but the log could not be told so far
+        self._forget_again_s = 0.0
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -307,11 +309,14 @@ class Peers:
         self._forget()
 
     def _forget(self) -> None:
+        """Have the log say that peers are gone, once it says so of their sessions' connections."""
+        self._forget_again_s = self.clock() + RETRY_S
         batch = RecordBatch()
         for name in self._to_forget:
             if name not in self._peers and self.hub.messages.peers.get(name) is not None:
                 batch.append(*encode_change(PeerGone(name)))
         with suppress(StoreError):  # it is tried again
+            self.hub.close_abandoned(frozenset(self._to_forget))
             if batch.size:
                 self.hub.messages.append(batch)
             self._to_forget.clear()
@@ -331,6 +336,6 @@ class Peers:
             self.leases_ended += 1
             self._events.warning("lease", "peer %s was not heard of for %d ms: gone", peer.name, lease_s * 1000)
             self.left(peer, f"not heard of for {self.settings.lease_ms} ms")
-        if self._to_forget:
+        if self._to_forget and now_s >= self._forget_again_s:
             self._forget()
         self._events.settle()

@@ -426,8 +426,11 @@ def test_a_full_disk_refuses_appends_and_goes_on(bench: WireBench, monkeypatch: 
         bench.wait(LEASE_S + 0.1)
         assert bench.peers.leases_ended == 1
         assert bench.store.peers.get("gw") is not None
-        assert isinstance(bench.connect("gw-2").call(Claim("c1", False)), Claimed)
-    bench.wait(0.1)
+        bench.connect("gw-2").call(Claim("c2", False))
+        assert is_connected(bench)
+    bench.wait(1.1)
+    assert not is_connected(bench)
+    assert payloads(bench.store, "gone/#") == [b"gone"]
     assert bench.store.peers.get("gw") is None
     assert bench.connect("gw").welcome.appended == 0
 
