@@ -21,6 +21,7 @@ types:
 	$(PYTHON) -m mypy
 
 test: install lint types
+	-tests/helm/install-helm.sh "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
 	$(PYTHON) -m pytest
 
 bench: install

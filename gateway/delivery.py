@@ -135,6 +135,8 @@ class Delivery:
                 if not self._exchange.go_on(session):
                     return False
                 continue
+            if session.listings:
+                return False
             pending = [reader for reader in session.readers.values() if reader.lag]
             if not pending:
                 return False

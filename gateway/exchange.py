@@ -74,7 +74,7 @@ class Exchange:
         started: list[Started] = []
         goes_on = not session.backlog or self._take_backlog(session, session.backlog, started)
         self._start(session, started)
-        link.behind = bool(session.backlog)
+        link.behind = session.has_something_first
         return goes_on
 
     def _take_backlog(self, session: Session, backlog: deque[int | Outgoing], started: list[Started]) -> bool:

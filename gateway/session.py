@@ -43,6 +43,7 @@ class Session:
         "frontier",
         "inflight",
         "link",
+        "listings",
         "logged",
         "readers",
         "reading",
@@ -65,7 +66,13 @@ class Session:
         # QoS 2 messages past the frontier that were put in flight all the same
         self.skip: frozenset[int] = NOTHING
         self.will: WillState | None = None
+        self.listings = 0  # of retained messages that go on: what is newer has to wait
         self.backlog: deque[int | Outgoing] | tuple[()] = ()  # to be sent before anything more from the queues
+
+    @property
+    def has_something_first(self) -> bool:
+        """Whether something is to be sent before anything more from the queues."""
+        return bool(self.backlog or self.listings)
 
     @property
     def connection(self) -> Connection:

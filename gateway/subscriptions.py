@@ -33,7 +33,7 @@ class _Request:
     positions: dict[int, int] = field(default_factory=dict)  # where a replay begins, by the place in the packet
     granted: list[tuple[SubscriptionState, int | None]] = field(default_factory=list)
     answers: list[ReasonCode] = field(default_factory=list)
-    new: list[bool] = field(default_factory=list)  # of each that was granted: whether there was none before
+    pages: list[tuple[SubscriptionState, RetainedPage]] = field(default_factory=list)  # retained messages to be sent
     answered: bool = False
 
     @property
@@ -111,10 +111,14 @@ class Subscriptions:
                 return
         else:
             self._came(request)
+        wanted_retained = [state for state in states if self._wants_retained(session, state)]
+        request.missing += len(wanted_retained)
         for state, position in request.granted:
             history = position is not None or bool(session.logged and state.qos)
             then = partial(self._followed, request, state, position)
             self._store.follow(state.topic_filter, FROM_NOW, history, state.qos > 0, then)
+        for state in wanted_retained:
+            self._store.retained(state.topic_filter, None, partial(self._first_page, request, state))
 
     def _check(self, session: Session, wanted: SubscriptionRequest, added: set[str]) -> ReasonCode | None:
         """Why a subscription is refused; None if it is granted."""
@@ -147,7 +151,6 @@ class Subscriptions:
             new[0].since = new[0].reached = new[0].skip_qos0_before = 0
         for each in new:
             self._delivery.add(each)
-        request.new.append(not replaced)
         self._came(request)
 
     def _came(self, request: _Request) -> None:
@@ -160,28 +163,34 @@ class Subscriptions:
         session, link = request.session, request.session.connection
         request.answered = True
         link.write(encode(SubAck(request.subscribe.packet_id, tuple(request.answers)), link.version))
-        for (state, _), is_new in zip(request.granted, request.new, strict=True):
-            self._send_retained(session, state, is_new)
+        for state, page in request.pages:
+            self._sys_topics.send_to(session, state)
+            self._found_retained(session, state, page)
         if link.waiting:
             self._soon(link.proceed)
 
     # --- retained messages
 
-    def _send_retained(self, session: Session, subscription: SubscriptionState, is_new: bool) -> None:
-        """MQTT 5, 3.8.3.1: at each subscribe, only at a new one, or never."""
-        handling = subscription.retain_handling
-        if handling == RetainHandling.DO_NOT_SEND:
-            return
-        if handling == RetainHandling.SEND_IF_NEW_SUBSCRIPTION and not is_new:
-            return
-        self._sys_topics.send_to(session, subscription)
-        self._next_retained(session, subscription, None)
+    def _wants_retained(self, session: Session, subscription: SubscriptionState) -> bool:
+        """MQTT 5, 3.8.3.1: at each subscribe, only at a new one, or never. To be asked before it takes effect."""
+        if subscription.retain_handling == RetainHandling.SEND_IF_NEW_SUBSCRIPTION:
+            return subscription.topic_filter not in session.readers
+        return subscription.retain_handling == RetainHandling.SEND_AT_SUBSCRIBE
+
+    def _first_page(self, request: _Request, subscription: SubscriptionState, page: RetainedPage) -> None:
+        """What was retained when the subscription took effect: newer than it is only what its queues give."""
+        request.pages.append((subscription, page))
+        self._came(request)
 
     def _next_retained(self, session: Session, subscription: SubscriptionState, after: str | None) -> None:
         """One page a turn, so that others have theirs in between."""
         if session.link is not None:
-            then = partial(self._found_retained, session, subscription)
+            then = partial(self._found_more, session, subscription)
             self._store.retained(subscription.topic_filter, after, then)
+
+    def _found_more(self, session: Session, subscription: SubscriptionState, page: RetainedPage) -> None:
+        session.listings -= 1
+        self._found_retained(session, subscription, page)
 
     def _found_retained(self, session: Session, subscription: SubscriptionState, page: RetainedPage) -> None:
         if session.link is None:
@@ -193,9 +202,11 @@ class Subscriptions:
             if not (subscription.no_local and message.client_id == session.connection.client_id)
         ]
         self._exchange.owe(session, found)
-        self._delivery.room([session])
         if page.after is not None:
+            session.listings += 1
             self._soon(partial(self._next_retained, session, subscription, page.after))
+        session.connection.behind = session.has_something_first
+        self._delivery.room([session])
 
     # --- leaving
 

@@ -177,12 +177,17 @@ class Hub:
 
     def claim(self, member: Member, client_id: str, clean_start: bool, then: Answer) -> None:
         holder = self._holders.get(client_id)
-        if holder is None or holder is member:
-            self._grant(client_id, _Claim(member, clean_start, then))
-            return
+        claim = _Claim(member, clean_start, then)
         waiting = self._claims.setdefault(client_id, deque())
-        waiting.append(_Claim(member, clean_start, then))
-        if len(waiting) == 1:
+        if holder is member or (holder is None and not waiting):
+            self._grant(client_id, claim)
+            is_contested = bool(waiting)  # by others, and what they were waiting for begins anew
+        else:
+            waiting.append(claim)
+            is_contested = len(waiting) == 1
+        if not waiting:
+            del self._claims[client_id]
+        elif holder is not None and is_contested:
             holder.listener.taken_over(client_id)
 
     def release(self, member: Member, client_id: str) -> None:
@@ -234,14 +239,14 @@ class Hub:
 
     def _grant_freed(self) -> None:
         freed, self._freed = self._freed, []
-        for client_id in freed:
-            waiting = self._claims[client_id]
-            if waiting:
+        for client_id in dict.fromkeys(freed):
+            waiting = self._claims.get(client_id)
+            if waiting and client_id not in self._holders:
                 self._grant(client_id, waiting.popleft())
-            if not waiting:
-                del self._claims[client_id]
-            elif client_id in self._holders:
+            if waiting:
                 self._holders[client_id].listener.taken_over(client_id)
+            else:
+                self._claims.pop(client_id, None)
 
 
 class Member:

@@ -93,26 +93,26 @@ def read_positions(member: Member, request: wire.ReadAt, limit_bytes: int) -> An
 
 
 def find_retained_messages(member: Member, request: wire.Retained, limit_bytes: int) -> Answer:
-    """A page of retained messages. Raises a StoreError."""
+    """A page of retained messages, without what they say. Raises a StoreError."""
     messages = member.messages
     assert messages is not None
-    found: list[int] = []
+    left_bytes = limit_bytes - wire.MOST_NAME_CHARACTERS
     limit = min(request.limit, MOST_RETAINED)
     log_offsets, after = find_retained(messages.retained, request.topic_filter, request.after or None, limit)
-    room = _Room(limit_bytes - len((after or "").encode()))
-    previous = ""
+    found: list[tuple[int, int, bytes]] = []
+    previous: str | None = None
     for log_offset in log_offsets:
-        data = _message_at(messages, log_offset)
-        if not data or room.is_too_large(data):
+        try:
+            record = messages.record(log_offset)
+        except LookupError:
             continue
-        topic = messages.record(log_offset).topic
-        if found and (room.left_bytes <= 0 or not room.fits(data + topic)):
+        left_bytes -= len(record.client_id) + ITEM_BYTES
+        if left_bytes < 0 and found:
             after = previous
             break
-        room.add(data)
-        found.append(log_offset)
-        previous = topic.decode()
-    return wire.RetainedFound(found, after), b"".join(room.parts)
+        found.append((log_offset, record.qos, record.client_id))
+        previous = record.topic.decode()
+    return wire.RetainedFound(found, after), b""
 
 
 def _message_at(messages: MessageStore, log_offset: int) -> bytes:

@@ -24,7 +24,6 @@ from notify.range_cache import RangeCache
 from store._records import RecordBatch, Records, ranges_from, records_from
 from store.errors import RecordTooLarge, StoreAway, StoreError, WireError
 from store.ratelimit import RateLimitedLog
-from store.records import Record
 from store.sessions import SessionState
 from store.wire import messages as wire
 from store.wire.frames import Frame, frame_head
@@ -36,7 +35,7 @@ RETAINED_PER_PAGE = 1_000
 HEAD_ROOM_BYTES = 4_096  # of a frame, for what is not records
 CONGESTED_BYTES = 8 << 20
 HEARTBEATS_OF_TRUST = 3  # less than a store waits for before it gives up on a silent gateway
-FOUND_KEPT = 64
+FOUND_KEPT = 16  # of about 1 MiB at most
 _decode_session = msgspec.msgpack.Decoder(SessionState).decode
 
 Answered = Callable[[Message, Frame], None]
@@ -108,7 +107,8 @@ class RemoteStore:
         self._mirrors: dict[Queue, _Mirror] = {}
         self._grown: dict[Queue, None] = {}
         self._wanted = _Wanted()
-        self._found: dict[tuple[int, ...], Found | None] = {}  # None: asked for
+        self._found: dict[tuple[int, ...], Found] = {}  # the newest answers: several may want the same
+        self._finding: dict[tuple[int, ...], list[Callable[[], None]]] = {}  # asked for, and by whom
 
     # --- the way in
 
@@ -242,35 +242,33 @@ class RemoteStore:
 
     def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found | None:
         key = tuple(log_offsets)
-        if key not in self._found:
-            while len(self._found) >= FOUND_KEPT:
-                del self._found[next(iter(self._found))]
-            self._found[key] = None
-            self._ask(wire.ReadAt(log_offsets), partial(self._found_at, key, then))
-        elif (found := self._found[key]) is not None:
-            del self._found[key]
-            return found
+        if key in self._found:
+            return self._found[key]
+        if key not in self._finding:
+            self._finding[key] = []
+            self._ask(wire.ReadAt(log_offsets), partial(self._found_at, key))
+        self._finding[key].append(then)
         return None
 
-    def _found_at(self, key: tuple[int, ...], then: Callable[[], None], answer: Message, frame: Frame) -> None:
+    def _found_at(self, key: tuple[int, ...], answer: Message, frame: Frame) -> None:
         found: Found = {}
         if isinstance(answer, wire.RecordsAt):
             records = records_from(frame.records, 0)
             places = iter(range(records.count))
             for log_offset, is_kept in zip(key, answer.found, strict=False):
                 found[log_offset] = (records, next(places)) if is_kept else None
-        if key in self._found:
-            self._found[key] = found
-        then()
+        while len(self._found) >= FOUND_KEPT:
+            del self._found[next(iter(self._found))]
+        self._found[key] = found
+        for then in self._finding.pop(key, ()):
+            then()
 
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
-        def answered(answer: Message, frame: Frame) -> None:
-            if not isinstance(answer, wire.RetainedFound):
+        def answered(answer: Message, _: Frame) -> None:
+            if isinstance(answer, wire.RetainedFound):
+                then(RetainedPage([RetainedMessage(*each) for each in answer.messages], answer.next))
+            else:
                 then(RetainedPage([], None))
-                return
-            records = records_from(frame.records, 0)
-            page = [_retained_message(records, i) for i in range(records.count)]
-            then(RetainedPage(page, answer.next))
 
         self._ask(wire.Retained(topic_filter, after or "", RETAINED_PER_PAGE), answered)
 
@@ -415,6 +413,7 @@ class RemoteStore:
         self._grown.clear()
         self._wanted = _Wanted()
         self._found.clear()
+        self._finding.clear()
         self.cache.clear()
 
     def _go_on(self, welcome: Welcome, restarted: bool) -> None:
@@ -458,11 +457,6 @@ class RemoteStore:
             self.listener.lost_entries(queue)
         else:
             self._end_at(queue, info.next_offset)
-
-
-def _retained_message(records: Records, i: int) -> RetainedMessage:
-    record = Record._make(records[i])
-    return RetainedMessage(record.log_offset, record.qos, record.client_id)
 
 
 def _live_only(topic_filters: list[str]) -> Callable[[bytes], bool] | None:

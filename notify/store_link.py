@@ -19,7 +19,7 @@ from store.wire.messages import Hello, Role, Welcome
 log = logging.getLogger("penstock.wire")
 
 FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 0.5
 CONNECT_TIMEOUT_S = 2.0
 SILENT_HEARTBEATS = 4  # a store that says nothing for so many of them is gone
 

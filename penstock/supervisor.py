@@ -52,17 +52,26 @@ async def _serve(settings: Settings, gateways: int) -> None:
         grace_s = settings.gateway.drain_timeout_s + GRACE_S
         async with AsyncExitStack() as closing:  # gateways end before the store does
             names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
-            for name in names:
-                command = ["store", "--listen", address] if name == "store" else ["gateway"]
-                child = Child(name, [*command, "--config", str(config)], grace_s)
-                closing.push_async_callback(child.end)
-                await child.start()
-                if not await child.is_ready(stop):
-                    return
+            for part in (names[:1], names[1:]):
+                children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s) for name in part]
+                closing.push_async_callback(_end_all, children)
+                for child in children:
+                    await child.start()
+                for child in children:
+                    if not await child.is_ready(stop):
+                        return
             for url in urls:
                 print(f"ready {url} data={settings.store.data} gateways={gateways}", flush=True)
             while not await stop.or_tick():
                 pass
+
+
+def _command(name: str, address: str) -> list[str]:
+    return ["store", "--listen", address] if name == "store" else ["gateway"]
+
+
+async def _end_all(children: list[Child]) -> None:
+    await asyncio.gather(*(child.end() for child in children))
 
 
 class _Reserved:
@@ -117,7 +126,10 @@ class Child:
         return True
 
     async def end(self) -> None:
+        """Have it end in good order, or after a while in any."""
         self._ending = True
+        if not hasattr(self, "_process"):
+            return
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
             try:

@@ -15,6 +15,7 @@ class ServerFactory:
     """Call it to start a server; see `penstock_server`."""
 
     folder: Path
+    flags: Mapping[str, str] = field(default_factory=dict)
     started: list[PenstockServer] = field(default_factory=list)
 
     def __call__(
@@ -27,19 +28,36 @@ class ServerFactory:
         server = PenstockServer(
             data or self.folder / f"data-{number}",
             self.folder / f"server-{number}.log",
-            ServeOptions(flags, settings or {}),
+            ServeOptions({**self.flags, **flags}, {**(QUICK if self.flags else {}), **(settings or {})}),
         )
         self.started.append(server)
         return server
 
 
+# What is killed is given up soon, so that its sessions can be had by others.
+QUICK = {"wire.heartbeat_ms": 100, "wire.lease_ms": 600}
+TOPOLOGIES: dict[str, dict[str, str]] = {
+    "one process": {},
+    "unix socket": {"gateways": "1"},
+    "two gateways": {"gateways": "2"},
+}
+IN_ALL_TOPOLOGIES = pytest.mark.parametrize("topology", TOPOLOGIES)
+TOGETHER_AND_APART = pytest.mark.parametrize("topology", ["one process", "two gateways"])
+
+
 @pytest.fixture
-def penstock_server(tmp_path: Path) -> Iterator[ServerFactory]:
+def topology() -> str:
+    """Which processes a server is made of; tests marked IN_ALL_TOPOLOGIES run with each."""
+    return "one process"
+
+
+@pytest.fixture
+def penstock_server(tmp_path: Path, topology: str) -> Iterator[ServerFactory]:
     """Starts servers on folders and ports of their own; they are killed at the end of the test.
 
     penstock_server(flush="async", settings={"gateway.sys_interval_s": 1})
     """
-    factory = ServerFactory(tmp_path)
+    factory = ServerFactory(tmp_path, TOPOLOGIES[topology])
     yield factory
     for server in factory.started:
         server.kill()

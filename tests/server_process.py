@@ -9,8 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).parents[1]
 START_TIMEOUT_S = 20
@@ -60,9 +63,14 @@ class PenstockServer:
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """SIGKILL: nothing gets the chance to clean up."""
+        """SIGKILL: nothing gets the chance to clean up, nor has its processes, if it has some."""
+        children = _children(self.process)
         self.process.kill()
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
         self.process.wait(STOP_TIMEOUT_S)
+        psutil.wait_procs(children, STOP_TIMEOUT_S)
 
     def terminate(self) -> None:
         """SIGTERM, which it must answer by exiting with 0."""
@@ -109,6 +117,13 @@ class PenstockServer:
                 raise RuntimeError(f"penstock serve exited with {process.returncode}:\n{logged}")
             time.sleep(0.02)
         raise RuntimeError(f"penstock serve said no `ready` line in {START_TIMEOUT_S} s:\n{logged}")
+
+
+def _children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        return [child for child in psutil.Process(process.pid).children() if "penstock" in " ".join(child.cmdline())]
+    except psutil.Error:  # it is gone, and theirs is the same fate
+        return []
 
 
 def find_mosquitto() -> str | None:

@@ -261,9 +261,9 @@ class Retained(Message, frozen=True):
 
 
 class RetainedFound(Message, frozen=True):
-    """Their log_offsets; the records follow in this order. `next`: what to ask for `after`; None: that was all."""
+    """Of each its log_offset, QoS and publisher's client_id. `next`: what to ask for `after`; None: that was all."""
 
-    log_offsets: Annotated[list[LogOffset], Items]
+    messages: Annotated[list[tuple[LogOffset, Annotated[int, Meta(ge=0, le=2)], bytes]], Items]
     next: Name | None
 
 
@@ -343,7 +343,7 @@ KINDS = (
     Kind(28, Locate, _PEERS, asked=True),
     Kind(29, Located, _STORE, asked=True),
     Kind(30, Retained, _PEERS, asked=True),
-    Kind(31, RetainedFound, _STORE, asked=True, records=True),
+    Kind(31, RetainedFound, _STORE, asked=True),
     Kind(32, Claim, _GATEWAY, asked=True),
     Kind(33, Claimed, _STORE, asked=True),
     Kind(34, Release, _GATEWAY),

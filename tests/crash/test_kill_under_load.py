@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from store.settings import StoreSettings
-from tests.conftest import ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory
 from tests.crash.load import Load
 from tests.crash.replayed import assert_index_equals_replay
 from tests.server_process import PenstockServer
@@ -32,6 +32,7 @@ def load_on(server: PenstockServer, seed: int) -> Load:
 
 
 @pytest.mark.asyncio
+@IN_ALL_TOPOLOGIES
 @pytest.mark.parametrize("flush", ["async", "sync"])
 async def test_kills_under_load(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path

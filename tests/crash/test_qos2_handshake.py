@@ -9,9 +9,8 @@ import pytest
 from gateway.packets import PubComp, Publish, PubRec, PubRel, QoS
 from tests.conftest import ServerFactory
 from tests.crash.ledger import Ledger, Message
-from tests.crash.load import Load
+from tests.crash.load import Load, Server
 from tests.crash.mqtt_client import MqttConnection, persistent
-from tests.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash
 
@@ -75,7 +74,7 @@ async def hand_over(load: Load, message: Message, version: int, lose: Loss, rng:
     connection.cut()
 
 
-async def connect(server: PenstockServer, version: int) -> MqttConnection:
+async def connect(server: Server, version: int) -> MqttConnection:
     connection, _ = await MqttConnection.open(server.port, persistent("publisher", version=version))
     return connection
 

@@ -4,11 +4,11 @@ import subprocess
 
 import pytest
 
-from tests.conftest import ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory
 from tests.interop.programs import TIMEOUT_S, mark_ready, penstock, penstock_sub, run
 from tests.server_process import PenstockServer
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
 
 @pytest.fixture

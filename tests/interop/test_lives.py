@@ -4,11 +4,11 @@ import subprocess
 
 import pytest
 
-from tests.conftest import ServerFactory
+from tests.conftest import TOGETHER_AND_APART, ServerFactory
 from tests.interop.programs import PUBLISHERS, PahoClient, Subscriber, mark_ready, mosquitto_sub, run
 from tests.server_process import PenstockServer
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, TOGETHER_AND_APART]
 
 
 @pytest.fixture

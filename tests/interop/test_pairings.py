@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ServerFactory
+from tests.conftest import TOGETHER_AND_APART, ServerFactory
 from tests.interop.programs import PUBLISHERS, SUBSCRIBERS, TIMEOUT_S, Message, PahoClient, mark_ready, run
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, TOGETHER_AND_APART]
 
 MESSAGES = 25
 

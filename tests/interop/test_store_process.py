@@ -125,7 +125,9 @@ def test_every_request(start_store: StartStore, tmp_path: Path, scheme: str) -> 
     frame = peer.answer_frame(peer.ask(ReadAt([records[1].log_offset, 8])))
     assert frame.message == RecordsAt([True, False])
     assert records_from(frame.records, 0)[0] == tuple(records[1])
-    assert peer.call(Retained("t/+", "", 10)) == RetainedFound([records[1].log_offset], None)
+    assert peer.call(Retained("t/+", "", 10)) == RetainedFound(
+        [(records[1].log_offset, records[1].qos, records[1].client_id)], None
+    )
     assert peer.call(Locate("t/#", "earliest")) == Located(0)
     peer.tell(Floors([(ref, 1)]))
     peer.tell(Unfollow([ref]))

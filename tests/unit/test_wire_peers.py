@@ -208,6 +208,24 @@ def test_a_session_without_a_record_is_released(bench: WireBench) -> None:
     assert two.answer(asked) == Claimed(b"", bench.store.end)
 
 
+def test_a_session_is_claimed_by_several(bench: WireBench) -> None:
+    one, two, three = (bench.connect(f"gw-{i}") for i in range(3))
+    one.call(Claim("c1", True))
+    second, third = two.ask(Claim("c1", True)), three.ask(Claim("c1", True))
+    assert one.events(TakenOver) == [TakenOver("c1")]
+    assert isinstance(one.call(Claim("c1", True)), Claimed), "it has it, still"
+    assert one.events(TakenOver) == [TakenOver("c1")]
+    one.tell(Release("c1"))
+    assert isinstance(two.answer(second), Claimed)
+    assert two.events(TakenOver) == [TakenOver("c1")]
+    assert three.answer(third) is None
+    two.cut()
+    bench.wait(LEASE_S / 2)
+    three.ping()
+    bench.wait(LEASE_S / 2 + 0.1)
+    assert isinstance(three.answer(third), Claimed)
+
+
 def test_who_is_cut_off_is_told_again_and_may_ask_again(bench: WireBench) -> None:
     one, two = bench.connect("gw-1"), bench.connect("gw-2")
     opened(one)

@@ -107,7 +107,7 @@ def test_a_record_larger_than_any_frame_is_passed_over(bench: WireBench) -> None
     assert talk.call(Read([(ref, 0)], 10, 1 << 20)) == Ranges([(ref, 1, 0)])
     assert read(talk, (ref, 1), (ref, 0)) == [[b"2"]]
     assert talk.call(ReadAt([large, small])) == RecordsAt([False, True])
-    assert talk.call(Retained("t/#", "", 10)) == RetainedFound([small], None)
+    assert talk.call(Retained("t/#", "", 10)) == RetainedFound([(large, 0, b""), (small, 0, b"")], None)
 
 
 def test_reading_positions(bench: WireBench, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,10 +152,9 @@ def test_retained_messages_come_in_pages(bench: WireBench) -> None:
             break
         after = frame.message.next
     assert len(pages) > 1
-    assert [bench.store.record(at).topic for page in pages for at in page.log_offsets] == [
-        b"t/%d" % i for i in range(10)
-    ]
-    assert talk.call(Retained("t/3", "", 2)) == RetainedFound([pages[1].log_offsets[0]], None)
+    found = [message for page in pages for message in page.messages]
+    assert [bench.store.record(at).topic for at, *_ in found] == [b"t/%d" % i for i in range(10)]
+    assert talk.call(Retained("t/3", "", 2)) == RetainedFound([found[3]], None)
 
 
 def test_locating(bench: WireBench, talk: Talk) -> None:

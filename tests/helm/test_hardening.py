@@ -1,0 +1,156 @@
+"""What must hold of the pods whatever the values: little may be done in them and to them, and they stop in peace."""
+
+import re
+
+from tests.helm.chart import (
+    VALUES,
+    Object,
+    Rendered,
+    component_of,
+    pod_labels,
+    pod_of,
+    ports_of,
+    quantity,
+    render,
+    strings_in,
+    values_of,
+    variables_of,
+)
+
+
+def test_nothing_runs_as_root_or_can_become_it(rendered: Rendered) -> None:
+    for workload in rendered.workloads:
+        pod = pod_of(workload)
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["runAsGroup"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & pod.keys()
+        assert not [volume for volume in pod.get("volumes", []) if "hostPath" in volume]
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
+def test_no_pod_has_a_token_for_kubernetes(rendered: Rendered) -> None:
+    for workload in rendered.workloads:
+        assert pod_of(workload)["automountServiceAccountToken"] is False
+        assert pod_of(workload)["enableServiceLinks"] is False
+    for account in rendered.of_kind("ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
+    assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & {it["kind"] for it in rendered.objects}
+
+
+def test_images_and_resources_are_said(rendered: Rendered) -> None:
+    for workload in rendered.workloads:
+        for container in pod_of(workload)["containers"]:
+            assert re.fullmatch(r"[a-z0-9./-]+:[\w.-]+", container["image"])
+            requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+            assert {"cpu", "memory"} <= requests.keys()
+            assert quantity(requests["memory"]) <= quantity(limits["memory"])
+
+
+def test_secrets_are_in_secrets_only(everything: Rendered) -> None:
+    values = values_of("everything")
+    secrets = {values["token"]["value"], values["tls"]["key"].strip()}
+    for thing in everything.objects:
+        if thing["kind"] != "Secret":
+            assert not [text for text in strings_in(thing) for secret in secrets if secret in text]
+
+
+def test_probes_cover_recovery_life_and_readiness(rendered: Rendered, values_name: str) -> None:
+    recovery_s = values_of(values_name)["store"]["recoverySeconds"]
+    for component in ("store", "gateway"):
+        container = rendered.container(component)
+        startup, liveness, readiness = (container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness"))
+        for probe, page in ((startup, "/healthz"), (liveness, "/healthz"), (readiness, "/readyz")):
+            assert probe["httpGet"] == {"path": page, "port": "admin"}
+            assert probe["timeoutSeconds"] > 2  # the loop may take two seconds to answer
+        assert startup["failureThreshold"] * startup["periodSeconds"] >= recovery_s
+        assert f"--admin=0.0.0.0:{ports_of(container)['admin']}" in container["args"]
+    for workload in rendered.workloads:
+        for container in pod_of(workload)["containers"]:
+            assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
+
+
+def test_a_gateway_has_the_time_to_drain(rendered: Rendered, values_name: str) -> None:
+    drain = values_of(values_name)["gateway"]["drain"]
+    container = rendered.container("gateway")
+    waits_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    drains_s = int(variables_of(container)["PENSTOCK_GATEWAY__DRAIN_TIMEOUT_S"]["value"])
+    assert (waits_s, drains_s) == (drain["endpointsSeconds"], drain["timeoutSeconds"])
+    assert pod_of(rendered.workload("gateway"))["terminationGracePeriodSeconds"] > waits_s + drains_s
+    assert rendered.workload("gateway")["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+
+
+def test_only_who_must_may_connect(rendered: Rendered, values_name: str) -> None:
+    values = values_of(values_name)
+    if not values["networkPolicy"]["enabled"]:
+        assert not rendered.of_kind("NetworkPolicy")
+        return
+    policies = {component_of(policy): policy["spec"] for policy in rendered.of_kind("NetworkPolicy")}
+    assert policies.keys() == {component_of(workload) for workload in rendered.workloads}
+    metrics_clients = values["networkPolicy"]["metricsClients"]
+    for component, spec in policies.items():
+        assert "Ingress" in spec["policyTypes"]
+        ports = ports_of(rendered.container(str(component)))
+        allowed = {port["port"]: rule.get("from") for rule in spec["ingress"] for port in rule["ports"]}
+        assert allowed.keys() == set(ports.values()) - ({ports["admin"]} if not metrics_clients else set())
+        if metrics_clients and "admin" in ports:
+            assert allowed[ports["admin"]] == metrics_clients
+    gateways = rendered.workload("gateway")
+    to_store = policies["store"]["ingress"][0]["from"]
+    assert _pods(rendered, to_store[0]) == [gateways]
+    assert to_store[1:] == values["networkPolicy"]["storeClients"]
+    assert "from" not in policies["gateway"]["ingress"][0]  # MQTT is for everybody who gets as far as here
+    if "redis" in policies:
+        (rule,) = policies["redis"]["ingress"]
+        assert _pods(rendered, rule["from"][0]) == [gateways, rendered.workload("store")]
+        assert policies["redis"]["egress"] == []
+
+
+def _pods(rendered: Rendered, peer: Object) -> list[Object]:
+    """The workloads whose pods a NetworkPolicy's peer stands for."""
+    assert peer.keys() == {"podSelector"}
+    found = rendered.selected(peer["podSelector"]["matchLabels"])
+    for expression in peer["podSelector"].get("matchExpressions", []):
+        assert expression["operator"] == "In"
+        found = [it for it in found if pod_labels(it).get(expression["key"]) in expression["values"]]
+    return found
+
+
+def test_the_token_is_kept_by_who_asks_and_who_answers(rendered: Rendered) -> None:
+    shown = variables_of(rendered.container("gateway"))["PENSTOCK_GATEWAY__STORE_TOKEN"]["valueFrom"]["secretKeyRef"]
+    store = rendered.container("store")
+    file = variables_of(store)["PENSTOCK_WIRE__TOKEN_FILE"]["value"]
+    mount = next(mount for mount in store["volumeMounts"] if file.startswith(mount["mountPath"] + "/"))
+    volumes = pod_of(rendered.workload("store"))["volumes"]
+    secret = next(volume["secret"] for volume in volumes if volume["name"] == mount["name"])
+    assert secret["secretName"] == shown["name"]
+    assert {"key": shown["key"], "path": file.removeprefix(mount["mountPath"] + "/")} in secret["items"]
+
+
+def test_tls_is_used_by_both_sides_or_by_neither(rendered: Rendered, values_name: str) -> None:
+    given = variables_of(rendered.container("gateway")).keys() | variables_of(rendered.container("store")).keys()
+    wanted = {"SSL_CERT_FILE", "PENSTOCK_WIRE__TLS_CERTIFICATE", "PENSTOCK_WIRE__TLS_KEY"}
+    assert wanted & given == (wanted if values_of(values_name)["tls"]["enabled"] else set())
+    for workload in rendered.workloads:
+        (container,) = pod_of(workload)["containers"]
+        files = [it["value"] for it in variables_of(container).values() if it.get("value", "").startswith("/etc/")]
+        volumes = {it["name"]: it["secret"]["items"] for it in pod_of(workload).get("volumes", []) if "secret" in it}
+        mounted = {
+            f"{mount['mountPath']}/{item['path']}"
+            for mount in container.get("volumeMounts", [])
+            for item in volumes.get(mount["name"], [])
+        }
+        assert set(files) == (set() if component_of(workload) == "redis" else mounted)
+
+
+def test_the_key_of_the_store_is_not_on_the_gateways() -> None:
+    for name in ("everything", "existing-secrets"):
+        pod = pod_of(render("--values", VALUES[name]).workload("gateway"))
+        (volume,) = pod["volumes"]
+        assert [item["key"] for item in volume["secret"]["items"]] == ["ca.crt"]

@@ -1,0 +1,103 @@
+"""The Dockerfile and the compose file, as far as they can be checked without Docker."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import yaml
+
+from tests.helm.chart import ROOT, Rendered, pod_of, ports_of
+from tests.helm.test_settings_given import compose_services
+
+DOCKERFILE = ROOT / "Dockerfile"
+COMPOSE = ROOT / "docker-compose.yml"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def _run(*line: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(it) for it in line], capture_output=True, text=True, timeout=60, cwd=ROOT)
+
+
+def _instructions(stage: int) -> list[tuple[str, str]]:
+    """Those of a stage of the Dockerfile, each on one line."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    stages = re.split(r"^(?=FROM )", text, flags=re.MULTILINE)[1:]
+    lines = [line.partition(" ") for line in stages[stage].splitlines() if line.strip()]
+    return [(name, re.sub(r"\s+", " ", rest)) for name, _, rest in lines]
+
+
+def test_hadolint_finds_nothing() -> None:
+    done = _run(Path(sys.executable).parent / "hadolint", DOCKERFILE)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_image_runs_as_the_user_that_the_chart_names(minimal: Rendered) -> None:
+    user = [rest for name, rest in _instructions(-1) if name == "USER"]
+    context = pod_of(minimal.workload("store"))["securityContext"]
+    assert user == [f"{context['runAsUser']}:{context['runAsGroup']}"]
+    assert context["fsGroup"] == context["runAsGroup"]
+
+
+def test_the_image_has_no_compiler_and_builds_nothing() -> None:
+    assert len([1 for name, _ in _instructions(0) + _instructions(-1) if name == "FROM"]) == 2
+    assert any("gcc" in rest for name, rest in _instructions(0) if name == "RUN")
+    runs = " ".join(rest for name, rest in _instructions(-1) if name == "RUN")
+    assert "apt-get" not in runs
+    assert "--no-index" in runs
+    assert not [rest for name, rest in _instructions(-1) if name in ("COPY", "ADD")]
+
+
+def test_the_image_starts_penstock_and_asks_for_its_health(minimal: Rendered) -> None:
+    last = dict(_instructions(-1))
+    assert last["ENTRYPOINT"] == '["penstock"]'
+    ports = ports_of(minimal.container("store")) | ports_of(minimal.container("gateway"))
+    assert {int(port) for port in last["EXPOSE"].split()} == set(ports.values())
+    assert "/healthz" in last["HEALTHCHECK"]
+    address = last["ENV"].removeprefix("PENSTOCK_ADMIN=")
+    assert address in last["HEALTHCHECK"]
+
+
+def test_the_build_gets_what_the_wheel_is_made_of_and_nothing_else() -> None:
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "*"
+    let_in = {line[1:] for line in lines if line.startswith("!")}
+    packages = {it.rstrip("*") for it in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
+    project = PROJECT["project"]
+    assert let_in == packages | {"pyproject.toml", "setup.py", project["readme"], *project["license-files"]}
+    assert all((ROOT / name).exists() for name in let_in)
+
+
+def test_the_compose_file_is_one() -> None:
+    done = _run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_compose_file_has_two_gateways_a_store_and_redis() -> None:
+    services = compose_services()
+    assert services.keys() == {"store", "gateway-1", "gateway-2", "redis"}
+    published = [port for service in services.values() for port in service.get("ports", [])]
+    assert len(set(published)) == len(published) == 5
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in published)
+    version = PROJECT["project"]["version"]
+    for name, service in services.items():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["healthcheck"]["test"]
+        assert name == "redis" or service["image"] == f"penstock:{version}"
+        for needed, how in service.get("depends_on", {}).items():
+            assert needed in services
+            assert how == {"condition": "service_healthy"}
+    assert [name for name, service in services.items() if "build" in service] == ["store"]  # once
+    volumes = yaml.safe_load(COMPOSE.read_text())["volumes"]
+    (mount,) = services["store"]["volumes"]
+    volume, _, folder = mount.partition(":")
+    assert volume in volumes
+    (data,) = (it.removeprefix("--data=") for it in services["store"]["command"] if it.startswith("--data="))
+    assert data.startswith(folder + "/")
+
+
+def test_gateways_are_given_longer_to_stop_than_they_take() -> None:
+    for name in ("gateway-1", "gateway-2"):
+        assert compose_services()[name]["stop_grace_period"] == "30s"

@@ -1,0 +1,174 @@
+"""What charts and compose files give to the programs is what the programs take: names, values, addresses, probes."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Timer
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+from penstock.settings_tree import SETTINGS
+from tests.helm.chart import ROOT, VALUES, Object, Rendered, pod_of, render, variables_of
+
+NAMES = {name for setting in SETTINGS.values() for name in setting.environment_names}
+START_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a container runs."""
+
+    arguments: tuple[str, ...]
+    variables: Mapping[str, str]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        return {**inherited, **self.variables}
+
+    @property
+    def line(self) -> list[str]:
+        return [sys.executable, "-m", "penstock", *self.arguments]
+
+    def settings(self) -> dict[str, Any]:
+        """Those in force, as the program itself tells."""
+        line = [*self.line, "--print-config"]
+        done = subprocess.run(line, env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return tomllib.loads(done.stdout)
+
+    def here(self, token_file: Path, data: Path, store_port: int = 0) -> "Command":
+        """The same on any free ports and with its files elsewhere."""
+        replaced = [re.sub(r"(//|=)0\.0\.0\.0:\d+$", r"\g<1>0.0.0.0:0", it) for it in self.arguments]
+        replaced = [re.sub(r"^--store=tcp://\S+$", f"--store=tcp://127.0.0.1:{store_port}", it) for it in replaced]
+        replaced = [f"--data={data}" if it.startswith("--data=") else it for it in replaced]
+        variables = {**self.variables}
+        if "PENSTOCK_WIRE__TOKEN_FILE" in variables:
+            variables["PENSTOCK_WIRE__TOKEN_FILE"] = str(token_file)
+        return Command(tuple(replaced), variables)
+
+
+def command_of(container: Object) -> Command:
+    """A container of the chart, with `secret` for whatever a Secret holds."""
+    variables = {name: it.get("value", "secret") for name, it in variables_of(container).items()}
+    return Command(tuple(container["args"]), variables)
+
+
+def compose_services() -> dict[str, Object]:
+    text = (ROOT / "docker-compose.yml").read_text()
+    services: dict[str, Object] = yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))["services"]
+    return services
+
+
+def compose_command(name: str) -> Command:
+    service = compose_services()[name]
+    return Command(tuple(service["command"]), service["environment"])
+
+
+def test_variables_of_the_chart_are_settings(rendered: Rendered) -> None:
+    for workload in rendered.workloads:
+        for container in pod_of(workload)["containers"]:
+            given = {name for name in variables_of(container) if name.startswith("PENSTOCK_")}
+            assert given <= NAMES
+
+
+def test_variables_of_the_compose_file_are_settings() -> None:
+    for name in ("store", "gateway-1", "gateway-2"):
+        assert set(compose_command(name).variables) <= NAMES
+
+
+def test_the_programs_understand_what_the_chart_gives(rendered: Rendered) -> None:
+    for component in ("store", "gateway"):
+        settings = command_of(rendered.container(component)).settings()
+        assert settings["admin"] == "0.0.0.0:9464"
+
+
+def test_settings_of_the_operator_arrive(everything: Rendered) -> None:
+    store = command_of(everything.container("store")).settings()
+    gateway = command_of(everything.container("gateway")).settings()
+    assert (store["log_level"], gateway["log_level"]) == ("warning", "warning")
+    assert store["store"]["flush"] == "async"
+    assert store["store"]["retention_bytes"] == 17_179_869_184
+    assert store["store"]["live_only"] == ["telemetry/#", "debug/+/raw"]
+    assert store["wire"]["lease_ms"] == 3_000
+    assert gateway["gateway"]["max_connections"] == 1_000_000
+    assert gateway["gateway"]["queue_qos0"] is True
+    assert gateway["gateway"]["drain_timeout_s"] == 45
+    # A change to one side does not restart the other.
+    assert not [name for name in command_of(everything.container("store")).variables if "GATEWAY" in name]
+    assert "PENSTOCK_STORE__FLUSH" not in command_of(everything.container("gateway")).variables
+
+
+def test_redis_is_given_to_the_programs_once_they_have_a_setting_for_it() -> None:
+    """Fails when the setting comes: its variable then belongs into `penstock.redisSetting` and the compose file."""
+    variables = {setting.environment_names[-1] for name, setting in SETTINGS.items() if "redis" in name}
+    urls = {name for name in variables if name.endswith(("REDIS", "URL"))}
+    for name, value in {
+        "everything": "redis://mqtt-redis:6379/0",
+        "external-redis": "secret",
+        "no-autoscaling": "redis://redis.example.com:6379/3",
+    }.items():
+        given = command_of(render("--values", VALUES[name]).container("gateway")).variables
+        assert {key: given.get(key) for key in urls} == dict.fromkeys(urls, value)
+    in_compose = compose_command("gateway-1").variables
+    assert {key: in_compose.get(key) for key in urls} == dict.fromkeys(urls, "redis://redis:6379/0")
+
+
+@contextmanager
+def running(command: Command, log: Path) -> Iterator[dict[str, int]]:
+    """The program, until the block ends; the ports that it said it has: `admin` and `ready`."""
+    with log.open("w") as out:
+        process = subprocess.Popen(command.line, env=command.environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=out)
+    assert process.stdout is not None
+    too_late = Timer(START_TIMEOUT_S, process.kill)
+    too_late.start()
+    try:
+        ports = {}
+        while "ready" not in ports:
+            line = process.stdout.readline().decode()
+            match = re.match(r"(admin|ready) \w+://0\.0\.0\.0:(\d+)", line)
+            assert match is not None, line + log.read_text()
+            ports[match[1]] = int(match[2])
+        too_late.cancel()
+        yield ports
+        process.terminate()
+        assert process.wait(START_TIMEOUT_S) == 0, log.read_text()
+    finally:
+        too_late.cancel()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def _chart_commands() -> tuple[Command, Command]:
+    rendered = render("--values", VALUES["minimal"])
+    return command_of(rendered.container("store")), command_of(rendered.container("gateway"))
+
+
+def _compose_commands() -> tuple[Command, Command]:
+    return compose_command("store"), compose_command("gateway-2")
+
+
+@pytest.mark.parametrize("commands", [_chart_commands, _compose_commands], ids=["chart", "compose"])
+def test_store_and_gateway_start_as_they_are_told_and_answer_the_probes(commands: Any, tmp_path: Path) -> None:
+    """On free ports, but with the very flags, variables and probes; the gateway is let in with the token."""
+    token_file = tmp_path / "token"
+    token_file.write_text("secret\n")
+    store, gateway = commands()
+    with (
+        running(store.here(token_file, tmp_path / "data"), tmp_path / "store.log") as of_store,
+        running(gateway.here(token_file, tmp_path, of_store["ready"]), tmp_path / "gateway.log") as of_gateway,
+    ):
+        for ports in (of_store, of_gateway):
+            for page in ("healthz", "readyz", "metrics"):
+                with urlopen(f"http://127.0.0.1:{ports['admin']}/{page}", timeout=10) as answer:
+                    assert answer.status == 200
