@@ -96,7 +96,7 @@ def find_retained_messages(member: Member, request: wire.Retained, limit_bytes: 
     """A page of retained messages, without what they say. Raises a StoreError."""
     messages = member.messages
     assert messages is not None
-    left_bytes = limit_bytes - wire.MOST_NAME_CHARACTERS
+    left_bytes = max(limit_bytes - wire.MOST_NAME_CHARACTERS, limit_bytes // 2)
     limit = min(request.limit, MOST_RETAINED)
     log_offsets, after = find_retained(messages.retained, request.topic_filter, request.after or None, limit)
     found: list[tuple[int, int, bytes]] = []
