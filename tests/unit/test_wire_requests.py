@@ -140,11 +140,11 @@ def test_state_changes_are_not_for_reading(bench: WireBench, talk: Talk) -> None
 def test_retained_messages_come_in_pages(bench: WireBench) -> None:
     bench.peers.max_frame_bytes = 4_000
     talk = bench.connect("gw")
-    for i in range(10):
-        publish(bench.store, f"t/{i}", bytes(1_000), retain=True)
+    for i in range(200):
+        publish(bench.store, f"t/{i:03}", b"1", retain=True)
     pages, after = [], ""
     while True:
-        frame = talk.call_frame(Retained("t/+", after, 100))
+        frame = talk.call_frame(Retained("t/+", after, 1_000))
         assert isinstance(frame.message, RetainedFound)
         pages.append(frame.message)
         assert frame.size_bytes <= 4_000
@@ -153,8 +153,8 @@ def test_retained_messages_come_in_pages(bench: WireBench) -> None:
         after = frame.message.next
     assert len(pages) > 1
     found = [message for page in pages for message in page.messages]
-    assert [bench.store.record(at).topic for at, *_ in found] == [b"t/%d" % i for i in range(10)]
-    assert talk.call(Retained("t/3", "", 2)) == RetainedFound([found[3]], None)
+    assert [bench.store.record(at).topic for at, *_ in found] == [b"t/%03d" % i for i in range(200)]
+    assert talk.call(Retained("t/003", "", 2)) == RetainedFound([found[3]], None)
 
 
 def test_locating(bench: WireBench, talk: Talk) -> None:
