@@ -92,7 +92,7 @@ class RemoteStore:
         self.mark = 0
         self.safe_mark = 0
         self.welcome: Welcome | None = None  # of the connection there is, if there is one
-        self.heard_s = 0.0  # when the store said something last
+        self.heard_s = 0.0  # when the newest question was asked that the store has answered
         self._wake_sender = wake_sender
         self._clock = clock
         self._events = RateLimitedLog(log)

@@ -39,7 +39,9 @@ class StoreLink(asyncio.Protocol):
         self._why = ""
         self._scheduled = False
         self._is_writable = True
-        self._heard_s = self._said_s = 0.0
+        self._heard_s = 0.0
+        self._pinged_s = 0.0
+        self._is_pinging = False
         self.store: RemoteStore  # set by whoever makes both
         self.welcomed = asyncio.Event()  # by a store, once at least
         self.connects = 0
@@ -96,11 +98,12 @@ class StoreLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base
         self._is_writable = True
-        self._heard_s = self._said_s = self._loop.time()
+        self._heard_s = self._pinged_s = self._loop.time()
+        self._is_pinging = True  # the greeting is as good
         transport.write(self._handshake.greeting)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_s = self.store.heard_s = self._loop.time()
+        self._heard_s = self._loop.time()
         try:
             if self._reader is None:
                 welcome = self._handshake.feed(data)
@@ -114,7 +117,9 @@ class StoreLink(asyncio.Protocol):
                     case wire.Ping():
                         self._write(encode(wire.Pong()))
                     case wire.Pong():
-                        pass
+                        self.store.heard_s = self._pinged_s
+                        self._is_pinging = False
+                        self.store.listener.wake()  # it may have waited for this trust
                     case wire.Goodbye(reason):
                         self._why = f"it said goodbye: {reason}"
                     case _:
@@ -127,6 +132,8 @@ class StoreLink(asyncio.Protocol):
     def _welcomed(self, welcome: Welcome) -> None:
         self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
         self.connects += 1
+        self.store.heard_s = self._pinged_s
+        self._is_pinging = False
         log.info("store %s: connected", self._address.url)
         self.store.connected(welcome)
         self.welcomed.set()
@@ -166,17 +173,21 @@ class StoreLink(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
-            self._said_s = self._loop.time()
             self._transport.write(data)
 
     def tick(self) -> None:
-        """To be called several times a second: heartbeats, and a store that is silent."""
+        """To be called several times a second: heartbeats, and a store that is silent.
+
+        What counts is when the Ping that was answered went out: a process that was stopped finds old answers waiting.
+        """
         welcome = self.store.welcome
         if welcome is None:
             return
         now_s = self._loop.time()
         heartbeat_s = welcome.heartbeat_ms / 1000
-        if now_s - self._said_s >= heartbeat_s:
+        if not self._is_pinging and now_s - self._pinged_s >= heartbeat_s:
+            self._pinged_s = now_s
+            self._is_pinging = True
             self._write(encode(wire.Ping()))
         if now_s - self._heard_s > SILENT_HEARTBEATS * heartbeat_s:
             self._end("it is silent")

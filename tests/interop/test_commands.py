@@ -4,11 +4,11 @@ import subprocess
 
 import pytest
 
-from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory
+from tests.conftest import TOGETHER_AND_APART, ServerFactory
 from tests.interop.programs import TIMEOUT_S, mark_ready, penstock, penstock_sub, run
 from tests.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = [pytest.mark.interop, TOGETHER_AND_APART]
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import pytest
 from gateway.codec import decode, decode_varint, encode
 from gateway.errors import ProtocolError
 from gateway.packets import ConnAck, Connect, Packet, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
-from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory
+from tests.conftest import TOGETHER_AND_APART, ServerFactory
 from tests.interop.programs import TIMEOUT_S, PahoClient
 from tests.server_process import PenstockServer
 from tests.wire_client import acknowledgement
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = [pytest.mark.interop, TOGETHER_AND_APART]
 
 
 class RawClient:
