@@ -35,7 +35,6 @@ from store.ratelimit import RateLimitedLog
 
 log = logging.getLogger("penstock.gateway")
 
-TICK_S = 0.05
 READ_BUFFER_BYTES = 256 << 10
 
 
@@ -43,8 +42,6 @@ class Loop(Protocol):
     """What is needed of an event loop."""
 
     def call_soon(self, callback: Callable[[], object]) -> object: ...
-
-    def call_soon_threadsafe(self, callback: Callable[[], object]) -> object: ...
 
     def time(self) -> float: ...
 
@@ -203,7 +200,7 @@ class Broker:
         self.turn.now_ms = time.time_ns() // 1_000_000
 
     def tick(self) -> None:
-        """To be called every TICK_S: the store's upkeep, positions, deadlines."""
+        """To be called every few hundredths of a second: the store's upkeep, positions, deadlines."""
         self._set_clock()
         self.deadlines.run(time.time())
         if self.store.tick():

@@ -16,7 +16,7 @@ from notify.api import Store
 from store.changes import Change, Progress, encode_change
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
-from store.records import Attribute, RecordFlag, RecordType, encode_attribute
+from store.records import Attribute, RecordType, encode_attribute, message_flags
 
 PUBACK_BYTE, PUBREC_BYTE = 0x40, 0x50
 
@@ -89,15 +89,12 @@ class Journal:
         client_id: bytes = b"",
         properties: bytes = b"",
         expires: bool = False,
-        live_only: bool = False,
         packet_id: int = 0,
     ) -> None:
         """Put a message into this turn's batch; its packet_id if that must outlive a crash (QoS 2)."""
         topic = topic_name.encode()
-        flags = qos | (RecordFlag.RETAIN if retain else 0) | (RecordFlag.EXPIRES if expires else 0)
         is_live_only = self._store.is_live_only
-        if live_only or (is_live_only is not None and is_live_only(topic)):
-            flags |= RecordFlag.LIVE_ONLY
+        live_only = is_live_only is not None and is_live_only(topic)
         self._turn.batch.append(
             RecordType.MESSAGE,
             payload,
@@ -105,16 +102,9 @@ class Journal:
             client_id=client_id,
             attributes=encode_attribute(Attribute.PACKET_ID, packet_id.to_bytes(2, "little")) if packet_id else b"",
             properties=properties,
-            flags=flags,
+            flags=message_flags(qos, retain=retain, expires=expires, live_only=live_only),
         )
         self._turn.request()
-
-    def begin_atomic(self) -> None:
-        """Everything up to end_atomic() is stored as a whole, or not at all."""
-        self._turn.batch.begin_atomic()
-
-    def end_atomic(self) -> None:
-        self._turn.batch.end_atomic()
 
     def when_safe(self, connection: Connection, action: Callable[[], None]) -> None:
         """Do something for a connection once everything recorded so far is safe; at once if it is."""

@@ -23,9 +23,8 @@ from lightqueue.following import FROM_NOW, Followed
 from notify.api import Store
 from store.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, WillState
 from store.ratelimit import RateLimitedLog
-from store.sessions import SessionState
+from store.sessions import NEVER_EXPIRES_S, SessionState
 
-NEVER_EXPIRES_S = 0xFFFFFFFF
 GRACE = 1.5
 
 

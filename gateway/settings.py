@@ -7,6 +7,8 @@ address (`pattern`, with a group `port`; `shape` is what people are told).
 
 from dataclasses import dataclass, field
 
+from notify.address import PATTERN, SHAPE
+
 MIB = 1024 * 1024
 DAY_S = 24 * 60 * 60
 
@@ -120,8 +122,8 @@ class GatewaySettings:
         default=None,
         metadata={
             "doc": "Address of the store of `penstock gateway`: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.",
-            "shape": "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH",
-            "pattern": r"(?:tcp|tls)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})|unix:///.+",
+            "shape": SHAPE,
+            "pattern": PATTERN,
         },
     )
     store_token: str = field(

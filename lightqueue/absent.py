@@ -13,12 +13,11 @@ from store.changes import SessionClosed, SessionEnded, WillFired, encode_change
 from store.deadlines import Deadlines
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
-from store.records import RecordFlag, RecordType
-from store.sessions import Sessions, SessionState
+from store.records import RecordType, message_flags
+from store.sessions import NEVER_EXPIRES_S, Sessions, SessionState
 
 log = logging.getLogger("penstock.store")
 
-NEVER_EXPIRES_S = 0xFFFFFFFF
 PER_TICK = 500
 RETRY_S = 1
 WILL, EXPIRY = "will", "expiry"
@@ -149,9 +148,6 @@ class AbsentSessions:
             return
         self._events.info("will", "will of client %s sent to %s", state.client_id, will.topic)
         topic = will.topic.encode()
-        flags = will.qos | (RecordFlag.RETAIN if will.retain else 0)
-        flags |= RecordFlag.EXPIRES if b"\2" in will.properties else 0
-        flags |= RecordFlag.LIVE_ONLY if self._is_live_only(topic) else 0
         batch.begin_atomic()
         batch.append(
             RecordType.MESSAGE,
@@ -159,7 +155,12 @@ class AbsentSessions:
             topic=topic,
             client_id=state.client_id.encode(),
             properties=will.properties,
-            flags=flags,
+            flags=message_flags(
+                will.qos,
+                retain=will.retain,
+                expires=b"\2" in will.properties,
+                live_only=self._is_live_only(topic),
+            ),
         )
         batch.append(*encode_change(WillFired(state.client_id)))
         batch.end_atomic()

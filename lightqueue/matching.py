@@ -1,5 +1,6 @@
 """Which topic filters match a topic name (MQTT 5 section 4.7). The same file runs interpreted or compiled."""
 
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 SEPARATOR = "/"
@@ -107,3 +108,11 @@ class FilterTrie(Generic[Value]):
 def _take(node: _Node[Value] | None, found: list[Value]) -> None:
     if node is not None and node.value is not None:
         found.append(node.value)
+
+
+def any_of(topic_filters: Iterable[str]) -> Callable[[bytes], bool]:
+    """Says of a topic name whether some of these filters matches it."""
+    trie: FilterTrie[bool] = FilterTrie()
+    for topic_filter in topic_filters:
+        trie.set(topic_filter, True)
+    return lambda topic: bool(trie.match(topic.decode()))

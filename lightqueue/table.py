@@ -25,7 +25,7 @@ from lightqueue._queues import (
     read_pack,
     read_tail,
 )
-from lightqueue.matching import FilterTrie, has_wildcard, overlap
+from lightqueue.matching import FilterTrie, any_of, has_wildcard, overlap
 from store._records import LogMemory, Records
 from store.index import Index
 from store.settings import StoreSettings
@@ -85,9 +85,8 @@ class QueueTable:
         self._live: dict[str, Queue] = {}
         self._held_trie: FilterTrie[Queue] = FilterTrie()
         self._live_trie: FilterTrie[Queue] = FilterTrie()
-        self._live_only: FilterTrie[bool] = FilterTrie()
-        for topic_filter in settings.live_only:
-            self._live_only.set(topic_filter, True)
+        self.is_live_only = any_of(settings.live_only)
+        """Whether messages to a topic are to be stored with LIVE_ONLY in their flags."""
         self._loaded: deque[Queue] = deque()  # topics' and levels' in memory, those to be evicted first in front
         self._edits: list[Callable[[], None]] = []  # changes for the index's next write, but for entries
         self._staged: list[int] = []  # how many entries of each of the first dirty queues
@@ -163,14 +162,6 @@ class QueueTable:
         if topic_filter.split("/", 1)[0] == SERVER_LEVEL:
             return True
         return any(overlap(topic_filter, other) for other in self._settings.live_only)
-
-    def is_live_only(self, topic: bytes) -> bool:
-        """Whether messages to a topic are to be stored with LIVE_ONLY in their flags."""
-        return bool(self._live_only.match(topic.decode()))
-
-    def is_watched_live(self, topic: bytes) -> bool:
-        """Whether a live-only message to a topic would get to anybody."""
-        return bool(self._live_trie.match(topic.decode()))
 
     def unwatch(self, queue: Queue) -> None:
         queue.watchers -= 1

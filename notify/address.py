@@ -9,6 +9,10 @@ from urllib.parse import urlsplit
 
 from notify.errors import NotifyError
 
+SHAPE = "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH"
+PATTERN = r"(?:tcp|tls)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})|unix:///.+"
+"""The form of an address, for people and for the settings."""
+
 
 class StoreAddressError(NotifyError):
     """The address of a store makes no sense."""
@@ -33,9 +37,7 @@ class StoreAddress:
                 return cls(url, path=parts.path)
             if parts.scheme in ("tcp", "tls") and parts.hostname and (parts.port or (any_port and parts.port == 0)):
                 return cls(url, parts.hostname, parts.port, is_tls=parts.scheme == "tls")
-        raise StoreAddressError(
-            f"{url}: not the address of a store; use tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH"
-        )
+        raise StoreAddressError(f"{url}: not the address of a store; use {SHAPE}")
 
 
 def is_loopback(host: str) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from lightqueue._queues import LIVE, Queue
 from lightqueue.following import FROM_NOW, Followed
-from lightqueue.matching import FilterTrie
+from lightqueue.matching import any_of
 from lightqueue.message_store import MessageStore
 from notify.api import NOBODY, Found, Listener, RetainedMessage, RetainedPage
 from notify.range_cache import RangeCache
@@ -377,7 +377,7 @@ class RemoteStore:
         restarted = welcome.store_name != self._store_name
         self.welcome = welcome
         self._store_name = welcome.store_name
-        self.is_live_only = _live_only(welcome.live_only)
+        self.is_live_only = any_of(welcome.live_only) if welcome.live_only else None
         if not is_first and not welcome.resumed:
             self._begin_anew(welcome)
         else:
@@ -457,15 +457,6 @@ class RemoteStore:
             self.listener.lost_entries(queue)
         else:
             self._end_at(queue, info.next_offset)
-
-
-def _live_only(topic_filters: list[str]) -> Callable[[bytes], bool] | None:
-    if not topic_filters:
-        return None
-    trie: FilterTrie[bool] = FilterTrie()
-    for topic_filter in topic_filters:
-        trie.set(topic_filter, True)
-    return lambda topic: bool(trie.match(topic.decode()))
 
 
 def _name(message: Message) -> str:

@@ -7,6 +7,8 @@ command checks: the range (`at_least`, `at_most`) or the form (`pattern`; `shape
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from notify.address import PATTERN, SHAPE
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -17,8 +19,8 @@ class WireSettings:
         default="tcp://127.0.0.1:7700",
         metadata={
             "doc": "Where `penstock store` listens for gateways and clients; port 0 takes a free one.",
-            "shape": "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH",
-            "pattern": r"(?:tcp|tls)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})|unix:///.+",
+            "shape": SHAPE,
+            "pattern": PATTERN,
         },
     )
     token: str = field(

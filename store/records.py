@@ -34,6 +34,12 @@ class RecordFlag(IntFlag):
     CARRIED = 32
 
 
+def message_flags(qos: int, *, retain: bool, expires: bool, live_only: bool) -> int:
+    """The flags of a MESSAGE record; `expires`: it has a message expiry interval."""
+    flags = qos | (RecordFlag.RETAIN if retain else 0) | (RecordFlag.EXPIRES if expires else 0)
+    return flags | (RecordFlag.LIVE_ONLY if live_only else 0)
+
+
 class Attribute(IntEnum):
     """Tags of the attributes section: tag (1 byte), length (2, little-endian), value."""
 

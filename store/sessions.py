@@ -13,6 +13,7 @@ from store.changes import Change, Sent, SubscriptionState, WillState
 from store.index import Index
 
 PRESENCE = (changes.SessionOpened, changes.SessionClosed, changes.SessionEnded, changes.WillFired)
+NEVER_EXPIRES_S = 0xFFFFFFFF  # a session_expiry_interval
 KEY_PREFIX = b"s"
 KEY_END = b"t"
 

@@ -1,42 +1,41 @@
 """`penstock serve`: everything in one process."""
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from penstock.commands.options import (
+    Admin,
+    Config,
+    Data,
+    Flush,
+    ListenMqtt,
+    LogFormat,
+    LogLevel,
+    PrintConfig,
+    settings_in_force,
+)
+
 
 def serve(
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the log and its index.")] = None,
-    listen: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="Address such as mqtt://127.0.0.1:1883; may be repeated."),
-    ] = None,
-    flush: Annotated[
-        str | None,
-        typer.Option(metavar="sync|async|buffered", help="When a message is acknowledged."),
-    ] = None,
+    data: Data = None,
+    listen: ListenMqtt = None,
+    flush: Flush = None,
     gateways: Annotated[
         int,
         typer.Option(min=0, metavar="N", help="Run a store and N gateways as processes of their own; 0: all in one."),
     ] = 0,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")] = None,
-    admin: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the admin endpoint.")] = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option(metavar="debug|info|warning|error", help="Least severe lines to log."),
-    ] = None,
-    log_format: Annotated[str | None, typer.Option(metavar="text|json", help="Form of the log lines.")] = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings in force and exit.")] = False,
+    config: Config = None,
+    admin: Admin = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    print_config: PrintConfig = False,
 ) -> None:
     """Run the gateway and the store, in one process unless --gateways says otherwise.
 
     Every setting can also come from the environment (PENSTOCK_FLUSH, PENSTOCK_STORE__FLUSH) or
     from the file; a flag wins over the environment, which wins over the file.
     """
-    from penstock.settings import load, render
-
     flags = {
         "data": data,
         "listen": listen,
@@ -45,10 +44,7 @@ def serve(
         "log_level": log_level,
         "log_format": log_format,
     }
-    settings = load(flags, os.environ, config)
-    if print_config:
-        typer.echo(render(settings), nl=False)
-        return
+    settings = settings_in_force(flags, config, print_config)
     if gateways:
         from penstock.supervisor import serve as supervise
 

@@ -1,12 +1,21 @@
 """`penstock store`: the store as a process of its own; `penstock store inspect`: a look into a data folder."""
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.commands.options import (
+    Admin,
+    Config,
+    Data,
+    Flush,
+    LogFormat,
+    LogLevel,
+    PrintConfig,
+    settings_in_force,
+)
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,28 +30,20 @@ WIDTH_IN_A_PIPE = 200
 @store.callback()
 def run(
     context: typer.Context,
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the log and its index.")] = None,
+    data: Data = None,
     listen: Annotated[
         str | None, typer.Option(metavar="URL", help="Address such as tcp://127.0.0.1:7700 or unix:///PATH.")
     ] = None,
-    flush: Annotated[
-        str | None,
-        typer.Option(metavar="sync|async|buffered", help="When a message is acknowledged."),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")] = None,
-    admin: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the admin endpoint.")] = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option(metavar="debug|info|warning|error", help="Least severe lines to log."),
-    ] = None,
-    log_format: Annotated[str | None, typer.Option(metavar="text|json", help="Form of the log lines.")] = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings in force and exit.")] = False,
+    flush: Flush = None,
+    config: Config = None,
+    admin: Admin = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    print_config: PrintConfig = False,
 ) -> None:
     """Run the store for gateways and clients that connect to it; or look into a data folder with `inspect`."""
     if context.invoked_subcommand is not None:
         return
-    from penstock.settings import load, render
-
     flags = {
         "data": data,
         "wire.listen": listen,
@@ -51,10 +52,7 @@ def run(
         "log_level": log_level,
         "log_format": log_format,
     }
-    settings = load(flags, os.environ, config)
-    if print_config:
-        typer.echo(render(settings), nl=False)
-        return
+    settings = settings_in_force(flags, config, print_config)
     from penstock.store_process import serve
 
     raise typer.Exit(serve(settings))

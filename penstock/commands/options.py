@@ -1,0 +1,33 @@
+"""Options that several server commands have, and what all of them do with their settings."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from penstock.settings import Settings
+
+Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the log and its index.")]
+ListenMqtt = Annotated[
+    list[str] | None, typer.Option(metavar="URL", help="Address such as mqtt://127.0.0.1:1883; may be repeated.")
+]
+Flush = Annotated[str | None, typer.Option(metavar="sync|async|buffered", help="When a message is acknowledged.")]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")]
+Admin = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the admin endpoint.")]
+LogLevel = Annotated[str | None, typer.Option(metavar="debug|info|warning|error", help="Least severe lines to log.")]
+LogFormat = Annotated[str | None, typer.Option(metavar="text|json", help="Form of the log lines.")]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the settings in force and exit.")]
+
+
+def settings_in_force(flags: Mapping[str, object], config: Path | None, print_config: bool) -> "Settings":
+    """What the command runs with; with --print-config it is printed, and that was all. Raises SettingsError."""
+    from penstock.settings import load, render
+
+    settings = load(flags, os.environ, config)
+    if print_config:
+        typer.echo(render(settings), nl=False)
+        raise typer.Exit
+    return settings
