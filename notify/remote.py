@@ -457,6 +457,7 @@ class RemoteStore:
             self.listener.lost_entries(queue)
         else:
             self._end_at(queue, info.next_offset)
+            self._grown[queue] = None  # a Read of it may have been lost with the old store
 
 
 def _name(message: Message) -> str:
