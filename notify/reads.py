@@ -62,7 +62,7 @@ def read(member: Member, queues: Mapping[int, Queue], request: wire.Read, limit_
         records = member.read(queue, start, request.max_records, min(request.max_bytes, room.left_bytes))
         count = records.count
         data = records_bytes(records)
-        if count > 1 and not room.fits(data):  # the last one is what was too much
+        while count > 1 and not room.fits(data):  # the last one or two are what was too much
             count -= 1
             data = records_bytes(records, 0, count)
         if not room.fits(data):

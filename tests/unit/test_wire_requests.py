@@ -98,6 +98,20 @@ def test_an_answer_has_no_more_than_a_frame_takes(bench: WireBench, monkeypatch:
     assert len(read(talk, (ref, 20), (ref, 20), (ref, 20))) == 2
 
 
+def test_no_record_is_passed_over_because_of_those_before_it(bench: WireBench) -> None:
+    bench.peers.max_frame_bytes = 1_000
+    talk = bench.connect("gw")
+    for payload_bytes in range(0, 800, 8):
+        topic = f"t/{payload_bytes}"
+        ref = follow(talk, topic)
+        payloads = [b"%08d" % number + bytes(payload_bytes) for number in range(20)]
+        publish(bench.store, topic, *payloads)
+        found: list[bytes] = []
+        while len(found) < len(payloads) and (came := read(talk, (ref, len(found)))[0]):
+            found += came
+        assert found == payloads, topic
+
+
 def test_a_record_larger_than_any_frame_is_passed_over(bench: WireBench) -> None:
     bench.peers.max_frame_bytes = 1_000
     talk = bench.connect("gw")
