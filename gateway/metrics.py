@@ -288,6 +288,12 @@ WIRE: tuple[Figure[StoreServer], ...] = (
         lambda server: server.figures.reads,
     ),
     Figure(
+        "penstock_wire_pushes_total",
+        "counter",
+        "Records sent without a request, to who had read a queue to its end.",
+        lambda server: server.figures.pushes,
+    ),
+    Figure(
         "penstock_wire_events_total",
         "counter",
         "Events sent that say which queues grew.",

@@ -16,6 +16,7 @@ import msgspec
 from notify import reads
 from notify.contents import filter_fault, text_fault
 from notify.peers import Peer, Peers, failure_code
+from notify.push import Push
 from store.errors import StoreError, WireError
 from store.sessions import SessionState
 from store.wire import messages as wire
@@ -47,6 +48,7 @@ class Figures:
     def __init__(self) -> None:
         self.appends = 0
         self.reads = 0
+        self.pushes = 0
         self.events = 0
         self.received_bytes = 0
         self.sent_bytes = 0
@@ -76,6 +78,7 @@ class Conversation:
         self._chunks: list[bytes] = []
         self._chunks_bytes = 0
         self._answers: deque[_Answer] = deque()
+        self._push = Push()
         self._taken_over: dict[str, None] = {}
         self._told_safe = 0
         self._has_all_ends_to_tell = False
@@ -161,8 +164,8 @@ class Conversation:
         self._chunks_bytes += len(frame)
         self._wake(self)
 
-    def _tell(self, message: Message) -> None:
-        self._send_bytes(encode(message))
+    def _tell(self, message: Message, records: bytes = b"") -> None:
+        self._send_bytes(encode(message, 0, records))
 
     def _answer(self, request_id: int, message: Message, records: bytes = b"") -> None:
         if not self.is_closing:
@@ -191,8 +194,14 @@ class Conversation:
         if safe > self._told_safe:
             self._told_safe = safe
             self._tell(wire.Safe(safe))
-        ends = [(peer.refs[queue], queue.next_offset) for queue in grown if queue in peer.refs]
-        most = min(wire.MOST_ITEMS, (self._peers.max_frame_bytes - FRAME_ROOM_BYTES) // GREW_BYTES)
+        room_bytes = self._peers.max_frame_bytes - FRAME_ROOM_BYTES
+        refs = [peer.refs[queue] for queue in grown if queue in peer.refs]
+        pushed = self._push.take(peer.member, peer.queues, refs, room_bytes)
+        if pushed.ranges:
+            self._figures.pushes += 1
+            self._tell(wire.Pushed(pushed.ranges, end), pushed.records)
+        ends = [(ref, peer.queues[ref].next_offset) for ref in pushed.rest]
+        most = min(wire.MOST_ITEMS, room_bytes // GREW_BYTES)
         for at in range(0, len(ends), most):
             self._figures.events += 1
             self._tell(wire.Grew(ends[at : at + most], end))
@@ -261,6 +270,7 @@ class Conversation:
         self._answer(frame.request_id, answer)
 
     def _unfollow(self, _: Frame, message: wire.Unfollow) -> None:
+        self._push.stop(message.refs)
         self._known.unfollow(message.refs)
 
     def _floors(self, _: Frame, message: wire.Floors) -> None:
@@ -268,7 +278,12 @@ class Conversation:
 
     def _read(self, frame: Frame, message: wire.Read) -> None:
         peer = self._known
-        self._reply(frame, lambda limit: reads.read(peer.member, peer.queues, message, limit))
+        answer = self._reply(frame, lambda limit: reads.read(peer.member, peer.queues, message, limit))
+        if isinstance(answer, wire.Ranges):
+            self._push.was_read(peer.queues, answer.ranges)
+
+    def _enough(self, _: Frame, message: wire.Enough) -> None:
+        self._push.stop(message.refs)
 
     def _read_at(self, frame: Frame, message: wire.ReadAt) -> None:
         self._reply(frame, lambda limit: reads.read_positions(self._known.member, message, limit))
@@ -276,7 +291,7 @@ class Conversation:
     def _retained(self, frame: Frame, message: wire.Retained) -> None:
         self._reply(frame, lambda limit: reads.find_retained_messages(self._known.member, message, limit))
 
-    def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> None:
+    def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> Message:
         self._figures.reads += 1
         topic_filter = getattr(frame.message, "topic_filter", None)
         fault = filter_fault(topic_filter) if topic_filter is not None else ""
@@ -289,6 +304,7 @@ class Conversation:
             except StoreError as error:
                 answer = wire.Failed(failure_code(error), str(error))
         self._answer(frame.request_id, answer, records)
+        return answer
 
     def _locate(self, frame: Frame, message: wire.Locate) -> None:
         fault = filter_fault(message.topic_filter)
@@ -352,6 +368,7 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Unfollow: Conversation._unfollow,
     wire.Floors: Conversation._floors,
     wire.Read: Conversation._read,
+    wire.Enough: Conversation._enough,
     wire.ReadAt: Conversation._read_at,
     wire.Locate: Conversation._locate,
     wire.Retained: Conversation._retained,

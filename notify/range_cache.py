@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import NamedTuple
 
 from lightqueue._queues import Queue
 from store._records import Records
+
+RANGE_BYTES = 600  # about what a range takes besides its records
 
 
 class _Frame(NamedTuple):
@@ -16,6 +19,37 @@ class _Frame(NamedTuple):
     ranges: list[tuple[Queue, int]]
 
 
+class _Ranges:
+    """Those of one queue."""
+
+    __slots__ = ("by_start", "starts")
+
+    def __init__(self) -> None:
+        self.by_start: dict[int, Records] = {}
+        self.starts: list[int] = []  # the same, in order
+
+    def add(self, start: int, records: Records) -> None:
+        if start not in self.by_start:
+            if self.starts and start < self.starts[-1]:
+                self.starts.insert(bisect_left(self.starts, start), start)
+            else:
+                self.starts.append(start)
+        self.by_start[start] = records
+
+    def drop(self, start: int) -> None:
+        if self.by_start.pop(start, None) is not None:
+            del self.starts[bisect_left(self.starts, start)]
+
+    def get(self, start: int) -> Records | None:
+        found = self.by_start.get(start)
+        if found is None:
+            at = bisect_right(self.starts, start)
+            nearest = self.by_start[self.starts[at - 1]] if at else None
+            if nearest is not None and nearest.first <= start < nearest.next:
+                return nearest
+        return found
+
+
 class RangeCache:
     """Ranges of queues by the queue_offset that they were asked for."""
 
@@ -23,7 +57,7 @@ class RangeCache:
         self._limit_bytes = limit_bytes
         self._size_bytes = 0
         self._frames: deque[_Frame] = deque()
-        self._ranges: dict[Queue, dict[int, Records]] = {}
+        self._ranges: dict[Queue, _Ranges] = {}
         self.hits = 0
         self.misses = 0
 
@@ -34,10 +68,7 @@ class RangeCache:
     def get(self, queue: Queue, start: int) -> Records | None:
         """A range that has, or would have, the entry at `start`."""
         ranges = self._ranges.get(queue)
-        found = ranges.get(start) if ranges else None
-        if found is None and ranges:
-            # Its subscribers stand close together, so there are few of them.
-            found = next((each for each in ranges.values() if each.first <= start < each.next), None)
+        found = ranges.get(start) if ranges is not None else None
         if found is None:
             self.misses += 1
         else:
@@ -47,7 +78,8 @@ class RangeCache:
     def add(self, size_bytes: int, ranges: list[tuple[Queue, int, Records]]) -> None:
         """Ranges with the queue_offset that each was asked for, which came in `size_bytes`."""
         for queue, start, records in ranges:
-            self._ranges.setdefault(queue, {})[start] = records
+            self._ranges.setdefault(queue, _Ranges()).add(start, records)
+        size_bytes += len(ranges) * RANGE_BYTES
         self._frames.append(_Frame(size_bytes, [(queue, start) for queue, start, _ in ranges]))
         self._size_bytes += size_bytes
         while self._size_bytes > self._limit_bytes and len(self._frames) > 1:
@@ -68,6 +100,6 @@ class RangeCache:
     def _drop(self, queue: Queue, start: int) -> None:
         ranges = self._ranges.get(queue)
         if ranges is not None:
-            ranges.pop(start, None)
-            if not ranges:
+            ranges.drop(start)
+            if not ranges.starts:
                 del self._ranges[queue]

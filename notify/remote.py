@@ -20,8 +20,9 @@ from lightqueue.following import FROM_NOW, Followed
 from lightqueue.matching import any_of
 from lightqueue.message_store import MessageStore
 from notify.api import NOBODY, Found, Listener, RetainedMessage, RetainedPage
+from notify.position_reads import PositionReads
 from notify.range_cache import RangeCache
-from store._records import RecordBatch, Records, ranges_from, records_from
+from store._records import RecordBatch, Records, ranges_from
 from store.errors import RecordTooLarge, StoreAway, StoreError, WireError
 from store.ratelimit import RateLimitedLog
 from store.sessions import SessionState
@@ -35,7 +36,7 @@ RETAINED_PER_PAGE = 1_000
 HEAD_ROOM_BYTES = 4_096  # of a frame, for what is not records
 CONGESTED_BYTES = 8 << 20
 HEARTBEATS_OF_TRUST = 3  # less than a store waits for before it gives up on a silent gateway
-FOUND_KEPT = 16  # of about 1 MiB at most
+MOST_UNREAD_BYTES = 256 << 10  # of a queue: whoever reads it is behind, and will ask
 _decode_session = msgspec.msgpack.Decoder(SessionState).decode
 
 Answered = Callable[[Message, Frame], None]
@@ -63,6 +64,7 @@ class _Mirror:
     readers: int = 0  # here
     followed: int = 0  # as often as the store was asked to
     floor: int = 0
+    unread_bytes: int = 0  # came without being asked for, and nobody has read since
 
 
 @dataclass(slots=True)
@@ -107,8 +109,7 @@ class RemoteStore:
         self._mirrors: dict[Queue, _Mirror] = {}
         self._grown: dict[Queue, None] = {}
         self._wanted = _Wanted()
-        self._found: dict[tuple[int, ...], Found] = {}  # the newest answers: several may want the same
-        self._finding: dict[tuple[int, ...], list[Callable[[], None]]] = {}  # asked for, and by whom
+        self._positions = PositionReads(self._ask)
 
     # --- the way in
 
@@ -212,6 +213,7 @@ class RemoteStore:
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records | None:
         found = self.cache.get(queue, start)
+        self._mirrors[queue].unread_bytes = 0
         if found is None and (queue, start) not in self._wanted.asked:
             self._wanted.now[queue, start] = None
             self._wanted.max_records, self._wanted.max_bytes = max_records, max_bytes
@@ -240,28 +242,29 @@ class RemoteStore:
             useful = [each for each in ranges if each[0] in self._mirrors and each[2].next > each[1]]
             self.cache.add(frame.size_bytes, useful)
 
-    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found | None:
-        key = tuple(log_offsets)
-        if key in self._found:
-            return self._found[key]
-        if key not in self._finding:
-            self._finding[key] = []
-            self._ask(wire.ReadAt(log_offsets), partial(self._found_at, key))
-        self._finding[key].append(then)
-        return None
+    def _pushed(self, message: wire.Pushed, frame: Frame) -> None:
+        self.end = max(self.end, message.log_end)
+        came = ranges_from(frame.records, [(first, count) for _, first, count in message.ranges])
+        each_bytes = frame.size_bytes // len(message.ranges)
+        ranges = []
+        too_much = []
+        for (ref, first, count), records in zip(message.ranges, came, strict=True):
+            mirror = self._queues.get(ref)
+            if mirror is None:
+                continue
+            ranges.append((mirror.queue, first, records))
+            self._end_at(mirror.queue, first + count)
+            mirror.unread_bytes += each_bytes
+            if mirror.unread_bytes > MOST_UNREAD_BYTES:
+                mirror.unread_bytes = 0
+                too_much.append(ref)
+        self.cache.add(frame.size_bytes, ranges)
+        if too_much:
+            self._tell(wire.Enough(too_much))
+        self.listener.wake()
 
-    def _found_at(self, key: tuple[int, ...], answer: Message, frame: Frame) -> None:
-        found: Found = {}
-        if isinstance(answer, wire.RecordsAt):
-            records = records_from(frame.records, 0)
-            places = iter(range(records.count))
-            for log_offset, is_kept in zip(key, answer.found, strict=False):
-                found[log_offset] = (records, next(places)) if is_kept else None
-        while len(self._found) >= FOUND_KEPT:
-            del self._found[next(iter(self._found))]
-        self._found[key] = found
-        for then in self._finding.pop(key, ()):
-            then()
+    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found | None:
+        return self._positions.read_at(log_offsets, then)
 
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
         def answered(answer: Message, _: Frame) -> None:
@@ -335,6 +338,8 @@ class RemoteStore:
         message = frame.message
         if frame.request_id:
             self._answer(frame)
+        elif isinstance(message, wire.Pushed):
+            self._pushed(message, frame)
         elif isinstance(message, wire.Grew):
             self.end = max(self.end, message.log_end)
             for ref, next_offset in message.queues:
@@ -412,8 +417,7 @@ class RemoteStore:
         self._mirrors.clear()
         self._grown.clear()
         self._wanted = _Wanted()
-        self._found.clear()
-        self._finding.clear()
+        self._positions.clear()
         self.cache.clear()
 
     def _go_on(self, welcome: Welcome, restarted: bool) -> None:
@@ -423,7 +427,7 @@ class RemoteStore:
             message = request.message
             if isinstance(message, wire.Append) and message.sequence <= welcome.appended:
                 self._append_answered(message.sequence, request, wire.Appended(0, 0))
-            elif not (restarted and isinstance(message, wire.Unfollow | wire.Floors | wire.Read)):
+            elif not (restarted and isinstance(message, wire.Unfollow | wire.Floors | wire.Read | wire.Enough)):
                 missing.append(request)
         self._to_send = deque()
         if restarted:

@@ -29,9 +29,9 @@ class WireBetween:
     def __init__(self, hub: Hub, loop: Loop, patience_s: float) -> None:
         self._loop = loop
         self._scheduled = False
-        self._conversation = Conversation(
-            Peers(hub, WireSettings(), "store", loop.time), {Role.GATEWAY: None}, Figures(), lambda _: self._wake()
-        )
+        self.figures = Figures()
+        peers = Peers(hub, WireSettings(), "store", loop.time)
+        self._conversation = Conversation(peers, {Role.GATEWAY: None}, self.figures, lambda _: self._wake())
         self.gateway = RemoteStore(patience_s, CACHE_BYTES, self._wake, loop.time)
         handshake = ClientHandshake(Hello(list(VERSIONS), Role.GATEWAY, "gateway"))
         self._conversation.received(handshake.greeting)

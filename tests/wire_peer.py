@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from store.errors import WireError
 from store.wire.frames import Frame, FrameReader, Readable, encode
 from store.wire.handshake import ClientHandshake
-from store.wire.messages import Grew, Hello, Message, Ping, Pong, Role, Welcome
+from store.wire.messages import Grew, Hello, Message, Ping, Pong, Pushed, Role, Welcome
 
 M = TypeVar("M", bound=Message)
 
@@ -100,8 +100,14 @@ class WirePeer:
         return event
 
     def grew(self, ref: int, next_offset: int) -> None:
-        """Wait until a queue is said to have grown so far."""
-        self.event(Grew, lambda each: any(one == ref and end >= next_offset for one, end in each.queues))
+        """Wait until a queue is said to have grown so far, or what makes it so long was pushed."""
+
+        def ends(event: Message) -> list[tuple[int, int]]:
+            if isinstance(event, Pushed):
+                return [(one, first + count) for one, first, count in event.ranges]
+            return event.queues if isinstance(event, Grew) else []
+
+        self.event(Message, lambda each: any(one == ref and end >= next_offset for one, end in ends(each)))
 
     def wait(self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
         deadline_s = time.monotonic() + timeout_s

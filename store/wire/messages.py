@@ -227,6 +227,23 @@ class Ranges(Message, frozen=True):
     ranges: Annotated[list[tuple[Ref, QueueOffset, Count]], Items]
 
 
+class Pushed(Message, frozen=True):
+    """Ranges as in Ranges, not asked for, of queues that were read to their ends; and where the log ends.
+
+    Each goes on where the last one of its queue ended, unless a Grew said otherwise. A queue ends, as far as is told,
+    where its range ends.
+    """
+
+    ranges: Annotated[list[tuple[Ref, QueueOffset, Count]], Items]
+    log_end: LogOffset
+
+
+class Enough(Message, frozen=True):
+    """Push no more of these queues until they have been read to their ends again."""
+
+    refs: Annotated[list[Ref], Items]
+
+
 class ReadAt(Message, frozen=True):
     """The records at these log_offsets."""
 
@@ -348,4 +365,6 @@ KINDS = (
     Kind(33, Claimed, _STORE, asked=True),
     Kind(34, Release, _GATEWAY),
     Kind(35, TakenOver, _STORE),
+    Kind(36, Pushed, _STORE, records=True),
+    Kind(37, Enough, _PEERS),
 )

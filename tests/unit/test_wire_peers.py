@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,15 +22,12 @@ from store.wire.messages import (
     Follow,
     Following,
     Goodbye,
-    Grew,
     Ping,
     Pong,
-    Read,
     Release,
     Role,
     Safe,
     TakenOver,
-    Unfollow,
 )
 from tests.stores import batch_of, payloads
 from tests.wire_bench import Talk, WireBench, changes_of
@@ -371,62 +367,6 @@ def test_a_second_connection_replaces_the_first(bench: WireBench) -> None:
     second.ping()
     bench.wait(LEASE_S / 2 + 0.1)
     assert is_connected(bench)
-
-
-# --- queues
-
-
-def followed(talk: Talk, topic_filter: str = "t/#", **more: Any) -> Following:
-    answer = talk.call(Follow(topic_filter, **({"history": True, "start": -1, "spills": False} | more)))
-    assert isinstance(answer, Following)
-    return answer
-
-
-def test_refs_outlive_the_connection(bench: WireBench) -> None:
-    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
-    ref = followed(reader).queues[0].ref
-    reader.cut()
-    publisher.call(Append(1), message(b"1"))
-    reader = bench.connect("gw-2")
-    assert [grew.queues for grew in reader.events(Grew)] == [[(ref, 1)]]
-    assert len(reader.call_frame(Read([(ref, 0)], 10, 1000)).records) == 48
-    publisher.call(Append(2), message(b"2"))
-    assert [grew.queues for grew in reader.events(Grew)] == [[(ref, 2)]]
-
-
-def test_events_are_merged(bench: WireBench) -> None:
-    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
-    one, two = followed(reader).queues[0].ref, followed(reader, "t/2").queues[0].ref
-    reader.events(Grew)
-    for sequence in range(1, 11):
-        publisher.call(Append(sequence), message(b"x", topic=b"t/%d" % (sequence % 3)))
-    assert reader.woken
-    (grew,) = reader.events(Grew)
-    assert sorted(grew.queues) == [(one, 10), (two, 3)]
-    assert grew.log_end == bench.store.end
-    assert publisher.events(Grew) == []
-
-
-def test_a_queue_is_followed_as_often_as_it_was_asked_for(bench: WireBench) -> None:
-    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
-    ref = followed(reader).queues[0].ref
-    assert followed(reader).queues[0].ref == ref
-    reader.tell(Unfollow([ref]))
-    publisher.call(Append(1), message(b"1"))
-    assert len(reader.events(Grew)) == 1
-    reader.tell(Unfollow([ref, ref, 99]))
-    publisher.call(Append(2), message(b"2"))
-    assert reader.events(Grew) == []
-    assert failure(reader.call(Read([(ref, 0)], 1, 1))) == FailureCode.BAD_REQUEST
-    assert followed(reader).queues[0].ref != ref
-
-
-def test_who_is_gone_follows_nothing(bench: WireBench) -> None:
-    reader = bench.connect("gw-2")
-    followed(reader, "t/+/x")
-    assert bench.store.queues.counts()["live"] == 1
-    reader.tell(Goodbye("bye"))
-    assert bench.store.queues.counts()["live"] == 0
 
 
 # --- a full disk

@@ -1,0 +1,111 @@
+"""A gateway's store at the other end of a wire: what is asked for, and what comes by itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lightqueue._queues import Queue
+from lightqueue.following import FROM_NOW, Followed
+from lightqueue.message_store import MessageStore
+from notify import remote
+from notify.hub import Hub
+from notify.remote import RemoteStore
+from store._records import Records
+from tests.stores import publish, small
+from tests.wire_between import WireBetween
+from tests.wire_client import FakeLoop
+
+
+class Reading:
+    """A queue that is followed over a wire, and read from its beginning."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = FakeLoop()
+        self.store = MessageStore(small(folder))
+        self.hub = Hub(self.store)
+        self.wire = WireBetween(self.hub, self.loop, 10)
+        self.position = 0
+        followed: list[Followed] = []
+        self.gateway.follow("t/#", FROM_NOW, True, True, followed.extend)
+        self.loop.run()
+        self.queue: Queue = followed[0].queue
+
+    @property
+    def gateway(self) -> RemoteStore:
+        return self.wire.gateway
+
+    def publish(self, *payloads: bytes) -> None:
+        publish(self.store, "t/1", *payloads)
+        self.hub.settle()
+        self.loop.run()
+
+    def read(self) -> Records | None:
+        return self.gateway.read(self.queue, self.position, 100, 1 << 20)
+
+    def asked(self) -> Records:
+        """A range that has to be asked for."""
+        assert self.read() is None
+        self.loop.run()
+        return self.had()
+
+    def had(self) -> Records:
+        """A range that is there."""
+        records = self.read()
+        assert records is not None
+        self.position = records.next
+        return records
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Iterator[Reading]:
+    reading = Reading(tmp_path)
+    yield reading
+    reading.store.close()
+
+
+def test_the_first_range_is_asked_for_the_next_ones_come(reading: Reading) -> None:
+    reading.publish(b"1", b"2")
+    assert reading.asked().count == 2
+    reading.publish(b"3")
+    reading.publish(b"4", b"5")
+    assert reading.gateway.take_grown() == [reading.queue]
+    assert [reading.had().count, reading.had().count] == [1, 2]
+    assert reading.read() is None
+    assert reading.wire.figures.reads == 1
+
+
+def test_what_nobody_reads_is_not_pushed_on(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "MOST_UNREAD_BYTES", 1_000)
+    reading.publish(b"1")
+    reading.asked()
+    for _ in range(20):
+        reading.publish(bytes(200))
+    pushes = reading.wire.figures.pushes
+    assert 3 < pushes < 6
+    for _ in range(pushes):
+        reading.had()
+    reading.asked()
+    assert reading.position == reading.queue.next_offset == 21
+    reading.publish(b"2")
+    assert reading.had().count == 1
+    assert reading.wire.figures.pushes == pushes + 1
+
+
+def test_what_was_pushed_is_asked_for_once_it_had_to_go(reading: Reading) -> None:
+    reading.publish(b"1")
+    reading.asked()
+    reading.publish(b"2")
+    reading.gateway.cache.clear()
+    assert reading.asked().count == 1
+
+
+def test_nothing_is_made_of_a_queue_that_is_not_followed_any_more(reading: Reading) -> None:
+    reading.publish(b"1")
+    reading.asked()
+    reading.gateway.unfollow(reading.queue)
+    publish(reading.store, "t/1", b"2")
+    reading.hub.settle()  # the store does not know it yet
+    reading.loop.run()
+    assert reading.gateway.take_grown() == []
+    assert reading.gateway.cache.get(reading.queue, 1) is None

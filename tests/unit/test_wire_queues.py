@@ -1,0 +1,168 @@
+"""Following queues over the wire: events that are merged, and what is pushed without being asked for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from notify import reads
+from store._records import ranges_from
+from store.records import Record
+from store.wire.messages import (
+    Append,
+    Enough,
+    Failed,
+    FailureCode,
+    Follow,
+    Following,
+    Goodbye,
+    Grew,
+    Pushed,
+    Read,
+    Unfollow,
+)
+from tests.stores import batch_of
+from tests.wire_bench import Talk, WireBench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[WireBench]:
+    bench = WireBench(tmp_path)
+    yield bench
+    bench.store.close()
+
+
+def message(payload: bytes, topic: bytes = b"t/1") -> bytes:
+    return bytes(batch_of(payload, topic=topic))
+
+
+def failure(answer: object) -> str:
+    assert isinstance(answer, Failed)
+    return answer.code
+
+
+def followed(talk: Talk, topic_filter: str = "t/#", **more: Any) -> Following:
+    answer = talk.call(Follow(topic_filter, **({"history": True, "start": -1, "spills": False} | more)))
+    assert isinstance(answer, Following)
+    return answer
+
+
+def pushed(talk: Talk) -> list[tuple[int, int, list[bytes]]]:
+    """(ref, queue_offset of the first, payloads) of what was pushed since the last call."""
+    talk.flush()
+    found = []
+    for frame in [frame for frame in talk.frames if isinstance(frame.message, Pushed)]:
+        talk.frames.remove(frame)
+        assert isinstance(frame.message, Pushed)
+        came = ranges_from(frame.records, [(first, count) for _, first, count in frame.message.ranges])
+        for (ref, first, _), records in zip(frame.message.ranges, came, strict=True):
+            found.append((ref, first, [Record._make(records[i]).payload for i in range(records.count)]))
+    return found
+
+
+def test_refs_outlive_the_connection(bench: WireBench) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref = followed(reader).queues[0].ref
+    reader.cut()
+    publisher.call(Append(1), message(b"1"))
+    reader = bench.connect("gw-2")
+    assert [grew.queues for grew in reader.events(Grew)] == [[(ref, 1)]]
+    assert len(reader.call_frame(Read([(ref, 0)], 10, 1000)).records) == 48
+
+
+def test_what_was_read_to_its_end_is_pushed(bench: WireBench) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref, other = followed(reader).queues[0].ref, followed(reader, "t/2").queues[0].ref
+    reader.call(Read([(ref, 0)], 10, 1000))
+    publisher.call(Append(1), message(b"1", topic=b"t/2"))
+    assert pushed(reader) == [(ref, 0, [b"1"])]
+    assert [grew.queues for grew in reader.events(Grew)] == [[(other, 1)]]
+    publisher.call(Append(2), message(b"2") + message(b"3"))
+    publisher.call(Append(3), message(b"4"))
+    assert pushed(reader) == [(ref, 1, [b"2", b"3", b"4"])]
+    assert reader.events(Grew) == []
+
+
+def test_what_was_not_read_to_its_end_is_not_pushed(bench: WireBench) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref = followed(reader).queues[0].ref
+    publisher.call(Append(1), message(b"1") + message(b"2"))
+    reader.call(Read([(ref, 0)], 1, 1000))
+    publisher.call(Append(2), message(b"3"))
+    assert (pushed(reader), reader.events(Grew)[-1].queues) == ([], [(ref, 3)])
+
+
+def test_who_has_enough_is_told_of_the_end_only(bench: WireBench) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref = followed(reader).queues[0].ref
+    reader.call(Read([(ref, 0)], 10, 1000))
+    reader.tell(Enough([ref, 99]))
+    publisher.call(Append(1), message(b"1"))
+    assert (pushed(reader), reader.events(Grew)[-1].queues) == ([], [(ref, 1)])
+    reader.call(Read([(ref, 0)], 10, 1000))
+    publisher.call(Append(2), message(b"2"))
+    assert pushed(reader) == [(ref, 1, [b"2"])]
+
+
+def test_more_than_an_answer_may_have_is_left_to_be_asked_for(
+    bench: WireBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "ANSWER_BYTES", 200)
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    refs = [followed(reader, topic_filter).queues[0].ref for topic_filter in ("t/#", "t/1", "t/2")]
+    reader.call(Read([(ref, 0) for ref in refs], 10, 1000))
+    publisher.call(Append(1), message(b"1", topic=b"t/1") * 10 + message(b"2", topic=b"t/2"))
+    came = pushed(reader)
+    (grew,) = reader.events(Grew)
+    assert sum(len(payloads) for _, _, payloads in came) < 10
+    whole = {ref for ref, first, payloads in came if first + len(payloads) == (11, 10, 1)[refs.index(ref)]}
+    assert dict(grew.queues) == {ref: end for ref, end in zip(refs, (11, 10, 1), strict=True) if ref not in whole}
+    publisher.call(Append(2), message(b"3", topic=b"t/1"))
+    assert {ref for ref, _ in reader.events(Grew)[-1].queues} == {refs[0], refs[1]} - whole
+
+
+def test_nothing_is_pushed_on_a_new_connection(bench: WireBench) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref = followed(reader).queues[0].ref
+    reader.call(Read([(ref, 0)], 10, 1000))
+    reader.cut()
+    reader = bench.connect("gw-2")
+    reader.events(Grew)
+    publisher.call(Append(1), message(b"1"))
+    assert (pushed(reader), reader.events(Grew)[-1].queues) == ([], [(ref, 1)])
+
+
+def test_events_are_merged(bench: WireBench) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    one, two = followed(reader).queues[0].ref, followed(reader, "t/2").queues[0].ref
+    reader.events(Grew)
+    for sequence in range(1, 11):
+        publisher.call(Append(sequence), message(b"x", topic=b"t/%d" % (sequence % 3)))
+    assert reader.woken
+    (grew,) = reader.events(Grew)
+    assert sorted(grew.queues) == [(one, 10), (two, 3)]
+    assert grew.log_end == bench.store.end
+    assert publisher.events(Grew) == []
+
+
+def test_a_queue_is_followed_as_often_as_it_was_asked_for(bench: WireBench) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref = followed(reader).queues[0].ref
+    assert followed(reader).queues[0].ref == ref
+    reader.tell(Unfollow([ref]))
+    publisher.call(Append(1), message(b"1"))
+    assert len(reader.events(Grew)) == 1
+    reader.tell(Unfollow([ref, ref, 99]))
+    publisher.call(Append(2), message(b"2"))
+    assert reader.events(Grew) == []
+    assert failure(reader.call(Read([(ref, 0)], 1, 1))) == FailureCode.BAD_REQUEST
+    assert followed(reader).queues[0].ref != ref
+
+
+def test_who_is_gone_follows_nothing(bench: WireBench) -> None:
+    reader = bench.connect("gw-2")
+    followed(reader, "t/+/x")
+    assert bench.store.queues.counts()["live"] == 1
+    reader.tell(Goodbye("bye"))
+    assert bench.store.queues.counts()["live"] == 0
