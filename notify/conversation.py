@@ -13,8 +13,10 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
+from lightqueue._queues import Queue
 from notify import reads
 from notify.contents import filter_fault, text_fault
+from notify.lookup import name_of
 from notify.peers import Peer, Peers, failure_code
 from store.errors import StoreError, WireError
 from store.sessions import SessionState
@@ -48,6 +50,7 @@ class Figures:
         self.appends = 0
         self.reads = 0
         self.events = 0
+        self.named_events = 0
         self.received_bytes = 0
         self.sent_bytes = 0
 
@@ -196,9 +199,27 @@ class Conversation:
         for at in range(0, len(ends), most):
             self._figures.events += 1
             self._tell(wire.Grew(ends[at : at + most], end))
+        named, others = peer.member.take_named()
+        if named or others:
+            self._tell_named(named, others, end)
         for client_id in self._taken_over:
             self._tell(wire.TakenOver(client_id))
         self._taken_over.clear()
+
+    def _tell_named(self, grown: list[Queue], others: bool, end: int) -> None:
+        room_bytes = self._peers.max_frame_bytes - FRAME_ROOM_BYTES
+        portion: list[tuple[bytes, int]] = []
+        left_bytes = room_bytes
+        for queue in grown:
+            name = name_of(queue)
+            left_bytes -= len(name) + GREW_BYTES
+            if left_bytes < 0:
+                self._figures.named_events += 1
+                self._tell(wire.GrewNamed(portion, False, end))
+                portion, left_bytes = [], room_bytes - len(name) - GREW_BYTES
+            portion.append((name, queue.next_offset))
+        self._figures.named_events += 1
+        self._tell(wire.GrewNamed(portion, others, end))
 
     # --- Line
 
@@ -262,6 +283,10 @@ class Conversation:
 
     def _unfollow(self, _: Frame, message: wire.Unfollow) -> None:
         self._known.unfollow(message.refs)
+
+    def _check(self, frame: Frame, message: wire.Check) -> None:
+        self._tell_events()  # what is not said yet is not lost
+        self._answer(frame.request_id, self._known.check(message.refs))
 
     def _floors(self, _: Frame, message: wire.Floors) -> None:
         self._known.set_floors(message.floors)
@@ -351,6 +376,7 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Follow: Conversation._follow,
     wire.Unfollow: Conversation._unfollow,
     wire.Floors: Conversation._floors,
+    wire.Check: Conversation._check,
     wire.Read: Conversation._read,
     wire.ReadAt: Conversation._read_at,
     wire.Locate: Conversation._locate,

@@ -19,8 +19,10 @@ from lightqueue._queues import LIVE, Queue
 from lightqueue.following import FROM_NOW, Followed
 from lightqueue.matching import any_of
 from lightqueue.message_store import MessageStore
-from notify.api import NOBODY, Found, Listener, RetainedMessage, RetainedPage
+from notify.api import EVENTS, NOBODY, Found, Listener, RetainedMessage, RetainedPage
+from notify.lookup import Watched, queue_named
 from notify.range_cache import RangeCache
+from notify.recheck import Recheck
 from store._records import RecordBatch, Records, ranges_from, records_from
 from store.errors import RecordTooLarge, StoreAway, StoreError, WireError
 from store.ratelimit import RateLimitedLog
@@ -95,7 +97,7 @@ class RemoteStore:
         self.heard_s = 0.0  # when the newest question was asked that the store has answered
         self._wake_sender = wake_sender
         self._clock = clock
-        self._events = RateLimitedLog(log)
+        self._log = RateLimitedLog(log)
         self._store_name = ""
         self._request_ids = 0
         self._to_send: deque[_Request] = deque()
@@ -106,6 +108,9 @@ class RemoteStore:
         self._refs: dict[Queue, int] = {}
         self._mirrors: dict[Queue, _Mirror] = {}
         self._grown: dict[Queue, None] = {}
+        self.watched = Watched(self._mirrors)
+        self.events = dict.fromkeys(EVENTS, 0)
+        self._recheck = Recheck(clock)
         self._wanted = _Wanted()
         self._found: dict[tuple[int, ...], Found] = {}  # the newest answers: several may want the same
         self._finding: dict[tuple[int, ...], list[Callable[[], None]]] = {}  # asked for, and by whom
@@ -168,10 +173,11 @@ class RemoteStore:
     def _follow(self, info: wire.QueueInfo, topic_filter: str, history: bool, spills: bool, live: bool) -> Followed:
         mirror = self._queues.get(info.ref)
         if mirror is None:
-            queue = Queue(topic_filter.encode(), info.kind, 0, info.next_offset)
+            queue = queue_named(topic_filter, info.kind, info.next_offset)
             mirror = self._queues[info.ref] = _Mirror(queue, topic_filter, history, spills, floor=info.position)
             self._refs[queue] = info.ref
             self._mirrors[queue] = mirror
+            self.watched.begin(queue)
         mirror.readers += 1
         mirror.followed += 1
         mirror.spills = mirror.spills or spills
@@ -186,6 +192,7 @@ class RemoteStore:
         if mirror.readers:
             return
         del self._mirrors[queue]
+        self.watched.end(queue)
         self.cache.forget(queue)
         self._grown.pop(queue, None)
         if ref is not None:
@@ -275,7 +282,10 @@ class RemoteStore:
     # --- several times a second
 
     def tick(self) -> bool:
-        self._events.settle()
+        self._log.settle()
+        refs = self._recheck.page(self._queues) if self.welcome is not None else None
+        if refs:
+            self._ask(wire.Check(refs), self._checked)
         return False
 
     def fault(self) -> str:
@@ -336,11 +346,11 @@ class RemoteStore:
         if frame.request_id:
             self._answer(frame)
         elif isinstance(message, wire.Grew):
-            self.end = max(self.end, message.log_end)
-            for ref, next_offset in message.queues:
-                mirror = self._queues.get(ref)
-                if mirror is not None:
-                    self._end_at(mirror.queue, next_offset)
+            self.events["followed"] += len(message.queues)
+            self._end_all_at(message)
+            self.listener.wake()
+        elif isinstance(message, wire.GrewNamed):
+            self._grew_named(message)
             self.listener.wake()
         elif isinstance(message, wire.Safe):
             self.safe = max(self.safe, message.log_offset)
@@ -355,7 +365,9 @@ class RemoteStore:
         if request is None:
             raise WireError(f"an answer to request_id {frame.request_id}, which nobody asked for")
         if isinstance(frame.message, wire.Failed) and frame.message.code is not FailureCode.NO_SUCH_POSITION:
-            self._events.error("request", "the store refused %s: %s", _name(request.message), frame.message.message)
+            self._log.error(
+                "request", "the store refused %s: %s", type(request.message).__name__, frame.message.message
+            )
         assert request.answered is not None
         request.answered(frame.message, frame)
         del self._unanswered[frame.request_id]
@@ -364,10 +376,34 @@ class RemoteStore:
             self._wake_sender()
         self.listener.wake()
 
-    def _end_at(self, queue: Queue, next_offset: int) -> None:
-        if next_offset > queue.next_offset:
-            queue.ends_at(next_offset)
-            self._grown[queue] = None
+    def _end_all_at(self, message: wire.Grew | wire.Checked) -> int:
+        """How many of these queues grew."""
+        self.end = max(self.end, message.log_end)
+        mirrors = ((self._queues.get(ref), next_offset) for ref, next_offset in message.queues)
+        return sum(self._end_at(mirror.queue, next_offset) for mirror, next_offset in mirrors if mirror is not None)
+
+    def _grew_named(self, message: wire.GrewNamed) -> None:
+        """Queues that the store tells everybody of."""
+        self.end = max(self.end, message.log_end)
+        for name, next_offset in message.queues:
+            queue = self.watched.find(name)
+            self.events["other" if queue is None else "followed"] += 1
+            if queue in self._refs:  # if not, it is being followed again, and where it ends is on its way
+                self._end_at(queue, next_offset)
+        if message.others:
+            self._recheck.hurry()
+
+    def _checked(self, answer: Message, _: Frame) -> None:
+        self._recheck.answered()
+        if isinstance(answer, wire.Checked):
+            self.events["missed"] += self._end_all_at(answer)
+
+    def _end_at(self, queue: Queue, next_offset: int) -> bool:
+        if next_offset <= queue.next_offset:
+            return False
+        queue.ends_at(next_offset)
+        self._grown[queue] = None
+        return True
 
     # --- connections
 
@@ -397,7 +433,7 @@ class RemoteStore:
 
     def _begin_anew(self, welcome: Welcome) -> None:
         """The store gave up on us: nothing of what was under way may reach it, and no client keeps its session."""
-        self._events.error("disowned", "the store has given our sessions up; all clients have to connect again")
+        self._log.error("disowned", "the store has given our sessions up; all clients have to connect again")
         self._to_send.clear()
         newest, self.mark = self.mark, welcome.appended
         self.safe_mark = 0
@@ -410,6 +446,8 @@ class RemoteStore:
         self._queues.clear()
         self._refs.clear()
         self._mirrors.clear()
+        self.watched.end_all()
+        self._recheck.begin_anew()
         self._grown.clear()
         self._wanted = _Wanted()
         self._found.clear()
@@ -423,11 +461,12 @@ class RemoteStore:
             message = request.message
             if isinstance(message, wire.Append) and message.sequence <= welcome.appended:
                 self._append_answered(message.sequence, request, wire.Appended(0, 0))
-            elif not (restarted and isinstance(message, wire.Unfollow | wire.Floors | wire.Read)):
+            elif not (restarted and isinstance(message, wire.Unfollow | wire.Floors | wire.Read | wire.Check)):
                 missing.append(request)
         self._to_send = deque()
         if restarted:
             self._wanted = _Wanted()
+            self._recheck.begin_anew()
             mirrors = list(self._queues.values())
             self._queues.clear()
             for mirror in mirrors:
@@ -458,7 +497,3 @@ class RemoteStore:
         else:
             self._end_at(queue, info.next_offset)
             self._grown[queue] = None  # a Read of it may have been lost with the old store
-
-
-def _name(message: Message) -> str:
-    return type(message).__name__
