@@ -207,10 +207,10 @@ def test_changes_are_merged_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     watched = Watched(queues)
     a, b, c = (queue_named(name, TOPIC, 0) for name in "abc")
     watched.begin(a)
-    assert watched.is_all_new
     calls: list[None] = []
     watched.changed = lambda: calls.append(None)
     queues[a] = None
+    assert watched.is_all_new, "nothing was written down yet"
     assert watched.names() == [b"0a"]
     watched.begin(b)
     watched.end(a)
@@ -219,11 +219,10 @@ def test_changes_are_merged_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert watched.take_changes() == ([], [])
     watched.end(a)
     watched.end(b)
-    assert not watched.is_all_new
     watched.begin(c)
-    assert watched.is_all_new
     assert len(calls) == 6
-    assert watched.take_changes() == ([], [])
+    assert watched.take_changes() == ([], []), "too much for that"
+    assert watched.is_all_new
 
 
 def test_queues_are_found_by_name() -> None:
