@@ -105,12 +105,14 @@ class Wire:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         with suppress(OSError):
             if not self._is_cut:
                 store_reader, store_writer = await asyncio.open_connection("127.0.0.1", self._store_port)
-                self._writers |= {writer, store_writer}
+                self._writers.add(store_writer)
                 await asyncio.gather(self._copy(reader, store_writer), self._copy_back(store_reader, writer))
         writer.close()
+        self._writers.discard(writer)
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -133,12 +135,21 @@ class Wire:
             writer.transport.abort()
         self._writers.clear()
 
+    async def _end(self) -> None:
+        self._server.close()
+        self._abort()
+        serving = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await asyncio.sleep(0)  # now the sockets are closed
+
     def mend(self) -> None:
         self._is_cut = False
 
     def close(self) -> None:
-        self.cut()
-        self._loop.call_soon_threadsafe(self._server.close)
+        self._is_cut = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
