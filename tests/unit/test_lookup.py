@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lightqueue._queues import FILTER, LEVEL, LIVE, TOPIC, Queue
@@ -12,6 +13,7 @@ from notify.lookup import Broadcast, Change, Table, Watched, name_of, queue_name
 from notify.recheck import EVERY_S, PAGE, Recheck
 from store.wire.messages import Check, Checked, Follow, Following, Grew, GrewNamed, Role, Unfollow
 from tests.stores import publish
+from tests.unit.test_formats_doc import vector
 from tests.wire_bench import Talk, WireBench
 
 LEASE_MS = 3_000
@@ -196,6 +198,12 @@ def test_who_watches_more_than_is_kept_is_unknown(clock: Clock, monkeypatch: pyt
     table.add("gw", {b"0a"}, LEASE_MS)
     table.heard(Change("gw", LEASE_MS, [b"0b", b"0c"]))
     assert not table.knows("gw")
+
+
+def test_what_is_said_in_redis_is_as_the_documentation_says() -> None:
+    changes = [Change("gw-1", LEASE_MS, [b"0line/7"], [b"2+/7"]), Change("gw-1", 0)]
+    assert [msgspec.msgpack.decode(each, type=Change) for each in vector("watched")] == changes
+    assert [msgspec.msgpack.encode(each) for each in changes] == vector("watched")
 
 
 # --- what a gateway watches
