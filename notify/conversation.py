@@ -195,7 +195,7 @@ class Conversation:
             self._told_safe = safe
             self._tell(wire.Safe(safe))
         ends = [(peer.refs[queue], queue.next_offset) for queue in grown if queue in peer.refs]
-        most = min(wire.MOST_ITEMS, (self._peers.max_frame_bytes - FRAME_ROOM_BYTES) // GREW_BYTES)
+        most = self._most_ends
         for at in range(0, len(ends), most):
             self._figures.events += 1
             self._tell(wire.Grew(ends[at : at + most], end))
@@ -205,6 +205,11 @@ class Conversation:
         for client_id in self._taken_over:
             self._tell(wire.TakenOver(client_id))
         self._taken_over.clear()
+
+    @property
+    def _most_ends(self) -> int:
+        """Queues that one frame can name by their refs."""
+        return min(wire.MOST_ITEMS, (self._peers.max_frame_bytes - FRAME_ROOM_BYTES) // GREW_BYTES)
 
     def _tell_named(self, grown: list[Queue], others: bool, end: int) -> None:
         room_bytes = self._peers.max_frame_bytes - FRAME_ROOM_BYTES
@@ -286,7 +291,7 @@ class Conversation:
 
     def _check(self, frame: Frame, message: wire.Check) -> None:
         self._tell_events()  # what is not said yet is not lost
-        self._answer(frame.request_id, self._known.check(message.refs))
+        self._answer(frame.request_id, self._known.check(message.refs[: self._most_ends]))
 
     def _floors(self, _: Frame, message: wire.Floors) -> None:
         self._known.set_floors(message.floors)

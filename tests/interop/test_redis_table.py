@@ -13,6 +13,7 @@ from lightqueue._queues import TOPIC, Queue
 from notify import lookup
 from notify.lookup import Watched, queue_named
 from notify.redis_lookup import CHANNEL, PORTION_NAMES, RedisEntry, RedisTable, RedisUnusable
+from tests.cluster import Wire
 from tests.crash.ledger import until
 from tests.redis_server import RedisServer
 
@@ -31,10 +32,10 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 class Gateway:
     """What a gateway has to do with it."""
 
-    def __init__(self, server: RedisServer, name: str = "gw") -> None:
+    def __init__(self, server: RedisServer | Wire, name: str = "gw") -> None:
         self.queues: dict[Queue, None] = {}
         self.watched = Watched(self.queues)
-        self.entry = RedisEntry(server.url, name, self.watched, LEASE_MS)
+        self.entry = RedisEntry(f"redis://127.0.0.1:{server.port}/0", name, self.watched, LEASE_MS)
 
     def follow(self, topic: str) -> Queue:
         queue = queue_named(topic, TOPIC, 0)
@@ -90,6 +91,27 @@ async def test_who_is_none_of_ours_or_not_whole_is_not_in_the_copy(server: Redis
         assert not store.table.knows("partial")
     for each in (store, ours.entry, other.entry):
         await each.close()
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_is_cut_off_from_redis_is_unknown_until_it_is_back(server: RedisServer) -> None:
+    wire = Wire(server.port)
+    gateway, store = Gateway(wire), RedisTable(server.url, bool)
+    for each in (store, gateway.entry):
+        each.start()
+    try:
+        await until(lambda: store.table.knows("gw"), "the entry")
+        wire.cut()
+        await until(lambda: not store.table.knows("gw"), "the lease to end")
+        assert store.is_connected
+        gateway.follow("meanwhile")
+        wire.mend()
+        await until(lambda: store.table.knows("gw"), "the entry anew")
+        assert is_watched(store, "meanwhile")
+    finally:
+        await gateway.entry.close()
+        await store.close()
+        wire.close()
 
 
 @pytest.mark.asyncio

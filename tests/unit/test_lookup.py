@@ -285,3 +285,12 @@ def test_the_store_says_where_queues_end(bench: WireBench) -> None:
     grew, checked = [frame.message for frame in gateway.frames if isinstance(frame.message, Grew | Checked)]
     assert isinstance(grew, Grew), "what is not said yet is not lost"
     assert checked == Checked([(ref, 1)], bench.store.end)
+
+
+def test_an_answer_to_a_check_fits_a_frame(bench: WireBench) -> None:
+    bench.peers.max_frame_bytes = 4_096
+    gateway = bench.connect("gw")
+    ref = follow(gateway, "a/1")
+    answer = gateway.call(Check([ref] * 1_000))
+    assert isinstance(answer, Checked)
+    assert 200 < len(answer.queues) < 1_000
