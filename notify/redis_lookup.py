@@ -116,6 +116,9 @@ class _Link:
             await self._use(redis)
         except self._errors as error:
             return str(error) or "no answer in time"
+        except Exception:  # the edge of a connection
+            log.exception("Redis at %s: the connection failed in a way that was not expected", self.shown)
+            return "it failed"
         finally:
             with suppress(*self._errors):
                 await redis.aclose()
