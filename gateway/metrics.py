@@ -169,6 +169,13 @@ DELIVERY: tuple[Figure[Broker], ...] = (
         _reads,
         "source",
     ),
+    Figure(
+        "penstock_events_total",
+        "counter",
+        "Queues that grew, as another process said: followed here or not; missed are those that only a re-check found.",
+        lambda broker: broker.store.events,
+        "queue",
+    ),
 )
 
 STORE: tuple[Figure[MessageStore], ...] = (
@@ -298,6 +305,19 @@ WIRE: tuple[Figure[StoreServer], ...] = (
         "counter",
         "Events sent that say which queues grew.",
         lambda server: server.figures.events,
+    ),
+    Figure(
+        "penstock_wire_named_events_total",
+        "counter",
+        "Events sent that name queues, to gateways that may not follow them.",
+        lambda server: server.figures.named_events,
+    ),
+    Figure(
+        "penstock_wire_gateways",
+        "gauge",
+        "Gateways by what they are told of: what they watch, or everything.",
+        lambda server: server.hub.told(),
+        "told",
     ),
     Figure(
         "penstock_wire_received_bytes_total",

@@ -6,7 +6,7 @@ in the order in which they were made, appends among them, so what follows an app
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from lightqueue._queues import Queue
@@ -34,6 +34,10 @@ class RetainedPage(NamedTuple):
 
 Found = dict[int, tuple[Records, int] | None]
 """By log_offset: where a record stands, None if it is not kept (any more). What is not there was not looked for yet."""
+
+
+EVENTS = ("followed", "other", "missed")
+"""A queue grew: one that is followed here, or not; or it had grown, and no event had said so."""
 
 
 class Listener(Protocol):
@@ -144,6 +148,10 @@ class Store(Protocol):
 
     def fault(self) -> str:
         """Why messages cannot be stored now; empty if they can."""
+
+    @property
+    def events(self) -> Mapping[str, int]:
+        """Of what use events were that came from another process, by EVENTS."""
 
     @property
     def congested(self) -> bool:

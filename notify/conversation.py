@@ -13,8 +13,10 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
+from lightqueue._queues import Queue
 from notify import reads
 from notify.contents import filter_fault, text_fault
+from notify.lookup import name_of
 from notify.peers import Peer, Peers, failure_code
 from notify.push import Push
 from store.errors import StoreError, WireError
@@ -50,6 +52,7 @@ class Figures:
         self.reads = 0
         self.pushes = 0
         self.events = 0
+        self.named_events = 0
         self.received_bytes = 0
         self.sent_bytes = 0
 
@@ -194,20 +197,42 @@ class Conversation:
         if safe > self._told_safe:
             self._told_safe = safe
             self._tell(wire.Safe(safe))
-        room_bytes = self._peers.max_frame_bytes - FRAME_ROOM_BYTES
         refs = [peer.refs[queue] for queue in grown if queue in peer.refs]
-        pushed = self._push.take(peer.member, peer.queues, refs, room_bytes)
+        pushed = self._push.take(peer.member, peer.queues, refs, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
         if pushed.ranges:
             self._figures.pushes += 1
             self._tell(wire.Pushed(pushed.ranges, end), pushed.records)
         ends = [(ref, peer.queues[ref].next_offset) for ref in pushed.rest]
-        most = min(wire.MOST_ITEMS, room_bytes // GREW_BYTES)
+        most = self._most_ends
         for at in range(0, len(ends), most):
             self._figures.events += 1
             self._tell(wire.Grew(ends[at : at + most], end))
+        named, others = peer.member.take_named()
+        if named or others:
+            self._tell_named(named, others, end)
         for client_id in self._taken_over:
             self._tell(wire.TakenOver(client_id))
         self._taken_over.clear()
+
+    @property
+    def _most_ends(self) -> int:
+        """Queues that one frame can name by their refs."""
+        return min(wire.MOST_ITEMS, (self._peers.max_frame_bytes - FRAME_ROOM_BYTES) // GREW_BYTES)
+
+    def _tell_named(self, grown: list[Queue], others: bool, end: int) -> None:
+        room_bytes = self._peers.max_frame_bytes - FRAME_ROOM_BYTES
+        portion: list[tuple[bytes, int]] = []
+        left_bytes = room_bytes
+        for queue in grown:
+            name = name_of(queue)
+            left_bytes -= len(name) + GREW_BYTES
+            if left_bytes < 0:
+                self._figures.named_events += 1
+                self._tell(wire.GrewNamed(portion, False, end))
+                portion, left_bytes = [], room_bytes - len(name) - GREW_BYTES
+            portion.append((name, queue.next_offset))
+        self._figures.named_events += 1
+        self._tell(wire.GrewNamed(portion, others, end))
 
     # --- Line
 
@@ -272,6 +297,10 @@ class Conversation:
     def _unfollow(self, _: Frame, message: wire.Unfollow) -> None:
         self._push.stop(message.refs)
         self._known.unfollow(message.refs)
+
+    def _check(self, frame: Frame, message: wire.Check) -> None:
+        self._tell_events()  # what is not said yet is not lost
+        self._answer(frame.request_id, self._known.check(message.refs[: self._most_ends]))
 
     def _floors(self, _: Frame, message: wire.Floors) -> None:
         self._known.set_floors(message.floors)
@@ -367,6 +396,7 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Follow: Conversation._follow,
     wire.Unfollow: Conversation._unfollow,
     wire.Floors: Conversation._floors,
+    wire.Check: Conversation._check,
     wire.Read: Conversation._read,
     wire.Enough: Conversation._enough,
     wire.ReadAt: Conversation._read_at,

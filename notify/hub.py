@@ -16,13 +16,15 @@ from lightqueue.errors import NoSuchPosition
 from lightqueue.following import Followed, follow, locate
 from lightqueue.message_store import MessageStore
 from lightqueue.retained_search import find_retained
-from notify.api import NOBODY, Found, Listener, RetainedMessage, RetainedPage
+from notify.api import EVENTS, NOBODY, Found, Listener, RetainedMessage, RetainedPage
+from notify.lookup import Lookup, name_of
 from store._records import RecordBatch, Records
 from store.changes import PeerGone, encode_change
 from store.errors import StoreError
 from store.sessions import SessionState
 
 RETAINED_PER_PAGE = 1_000
+MOST_NAMED = 4_096  # queues that a member is yet to be told of by name; of more it is only said that there are more
 Answer = Callable[[SessionState | None], None]
 
 
@@ -40,6 +42,8 @@ class Hub:
     def __init__(self, messages: MessageStore, waits_for_peers: bool = False) -> None:
         """`waits_for_peers`: members that the log remembers may come back; see `returning`."""
         self.messages = messages
+        self.lookup: Lookup | None = None  # who is told of more than what he follows
+        self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
         self._members: list[Member] = []
         # Who follows a queue, and how many times each. Most are followed by one member, once; then it alone stands
         # there, since a hundred thousand dicts would be much.
@@ -77,6 +81,8 @@ class Hub:
     def leave(self, member: Member) -> None:
         """A member is gone, with or without a word: its clients have no connection any more."""
         self._members.remove(member)
+        if self.gateways.get(member.name) is member:
+            del self.gateways[member.name]
         for queue in list(self._followers):
             for _ in range(self._followers_of(queue).get(member, 0)):
                 self.unfollow(member, queue)
@@ -154,12 +160,36 @@ class Hub:
             self._grant_freed()
         if len(self._members) == 1 and self._members[0] is acting:
             return
-        for queue in self.messages.take_grown():
-            for member in self._followers_of(queue):
-                member.grew(queue)
+        grown = self.messages.take_grown()
+        if self.lookup is not None and grown:
+            self._tell_looked_up(self.lookup, grown)
+        else:
+            for queue in grown:
+                for member in self._followers_of(queue):
+                    member.grew(queue)
         for member in self._members:
             if member.has_news and member is not acting:
                 member.listener.wake()
+
+    def _tell_looked_up(self, lookup: Lookup, grown: list[Queue]) -> None:
+        """Who follows a queue is told in any case, so that no mistake of a table can cost a message."""
+        unknown = {member for name, member in self.gateways.items() if not lookup.knows(name)}
+        for queue in grown:
+            followers = self._followers_of(queue)
+            for member in followers.keys() - unknown:
+                member.grew(queue)
+            for name in lookup.watchers(name_of(queue)):
+                watcher = self.gateways.get(name)
+                if watcher is not None and watcher not in followers:
+                    watcher.grew_named([queue])
+        for member in unknown:
+            member.grew_named(grown)
+
+    def told(self) -> dict[str, int]:
+        """How many gateways in other processes are told of what they watch, and how many of everything."""
+        lookup, gateways = self.lookup, len(self.gateways)
+        watched = gateways if lookup is None else sum(map(lookup.knows, self.gateways))
+        return {"watched": watched, "everything": gateways - watched}
 
     def take_grown(self, member: Member) -> list[Queue]:
         """What grew, of the queues that this member follows."""
@@ -257,7 +287,10 @@ class Member:
         self.listener: Listener = NOBODY
         self.floors: dict[Queue, int] = {}
         self._hub = hub
+        self.events = dict.fromkeys(EVENTS, 0)
         self._news: dict[Queue, None] = {}
+        self._named: dict[Queue, None] = {}
+        self._any_grew = False
         self._messages = messages = hub.messages
         self.messages: MessageStore | None = messages
         self.patience_s = messages.settings.flush_timeout_ms / 1000
@@ -359,10 +392,28 @@ class Member:
 
     @property
     def has_news(self) -> bool:
-        return bool(self._news)
+        return bool(self._news or self._named or self._any_grew)
 
     def grew(self, queue: Queue) -> None:
         self._news[queue] = None
+
+    def grew_named(self, queues: Iterable[Queue]) -> None:
+        """Of these it is told by name, whether it follows them or not."""
+        if self._any_grew:
+            return
+        self._named.update(dict.fromkeys(queues))
+        if len(self._named) > MOST_NAMED:
+            self._named.clear()
+            self._any_grew = True
+
+    def take_named(self) -> tuple[list[Queue], bool]:
+        """What grew_named() was called with, and whether there was too much of it to be kept.
+
+        A queue that nobody watches any more is not the one that may have its name now.
+        """
+        named, others = [queue for queue in self._named if queue.watchers], self._any_grew
+        self._named, self._any_grew = {}, False
+        return named, others
 
     def take_news(self) -> list[Queue]:
         news, self._news = self._news, {}

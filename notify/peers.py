@@ -197,6 +197,11 @@ class Peer:
                 del self._follows[queue], self.queues[ref], self.refs[queue]
             self.member.unfollow(queue)
 
+    def check(self, refs: list[int]) -> wire.Checked:
+        """Where these queues end."""
+        ends = [(ref, queue.next_offset) for ref in refs if (queue := self.queues.get(ref)) is not None]
+        return wire.Checked(ends, self.member.end)
+
     def set_floors(self, floors: list[tuple[int, int]]) -> None:
         known = [(self.queues[ref], floor) for ref, floor in floors if ref in self.queues]
         self.member.needed_from(known)
@@ -264,6 +269,8 @@ class Peers:
             peer.line.close("the same peer made another connection")
             self.hub.withdraw(peer.member)
         peer.role, peer.line, peer.heard_s = role, line, self.clock()
+        if role is Role.GATEWAY:
+            self.hub.gateways[peer.name] = peer.member
         if role is Role.GATEWAY and self.hub.messages.peers.get(peer.name) is None:
             self._remember(peer.name)
         return peer, self._welcome(peer, resumed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -19,10 +19,13 @@ from lightqueue._queues import LIVE, Queue
 from lightqueue.following import FROM_NOW, Followed
 from lightqueue.matching import any_of
 from lightqueue.message_store import MessageStore
-from notify.api import NOBODY, Found, Listener, RetainedMessage, RetainedPage
+from notify.api import EVENTS, NOBODY, Found, Listener, RetainedMessage, RetainedPage
+from notify.lookup import Watched, queue_named
 from notify.position_reads import PositionReads
 from notify.range_cache import RangeCache
-from store._records import RecordBatch, Records, ranges_from
+from notify.range_reads import RangeReads
+from notify.recheck import Recheck
+from store._records import RecordBatch, Records
 from store.errors import RecordTooLarge, StoreAway, StoreError, WireError
 from store.ratelimit import RateLimitedLog
 from store.sessions import SessionState
@@ -36,7 +39,7 @@ RETAINED_PER_PAGE = 1_000
 HEAD_ROOM_BYTES = 4_096  # of a frame, for what is not records
 CONGESTED_BYTES = 8 << 20
 HEARTBEATS_OF_TRUST = 3  # less than a store waits for before it gives up on a silent gateway
-MOST_UNREAD_BYTES = 256 << 10  # of a queue: whoever reads it is behind, and will ask
+_OF_OLD_REFS = (wire.Unfollow, wire.Floors, wire.Read, wire.Enough, wire.Check)  # meant for one store process
 _decode_session = msgspec.msgpack.Decoder(SessionState).decode
 
 Answered = Callable[[Message, Frame], None]
@@ -64,17 +67,6 @@ class _Mirror:
     readers: int = 0  # here
     followed: int = 0  # as often as the store was asked to
     floor: int = 0
-    unread_bytes: int = 0  # came without being asked for, and nobody has read since
-
-
-@dataclass(slots=True)
-class _Wanted:
-    """Ranges to be asked for at the end of the turn, and those asked for already, by (queue, queue_offset)."""
-
-    now: dict[tuple[Queue, int], None] = field(default_factory=dict)
-    asked: set[tuple[Queue, int]] = field(default_factory=set)
-    max_records: int = 1
-    max_bytes: int = 1
 
 
 class RemoteStore:
@@ -88,7 +80,6 @@ class RemoteStore:
         self.messages: MessageStore | None = None
         self.is_live_only: Callable[[bytes], bool] | None = None
         self.patience_s = patience_s
-        self.cache = RangeCache(cache_bytes)
         self.end = 0
         self.safe = 0
         self.mark = 0
@@ -97,7 +88,7 @@ class RemoteStore:
         self.heard_s = 0.0  # when the newest question was asked that the store has answered
         self._wake_sender = wake_sender
         self._clock = clock
-        self._events = RateLimitedLog(log)
+        self._log = RateLimitedLog(log)
         self._store_name = ""
         self._request_ids = 0
         self._to_send: deque[_Request] = deque()
@@ -108,7 +99,10 @@ class RemoteStore:
         self._refs: dict[Queue, int] = {}
         self._mirrors: dict[Queue, _Mirror] = {}
         self._grown: dict[Queue, None] = {}
-        self._wanted = _Wanted()
+        self.watched = Watched(self._mirrors)
+        self.events = dict.fromkeys(EVENTS, 0)
+        self._recheck = Recheck(clock)
+        self._ranges = RangeReads(cache_bytes, self._refs, self._ask, self._came)
         self._positions = PositionReads(self._ask)
 
     # --- the way in
@@ -169,10 +163,11 @@ class RemoteStore:
     def _follow(self, info: wire.QueueInfo, topic_filter: str, history: bool, spills: bool, live: bool) -> Followed:
         mirror = self._queues.get(info.ref)
         if mirror is None:
-            queue = Queue(topic_filter.encode(), info.kind, 0, info.next_offset)
+            queue = queue_named(topic_filter, info.kind, info.next_offset)
             mirror = self._queues[info.ref] = _Mirror(queue, topic_filter, history, spills, floor=info.position)
             self._refs[queue] = info.ref
             self._mirrors[queue] = mirror
+            self.watched.begin(queue)
         mirror.readers += 1
         mirror.followed += 1
         mirror.spills = mirror.spills or spills
@@ -187,7 +182,8 @@ class RemoteStore:
         if mirror.readers:
             return
         del self._mirrors[queue]
-        self.cache.forget(queue)
+        self.watched.end(queue)
+        self._ranges.forget(queue)
         self._grown.pop(queue, None)
         if ref is not None:
             del self._queues[ref], self._refs[queue]
@@ -212,56 +208,24 @@ class RemoteStore:
     # --- reading
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records | None:
-        found = self.cache.get(queue, start)
-        self._mirrors[queue].unread_bytes = 0
-        if found is None and (queue, start) not in self._wanted.asked:
-            self._wanted.now[queue, start] = None
-            self._wanted.max_records, self._wanted.max_bytes = max_records, max_bytes
+        found = self._ranges.read(queue, start, max_records, max_bytes)
+        if found is None:
             self._wake_sender()
         return found
 
-    def _ask_for_ranges(self) -> None:
-        """One request for all that was found missing in a turn."""
-        wanted = self._wanted
-        asked = [(queue, start) for queue, start in wanted.now if queue in self._refs]
-        wanted.now.clear()
-        wanted.asked.update(asked)
-        for at in range(0, len(asked), wire.MOST_ITEMS):
-            part = asked[at : at + wire.MOST_ITEMS]
-            ranges = [(self._refs[queue], start) for queue, start in part]
-            self._ask(wire.Read(ranges, wanted.max_records, wanted.max_bytes), partial(self._came, part))
-
-    def _came(self, asked: list[tuple[Queue, int]], answer: Message, frame: Frame) -> None:
-        self._wanted.asked.difference_update(asked)
-        for queue, _ in asked:
-            if queue in self._mirrors:
-                self._grown[queue] = None
-        if isinstance(answer, wire.Ranges):  # fewer than asked for, if all of them were too much
-            came = ranges_from(frame.records, [(first, count) for _, first, count in answer.ranges])
-            ranges = [(*each, records) for each, records in zip(asked, came, strict=False)]
-            useful = [each for each in ranges if each[0] in self._mirrors and each[2].next > each[1]]
-            self.cache.add(frame.size_bytes, useful)
+    def _came(self, queue: Queue) -> None:
+        self._grown[queue] = None
 
     def _pushed(self, message: wire.Pushed, frame: Frame) -> None:
         self.end = max(self.end, message.log_end)
-        came = ranges_from(frame.records, [(first, count) for _, first, count in message.ranges])
-        each_bytes = frame.size_bytes // len(message.ranges)
-        ranges = []
-        too_much = []
-        for (ref, first, count), records in zip(message.ranges, came, strict=True):
-            mirror = self._queues.get(ref)
-            if mirror is None:
-                continue
-            ranges.append((mirror.queue, first, records))
-            self._end_at(mirror.queue, first + count)
-            mirror.unread_bytes += each_bytes
-            if mirror.unread_bytes > MOST_UNREAD_BYTES:
-                mirror.unread_bytes = 0
-                too_much.append(ref)
-        self.cache.add(frame.size_bytes, ranges)
+        self.events["followed"] += len(message.ranges)
+        queues = {ref: self._queues[ref].queue for ref, _, _ in message.ranges if ref in self._queues}
+        too_much = self._ranges.pushed(message, frame, queues)
         if too_much:
             self._tell(wire.Enough(too_much))
-        self.listener.wake()
+        for ref, first, count in message.ranges:
+            if ref in queues:
+                self._end_at(queues[ref], first + count)
 
     def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found | None:
         return self._positions.read_at(log_offsets, then)
@@ -278,11 +242,19 @@ class RemoteStore:
     # --- several times a second
 
     def tick(self) -> bool:
-        self._events.settle()
+        self._log.settle()
+        refs = self._recheck.page(self._queues) if self.welcome is not None else None
+        if refs:
+            self._ask(wire.Check(refs), self._checked)
         return False
 
     def fault(self) -> str:
         return "" if self.welcome is not None else "the store cannot be reached"
+
+    @property
+    def cache(self) -> RangeCache:
+        """What was read, for all that want the same."""
+        return self._ranges.cache
 
     @property
     def congested(self) -> bool:
@@ -309,8 +281,8 @@ class RemoteStore:
 
     def outgoing(self) -> list[bytes]:
         """What may be sent now, in order; the rest waits for credit."""
-        if self._wanted.now:
-            self._ask_for_ranges()
+        if self._ranges.has_wanted:
+            self._ranges.ask()
         chunks: list[bytes] = []
         welcome = self.welcome
         if welcome is None:
@@ -340,12 +312,13 @@ class RemoteStore:
             self._answer(frame)
         elif isinstance(message, wire.Pushed):
             self._pushed(message, frame)
+            self.listener.wake()
         elif isinstance(message, wire.Grew):
-            self.end = max(self.end, message.log_end)
-            for ref, next_offset in message.queues:
-                mirror = self._queues.get(ref)
-                if mirror is not None:
-                    self._end_at(mirror.queue, next_offset)
+            self.events["followed"] += len(message.queues)
+            self._end_all_at(message)
+            self.listener.wake()
+        elif isinstance(message, wire.GrewNamed):
+            self._grew_named(message)
             self.listener.wake()
         elif isinstance(message, wire.Safe):
             self.safe = max(self.safe, message.log_offset)
@@ -360,7 +333,9 @@ class RemoteStore:
         if request is None:
             raise WireError(f"an answer to request_id {frame.request_id}, which nobody asked for")
         if isinstance(frame.message, wire.Failed) and frame.message.code is not FailureCode.NO_SUCH_POSITION:
-            self._events.error("request", "the store refused %s: %s", _name(request.message), frame.message.message)
+            self._log.error(
+                "request", "the store refused %s: %s", type(request.message).__name__, frame.message.message
+            )
         assert request.answered is not None
         request.answered(frame.message, frame)
         del self._unanswered[frame.request_id]
@@ -369,10 +344,34 @@ class RemoteStore:
             self._wake_sender()
         self.listener.wake()
 
-    def _end_at(self, queue: Queue, next_offset: int) -> None:
-        if next_offset > queue.next_offset:
-            queue.ends_at(next_offset)
-            self._grown[queue] = None
+    def _end_all_at(self, message: wire.Grew | wire.Checked) -> int:
+        """How many of these queues grew."""
+        self.end = max(self.end, message.log_end)
+        mirrors = ((self._queues.get(ref), next_offset) for ref, next_offset in message.queues)
+        return sum(self._end_at(mirror.queue, next_offset) for mirror, next_offset in mirrors if mirror is not None)
+
+    def _grew_named(self, message: wire.GrewNamed) -> None:
+        """Queues that the store tells everybody of."""
+        self.end = max(self.end, message.log_end)
+        for name, next_offset in message.queues:
+            queue = self.watched.find(name)
+            self.events["other" if queue is None else "followed"] += 1
+            if queue in self._refs:  # if not, it is being followed again, and where it ends is on its way
+                self._end_at(queue, next_offset)
+        if message.others:
+            self._recheck.hurry()
+
+    def _checked(self, answer: Message, _: Frame) -> None:
+        self._recheck.answered()
+        if isinstance(answer, wire.Checked):
+            self.events["missed"] += self._end_all_at(answer)
+
+    def _end_at(self, queue: Queue, next_offset: int) -> bool:
+        if next_offset <= queue.next_offset:
+            return False
+        queue.ends_at(next_offset)
+        self._grown[queue] = None
+        return True
 
     # --- connections
 
@@ -402,7 +401,7 @@ class RemoteStore:
 
     def _begin_anew(self, welcome: Welcome) -> None:
         """The store gave up on us: nothing of what was under way may reach it, and no client keeps its session."""
-        self._events.error("disowned", "the store has given our sessions up; all clients have to connect again")
+        self._log.error("disowned", "the store has given our sessions up; all clients have to connect again")
         self._to_send.clear()
         newest, self.mark = self.mark, welcome.appended
         self.safe_mark = 0
@@ -415,10 +414,11 @@ class RemoteStore:
         self._queues.clear()
         self._refs.clear()
         self._mirrors.clear()
+        self.watched.end_all()
+        self._recheck.begin_anew()
         self._grown.clear()
-        self._wanted = _Wanted()
+        self._ranges.clear()
         self._positions.clear()
-        self.cache.clear()
 
     def _go_on(self, welcome: Welcome, restarted: bool) -> None:
         """Send again what the store does not have. One that was restarted knows no refs: follow all queues again."""
@@ -427,11 +427,12 @@ class RemoteStore:
             message = request.message
             if isinstance(message, wire.Append) and message.sequence <= welcome.appended:
                 self._append_answered(message.sequence, request, wire.Appended(0, 0))
-            elif not (restarted and isinstance(message, wire.Unfollow | wire.Floors | wire.Read | wire.Enough)):
+            elif not (restarted and isinstance(message, _OF_OLD_REFS)):
                 missing.append(request)
         self._to_send = deque()
         if restarted:
-            self._wanted = _Wanted()
+            self._ranges.restart()
+            self._recheck.begin_anew()
             mirrors = list(self._queues.values())
             self._queues.clear()
             for mirror in mirrors:
@@ -456,13 +457,9 @@ class RemoteStore:
         self._queues[info.ref] = mirror
         self._refs[queue] = info.ref
         if queue.kind == LIVE or info.next_offset < queue.next_offset:
-            self.cache.forget(queue)
+            self._ranges.forget(queue)
             queue.ends_at(info.next_offset)
             self.listener.lost_entries(queue)
         else:
             self._end_at(queue, info.next_offset)
             self._grown[queue] = None  # a Read of it may have been lost with the old store
-
-
-def _name(message: Message) -> str:
-    return type(message).__name__

@@ -1,4 +1,4 @@
-"""The settings of a store's side of the wire. The command fills them in; nothing here reads the environment.
+"""The settings of a store's side of the wire, and of events. The command fills them in; nothing here reads them.
 
 Each field's metadata holds its line of documentation (`doc`) and, where there is one, what the
 command checks: the range (`at_least`, `at_most`) or the form (`pattern`; `shape` is what people are told).
@@ -6,6 +6,7 @@ command checks: the range (`at_least`, `at_most`) or the form (`pattern`; `shape
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from notify.address import PATTERN, SHAPE
 
@@ -82,4 +83,30 @@ class WireSettings:
     max_connections: int = field(
         default=1_000,
         metadata={"doc": "Connections beyond this are refused.", "at_least": 1},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NotifySettings:
+    events: Literal["lookup", "broadcast"] = field(
+        default="lookup",
+        metadata={
+            "doc": "Which gateways are told that a queue grew: lookup, those that watch it; broadcast, all of them.",
+        },
+    )
+    redis_url: str = field(
+        default="",
+        metadata={
+            "doc": "Where the look-up table of who watches what is; empty keeps it in the store's memory.",
+            "shape": "redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH",
+            "pattern": r"|rediss?://[^\s]+|unix:///[^\s]+",
+        },
+    )
+    redis_lease_ms: int = field(
+        default=3_000,
+        metadata={
+            "doc": "How long what a gateway wrote into Redis outlives it; it is renewed three times in this time.",
+            "at_least": 300,
+            "at_most": 60_000,
+        },
     )

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from gateway.broker import Broker
 from gateway.version import VERSION
 from notify.address import StoreAddress
+from notify.redis_lookup import RedisEntry
 from notify.remote import RemoteStore
 from notify.store_link import StoreLink
 from penstock.clients import Listeners, check_exposed, open_gateway_admin
@@ -42,6 +43,10 @@ async def _serve(settings: Settings, address: StoreAddress) -> None:
     link.store = store
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
+        if settings.notify.events == "lookup" and settings.notify.redis_url:
+            redis = RedisEntry(settings.notify.redis_url, name, store.watched, settings.notify.redis_lease_ms)
+            closing.push_async_callback(redis.close)
+            redis.start()
         connecting = asyncio.create_task(link.run())
         closing.push_async_callback(_end, link, connecting)
         while not link.welcomed.is_set():

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter
 
 from gateway.settings import GatewaySettings
-from notify.settings import WireSettings
+from notify.settings import NotifySettings, WireSettings
 from store.settings import StoreSettings
 
 
@@ -22,6 +22,7 @@ from store.settings import StoreSettings
 class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     wire: WireSettings = field(default_factory=WireSettings)
+    notify: NotifySettings = field(default_factory=NotifySettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     admin: str | None = field(
         default=None,
@@ -164,11 +165,12 @@ def section_of(path: str) -> str:
 
 def build(values: Mapping[str, object]) -> Settings:
     """The tree with these values, by path, in place of its defaults."""
-    sections: dict[str, dict[str, Any]] = {"store": {}, "wire": {}, "gateway": {}, "": {}}
+    sections: dict[str, dict[str, Any]] = {"store": {}, "wire": {}, "notify": {}, "gateway": {}, "": {}}
     for path, value in values.items():
         sections[section_of(path)][path.rpartition(".")[2]] = value
     store, wire = StoreSettings(**sections["store"]), WireSettings(**sections["wire"])
-    return Settings(store, wire, GatewaySettings(**sections["gateway"]), **sections[""])
+    notify, gateway = NotifySettings(**sections["notify"]), GatewaySettings(**sections["gateway"])
+    return Settings(store, wire, notify, gateway, **sections[""])
 
 
 def value_of(settings: Settings, path: str) -> object:

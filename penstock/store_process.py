@@ -14,6 +14,8 @@ from gateway.version import VERSION
 from lightqueue.message_store import MessageStore
 from notify.address import StoreAddress, is_loopback
 from notify.hub import Hub
+from notify.lookup import Broadcast
+from notify.redis_lookup import RedisTable
 from notify.server import StoreServer
 from notify.settings import WireSettings
 from penstock.errors import PenstockError, UsageError
@@ -53,7 +55,15 @@ async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl
         closing.callback(log.info, "stopped")
         messages = MessageStore(settings.store, on_safe)
         closing.callback(messages.close)
-        server = StoreServer(Hub(messages, waits_for_peers=True), settings.wire, token)
+        hub = Hub(messages, waits_for_peers=True)
+        if settings.notify.events == "broadcast":
+            hub.lookup = Broadcast()
+        elif settings.notify.redis_url:
+            redis = RedisTable(settings.notify.redis_url, hub.gateways.__contains__)
+            closing.push_async_callback(redis.close)
+            redis.start()
+            hub.lookup = redis.table
+        server = StoreServer(hub, settings.wire, token)
         if settings.admin is not None:
             closing.callback(_open_admin(settings.admin, server).close)
         closing.push_async_callback(server.close, DRAIN_S)

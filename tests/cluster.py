@@ -10,11 +10,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from store.wire.frames import HEAD
+from store.wire.messages import KINDS, Message
+from tests.redis_server import RedisServer
 from tests.server_process import ROOT, START_TIMEOUT_S, STOP_TIMEOUT_S, ServeOptions, free_port
+
+MESSAGES = {kind.number: kind.message for kind in KINDS}
 
 
 class Part:
@@ -99,12 +105,14 @@ class Wire:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         with suppress(OSError):
             if not self._is_cut:
                 store_reader, store_writer = await asyncio.open_connection("127.0.0.1", self._store_port)
-                self._writers |= {writer, store_writer}
-                await asyncio.gather(self._copy(reader, store_writer), self._copy(store_reader, writer))
+                self._writers.add(store_writer)
+                await asyncio.gather(self._copy(reader, store_writer), self._copy_back(store_reader, writer))
         writer.close()
+        self._writers.discard(writer)
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -113,6 +121,9 @@ class Wire:
                 await writer.drain()
         writer.close()
         self._writers.discard(writer)
+
+    async def _copy_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._copy(reader, writer)
 
     def cut(self) -> None:
         """End all connections, and let none come about."""
@@ -124,34 +135,78 @@ class Wire:
             writer.transport.abort()
         self._writers.clear()
 
+    async def _end(self) -> None:
+        self._server.close()
+        self._abort()
+        serving = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await asyncio.sleep(0)  # now the sockets are closed
+
     def mend(self) -> None:
         self._is_cut = False
 
     def close(self) -> None:
-        self.cut()
-        self._loop.call_soon_threadsafe(self._server.close)
+        self._is_cut = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
 
-class Cluster:
-    """A store, and gateways that reach it each through a wire of its own."""
+class FrameWire(Wire):
+    """A Wire that looks at what the store says, and may lose some of it."""
 
-    def __init__(self, folder: Path, gateways: int = 2, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(self, store_port: int) -> None:
+        self.said: Counter[type[Message]] = Counter()
+        self.loses: tuple[type[Message], ...] = ()
+        super().__init__(store_port)
+
+    async def _copy_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readexactly(HEAD.size)
+                length, number, *_ = HEAD.unpack(head)
+                message = MESSAGES[number]
+                frame = head + await reader.readexactly(length - HEAD.size)
+                self.said[message] += 1
+                if message not in self.loses:
+                    writer.write(frame)
+                    await writer.drain()
+        writer.close()
+        self._writers.discard(writer)
+
+
+class Cluster:
+    """A store, and gateways that reach it each through a wire of its own; and Redis, behind a wire as well."""
+
+    def __init__(
+        self,
+        folder: Path,
+        gateways: int = 2,
+        settings: Mapping[str, object] | None = None,
+        with_redis: bool = False,
+        wire_type: type[Wire] = Wire,
+    ) -> None:
         self.data = folder / "data"
         self._rng = random.Random(0)
-        self._wires: list[Wire] = []
+        self.wires: list[Wire] = []
         self.gateways: list[Part] = []
         self.ports: list[int] = []
         settings = settings or {}
+        if with_redis:
+            self.redis = RedisServer(folder)
+            self.redis_wire = Wire(self.redis.port)
+            settings = {**settings, "notify.redis_url": f"redis://127.0.0.1:{self.redis_wire.port}/0"}
+        self._has_redis = with_redis
         address = f"tcp://127.0.0.1:{(store_port := free_port())}"
         command = ["store", "--data", str(self.data), "--listen", address]
         self.store = Part(folder / "store.log", command, settings)
         try:
             for i in range(gateways):
-                wire = Wire(store_port)
-                self._wires.append(wire)
+                wire = wire_type(store_port)
+                self.wires.append(wire)
                 port = free_port()
                 own = ["--store", f"tcp://127.0.0.1:{wire.port}", "--listen", f"mqtt://127.0.0.1:{port}"]
                 self.gateways.append(Part(folder / f"gateway-{i}.log", ["gateway", *own], settings))
@@ -159,7 +214,6 @@ class Cluster:
         except BaseException:
             self.close()
             raise
-        self.wires = self._wires
 
     @property
     def port(self) -> int:
@@ -179,5 +233,9 @@ class Cluster:
         for part in (*self.gateways, self.store):
             part.resume()
             part.kill()
-        for wire in self._wires:
+        for wire in self.wires:
             wire.close()
+        if self._has_redis:
+            self.redis.resume()
+            self.redis.kill()
+            self.redis_wire.close()

@@ -12,7 +12,7 @@ from notify.remote import RemoteStore
 from notify.settings import WireSettings
 from store.wire.frames import FrameReader, encode
 from store.wire.handshake import VERSIONS, ClientHandshake
-from store.wire.messages import Hello, Ping, Pong, Role
+from store.wire.messages import Hello, Message, Ping, Pong, Role
 
 CACHE_BYTES = 1 << 20
 
@@ -30,6 +30,7 @@ class WireBetween:
         self._loop = loop
         self._scheduled = False
         self.figures = Figures()
+        self.loses: tuple[type[Message], ...] = ()  # events that do not arrive
         peers = Peers(hub, WireSettings(), "store", loop.time)
         self._conversation = Conversation(peers, {Role.GATEWAY: None}, self.figures, lambda _: self._wake())
         self.gateway = RemoteStore(patience_s, CACHE_BYTES, self._wake, loop.time)
@@ -58,7 +59,7 @@ class WireBetween:
         for frame in self._reader.feed(said):
             if isinstance(frame.message, Ping):
                 self._conversation.received(encode(Pong()))
-            else:
+            elif not isinstance(frame.message, self.loses):
                 self.gateway.received(frame)
         if asked:
             self._conversation.received(asked)

@@ -15,6 +15,7 @@ QueueOffset = Count
 Ref = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Name = Annotated[str, Meta(max_length=MOST_NAME_CHARACTERS)]
 TopicFilter = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_CHARACTERS)]
+QueueName = Annotated[bytes, Meta(min_length=1, max_length=MOST_NAME_CHARACTERS + 1)]
 Items = Meta(max_length=MOST_ITEMS)
 
 
@@ -198,6 +199,30 @@ class Grew(Message, frozen=True):
     log_end: LogOffset
 
 
+class GrewNamed(Message, frozen=True):
+    """As Grew, of queues that the receiver may not follow: (kind as a digit and name, queue_offset where it ends now).
+
+    `others`: there were more of them than are kept for a peer, so any queue may have grown.
+    """
+
+    queues: Annotated[list[tuple[QueueName, QueueOffset]], Items]
+    others: bool
+    log_end: LogOffset
+
+
+class Check(Message, frozen=True):
+    """Where do these queues end? Asked now and then, so that an event that got lost costs latency and nothing more."""
+
+    refs: Annotated[list[Ref], Items]
+
+
+class Checked(Message, frozen=True):
+    """(ref, queue_offset where it ends now) of those that are followed, and the log_offset where the log ends."""
+
+    queues: Annotated[list[tuple[Ref, QueueOffset]], Items]
+    log_end: LogOffset
+
+
 class Safe(Message, frozen=True):
     """Everything before `log_offset` is as safe as the flush policy promises."""
 
@@ -365,6 +390,9 @@ KINDS = (
     Kind(33, Claimed, _STORE, asked=True),
     Kind(34, Release, _GATEWAY),
     Kind(35, TakenOver, _STORE),
-    Kind(36, Pushed, _STORE, records=True),
-    Kind(37, Enough, _PEERS),
+    Kind(36, GrewNamed, _STORE),
+    Kind(37, Check, _PEERS, asked=True),
+    Kind(38, Checked, _STORE, asked=True),
+    Kind(39, Pushed, _STORE, records=True),
+    Kind(40, Enough, _PEERS),
 )

@@ -1,4 +1,4 @@
-"""Store and gateways as processes: each is killed, stopped for ten seconds, cut off; no promise is broken."""
+"""Store, gateways and Redis as processes: each is killed, stopped for ten seconds, cut off; no promise is broken."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ FAULTS: dict[str, tuple[float, Action, Action]] = {
     "gateway stopped": (STOPPED_S, lambda c: c.gateways[0].pause(), lambda c: c.gateways[0].resume()),
     "gateway cut off": (CUT_S, lambda c: c.wires[0].cut(), lambda c: c.wires[0].mend()),
     "gateway cut off for a moment": (SHORT_CUT_S, lambda c: c.wires[0].cut(), lambda c: c.wires[0].mend()),
+    "Redis killed": (KILLED_S, lambda c: c.redis.kill(), lambda c: c.redis.start()),
+    "Redis stopped": (STOPPED_S, lambda c: c.redis.pause(), lambda c: c.redis.resume()),
+    "Redis cut off": (CUT_S, lambda c: c.redis_wire.cut(), lambda c: c.redis_wire.mend()),
 }
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, small: dict[str, object]) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, settings=small | {"gateway.store_patience_s": 60})
+    cluster = Cluster(tmp_path, settings=small | {"gateway.store_patience_s": 60}, with_redis=True)
     yield cluster
     cluster.close()
 

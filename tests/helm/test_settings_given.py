@@ -58,8 +58,9 @@ class Command:
 
 
 def command_of(container: Object) -> Command:
-    """A container of the chart, with `secret` for whatever a Secret holds."""
-    variables = {name: it.get("value", "secret") for name, it in variables_of(container).items()}
+    """A container of the chart, with `secret` for whatever a Secret holds; what has to be a URL looks like one."""
+    held = {name: "redis://secret" if name.endswith("_URL") else "secret" for name in variables_of(container)}
+    variables = {name: it.get("value", held[name]) for name, it in variables_of(container).items()}
     return Command(tuple(container["args"]), variables)
 
 
@@ -108,19 +109,18 @@ def test_settings_of_the_operator_arrive(everything: Rendered) -> None:
     assert "PENSTOCK_STORE__FLUSH" not in command_of(everything.container("gateway")).variables
 
 
-def test_redis_is_given_to_the_programs_once_they_have_a_setting_for_it() -> None:
-    """Fails when the setting comes: its variable then belongs into `penstock.redisSetting` and the compose file."""
-    variables = {setting.environment_names[-1] for name, setting in SETTINGS.items() if "redis" in name}
-    urls = {name for name in variables if name.endswith(("REDIS", "URL"))}
+def test_redis_is_given_to_the_programs() -> None:
+    (variable,) = SETTINGS["notify.redis_url"].environment_names
     for name, value in {
         "everything": "redis://mqtt-redis:6379/0",
-        "external-redis": "secret",
+        "external-redis": "redis://secret",
         "no-autoscaling": "redis://redis.example.com:6379/3",
     }.items():
-        given = command_of(render("--values", VALUES[name]).container("gateway")).variables
-        assert {key: given.get(key) for key in urls} == dict.fromkeys(urls, value)
-    in_compose = compose_command("gateway-1").variables
-    assert {key: in_compose.get(key) for key in urls} == dict.fromkeys(urls, "redis://redis:6379/0")
+        rendered = render("--values", VALUES[name])
+        for component in ("gateway", "store"):
+            assert command_of(rendered.container(component)).variables[variable] == value
+    for service in ("gateway-1", "gateway-2", "store"):
+        assert compose_command(service).variables[variable] == "redis://redis:6379/0"
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from store.wire.handshake import MAGIC
 from store.wire.messages import (
     Append,
     Appended,
+    Check,
     Claim,
     Claimed,
     Failed,
@@ -336,6 +337,7 @@ def hostile_frames(rng: random.Random, number: int) -> bytes:
         (Retained("#", rng.choice(("", "h", "\uffff")), 2**63 - 1), b""),
         (Locate("h/#", rng.choice(("earliest", "-1h", "@9", "9" * 19, "x"))), b""),
         (Claim("h", bool(rng.randrange(2))), b""),
+        (Check([rng.randrange(4), 1, 1, 2**32 - 1]), b""),
     ]
     asked, records = rng.choice(requests)
     told_too = rng.choice(

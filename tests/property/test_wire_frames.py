@@ -33,7 +33,7 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
         case inspect.BoolType():
             return st.booleans()
         case inspect.BytesType():
-            return st.binary(max_size=50)
+            return st.binary(min_size=kind.min_length or 0, max_size=50)
         case inspect.NoneType():
             return st.none()
         case inspect.EnumType():

@@ -44,6 +44,7 @@ def a_frame(rng: random.Random, number: int) -> bytes:
         (wire.Retained(topic_filter, rng.choice(("", "h", "\uffff")), large or 1), b""),
         (wire.Locate(topic_filter, rng.choice(("earliest", "-1h", "@9", "9" * 19, "x", "1e9"))), b""),
         (wire.Claim("h", bool(number & 1)), b""),
+        (wire.Check([rng.randrange(4), 1, 1, 2**32 - 1]), b""),
     ]
     told = (wire.Ping(), wire.Pong(), wire.Unfollow([1, 1, 9]), wire.Floors([(1, large)]), wire.Release("h"))
     asked, records = rng.choice(requests)

@@ -8,7 +8,7 @@ import pytest
 from lightqueue._queues import Queue
 from lightqueue.following import FROM_NOW, Followed
 from lightqueue.message_store import MessageStore
-from notify import remote
+from notify import range_reads
 from notify.hub import Hub
 from notify.remote import RemoteStore
 from store._records import Records
@@ -76,7 +76,7 @@ def test_the_first_range_is_asked_for_the_next_ones_come(reading: Reading) -> No
 
 
 def test_what_nobody_reads_is_not_pushed_on(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "MOST_UNREAD_BYTES", 1_000)
+    monkeypatch.setattr(range_reads, "MOST_UNREAD_BYTES", 1_000)
     reading.publish(b"1")
     reading.asked()
     for _ in range(20):

@@ -119,9 +119,10 @@ The operator's settings as environment variables. Takes a dict of `settings` and
 {{- end }}
 
 {{/*
-The name of the setting that holds the URL of Redis. Empty until Penstock has one.
+The name of the setting that holds the URL of Redis.
 */}}
 {{- define "penstock.redisSetting" -}}
+PENSTOCK_NOTIFY__REDIS_URL
 {{- end }}
 
 {{- define "penstock.redis" -}}

@@ -1,0 +1,102 @@
+"""Ranges of queues in a store in another process: kept where they were given, asked for once a turn where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from lightqueue._queues import Queue
+from notify.position_reads import Ask
+from notify.range_cache import RangeCache
+from store._records import Records, ranges_from
+from store.wire import messages as wire
+from store.wire.frames import Frame
+from store.wire.messages import Message
+
+MOST_UNREAD_BYTES = 256 << 10  # of a queue: whoever reads it is behind, and will ask
+
+Place = tuple[Queue, int]  # and the queue_offset to begin at
+
+
+class RangeReads:
+    """Owner of the range cache, and of what is to be asked for or was."""
+
+    def __init__(self, cache_bytes: int, refs: Mapping[Queue, int], ask: Ask, came: Callable[[Queue], None]) -> None:
+        """`refs` of the queues that are followed; `came`: there is something to be read that was asked for."""
+        self.cache = RangeCache(cache_bytes)
+        self._refs = refs
+        self._ask = ask
+        self._came = came
+        self._wanted: dict[Place, None] = {}  # at the end of the turn
+        self._asked: set[Place] = set()
+        self._max_records = self._max_bytes = 1
+        self._unread_bytes: dict[Queue, int] = {}  # were pushed, and nobody has read since
+
+    @property
+    def has_wanted(self) -> bool:
+        return bool(self._wanted)
+
+    def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records | None:
+        """As in notify.api.Store; what is not here is wanted from now on."""
+        found = self.cache.get(queue, start)
+        self._unread_bytes.pop(queue, None)
+        if found is None and (queue, start) not in self._asked:
+            self._wanted[queue, start] = None
+            self._max_records, self._max_bytes = max_records, max_bytes
+        return found
+
+    def ask(self) -> None:
+        """One request for all that was found missing in a turn."""
+        asked = [(queue, start) for queue, start in self._wanted if queue in self._refs]
+        self._wanted.clear()
+        self._asked.update(asked)
+        for at in range(0, len(asked), wire.MOST_ITEMS):
+            part = asked[at : at + wire.MOST_ITEMS]
+            ranges = [(self._refs[queue], start) for queue, start in part]
+            self._ask(wire.Read(ranges, self._max_records, self._max_bytes), partial(self._answered, part))
+
+    def _answered(self, asked: list[Place], answer: Message, frame: Frame) -> None:
+        self._asked.difference_update(asked)
+        for queue, _ in asked:
+            if queue in self._refs:
+                self._came(queue)
+        if isinstance(answer, wire.Ranges):  # fewer than asked for, if all of them were too much
+            came = ranges_from(frame.records, [(first, count) for _, first, count in answer.ranges])
+            ranges = [(*each, records) for each, records in zip(asked, came, strict=False)]
+            useful = [each for each in ranges if each[0] in self._refs and each[2].next > each[1]]
+            self.cache.add(frame.size_bytes, useful)
+
+    def pushed(self, message: wire.Pushed, frame: Frame, queues: Mapping[int, Queue]) -> list[int]:
+        """Take ranges that came by themselves; the refs of those queues of which nobody reads what comes."""
+        came = ranges_from(frame.records, [(first, count) for _, first, count in message.ranges])
+        each_bytes = frame.size_bytes // len(message.ranges)
+        ranges = []
+        too_much = []
+        for (ref, first, _), records in zip(message.ranges, came, strict=True):
+            queue = queues.get(ref)
+            if queue is None:
+                continue
+            ranges.append((queue, first, records))
+            unread_bytes = self._unread_bytes.pop(queue, 0) + each_bytes
+            if unread_bytes > MOST_UNREAD_BYTES:
+                too_much.append(ref)
+            else:
+                self._unread_bytes[queue] = unread_bytes
+        self.cache.add(frame.size_bytes, ranges)
+        return too_much
+
+    def forget(self, queue: Queue) -> None:
+        """Nobody follows this queue any more."""
+        self.cache.forget(queue)
+        self._unread_bytes.pop(queue, None)
+
+    def restart(self) -> None:
+        """Nothing that was asked for will come."""
+        self._wanted.clear()
+        self._asked.clear()
+
+    def clear(self) -> None:
+        """Nor is any queue followed any more."""
+        self.restart()
+        self.cache.clear()
+        self._unread_bytes.clear()

@@ -1,0 +1,50 @@
+"""Which queues a gateway asks the store about next: slowly all that it follows. No I/O.
+
+A connection loses no event, or ends. So this finds something only where a table of who watches what was wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+EVERY_S = 3.0  # a pass begins so long after the one before, at the earliest
+PAGE = 1_000  # queues in one question; there is one in 50 ms at most, so 100,000 queues take 5 s
+
+
+class Recheck:
+    """Passes over all followed queues, a page at a time; the next page is for after the answer to the last."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock`: monotonic seconds."""
+        self._clock = clock
+        self._next_s = clock() + EVERY_S
+        self._left: list[int] = []
+        self._is_asked = False
+
+    def page(self, refs: Iterable[int]) -> list[int]:
+        """What to ask about now; nothing if it is not time. `refs`: all that are followed."""
+        if self._is_asked:
+            return []
+        if not self._left:
+            now_s = self._clock()
+            if now_s < self._next_s:
+                return []
+            self._next_s = now_s + EVERY_S
+            self._left = list(refs)
+        page = self._left[-PAGE:]
+        del self._left[-PAGE:]
+        self._is_asked = bool(page)
+        return page
+
+    def answered(self) -> None:
+        self._is_asked = False
+
+    def hurry(self) -> None:
+        """Any queue may have grown: look at all of them from now on."""
+        self._next_s = self._clock()
+        self._left.clear()
+
+    def begin_anew(self) -> None:
+        """What was asked will not be answered, and the refs are not what they were."""
+        self._is_asked = False
+        self.hurry()

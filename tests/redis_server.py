@@ -1,0 +1,43 @@
+"""A real Redis, which keeps nothing on disk and can be killed, stopped and started again on the same port."""
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.server_process import STOP_TIMEOUT_S, free_port, wait_for_port
+
+REDIS = shutil.which("redis-server")
+
+
+class RedisServer:
+    """One process; once constructed it listens."""
+
+    def __init__(self, folder: Path) -> None:
+        assert REDIS, "redis-server is missing; apt-get install redis-server"
+        self.port = free_port()
+        self._folder = folder
+        self.process: subprocess.Popen[bytes]
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        assert REDIS
+        own = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
+        command = [REDIS, *own, "--save", "", "--appendonly", "no"]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for_port(self.port, self.process)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+
+    def pause(self) -> None:
+        """SIGSTOP: its sockets stay open, and it says nothing."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)

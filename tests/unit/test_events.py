@@ -1,0 +1,81 @@
+"""Events at a gateway whose store is elsewhere: those that name queues, and those that got lost."""
+
+import pytest
+
+from notify import hub as hub_module
+from notify.lookup import Broadcast
+from notify.recheck import EVERY_S
+from store.wire.messages import Grew, GrewNamed
+from tests.stores import publish
+from tests.wire_client import Bench
+
+
+@pytest.fixture
+def apart() -> bool:
+    return True
+
+
+def say(bench: Bench, topic: str, payload: bytes) -> None:
+    """Somebody else publishes."""
+    publish(bench.store, topic, payload)
+    bench.hub.settle()
+    bench.run()
+
+
+def events(bench: Bench) -> tuple[int, int, int]:
+    counts = bench.broker.store.events
+    return counts["followed"], counts["other"], counts["missed"]
+
+
+@pytest.mark.parametrize("topic_filter", ["a/1", "a/#", "+/1"])
+def test_a_broadcast_is_for_those_who_follow_the_queue(topic_filter: str, bench: Bench) -> None:
+    bench.hub.lookup = Broadcast()
+    other = bench.hub.join("other")
+    other.follow("b/2", -1, False, False, lambda _: None)
+    client = bench.connect("c")
+    client.subscribe(topic_filter)
+    say(bench, "a/1", b"1")
+    say(bench, "b/2", b"2")
+    assert client.payloads() == [b"1"]
+    assert events(bench) == (1, 1, 0)
+    client.send(client.subscribe_packet("b/2"))
+    client.received()
+    say(bench, "b/2", b"3")
+    assert client.payloads() == [b"3"], "one that began after the first event"
+    client.disconnect()
+    say(bench, "b/2", b"4")
+    assert events(bench) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("lost", [Grew, GrewNamed])
+def test_an_event_that_got_lost_costs_time_and_no_message(lost: type[Grew] | type[GrewNamed], bench: Bench) -> None:
+    assert bench.wire is not None
+    bench.hub.lookup = Broadcast() if lost is GrewNamed else None
+    client = bench.durable("c")
+    client.subscribe("a/#", "+/1", qos=1)
+    bench.wire.loses = (lost,)
+    for i in range(3):
+        say(bench, "a/1", b"%d" % i)
+    assert client.received() == []
+    bench.pass_time(int(EVERY_S))
+    assert client.take() == [b"0", b"1", b"2"]
+    assert events(bench) == (0, 0, 2)
+    bench.wire.loses = ()
+    bench.pass_time(int(EVERY_S))
+    say(bench, "a/1", b"4")
+    assert client.take() == [b"4"]
+    assert events(bench) == (2, 0, 2)
+
+
+def test_with_too_many_events_at_a_time_all_queues_are_looked_at(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "MOST_NAMED", 1)
+    bench.hub.lookup = Broadcast()
+    client = bench.connect("c")
+    client.subscribe("a/1", "a/2")
+    publish(bench.store, "a/1", b"1")
+    publish(bench.store, "a/2", b"2")
+    bench.hub.settle()
+    bench.run()
+    assert client.payloads() == []
+    bench.pass_time()
+    assert sorted(client.payloads()) == [b"1", b"2"], "without waiting for the next pass"
