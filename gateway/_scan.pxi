@@ -284,13 +284,23 @@ cdef class Merge:
     def __dealloc__(self):
         free(self.at)
 
+    cdef bint has(self, int i):
+        """Whether a range has more."""
+        return self.at[i] < (<Records>self.ranges[i]).count
+
     cdef bint exhausted(self):
-        """Whether some range is used up: what its reader has next is not known here."""
+        """Whether all ranges are used up, or one of them, and what its reader has next is not known here."""
+        cdef Reader reader
+        cdef bint used_up = True
         cdef int i
         for i in range(self.n):
-            if self.at[i] >= (<Records>self.ranges[i]).count:
+            if self.has(i):
+                used_up = False
+                continue
+            reader = <Reader>self.readers[i]
+            if reader.position < reader.queue.next_offset:
                 return True
-        return False
+        return used_up
 
     cdef const RecordHeader *next(self) except NULL:
         """The record with the lowest log_offset, and what the subscriptions that it matches say together."""
@@ -298,6 +308,8 @@ cdef class Merge:
         cdef const RecordHeader *record
         cdef int i
         for i in range(self.n):
+            if not self.has(i):
+                continue
             record = (<Records>self.ranges[i]).items[self.at[i]]
             if found == NULL or record.log_offset < found.log_offset:
                 found = record
@@ -307,7 +319,7 @@ cdef class Merge:
         self.wanted = self.retain_as_published = False
         self.id_count = 0
         for i in range(self.n):
-            if (<Records>self.ranges[i]).items[self.at[i]].log_offset == self.current:
+            if self.has(i) and (<Records>self.ranges[i]).items[self.at[i]].log_offset == self.current:
                 self.consider(<Reader>self.readers[i], found)
         return found
 
@@ -327,7 +339,7 @@ cdef class Merge:
     cdef void advance(self):
         cdef int i
         for i in range(self.n):
-            if (<Records>self.ranges[i]).items[self.at[i]].log_offset == self.current:
+            if self.has(i) and (<Records>self.ranges[i]).items[self.at[i]].log_offset == self.current:
                 self.at[i] += 1
                 (<Reader>self.readers[i]).position += 1
                 (<Reader>self.readers[i]).reached = self.current + 1

@@ -382,7 +382,7 @@ cdef class Link:
         """Encode what the ranges of some readers hold, merged by log_offset, each message once; the readers move on.
 
         BLOCKED: the window or the buffer is full. SESSION: the next message is QoS 2, which the session sends itself.
-        DONE: at least one range was used up. QoS 2 messages at or after log_offset `safe` wait.
+        DONE: the ranges were used up, or one whose reader has more to read. QoS 2 messages at or after log_offset `safe` wait.
         """
         cdef Merge merge = Merge(readers, ranges)
         cdef const RecordHeader *record

@@ -197,22 +197,26 @@ class Conversation:
         if safe > self._told_safe:
             self._told_safe = safe
             self._tell(wire.Safe(safe))
-        refs = [peer.refs[queue] for queue in grown if queue in peer.refs]
-        pushed = self._push.take(peer.member, peer.queues, refs, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
-        if pushed.ranges:
-            self._figures.pushes += 1
-            self._tell(wire.Pushed(pushed.ranges, end), pushed.records)
-        ends = [(ref, peer.queues[ref].next_offset) for ref in pushed.rest]
-        most = self._most_ends
-        for at in range(0, len(ends), most):
-            self._figures.events += 1
-            self._tell(wire.Grew(ends[at : at + most], end))
+        self._tell_grown([peer.refs[queue] for queue in grown if queue in peer.refs], end)
         named, others = peer.member.take_named()
         if named or others:
             self._tell_named(named, others, end)
         for client_id in self._taken_over:
             self._tell(wire.TakenOver(client_id))
         self._taken_over.clear()
+
+    def _tell_grown(self, refs: list[int], end: int) -> None:
+        """Tell of the ends first: what is pushed may be delivered at once, and the same message be in several queues."""
+        peer = self._known
+        pushed = self._push.take(peer.member, peer.queues, refs, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
+        ends = [(ref, peer.queues[ref].next_offset) for ref in pushed.rest]
+        most = self._most_ends
+        for at in range(0, len(ends), most):
+            self._figures.events += 1
+            self._tell(wire.Grew(ends[at : at + most], end))
+        if pushed.ranges:
+            self._figures.pushes += 1
+            self._tell(wire.Pushed(pushed.ranges, end), pushed.records)
 
     @property
     def _most_ends(self) -> int:
