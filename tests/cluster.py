@@ -138,7 +138,10 @@ class Wire:
 class Cluster:
     """A store, and gateways that reach it each through a wire of its own."""
 
-    def __init__(self, folder: Path, gateways: int = 2, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, folder: Path, gateways: int = 2, settings: Mapping[str, object] | None = None, wires: bool = True
+    ) -> None:
+        """`wires`: what lies between gateways and store can be cut; without it is faster."""
         self.data = folder / "data"
         self._rng = random.Random(0)
         self._wires: list[Wire] = []
@@ -146,14 +149,15 @@ class Cluster:
         self.ports: list[int] = []
         settings = settings or {}
         address = f"tcp://127.0.0.1:{(store_port := free_port())}"
-        command = ["store", "--data", str(self.data), "--listen", address]
+        command = ["store", "--data", str(self.data), "--listen", address, "--admin", "127.0.0.1:0"]
         self.store = Part(folder / "store.log", command, settings)
         try:
             for i in range(gateways):
-                wire = Wire(store_port)
-                self._wires.append(wire)
+                if wires:
+                    self._wires.append(Wire(store_port))
                 port = free_port()
-                own = ["--store", f"tcp://127.0.0.1:{wire.port}", "--listen", f"mqtt://127.0.0.1:{port}"]
+                reached = self._wires[i].port if wires else store_port
+                own = ["--store", f"tcp://127.0.0.1:{reached}", "--listen", f"mqtt://127.0.0.1:{port}"]
                 self.gateways.append(Part(folder / f"gateway-{i}.log", ["gateway", *own], settings))
                 self.ports.append(port)
         except BaseException:
