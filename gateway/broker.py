@@ -78,7 +78,7 @@ class Broker:
         self.delivery = delivery = Delivery(store, settings, exchange)
         self.sys_topics = SysTopics(self, settings.sys_interval_s)
         self.subscriptions = Subscriptions(
-            store, settings, journal, exchange, delivery, self.sys_topics, loop.call_soon
+            store, settings, self.turn, journal, exchange, delivery, self.sys_topics, loop.call_soon
         )
         self.registry = SessionRegistry(
             store, settings, journal, exchange, delivery, events, loop.call_soon, self.opened
@@ -95,6 +95,7 @@ class Broker:
         self.turn.begin()
         self._set_clock()
         self.store_batch()
+        self.subscriptions.grant()
         self._take_ready()
         self.delivery.catch_up()
         if self.turn.batch.size or self.delivery.has_more:

@@ -23,7 +23,7 @@ from gateway.packets import QoS as Quality
 
 CONNACK, PUBLISH, PUBACK, SUBACK = 0x20, 0x30, 0x40, 0x90
 SPARE_DESCRIPTORS = 64
-PORTS_PER_ADDRESS = 20_000  # of those that the kernel gives out, what one source address is used for
+ADDRESSES = 64  # that the connections come from: the kernel is slow to find a port among many that are taken
 RECEIVE_BYTES = 1 << 16
 NO_LINGER = struct.pack("ii", 1, 0)  # closed by a reset, so that no port waits for anything
 
@@ -129,8 +129,7 @@ class Swarm:
         client.forget()
         client.socket = each = socket.socket()
         each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
-        number = len(self._of)
-        each.bind((f"127.0.0.{2 + number // PORTS_PER_ADDRESS}", 0))
+        each.bind((f"127.0.0.{2 + len(self._of) % ADDRESSES}", 0))
         client.state = State.CONNECTING
         self._connecting += 1
         try:
