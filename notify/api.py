@@ -142,6 +142,9 @@ class Store(Protocol):
     def tick(self) -> bool:
         """Do what upkeep is due. True if there is more to do at once."""
 
+    def now_ms(self) -> int:
+        """Unix time by the store's clock, which stamps messages and so is the one that they expire by."""
+
     def fault(self) -> str:
         """Why messages cannot be stored now; empty if they can."""
 

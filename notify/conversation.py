@@ -330,7 +330,7 @@ class Conversation:
     # --- the rest
 
     def _ping(self, _: Frame, __: wire.Ping) -> None:
-        self._tell(wire.Pong())
+        self._tell(wire.Pong(self._peers.hub.messages.now_ms()))
 
     def _pong(self, _: Frame, __: wire.Pong) -> None:
         self._pongs += 1

@@ -352,6 +352,9 @@ class Member:
         self._hub.settle(self)
         return more
 
+    def now_ms(self) -> int:
+        return self._messages.now_ms()
+
     def fault(self) -> str:
         return str(self._messages.log.fault() or "")
 

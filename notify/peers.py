@@ -288,6 +288,7 @@ class Peers:
             log_end=messages.end,
             appended=peer.confirmed,
             resumed=resumed,
+            now_ms=messages.now_ms(),
         )
 
     def lost(self, peer: Peer, line: Line) -> None:

@@ -97,6 +97,7 @@ class RemoteStore:
         self._clock = clock
         self._events = RateLimitedLog(log)
         self._store_name = ""
+        self._clock_ahead_ms = 0  # of the store's Unix time before our clock
         self._request_ids = 0
         self._to_send: deque[_Request] = deque()
         self._unanswered: dict[int, _Request] = {}
@@ -278,6 +279,13 @@ class RemoteStore:
         self._events.settle()
         return False
 
+    def now_ms(self) -> int:
+        return self._clock_ahead_ms + int(self._clock() * 1000)
+
+    def set_clock(self, now_ms: int) -> None:
+        """What time it is by the store's clock, or was a moment ago: better late than early, as messages expire by it."""
+        self._clock_ahead_ms = now_ms - int(self._clock() * 1000)
+
     def fault(self) -> str:
         return "" if self.welcome is not None else "the store cannot be reached"
 
@@ -376,6 +384,7 @@ class RemoteStore:
         is_first = not self._store_name
         restarted = welcome.store_name != self._store_name
         self.welcome = welcome
+        self.set_clock(welcome.now_ms)
         self._store_name = welcome.store_name
         self.is_live_only = any_of(welcome.live_only) if welcome.live_only else None
         if not is_first and not welcome.resumed:
