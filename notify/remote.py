@@ -181,7 +181,9 @@ class RemoteStore:
         return Followed(mirror.queue, info.position, live)
 
     def unfollow(self, queue: Queue) -> None:
-        mirror = self._mirrors[queue]
+        mirror = self._mirrors.get(queue)
+        if mirror is None:  # the store has given us up, and forgot what we followed
+            return
         ref = self._refs.get(queue)  # none while it is being followed again
         mirror.readers -= 1
         if mirror.readers:

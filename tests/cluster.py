@@ -25,6 +25,7 @@ class Part:
         self._command = command
         self._settings = settings
         self._is_paused = False
+        self.environment: dict[str, str] = {}  # what the next start has besides
         self.process: subprocess.Popen[bytes]
         self.start()
 
@@ -39,7 +40,7 @@ class Part:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "penstock", *self._command],
                 cwd=ROOT,
-                env=ServeOptions(settings=self._settings).environment(),
+                env=ServeOptions(settings=self._settings).environment() | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -192,7 +192,7 @@ class Swarm:
 
 def raise_descriptor_limit(wanted: int) -> None:
     """Let this process have so many descriptors. Raises ValueError that says what limits it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < wanted + SPARE_DESCRIPTORS:
         raise ValueError(f"{wanted} connections need that many descriptors; `ulimit -Hn` is {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
