@@ -285,7 +285,7 @@ class RemoteStore:
         return self._clock_ahead_ms + int(self._clock() * 1000)
 
     def set_clock(self, now_ms: int) -> None:
-        """What time it is by the store's clock, or was a moment ago: better late than early, as messages expire by it."""
+        """What time it was a moment ago by the store's clock. Rather late than early, as messages expire by it."""
         self._clock_ahead_ms = now_ms - int(self._clock() * 1000)
 
     def fault(self) -> str:

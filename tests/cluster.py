@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -171,6 +172,15 @@ class Cluster:
         """That of some gateway that runs, if one does."""
         running = [port for port, part in zip(self.ports, self.gateways, strict=True) if part.is_running]
         return self._rng.choice(running or self.ports)
+
+    @property
+    def store_reads(self) -> int:
+        """Reads of any kind that gateways asked the store for."""
+        admin = re.findall(r"^admin (\S+)", self.store.log_text(), re.MULTILINE)[-1]
+        with urllib.request.urlopen(f"{admin}/metrics") as answer:
+            found = re.search(r"^penstock_wire_reads_total (\S+)", answer.read().decode(), re.MULTILINE)
+        assert found
+        return int(float(found[1]))
 
     def restart(self) -> None:
         """Everything is killed, and starts again."""

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from types import TracebackType
 
 from gateway.codec import encode
 from gateway.packets import Connect, Subscribe, SubscriptionRequest
@@ -112,6 +113,14 @@ class Swarm:
 
     def all_online(self) -> bool:
         return self.online == len(self.clients)
+
+    def __enter__(self) -> Swarm:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         for client in self.clients:
