@@ -259,6 +259,7 @@ class Member:
     def __init__(self, hub: Hub, name: str) -> None:
         self.name = name
         self.is_gone = False
+        self.is_certain = True
         self.listener: Listener = NOBODY
         self.floors: dict[Queue, int] = {}
         self._hub = hub

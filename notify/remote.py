@@ -85,6 +85,7 @@ class RemoteStore:
         self.listener: Listener = NOBODY
         self.messages: MessageStore | None = None
         self.is_live_only: Callable[[bytes], bool] | None = None
+        self.is_certain = False
         self.patience_s = patience_s
         self.cache = RangeCache(cache_bytes)
         self.end = 0

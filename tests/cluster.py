@@ -39,7 +39,7 @@ class Part:
         already_logged_bytes = self._log.stat().st_size
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *self._command],
+                [sys.executable, "-m", "penstock", *self._command, "--admin", "127.0.0.1:0"],
                 cwd=ROOT,
                 env=ServeOptions(settings=self._settings).environment() | self.environment,
                 stdin=subprocess.DEVNULL,
@@ -59,6 +59,14 @@ class Part:
 
     def log_text(self) -> str:
         return self._log.read_text(errors="replace")
+
+    def metric(self, name: str) -> int:
+        """What its admin endpoint says, of a name with its labels."""
+        admin = re.findall(r"^admin (\S+)", self.log_text(), re.MULTILINE)[-1]
+        with urllib.request.urlopen(f"{admin}/metrics") as answer:
+            found = re.search(rf"^{re.escape(name)} (\S+)", answer.read().decode(), re.MULTILINE)
+        assert found, name
+        return int(float(found[1]))
 
     def kill(self) -> None:
         self.process.kill()
@@ -151,7 +159,7 @@ class Cluster:
         self.ports: list[int] = []
         settings = settings or {}
         address = f"tcp://127.0.0.1:{(store_port := free_port())}"
-        command = ["store", "--data", str(self.data), "--listen", address, "--admin", "127.0.0.1:0"]
+        command = ["store", "--data", str(self.data), "--listen", address]
         self.store = Part(folder / "store.log", command, settings)
         try:
             for i in range(gateways):
@@ -176,11 +184,7 @@ class Cluster:
     @property
     def store_reads(self) -> int:
         """Reads of any kind that gateways asked the store for."""
-        admin = re.findall(r"^admin (\S+)", self.store.log_text(), re.MULTILINE)[-1]
-        with urllib.request.urlopen(f"{admin}/metrics") as answer:
-            found = re.search(r"^penstock_wire_reads_total (\S+)", answer.read().decode(), re.MULTILINE)
-        assert found
-        return int(float(found[1]))
+        return self.store.metric("penstock_wire_reads_total")
 
     def restart(self) -> None:
         """Everything is killed, and starts again."""
