@@ -87,7 +87,11 @@ class Ledger:
     @property
     def all_delivered(self) -> bool:
         """Everything acknowledged has reached everyone who subscribed to it."""
-        return not any(self._missing(subscriber) for subscriber in self.filters)
+        return all(map(self.has_all, self.filters))
+
+    def has_all(self, subscriber: str) -> bool:
+        """Everything acknowledged has reached this one."""
+        return not self._missing(subscriber)
 
     # --- judging
 
