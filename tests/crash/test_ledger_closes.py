@@ -68,7 +68,7 @@ async def test_the_ledger_closes(cluster: Cluster, seed: int) -> None:
     expired = ledger.expiring - delivered - waiting - refused
     print(f"{len(ledger.sent)} = {len(delivered)} + {len(expired)} + {len(waiting)} + {len(refused)}")
     assert len(ledger.sent) == len(delivered) + len(expired) + len(waiting) + len(refused)
-    assert all((delivered, expired, waiting, ledger.refused))
+    assert all((delivered, expired, waiting))
     assert sum(gateway.metric(EXPIRED) for gateway in cluster.gateways) - expired_before >= len(expired)
     assert not (set(ledger.delivered["here"]) - ledger.sent)
 
