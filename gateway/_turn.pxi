@@ -18,7 +18,7 @@ cdef class Turn:
     cdef public bint scheduled
     cdef uint32_t feeds                 # chunks taken in since the turn began
     cdef public double now_s            # coarse clock of the loop, seconds
-    cdef public uint64_t now_ms         # wall clock, for message expiry
+    cdef public uint64_t now_ms         # Unix time by the store's clock, for message expiry
     cdef readonly uint64_t received[3]  # messages by QoS
     cdef readonly uint64_t received_bytes       # of their payloads
     cdef readonly uint64_t sent[3]

@@ -9,7 +9,6 @@ data arrives on sockets → links fill the turn's batch → end_turn():
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
@@ -78,7 +77,7 @@ class Broker:
         self.delivery = delivery = Delivery(store, settings, exchange)
         self.sys_topics = SysTopics(self, settings.sys_interval_s)
         self.subscriptions = Subscriptions(
-            store, settings, journal, exchange, delivery, self.sys_topics, loop.call_soon
+            store, settings, self.turn, journal, exchange, delivery, self.sys_topics, loop.call_soon
         )
         self.registry = SessionRegistry(
             store, settings, journal, exchange, delivery, events, loop.call_soon, self.opened
@@ -95,6 +94,7 @@ class Broker:
         self.turn.begin()
         self._set_clock()
         self.store_batch()
+        self.subscriptions.grant()
         self._take_ready()
         self.delivery.catch_up()
         if self.turn.batch.size or self.delivery.has_more:
@@ -197,12 +197,12 @@ class Broker:
 
     def _set_clock(self) -> None:
         self.turn.now_s = self._loop.time()
-        self.turn.now_ms = time.time_ns() // 1_000_000
+        self.turn.now_ms = self.store.now_ms()
 
     def tick(self) -> None:
         """To be called every few hundredths of a second: the store's upkeep, positions, deadlines."""
         self._set_clock()
-        self.deadlines.run(time.time())
+        self.deadlines.run(self.turn.now_s)
         if self.store.tick():
             self._loop.call_soon(self._go_on_with_upkeep)
         progressed, self._progressed = self._progressed, set()

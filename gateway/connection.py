@@ -6,7 +6,6 @@ The byte work is in the compiled Link; the transport is anything with write(), c
 from __future__ import annotations
 
 import logging
-import time
 from enum import Enum
 from typing import Any, Protocol
 
@@ -172,7 +171,7 @@ class Connection(Link):
         """What it still holds is written first, but a peer that takes nothing must not keep the socket for ever."""
         self.fd = -1
         if self.transport.get_write_buffer_size():
-            self.owner.deadlines.set(self, time.time() + LINGER_S, self.transport.abort)
+            self.owner.deadlines.set(self, self.owner.turn.now_s + LINGER_S, self.transport.abort)
         self.transport.close()
 
     # --- asyncio.BufferedProtocol

@@ -162,22 +162,33 @@ class Journal:
         limit_s = self._store.patience_s
         while self._waiting and self._turn.now_s - self._waiting[0].since_s > limit_s:
             self._events.error("flush", "the disk did not confirm a flush within %s s", limit_s)
-            self._refuse(self._waiting.popleft(), ReasonCode.UNSPECIFIED_ERROR)
+            self._refuse(self._waiting.popleft(), ReasonCode.UNSPECIFIED_ERROR, is_known=self._store.is_certain)
 
     # --- what was not taken
 
-    def _refuse(self, waiting: Waiting, reason_code: ReasonCode) -> None:
-        """The batch is not in the log: whoever waits for it must not be told otherwise."""
+    def _refuse(self, waiting: Waiting, reason_code: ReasonCode, is_known: bool = True) -> None:
+        """The batch is not in the log: whoever waits for it must not be told otherwise.
+
+        Unless `is_known` it may get there all the same, while what is recorded from now on does not.
+        """
         self._to_tell += waiting.told
         for link, packets, count in waiting.acks:
-            self._refuse_acks(link, packets, count, reason_code)
+            self._refuse_acks(link, packets, count, reason_code, is_known)
         for deferred in waiting.then:
             deferred.connection.close(reason_code)
 
-    def _refuse_acks(self, link: Connection, packets: bytes, count: int, reason_code: ReasonCode) -> None:
-        """MQTT 5 has reason codes for it; an MQTT 3.1.1 client learns from the connection's end to try again."""
+    def _refuse_acks(
+        self, link: Connection, packets: bytes, count: int, reason_code: ReasonCode, is_known: bool
+    ) -> None:
+        """MQTT 5 has reason codes for it; an MQTT 3.1.1 client learns from the connection's end to try again.
+
+        So does one whose QoS 2 message may be stored: if it took another one for the identifier, in another gateway,
+        that would be a duplicate.
+        """
         self.refused_messages += count
-        told = link.version == 5 and not link.closing and _only_publish_acks(packets)
+        kinds = {first_byte for first_byte, _ in _answers(packets)}
+        told = link.version == 5 and not link.closing and kinds <= {PUBACK_BYTE, PUBREC_BYTE}
+        told = told and (is_known or PUBREC_BYTE not in kinds)
         if told:
             self._forget_received(
                 link.session, [id_ for first_byte, id_ in _answers(packets) if first_byte == PUBREC_BYTE]
@@ -210,8 +221,3 @@ def _answers(packets: bytes) -> Iterator[tuple[int, int]]:
         size, body_at = decode_varint(packets, at + 1)
         yield packets[at], int.from_bytes(packets[body_at : body_at + 2], "big")
         at = body_at + size
-
-
-def _only_publish_acks(packets: bytes) -> bool:
-    """Whether these answers are PUBACK and PUBREC packets, and nothing else."""
-    return all(first_byte in (PUBACK_BYTE, PUBREC_BYTE) for first_byte, _ in _answers(packets))

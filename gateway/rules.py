@@ -181,7 +181,6 @@ class PacketRules:
     # --- subscribing
 
     def subscribe(self, connection: Connection, subscribe: Subscribe) -> None:
-        self._store_batch()
         self._subscriptions.subscribe(connection.session, subscribe)
 
     def unsubscribe(self, connection: Connection, unsubscribe: Unsubscribe) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from gateway._wire import Turn
 from gateway.codec import encode
 from gateway.delivery import Delivery
 from gateway.exchange import Exchange
@@ -34,7 +35,6 @@ class _Request:
     granted: list[tuple[SubscriptionState, int | None]] = field(default_factory=list)
     answers: list[ReasonCode] = field(default_factory=list)
     pages: list[tuple[SubscriptionState, RetainedPage]] = field(default_factory=list)  # retained messages to be sent
-    answered: bool = False
 
     @property
     def replay_from(self) -> str | None:
@@ -52,6 +52,7 @@ class Subscriptions:
         self,
         store: Store,
         settings: GatewaySettings,
+        turn: Turn,
         journal: Journal,
         exchange: Exchange,
         delivery: Delivery,
@@ -59,8 +60,10 @@ class Subscriptions:
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
         """`soon` has something done in a later turn."""
+        self._arrived: list[_Request] = []  # to be granted at the end of this turn
         self._store = store
         self._settings = settings
+        self._turn = turn
         self._journal = journal
         self._exchange = exchange
         self._delivery = delivery
@@ -70,26 +73,38 @@ class Subscriptions:
     def subscribe(self, session: Session, subscribe: Subscribe) -> None:
         """Make every granted subscription take effect, then answer. Until then the client is not listened to."""
         request = _Request(session, subscribe)
+        session.connection.wait()
         if request.replay_from is None:
-            self._grant(request)
+            self._ready(request)
         else:
             request.missing = len(subscribe.subscriptions)
             for i, wanted in enumerate(subscribe.subscriptions):
                 self._store.locate(wanted.topic_filter, request.replay_from, partial(self._located, request, i))
-        if not request.answered and session.link is not None:
-            session.link.wait()
 
     def _located(self, request: _Request, i: int, position: int | None) -> None:
         if position is not None:
             request.positions[i] = position
         request.missing -= 1
         if not request.missing:
-            self._grant(request)
+            self._ready(request)
 
-    def _grant(self, request: _Request) -> None:
-        session, subscribe = request.session, request.subscribe
-        if session.link is None:
+    def _ready(self, request: _Request) -> None:
+        self._arrived.append(request)
+        self._turn.request()
+
+    def grant(self) -> None:
+        """Once what came in this turn is stored: grant what was asked for in it, all in one append."""
+        if not self._arrived:
             return
+        arrived, self._arrived = self._arrived, []
+        granted = [(request, self._check_all(request)) for request in arrived if request.session.link is not None]
+        if self._journal.store():
+            for request, wanted_retained in granted:
+                self._follow(request, wanted_retained)
+
+    def _check_all(self, request: _Request) -> list[SubscriptionState]:
+        """Fill in what is granted and what is answered, and record it. Returns those that want retained messages."""
+        session, subscribe = request.session, request.subscribe
         added: set[str] = set()
         for i, wanted in enumerate(subscribe.subscriptions):
             reason_code = self._check(session, wanted, added)
@@ -103,16 +118,17 @@ class Subscriptions:
                 )
             request.answers.append(ReasonCode(int(wanted.qos)) if reason_code is None else reason_code)
         states = [state for state, _ in request.granted]
-        request.missing = len(states) + 1
+        wanted_retained = [state for state in states if self._wants_retained(session, state)]
+        request.missing = 1 + len(states) + len(wanted_retained)
         if states and session.expiry_s:
             self._journal.record(Subscribed(session.client_id, states))
             self._journal.when_safe(session.connection, partial(self._came, request))
-            if not self._journal.store():
-                return
         else:
             self._came(request)
-        wanted_retained = [state for state in states if self._wants_retained(session, state)]
-        request.missing += len(wanted_retained)
+        return wanted_retained
+
+    def _follow(self, request: _Request, wanted_retained: list[SubscriptionState]) -> None:
+        session = request.session
         for state, position in request.granted:
             history = position is not None or bool(session.logged and state.qos)
             then = partial(self._followed, request, state, position)
@@ -161,7 +177,6 @@ class Subscriptions:
 
     def _answer(self, request: _Request) -> None:
         session, link = request.session, request.session.connection
-        request.answered = True
         link.write(encode(SubAck(request.subscribe.packet_id, tuple(request.answers)), link.version))
         for state, page in request.pages:
             self._sys_topics.send_to(session, state)
@@ -191,6 +206,7 @@ class Subscriptions:
     def _found_more(self, session: Session, subscription: SubscriptionState, page: RetainedPage) -> None:
         session.listings -= 1
         self._found_retained(session, subscription, page)
+        self._turn.request()
 
     def _found_retained(self, session: Session, subscription: SubscriptionState, page: RetainedPage) -> None:
         if session.link is None:

@@ -108,6 +108,11 @@ class MessageStore:
         """Every record before this log_offset is as durable as the flush policy promises."""
         return self.log.safe
 
+    @staticmethod
+    def now_ms() -> int:
+        """Unix time by the clock that stamps records."""
+        return time.time_ns() // 1_000_000
+
     def take_grown(self) -> list[Queue]:
         """Watched queues that grew since the last call."""
         return self.queues.dispatcher.take_touched()

@@ -72,6 +72,9 @@ class Store(Protocol):
     messages: MessageStore | None
     """The store itself where it is in this process: for what is told of it, nothing else."""
 
+    is_certain: bool
+    """An append that did not fail at once gets into the log before all that follow. If not, it or they may get lost."""
+
     # --- the way in
 
     def append(self, batch: RecordBatch) -> None:
@@ -145,6 +148,9 @@ class Store(Protocol):
 
     def tick(self) -> bool:
         """Do what upkeep is due. True if there is more to do at once."""
+
+    def now_ms(self) -> int:
+        """Unix time by the store's clock, which stamps messages and so is the one that they expire by."""
 
     def fault(self) -> str:
         """Why messages cannot be stored now; empty if they can."""

@@ -206,7 +206,7 @@ class Conversation:
         self._taken_over.clear()
 
     def _tell_grown(self, refs: list[int], end: int) -> None:
-        """Tell of the ends first: what is pushed may be delivered at once, and the same message be in several queues."""
+        """Tell of the ends first: what is pushed may be delivered at once, and a message may be in several queues."""
         peer = self._known
         pushed = self._push.take(peer.member, peer.queues, refs, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
         ends = [(ref, peer.queues[ref].next_offset) for ref in pushed.rest]
@@ -379,7 +379,7 @@ class Conversation:
     # --- the rest
 
     def _ping(self, _: Frame, __: wire.Ping) -> None:
-        self._tell(wire.Pong())
+        self._tell(wire.Pong(self._peers.hub.messages.now_ms()))
 
     def _pong(self, _: Frame, __: wire.Pong) -> None:
         self._pongs += 1

@@ -7,7 +7,7 @@ that grew is told once a turn, however much it grew, and a member that is slow t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from lightqueue.following import Followed, follow, locate
 from lightqueue.message_store import MessageStore
 from lightqueue.retained_search import find_retained
 from notify.api import EVENTS, NOBODY, Found, Listener, RetainedMessage, RetainedPage
+from notify.departure import Departure
 from notify.lookup import Lookup, name_of
 from store._records import RecordBatch, Records
 from store.changes import PeerGone, encode_change
@@ -78,34 +79,33 @@ class Hub:
         self._members.append(member)
         return member
 
-    def leave(self, member: Member) -> None:
-        """A member is gone, with or without a word: its clients have no connection any more."""
+    def leave(self, member: Member, followed: Mapping[Queue, int]) -> Departure:
+        """A member is gone, with or without a word: its clients have no connection any more.
+
+        `followed`: its queues, and how many times each. To be given back step by step are its sessions and these; first
+        the sessions that others wait for.
+        """
         self._members.remove(member)
+        member.is_gone = True
         if self.gateways.get(member.name) is member:
             del self.gateways[member.name]
-        for queue in list(self._followers):
-            for _ in range(self._followers_of(queue).get(member, 0)):
-                self.unfollow(member, queue)
         self.withdraw(member)
         had = [client_id for client_id, holder in self._holders.items() if holder is member]
-        states = [state for client_id in had if (state := self.messages.sessions.get(client_id)) and state.connected]
-        with suppress(
-            StoreError
-        ):  # on a full disk they stay as they are: see close_abandoned(), or whoever claims them
-            self.messages.absent.close(states)
-        for client_id in had:
-            if self._holders.get(client_id) is member:
-                self._free(client_id)
-        with suppress(StoreError):
-            self.messages.absent.do_due()
-        self.settle()
+        return Departure(self, member, sorted(had, key=self._claims.__contains__), followed)
 
-    def close_abandoned(self, names: frozenset[str]) -> None:
-        """Close what members of these names could not be said to have left. Raises a StoreError."""
-        sessions = self.messages.sessions
-        states = [each for each in sessions if each.connected and each.holder in names]
-        self.messages.absent.close(each for each in states if each.client_id not in self._holders)
-        self.messages.absent.do_due()
+    def close_left(self, member: Member, client_ids: list[str]) -> None:
+        """Close sessions of a member that is gone. Raises a StoreError; then whoever claims them has them even so."""
+        sessions, holders = self.messages.sessions, self._holders
+        left = [client_id for client_id in client_ids if holders.get(client_id, member) is member]
+        states = [state for client_id in left if (state := sessions.get(client_id)) and state.connected]
+        try:
+            self.messages.absent.close(states)
+            self.messages.absent.do_due()
+        finally:
+            for client_id in left:
+                if client_id in holders:
+                    self._free(client_id)
+            self.settle()
 
     def tick(self) -> None:
         """To be called several times a second where no member does it."""
@@ -207,6 +207,10 @@ class Hub:
 
     def claim(self, member: Member, client_id: str, clean_start: bool, then: Answer) -> None:
         holder = self._holders.get(client_id)
+        if holder is not None and holder.is_gone:
+            with suppress(StoreError):
+                self.close_left(holder, [client_id])
+            holder = self._holders.get(client_id)
         claim = _Claim(member, clean_start, then)
         waiting = self._claims.setdefault(client_id, deque())
         if holder is member or (holder is None and not waiting):
@@ -284,6 +288,8 @@ class Member:
 
     def __init__(self, hub: Hub, name: str) -> None:
         self.name = name
+        self.is_gone = False
+        self.is_certain = True
         self.listener: Listener = NOBODY
         self.floors: dict[Queue, int] = {}
         self._hub = hub
@@ -384,6 +390,9 @@ class Member:
         more = self._messages.tick()
         self._hub.settle(self)
         return more
+
+    def now_ms(self) -> int:
+        return self._messages.now_ms()
 
     def fault(self) -> str:
         return str(self._messages.log.fault() or "")

@@ -15,6 +15,7 @@ from typing import Protocol
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
 from notify import contents
+from notify.departure import Departure
 from notify.hub import Hub, Member
 from notify.settings import WireSettings
 from store._records import RecordBatch
@@ -56,7 +57,7 @@ class Peer:
         self.heard_s = heard_s
         self.queues: dict[int, Queue] = {}  # by ref
         self.refs: dict[Queue, int] = {}
-        self._follows: Counter[Queue] = Counter()
+        self.follows: Counter[Queue] = Counter()
         self._hub = hub
         self._last_ref = 0
         self._unsafe: deque[tuple[int, int]] = deque()  # (sequence, log_offset of its end), oldest first
@@ -184,7 +185,7 @@ class Peer:
             self._last_ref += 1
             self.refs[queue] = self._last_ref
             self.queues[self._last_ref] = queue
-        self._follows[queue] += 1
+        self.follows[queue] += 1
         return wire.QueueInfo(self.refs[queue], queue.kind, queue.next_offset, followed.position)
 
     def unfollow(self, refs: list[int]) -> None:
@@ -192,9 +193,9 @@ class Peer:
             queue = self.queues.get(ref)
             if queue is None:
                 continue
-            self._follows[queue] -= 1
-            if not self._follows[queue]:
-                del self._follows[queue], self.queues[ref], self.refs[queue]
+            self.follows[queue] -= 1
+            if not self.follows[queue]:
+                del self.follows[queue], self.queues[ref], self.refs[queue]
             self.member.unfollow(queue)
 
     def check(self, refs: list[int]) -> wire.Checked:
@@ -240,8 +241,8 @@ class Peers:
         self._events = RateLimitedLog(log)
         self._ticked_s = now_s = clock()
         self._peers = {name: Peer(name, member, hub, now_s) for name, member in hub.returning.items()}
-        self._to_forget: list[str] = []  # gone, but the log could not be told so far
-        self._forget_again_s = 0.0
+        self._departures: deque[tuple[str, Departure]] = deque()  # of peers that are gone, by name
+        self._try_again_s = 0.0
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -295,6 +296,7 @@ class Peers:
             log_end=messages.end,
             appended=peer.confirmed,
             resumed=resumed,
+            now_ms=messages.now_ms(),
         )
 
     def lost(self, peer: Peer, line: Line) -> None:
@@ -311,22 +313,31 @@ class Peers:
         if peer.line is not None:
             peer.line.close(why)
             peer.line = None
-        self.hub.leave(peer.member)
-        self._to_forget.append(peer.name)
-        self._forget()
+        self._departures.append((peer.name, self.hub.leave(peer.member, peer.follows)))
+        self.go_on()
 
-    def _forget(self) -> None:
-        """Have the log say that peers are gone, once it says so of their sessions' connections."""
-        self._forget_again_s = self.clock() + RETRY_S
-        batch = RecordBatch()
-        for name in self._to_forget:
-            if name not in self._peers and self.hub.messages.peers.get(name) is not None:
-                batch.append(*encode_change(PeerGone(name)))
-        with suppress(StoreError):  # it is tried again
-            self.hub.close_abandoned(frozenset(self._to_forget))
-            if batch.size:
-                self.hub.messages.append(batch)
-            self._to_forget.clear()
+    def go_on(self) -> bool:
+        """Clean up some of what those left that are gone. True if there is more to do at once."""
+        if not self._departures or self.clock() < self._try_again_s:
+            return False
+        name, departure = self._departures[0]
+        try:
+            if not departure.is_over:
+                departure.step()
+            if departure.is_over:
+                self._forget(name)
+                self._departures.popleft()
+        except StoreError:  # on a full disk
+            self._try_again_s = self.clock() + RETRY_S
+            return False
+        return bool(self._departures)
+
+    def _forget(self, name: str) -> None:
+        """Have the log say that a peer is gone, once it says so of its sessions' connections. Raises a StoreError."""
+        if name not in self._peers and self.hub.messages.peers.get(name) is not None:
+            batch = RecordBatch()
+            batch.append(*encode_change(PeerGone(name)))
+            self.hub.messages.append(batch)
 
     # --- leases
 
@@ -343,6 +354,5 @@ class Peers:
             self.leases_ended += 1
             self._events.warning("lease", "peer %s was not heard of for %d ms: gone", peer.name, lease_s * 1000)
             self.left(peer, f"not heard of for {self.settings.lease_ms} ms")
-        if self._to_forget and now_s >= self._forget_again_s:
-            self._forget()
+        self.go_on()
         self._events.settle()

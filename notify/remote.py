@@ -79,6 +79,7 @@ class RemoteStore:
         self.listener: Listener = NOBODY
         self.messages: MessageStore | None = None
         self.is_live_only: Callable[[bytes], bool] | None = None
+        self.is_certain = False
         self.patience_s = patience_s
         self.end = 0
         self.safe = 0
@@ -90,6 +91,7 @@ class RemoteStore:
         self._clock = clock
         self._log = RateLimitedLog(log)
         self._store_name = ""
+        self._clock_ahead_ms = 0  # of the store's Unix time before our clock
         self._request_ids = 0
         self._to_send: deque[_Request] = deque()
         self._unanswered: dict[int, _Request] = {}
@@ -176,7 +178,9 @@ class RemoteStore:
         return Followed(mirror.queue, info.position, live)
 
     def unfollow(self, queue: Queue) -> None:
-        mirror = self._mirrors[queue]
+        mirror = self._mirrors.get(queue)
+        if mirror is None:  # the store has given us up, and forgot what we followed
+            return
         ref = self._refs.get(queue)  # none while it is being followed again
         mirror.readers -= 1
         if mirror.readers:
@@ -247,6 +251,13 @@ class RemoteStore:
         if refs:
             self._ask(wire.Check(refs), self._checked)
         return False
+
+    def now_ms(self) -> int:
+        return self._clock_ahead_ms + int(self._clock() * 1000)
+
+    def set_clock(self, now_ms: int) -> None:
+        """What time it was a moment ago by the store's clock. Rather late than early, as messages expire by it."""
+        self._clock_ahead_ms = now_ms - int(self._clock() * 1000)
 
     def fault(self) -> str:
         return "" if self.welcome is not None else "the store cannot be reached"
@@ -380,6 +391,7 @@ class RemoteStore:
         is_first = not self._store_name
         restarted = welcome.store_name != self._store_name
         self.welcome = welcome
+        self.set_clock(welcome.now_ms)
         self._store_name = welcome.store_name
         self.is_live_only = any_of(welcome.live_only) if welcome.live_only else None
         if not is_first and not welcome.resumed:

@@ -60,6 +60,7 @@ class StoreServer:
         self._server: asyncio.Server | None = None
         self._socket_path: Path | None = None
         self._progress = asyncio.Event()
+        self._is_cleaning_up = False  # in a later turn
         self.is_stopping = False
 
     # --- listening
@@ -105,10 +106,21 @@ class StoreServer:
         """To be called every few hundredths of a second."""
         self.hub.tick()
         self.peers.tick()
+        self._clean_up()
         now_s = self._loop.time()
         for connection in list(self.connections):
             connection.tick(now_s)
         self.events.settle()
+
+    def _clean_up(self) -> None:
+        """In small steps, with the loop's other business in between."""
+        if not self._is_cleaning_up and self.peers.go_on():
+            self._is_cleaning_up = True
+            self._loop.call_soon(self._clean_up_more)
+
+    def _clean_up_more(self) -> None:
+        self._is_cleaning_up = False
+        self._clean_up()
 
     def wake(self, connection: _Connection) -> None:
         """Send what it has to send at the end of this turn."""

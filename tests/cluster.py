@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,6 +32,7 @@ class Part:
         self._command = command
         self._settings = settings
         self._is_paused = False
+        self.environment: dict[str, str] = {}  # what the next start has besides
         self.process: subprocess.Popen[bytes]
         self.start()
 
@@ -43,9 +45,9 @@ class Part:
         already_logged_bytes = self._log.stat().st_size
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *self._command],
+                [sys.executable, "-m", "penstock", *self._command, "--admin", "127.0.0.1:0"],
                 cwd=ROOT,
-                env=ServeOptions(settings=self._settings).environment(),
+                env=ServeOptions(settings=self._settings).environment() | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -63,6 +65,14 @@ class Part:
 
     def log_text(self) -> str:
         return self._log.read_text(errors="replace")
+
+    def metric(self, name: str) -> int:
+        """What its admin endpoint says, of a name with its labels."""
+        admin = re.findall(r"^admin (\S+)", self.log_text(), re.MULTILINE)[-1]
+        with urllib.request.urlopen(f"{admin}/metrics") as answer:
+            found = re.search(rf"^{re.escape(name)} (\S+)", answer.read().decode(), re.MULTILINE)
+        assert found, name
+        return int(float(found[1]))
 
     def kill(self) -> None:
         self.process.kill()
@@ -187,8 +197,10 @@ class Cluster:
         gateways: int = 2,
         settings: Mapping[str, object] | None = None,
         with_redis: bool = False,
+        wires: bool = True,
         wire_type: type[Wire] = Wire,
     ) -> None:
+        """`wires`: what lies between gateways and store can be cut; without it is faster."""
         self.data = folder / "data"
         self._rng = random.Random(0)
         self.wires: list[Wire] = []
@@ -205,10 +217,11 @@ class Cluster:
         self.store = Part(folder / "store.log", command, settings)
         try:
             for i in range(gateways):
-                wire = wire_type(store_port)
-                self.wires.append(wire)
+                if wires:
+                    self.wires.append(wire_type(store_port))
                 port = free_port()
-                own = ["--store", f"tcp://127.0.0.1:{wire.port}", "--listen", f"mqtt://127.0.0.1:{port}"]
+                reached = self.wires[i].port if wires else store_port
+                own = ["--store", f"tcp://127.0.0.1:{reached}", "--listen", f"mqtt://127.0.0.1:{port}"]
                 self.gateways.append(Part(folder / f"gateway-{i}.log", ["gateway", *own], settings))
                 self.ports.append(port)
         except BaseException:
@@ -220,6 +233,11 @@ class Cluster:
         """That of some gateway that runs, if one does."""
         running = [port for port, part in zip(self.ports, self.gateways, strict=True) if part.is_running]
         return self._rng.choice(running or self.ports)
+
+    @property
+    def store_reads(self) -> int:
+        """Reads of any kind that gateways asked the store for."""
+        return self.store.metric("penstock_wire_reads_total")
 
     def restart(self) -> None:
         """Everything is killed, and starts again."""

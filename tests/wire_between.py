@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from lightqueue.message_store import MessageStore
 from notify.conversation import Conversation, Figures
 from notify.hub import Hub
 from notify.peers import Peers
@@ -43,7 +44,8 @@ class WireBetween:
         self.gateway.connected(welcome)
 
     def heartbeat(self) -> None:
-        """The store was heard of just now."""
+        """The store was heard of just now, and so was the time by its clock."""
+        self.gateway.set_clock(MessageStore.now_ms())
         self.gateway.heard_s = self._loop.time()
 
     def _wake(self) -> None:

@@ -77,7 +77,7 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     `live_only` are kept in no queue; the log ends at log_offset `log_end`. All Appends under this name up to the
     sequence `appended` are in the log, and safe. `resumed`: the store still holds the sessions that this name claimed,
     and follows its queues if `store_name` is the same, which no two processes have; if not, others may have them, and
-    nothing that was begun before may be sent again.
+    nothing that was begun before may be sent again. `now_ms` is as in Pong.
     """
 
     version: Positive
@@ -90,6 +90,7 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     log_end: LogOffset
     appended: Count = 0
     resumed: bool = False
+    now_ms: Count = 0
 
     def __post_init__(self) -> None:
         if self.credit_bytes < self.max_frame_bytes:
@@ -118,7 +119,9 @@ class Ping(Message, frozen=True):
 
 
 class Pong(Message, frozen=True):
-    """The answer to a Ping."""
+    """The answer to a Ping. The store's says what time it is by its clock, the one that counts: `now_ms`, Unix time."""
+
+    now_ms: Count = 0
 
 
 class Goodbye(Message, frozen=True):

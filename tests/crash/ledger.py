@@ -35,6 +35,8 @@ class Ledger:
     def __init__(self) -> None:
         self.sent: set[Message] = set()
         self.acked: set[Message] = set()
+        self.refused: set[Message] = set()
+        self.expiring: set[Message] = set()  # need not be delivered, once they are old
         self.filters: dict[str, dict[str, int]] = {}  # subscriber → topic filter → QoS
         self.delivered: defaultdict[str, list[Message]] = defaultdict(list)
         self.faults: list[str] = []
@@ -42,6 +44,11 @@ class Ledger:
 
     def on_acked(self, message: Message) -> None:
         self.acked.add(message)
+        self.events += 1
+
+    def on_refused(self, message: Message) -> None:
+        """Its publisher was told that it is not stored (although it may be)."""
+        self.refused.add(message)
         self.events += 1
 
     def on_delivered(self, subscriber: str, message: Message) -> None:
@@ -75,12 +82,16 @@ class Ledger:
     @property
     def nothing_to_do(self) -> bool:
         """Everything sent was acknowledged and delivered."""
-        return len(self.acked) == len(self.sent) and self.all_delivered
+        return len(self.acked | self.refused) == len(self.sent) and self.all_delivered
 
     @property
     def all_delivered(self) -> bool:
         """Everything acknowledged has reached everyone who subscribed to it."""
-        return not any(self._missing(subscriber) for subscriber in self.filters)
+        return all(map(self.has_all, self.filters))
+
+    def has_all(self, subscriber: str) -> bool:
+        """Everything acknowledged has reached this one."""
+        return not self._missing(subscriber)
 
     # --- judging
 
@@ -99,7 +110,7 @@ class Ledger:
 
     def _missing(self, subscriber: str) -> set[Message]:
         wanted = {message for message in self.acked if self.qos_of(subscriber, message) > 0}
-        return wanted.difference(self.delivered[subscriber])
+        return wanted.difference(self.delivered[subscriber], self.expiring)
 
     def _foreign(self, subscriber: str) -> Iterator[Message]:
         for message in self.delivered[subscriber]:
@@ -112,9 +123,15 @@ class Ledger:
                 yield f"{message} came {times} times"
 
     def _disorder(self, subscriber: str) -> Iterator[str]:
-        """First deliveries of one publisher's messages to one topic at one QoS, where a later one came first."""
+        """First deliveries of one publisher's messages to one topic at one QoS, where a later one came first.
+
+        One that was refused may be stored all the same, whenever its gateway can; of one that expired a second copy may
+        live, if its publisher had to send it again.
+        """
         streams: defaultdict[tuple[str, str, int], list[Message]] = defaultdict(list)
         for message in dict.fromkeys(self.delivered[subscriber]):
+            if message in self.refused or message in self.expiring:
+                continue
             streams[message.publisher, message.topic, self.qos_of(subscriber, message)].append(message)
         for stream in streams.values():
             yield from _descents(stream)

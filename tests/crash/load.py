@@ -24,6 +24,7 @@ from gateway.packets import (
     Subscribe,
     SubscriptionRequest,
 )
+from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
 from tests.crash.ledger import Ledger, Message, until
 from tests.crash.mqtt_client import MqttConnection, persistent
@@ -31,7 +32,7 @@ from tests.crash.mqtt_client import MqttConnection, persistent
 RECONNECT_S = 0.01
 PADDING_BYTES = (0, 0, 0, 40, 300, 9_000)
 SUBSCRIBE_ID = 1
-FAREWELLS = (ReasonCode.SERVER_SHUTTING_DOWN, ReasonCode.USE_ANOTHER_SERVER)
+FAREWELLS = frozenset((ReasonCode.SERVER_SHUTTING_DOWN, ReasonCode.USE_ANOTHER_SERVER))
 
 
 class Server(Protocol):
@@ -52,6 +53,7 @@ class Client:
         self.rng = rng
         self.online = asyncio.Event()
         self.online.set()
+        self.farewells = FAREWELLS
         self.known = False  # the server has answered that it has the session
         self.lives = 0
         self.connection: MqttConnection | None = None
@@ -93,10 +95,9 @@ class Client:
     async def live(self, connection: MqttConnection) -> None:
         raise NotImplementedError
 
-    @staticmethod
-    def check_farewell(packet: Packet) -> None:
+    def check_farewell(self, packet: Packet) -> None:
         """A server that is stopped, or has lost its store, says so before it closes the connection."""
-        if isinstance(packet, Disconnect) and packet.reason_code in FAREWELLS:
+        if isinstance(packet, Disconnect) and packet.reason_code in self.farewells:
             raise ConnectionResetError("the server is shutting down")
 
     def cut(self) -> None:
@@ -149,6 +150,8 @@ class Publisher(Client):
         self.topics = topics
         self.budget = 0
         self.retain = False
+        self.expires = False  # each third message has a second to live
+        self.may_be_refused = False
         self.inflight: dict[int, InFlight] = {}  # in the order of sending
         self.acknowledged = 0
         self._window = rng.choice((1, 8, 30))
@@ -182,6 +185,8 @@ class Publisher(Client):
             self._sequence += 1
             message = Message(self.client_id, topic, qos, self._sequence)
             self.ledger.sent.add(message)
+            if self.expires and self._sequence % 3 == 0:
+                self.ledger.expiring.add(message)
             entry = InFlight(message, self.rng.choice(PADDING_BYTES))
             packet_id = self._free_id()
             self.inflight[packet_id] = entry
@@ -201,14 +206,19 @@ class Publisher(Client):
         message = entry.message
         payload = message.payload(entry.padding)
         dup, entry.dup = entry.dup, True
-        return Publish(message.topic, payload, QoS(message.qos), self.retain, dup, packet_id)
+        properties = Properties(message_expiry_interval=1 if message in self.ledger.expiring else None)
+        return Publish(message.topic, payload, QoS(message.qos), self.retain, dup, packet_id, properties)
 
     def _on_packet(self, connection: MqttConnection, packet: Packet) -> None:
         if not isinstance(packet, PubAck | PubRec | PubComp):
             self.fault(f"got {packet}")
             return
         entry = self.inflight.get(packet.packet_id)
-        if entry is None or (packet.reason_code >= 0x80 and not isinstance(packet, PubComp)):
+        refused = packet.reason_code >= 0x80 and not isinstance(packet, PubComp)
+        if entry is not None and refused and self.may_be_refused:
+            del self.inflight[packet.packet_id]
+            self.ledger.on_refused(entry.message)
+        elif entry is None or refused:
             self.fault(f"got {packet} for {entry}")
         elif isinstance(packet, PubRec):
             entry.received = True

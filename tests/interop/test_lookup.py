@@ -32,7 +32,7 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
     def start(with_redis: bool = False, **settings: Any) -> Cluster:
         own = {name.replace("__", "."): value for name, value in settings.items()}
         own = {"store.flush": "async", "gateway.sys_interval_s": 0, "notify.redis_lease_ms": LEASE_MS} | own
-        started.append(Cluster(tmp_path, 3, own, with_redis, FrameWire))
+        started.append(Cluster(tmp_path, 3, own, with_redis, wire_type=FrameWire))
         return started[-1]
 
     yield start

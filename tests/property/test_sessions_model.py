@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -128,6 +129,7 @@ class Device:
 class Expected:
     """What one device must, or may, get of one message."""
 
+    publisher: str
     topic: str
     qos: int
     number: int
@@ -193,7 +195,7 @@ class World:
             filters = {each for each in other.subscribed if matches(each, topic)}
             if filters:
                 best = min(qos, max(FILTERS[each] for each in filters))
-                self.expected[name][payload] = Expected(topic, best, self.published, filters)
+                self.expected[name][payload] = Expected(device.client_id, topic, best, self.published, filters)
         device.client.send(packet)
 
     def subscribe(self, device: Device, topic_filter: str) -> None:
@@ -265,11 +267,10 @@ class World:
     def compare_order(self, device: Device) -> None:
         """Of each topic, publisher and QoS: first arrivals come in the order of publishing."""
         expected = self.expected[device.client_id]
-        for topic in TOPICS:
-            for qos in (1, 2):
-                first = [p for p in dict.fromkeys(device.arrived) if p in expected and not expected[p].loose]
-                numbers = [expected[p].number for p in first if (expected[p].topic, expected[p].qos) == (topic, qos)]
-                assert numbers == sorted(numbers), (device.client_id, topic, qos)
+        first = [expected[p] for p in dict.fromkeys(device.arrived) if p in expected and not expected[p].loose]
+        for stream in product(DEVICES, TOPICS, (1, 2)):
+            numbers = [each.number for each in first if (each.publisher, each.topic, each.qos) == stream]
+            assert numbers == sorted(numbers), (device.client_id, stream)
 
     def twice_stored(self) -> set[bytes]:
         """Payloads that a publisher sent again at QoS 1, later than some device subscribed."""

@@ -1,5 +1,6 @@
 """What clients publish: QoS 1 and 2 towards the gateway, topic aliases, and how much may be outstanding."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,10 @@ def test_a_disk_that_does_not_answer_is_an_error_in_mqtt_5(start_bench: StartBen
         client.publish("t", b"1", qos=1)
         client.publish("t", b"2", qos=2)
     bench.pass_time(6)
-    assert v5.received() == [PubAck(1, ReasonCode.UNSPECIFIED_ERROR), PubRec(2, ReasonCode.UNSPECIFIED_ERROR)]
+    assert v5.first(PubAck).reason_code is ReasonCode.UNSPECIFIED_ERROR
+    # In another process the store may have it, and may not get to know that its identifier is free.
+    (end,) = v5.received()
+    assert end == (Disconnect if bench.apart else partial(PubRec, 2))(ReasonCode.UNSPECIFIED_ERROR)
     assert v4.received() == []
     assert v4.is_closed
 

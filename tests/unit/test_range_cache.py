@@ -60,3 +60,14 @@ def test_nothing_is_kept_of_a_queue_that_nobody_follows(queue: tuple[MessageStor
         cache.add(500, [(of, start, store.read(of, start, 1, 1 << 20))])
     assert cache.size_bytes <= 2_000
     store.close()
+
+
+def test_one_frame_may_be_larger_so_that_it_can_be_delivered(queue: tuple[MessageStore, Queue]) -> None:
+    store, of = queue
+    cache = RangeCache(1_000)
+    cache.add(10_000, [(of, 0, store.read(of, 0, 3, 1 << 20))])
+    assert cache.get(of, 0) is not None
+    cache.add(100, [(of, 3, store.read(of, 3, 3, 1 << 20))])
+    assert cache.get(of, 0) is None
+    assert cache.get(of, 3) is not None
+    store.close()

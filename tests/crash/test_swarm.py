@@ -1,0 +1,87 @@
+"""Many clients on two gateways: what `make bench` does with ten thousand, in small."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.codec import encode
+from gateway.packets import Connect, Publish, QoS
+from tests.cluster import Cluster
+from tests.conftest import QUICK
+from tests.interop.programs import PahoClient
+from tests.raw_client import RawClient
+from tests.swarm import Swarm
+
+pytestmark = pytest.mark.crash
+
+CLIENTS = 1_000
+PATIENCE_S = 30
+RANGE_BYTES = 1 << 20
+MESSAGE_BYTES = 10_000
+MESSAGES = 2_000
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    settings = {
+        "store.flush": "async",
+        "gateway.sys_interval_s": 0,
+        "gateway.range_cache_bytes": RANGE_BYTES,
+        "gateway.write_buffer_bytes": 100_000,
+    }
+    cluster = Cluster(tmp_path, settings=QUICK | settings, wires=False)
+    yield cluster
+    cluster.close()
+
+
+def publish(port: int, topic: str) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as publisher:
+        publisher.sendall(encode(Connect("publisher", 4), 4))
+        publisher.recv(4, socket.MSG_WAITALL)
+        publisher.sendall(encode(Publish(topic, b"x", QoS.AT_LEAST_ONCE, packet_id=1), 4))
+        publisher.recv(4, socket.MSG_WAITALL)
+
+
+def test_each_gateway_reads_once_for_all_its_subscribers(cluster: Cluster) -> None:
+    with Swarm("device-", ["to/all"] * CLIENTS) as swarm:
+        swarm.connect(cluster.ports)
+        swarm.poll(swarm.all_online, PATIENCE_S)
+        before = cluster.store_reads
+        publish(cluster.port, "to/all")
+        swarm.poll(lambda: swarm.messages == CLIENTS, PATIENCE_S)
+        assert cluster.store_reads - before == len(cluster.gateways)
+        assert all(client.messages == 1 for client in swarm.clients)
+
+
+def test_who_was_on_a_gateway_that_dies_comes_back_on_the_other(cluster: Cluster) -> None:
+    with Swarm("device-", ["to/all"] * CLIENTS, keeps_sessions=True) as swarm:
+        swarm.connect(cluster.ports)
+        swarm.poll(swarm.all_online, PATIENCE_S)
+        swarm.ports = cluster.ports[1:]
+        cluster.gateways[0].kill()
+        swarm.poll(lambda: swarm.lost == CLIENTS // 2, PATIENCE_S)
+        swarm.poll(swarm.all_online, PATIENCE_S)
+        publish(cluster.ports[1], "to/all")
+        swarm.poll(lambda: swarm.messages == CLIENTS, PATIENCE_S)
+        assert all(client.messages == 1 for client in swarm.clients)
+
+
+def test_who_lags_reads_ranges(cluster: Cluster) -> None:
+    """Far more than the gateway keeps of what it read; one that reads at once has been served long since."""
+    late, quick = (RawClient(cluster.ports[0], name) for name in ("late", "quick"))
+    for reader in (late, quick):
+        reader.subscribe("t", QoS.EXACTLY_ONCE)
+    payloads = [b"%d " % i + bytes(MESSAGE_BYTES) for i in range(MESSAGES)]
+    publisher = PahoClient(cluster.ports[1]).connect()
+    publisher.publish("t", payloads, QoS.EXACTLY_ONCE)
+    publisher.leave()
+    assert quick.payloads(MESSAGES) == payloads
+    before = cluster.store_reads
+    assert late.payloads(MESSAGES) == payloads
+    assert cluster.store_reads - before < 4 * MESSAGES * MESSAGE_BYTES / RANGE_BYTES
+    for reader in (late, quick):
+        reader.close()

@@ -1,0 +1,80 @@
+"""A clock that is wrong, for single processes: a library, preloaded, that adds what a file says to the time of day."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+
+static const volatile int64_t *ahead_s;
+static int (*real)(clockid_t, struct timespec *);
+
+__attribute__((constructor)) static void begin(void) {
+    int fd = open(getenv("WRONG_CLOCK"), O_RDONLY);
+    ahead_s = mmap(NULL, sizeof *ahead_s, PROT_READ, MAP_SHARED, fd, 0);
+    if (ahead_s == MAP_FAILED) abort();
+    real = (int (*)(clockid_t, struct timespec *)) dlsym(RTLD_NEXT, "clock_gettime");
+}
+
+int clock_gettime(clockid_t id, struct timespec *now) {
+    int failed = real(id, now);
+    if (!failed && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) now->tv_sec += *ahead_s;
+    return failed;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec exact;
+    int failed = clock_gettime(CLOCK_REALTIME, &exact);
+    now->tv_sec = exact.tv_sec;
+    now->tv_usec = exact.tv_nsec / 1000;
+    return failed;
+}
+
+time_t time(time_t *to) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    if (to) *to = exact.tv_sec;
+    return exact.tv_sec;
+}
+"""
+
+
+class WrongClock:
+    """Processes with this in their environment have it. Monotonic clocks, and all other processes, are as they were."""
+
+    def __init__(self, folder: Path, ahead_s: int) -> None:
+        self._file = folder / "ahead"
+        self._library = folder / "wrong_clock.so"
+        self.set(ahead_s)
+        source = folder / "wrong_clock.c"
+        source.write_text(SOURCE)
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        assert compiler, "a C compiler is missing; apt-get install gcc"
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", self._library, source, "-ldl"], check=True)
+        assert abs(self._seen() - time.time() - ahead_s) < 60, "the library does not change what Python sees"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"LD_PRELOAD": str(self._library), "WRONG_CLOCK": str(self._file)}
+
+    def set(self, ahead_s: int) -> None:
+        """From now on the clock is so much ahead; less than 0: behind."""
+        with self._file.open("r+b" if self._file.exists() else "wb") as file:
+            file.write(struct.pack("q", ahead_s))
+
+    def _seen(self) -> float:
+        program = [sys.executable, "-c", "import time; print(time.time())"]
+        return float(subprocess.run(program, env=self.environment, capture_output=True, check=True, text=True).stdout)
