@@ -144,7 +144,22 @@ class GatewaySettings:
             "at_least": 1 * MIB,
         },
     )
+    drain_clients_per_s: int = field(
+        default=1_000,
+        metadata={
+            "doc": "Clients that a stopping gateway sends elsewhere in a second; more if drain_timeout_s would not do.",
+            "at_least": 1,
+        },
+    )
     drain_timeout_s: int = field(
         default=10,
-        metadata={"doc": "Longest time a stopping gateway waits for its clients.", "at_least": 0},
+        metadata={"doc": "Longest time a stopping gateway takes to send its clients elsewhere.", "at_least": 0},
+    )
+    server_reference: str = field(
+        default="",
+        metadata={
+            "doc": "Where MQTT 5 clients are told to go when a gateway stops (Server Reference); empty: they know.",
+            "shape": "HOST:PORT, several with a space in between",
+            "pattern": r"(?:\S+(?: \S+)*)?",
+        },
     )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gateway.broker import Broker
 from gateway.listener import check_exposure, listen
+from gateway.reason_codes import ReasonCode
 from lightqueue.message_store import MessageStore
-from penstock.process import open_admin
+from penstock.process import Stop, open_admin
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
     from penstock.admin import Admin
+
+DRAIN_STEP_S = 0.01
 
 
 def check_exposed(settings: Settings) -> None:
@@ -52,13 +55,20 @@ class Listeners:
         for _, url in self._bound:
             print(f"ready {url} {where}", flush=True)
 
-    async def close(self, timeout_s: float) -> None:
-        """No new clients; goodbye to those that are here; what they sent is stored, and safe if that is soon."""
+    async def close(self, stop: Stop, tick: Callable[[], object], others: bool = False) -> None:
+        """No new clients; those that are here are seen off, slowly where there are others who take them in.
+
+        `tick` is what happens several times a second in any case.
+        """
         for server, _ in self._bound:
             server.close()
-        self._broker.drain()
-        deadline = time.monotonic() + timeout_s
-        while not self._broker.quiet and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
-            self._broker.end_turn()
-        self._broker.events.close()
+        broker = self._broker
+        if others and not stop.of_all:
+            broker.drain(ReasonCode.USE_ANOTHER_SERVER, broker.settings.drain_clients_per_s)
+        else:
+            broker.drain(ReasonCode.SERVER_SHUTTING_DOWN)
+        while not broker.drained() and not stop.is_urgent:
+            await asyncio.sleep(DRAIN_STEP_S)
+            tick()
+        broker.end_draining()
+        broker.events.close()

@@ -50,16 +50,16 @@ async def _serve(settings: Settings, address: StoreAddress) -> None:
         broker = Broker(store, settings.gateway, loop)
         if settings.admin is not None:
             closing.callback(open_gateway_admin(settings.admin, broker, None).close)
-        listeners = Listeners(broker)
-        closing.push_async_callback(listeners.close, settings.gateway.drain_timeout_s)
-        await listeners.bind(settings.gateway.listen)
-        tune_garbage_collection()
-        listeners.say_ready(f"store={address.url}")
 
         def tick() -> None:
             link.tick()
             broker.tick()
 
+        listeners = Listeners(broker)
+        closing.push_async_callback(listeners.close, stop, tick, others=True)
+        await listeners.bind(settings.gateway.listen)
+        tune_garbage_collection()
+        listeners.say_ready(f"store={address.url}")
         await stop.tick(tick)
 
 

@@ -45,7 +45,7 @@ async def _serve(settings: Settings) -> None:
         if settings.admin is not None:
             closing.callback(open_gateway_admin(settings.admin, broker, store).close)
         listeners = Listeners(broker)
-        closing.push_async_callback(listeners.close, settings.gateway.drain_timeout_s)
+        closing.push_async_callback(listeners.close, stop, broker.tick)
         await listeners.bind(settings.gateway.listen)
         tune_garbage_collection()
         took_s = time.monotonic() - started_s

@@ -54,6 +54,7 @@ class Client:
         self.online.set()
         self.known = False  # the server has answered that it has the session
         self.lives = 0
+        self.farewells: list[ReasonCode] = []
         self.connection: MqttConnection | None = None
         self.port = 0  # that it is connected to, or was
         self._abandoned: list[MqttConnection] = []
@@ -93,10 +94,10 @@ class Client:
     async def live(self, connection: MqttConnection) -> None:
         raise NotImplementedError
 
-    @staticmethod
-    def check_farewell(packet: Packet) -> None:
+    def check_farewell(self, packet: Packet) -> None:
         """A server that is stopped, or has lost its store, says so before it closes the connection."""
         if isinstance(packet, Disconnect) and packet.reason_code in FAREWELLS:
+            self.farewells.append(packet.reason_code)
             raise ConnectionResetError("the server is shutting down")
 
     def cut(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.metrics import read_all
+from gateway.reason_codes import ReasonCode
 from penstock.admin import SILENT_S, AdminApp, AdminSource, LoopSilent, LoopWatch
 from tests.wire_client import TIMEOUT_S, Bench
 
@@ -151,7 +152,7 @@ def test_ready_says_why_not(bench: Bench, turning: TurningLoop) -> None:
     assert get(app, "/readyz") == ("503 Service Unavailable", "not listening yet\n")
     bench.broker.listening = True
     assert get(app, "/readyz") == ("200 OK", "ready\n")
-    bench.broker.drain()
+    bench.broker.drain(ReasonCode.SERVER_SHUTTING_DOWN)
     assert get(app, "/readyz") == ("503 Service Unavailable", "stopping\n")
     assert get(app, "/healthz") == ("200 OK", "ok\n")
 

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from gateway.metrics import WIRE_SECTIONS, FigureCollector, all_figures, read_all
 from gateway.packets import PingReq
+from gateway.reason_codes import ReasonCode
 from penstock.operations_docs import renewed
 from tests.server_process import ROOT
 from tests.unit.conftest import StartBench
@@ -220,7 +221,7 @@ def test_ready_is_who_listens_and_does_not_stop(bench: Bench) -> None:
     assert bench.broker.unready() == "not listening yet"
     bench.broker.listening = True
     assert bench.broker.unready() == ""
-    bench.broker.drain()
+    bench.broker.drain(ReasonCode.SERVER_SHUTTING_DOWN)
     assert bench.broker.unready() == "stopping"
 
 
