@@ -1,8 +1,8 @@
 """How a gateway that stops sees its clients off: a few at a time, so as not to overrun who takes them in. No I/O.
 
-Nothing new is begun (QoS 1 and 2) for a client that leaves; it has a moment to acknowledge what is in flight. Then it is
-not listened to any more, what it published is answered, and it is told. What it has not acknowledged by then, or sent
-too late, is sent again in its next connection, which is somewhere else.
+Nothing new is begun (QoS 1 and 2) for a client that leaves; it has a moment to acknowledge what is in flight. Then it
+is not listened to any more, what it published is answered, and it is told. What it has not acknowledged by then, or
+sent too late, is sent again in its next connection, which is somewhere else.
 """
 
 from __future__ import annotations

@@ -92,6 +92,7 @@ class RemoteStore:
         self.mark = 0
         self.safe_mark = 0
         self.welcome: Welcome | None = None  # of the connection there is, if there is one
+        self.connects = 0
         self.heard_s = 0.0  # when the newest question was asked that the store has answered
         self._wake_sender = wake_sender
         self._clock = clock
@@ -376,6 +377,7 @@ class RemoteStore:
         is_first = not self._store_name
         restarted = welcome.store_name != self._store_name
         self.welcome = welcome
+        self.connects += 1
         self._store_name = welcome.store_name
         self.is_live_only = any_of(welcome.live_only) if welcome.live_only else None
         if not is_first and not welcome.resumed:

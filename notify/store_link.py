@@ -44,16 +44,15 @@ class StoreLink(asyncio.Protocol):
         self._is_pinging = False
         self.store: RemoteStore  # set by whoever makes both
         self.welcomed = asyncio.Event()  # by a store, once at least
-        self.connects = 0
 
     async def run(self) -> None:
         """Connect, again and again, until cancelled."""
         pause_s = FIRST_PAUSE_S
         said = ""
         while True:
-            connects = self.connects
+            connects = self.store.connects
             why = await self._connect_once()
-            if self.connects > connects:
+            if self.store.connects > connects:
                 pause_s, said = FIRST_PAUSE_S, ""
             if why != said:
                 log.warning("store %s: %s; trying again", self._address.url, why)
@@ -131,7 +130,6 @@ class StoreLink(asyncio.Protocol):
 
     def _welcomed(self, welcome: Welcome) -> None:
         self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
-        self.connects += 1
         self.store.heard_s = self._pinged_s
         self._is_pinging = False
         log.info("store %s: connected", self._address.url)
