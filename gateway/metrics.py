@@ -414,7 +414,12 @@ def all_figures() -> Iterator[tuple[str, AnyFigure]]:
         yield from ((section, figure) for figure in of_wire)
 
 
-def read_all(broker: Broker | None, messages: MessageStore | None, server: StoreServer | None = None) -> list[Reading]:
+def read_all(
+    broker: Broker | None,
+    messages: MessageStore | None,
+    server: StoreServer | None = None,
+    link: RemoteStore | None = None,
+) -> list[Reading]:
     """Every metric of what is in this process, with its value.
 
     To be called from the loop, which owns what is read; the answer is the caller's own.
@@ -423,10 +428,9 @@ def read_all(broker: Broker | None, messages: MessageStore | None, server: Store
     if broker is not None:
         of_gateway = (figure for section in GATEWAY_SECTIONS.values() for figure in section)
         readings += [(figure, _copied(figure.read(broker))) for figure in of_gateway]
-        store = broker.store
-        if isinstance(store, RemoteStore):
-            of_link = (figure for section in LINK_SECTIONS.values() for figure in section)
-            readings += [(figure, _copied(figure.read(store))) for figure in of_link]
+    if link is not None:
+        of_link = (figure for section in LINK_SECTIONS.values() for figure in section)
+        readings += [(figure, _copied(figure.read(link))) for figure in of_link]
     if messages is not None:
         of_store = (figure for section in STORE_SECTIONS.values() for figure in section)
         readings += [(figure, _copied(figure.read(messages))) for figure in of_store]

@@ -10,7 +10,8 @@ from gateway.broker import Broker
 from gateway.listener import check_exposure, listen
 from gateway.reason_codes import ReasonCode
 from lightqueue.message_store import MessageStore
-from penstock.process import Stop, open_admin
+from notify.remote import RemoteStore
+from penstock.process import Stop, check_admin_exposed, open_admin
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,20 +22,25 @@ DRAIN_STEP_S = 0.01
 
 def check_exposed(settings: Settings) -> None:
     """Nothing listens beyond loopback without authentication unless the operator says so. Raises ListenError."""
-    allowed = settings.gateway.allow_anonymous_beyond_loopback
-    check_exposure(settings.gateway.listen, allowed)
-    if settings.admin is not None:
-        from penstock.admin import check_admin_exposure
-
-        check_admin_exposure(settings.admin, allowed)
+    check_exposure(settings.gateway.listen, settings.gateway.allow_anonymous_beyond_loopback)
+    check_admin_exposed(settings)
 
 
-def open_gateway_admin(address: str, broker: Broker, messages: MessageStore | None) -> Admin:
-    """The admin endpoint of a gateway, and of the store where it is in the same process."""
+def open_gateway_admin(
+    address: str, broker: Callable[[], Broker | None], messages: MessageStore | None, link: RemoteStore | None
+) -> Admin:
+    """The admin endpoint of a gateway, and of the store where it is in the same process.
+
+    There is no broker before the store is there; what is known of that, `link` says.
+    """
     from gateway.metrics import read_all
-    from penstock.admin import AdminSource
+    from penstock.admin import LoopSource
 
-    return open_admin(address, AdminSource(lambda: read_all(broker, messages), broker.unready))
+    def unready() -> str:
+        found = broker()
+        return found.unready() if found is not None else (link.fault() if link is not None else "") or "starting"
+
+    return open_admin(address, LoopSource(lambda: read_all(broker(), messages, None, link), unready))
 
 
 class Listeners:

@@ -40,20 +40,21 @@ async def _serve(settings: Settings, address: StoreAddress) -> None:
     link = StoreLink(address, name, settings.gateway.store_token, None)
     store = RemoteStore(settings.gateway.store_patience_s, settings.gateway.range_cache_bytes, link.wake, loop.time)
     link.store = store
+    broker: Broker | None = None
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
+        if settings.admin is not None:
+            closing.callback(open_gateway_admin(settings.admin, lambda: broker, None, store).close)
         connecting = asyncio.create_task(link.run())
         closing.push_async_callback(_end, link, connecting)
         while not link.welcomed.is_set():
             if await stop.or_tick():
                 return
-        broker = Broker(store, settings.gateway, loop)
-        if settings.admin is not None:
-            closing.callback(open_gateway_admin(settings.admin, broker, None).close)
+        broker = serving = Broker(store, settings.gateway, loop)
 
         def tick() -> None:
             link.tick()
-            broker.tick()
+            serving.tick()
 
         listeners = Listeners(broker)
         closing.push_async_callback(listeners.close, stop, tick, others=True)

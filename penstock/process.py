@@ -82,6 +82,14 @@ class Stop:
                 return
 
 
+def check_admin_exposed(settings: Settings) -> None:
+    """The admin endpoint asks for no password. Raises ListenError."""
+    if settings.admin is not None:
+        from penstock.admin import check_admin_exposure
+
+        check_admin_exposure(settings.admin, settings.allow_admin_beyond_loopback)
+
+
 def open_admin(address: str, source: AdminSource) -> Admin:
     from penstock.admin import Admin  # here, so that who has no use for it does not import an HTTP server
 

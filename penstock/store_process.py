@@ -17,7 +17,7 @@ from notify.hub import Hub
 from notify.server import StoreServer
 from notify.settings import WireSettings
 from penstock.errors import PenstockError, UsageError
-from penstock.process import Stop, open_admin, run, tune_garbage_collection
+from penstock.process import Stop, check_admin_exposed, open_admin, run, tune_garbage_collection
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl
 
 def _open_admin(address: str, server: StoreServer) -> Admin:
     from gateway.metrics import read_all  # here, so that who has no use for it does not import an HTTP server
-    from penstock.admin import AdminSource
+    from penstock.admin import LoopSource
 
-    return open_admin(address, AdminSource(lambda: read_all(None, server.hub.messages, server), server.unready))
+    return open_admin(address, LoopSource(lambda: read_all(None, server.hub.messages, server), server.unready))
 
 
 def check_exposed(address: StoreAddress, settings: Settings, token: str) -> None:
@@ -84,10 +84,7 @@ def check_exposed(address: StoreAddress, settings: Settings, token: str) -> None
                 f"{address.url}: reachable by other machines without {' and without '.join(lacking)}; listen on "
                 "127.0.0.1, set wire.token and a tls:// address, or set wire.allow_open_beyond_loopback = true"
             )
-    if settings.admin is not None:
-        from penstock.admin import check_admin_exposure
-
-        check_admin_exposure(settings.admin, allowed)
+    check_admin_exposed(settings)
 
 
 def read_token(settings: WireSettings) -> str:

@@ -12,13 +12,17 @@ import time
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.listener import parse_listen
 from gateway.version import VERSION
 from penstock.clients import check_exposed
 from penstock.errors import PenstockError
-from penstock.process import ALL_STOP, AT_ONCE, SUPERVISED, TICK_S, Stop, run
+from penstock.process import ALL_STOP, AT_ONCE, SUPERVISED, TICK_S, Stop, open_admin, run
 from penstock.settings import Settings, render
+
+if TYPE_CHECKING:
+    from penstock.admin import Admin
 
 log = logging.getLogger("penstock")
 
@@ -47,22 +51,31 @@ async def _serve(settings: Settings, gateways: int) -> None:
         address = f"unix://{folder}/store.sock"
         gateway = replace(settings.gateway, listen=urls, store=address, reuse_port=True)
         config = folder / "penstock.toml"
-        config.write_text(render(replace(settings, gateway=gateway, admin=None)), encoding="utf-8")
+        admin = None if settings.admin is None else "127.0.0.1:0"
+        config.write_text(render(replace(settings, gateway=gateway, admin=admin)), encoding="utf-8")
         grace_s = settings.gateway.drain_timeout_s + GRACE_S
+        names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
+        children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s) for name in names]
         async with AsyncExitStack() as closing:  # gateways end before the store does
-            names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
-            for part in (names[:1], names[1:]):
-                children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s) for name in part]
-                closing.push_async_callback(_end_all, children, stop)
-                for child in children:
+            if settings.admin is not None:
+                closing.callback(_open_admin(settings.admin, children).close)
+            for part in (children[:1], children[1:]):
+                closing.push_async_callback(_end_all, part, stop)
+                for child in part:
                     await child.start()
-                for child in children:
+                for child in part:
                     if not await child.is_ready(stop):
                         return
             for url in urls:
                 print(f"ready {url} data={settings.store.data} gateways={gateways}", flush=True)
             while not await stop.or_tick():
                 pass
+
+
+def _open_admin(address: str, children: list[Child]) -> Admin:
+    from penstock.supervisor_admin import Processes  # here, so that who has no use for it does not import HTTP
+
+    return open_admin(address, Processes(children))
 
 
 def _command(name: str, address: str) -> list[str]:
@@ -104,6 +117,7 @@ class Child:
 
     def __init__(self, name: str, arguments: list[str], grace_s: float) -> None:
         self.name = name
+        self.admin_url = ""  # of its admin endpoint, while it has one
         self._arguments = arguments
         self._grace_s = grace_s
         self._process: asyncio.subprocess.Process
@@ -178,4 +192,7 @@ class Child:
         async for line in self._process.stdout:
             if line.startswith(b"ready "):
                 self._ready.set()
+            elif line.startswith(b"admin "):
+                self.admin_url = line.removeprefix(b"admin ").strip().decode()
+        self.admin_url = ""
         await self._process.wait()

@@ -20,6 +20,8 @@ from tests.server_process import ROOT, START_TIMEOUT_S, STOP_TIMEOUT_S, ServeOpt
 class Part:
     """One process; once constructed it has said that it is ready. start() begins it again, with the same address."""
 
+    says = "ready"
+
     def __init__(self, log: Path, command: list[str], settings: Mapping[str, object]) -> None:
         self._log = log
         self._command = command
@@ -48,7 +50,7 @@ class Part:
         while True:
             exited = self.process.poll() is not None
             logged = self._log.read_bytes()[already_logged_bytes:].decode(errors="replace")
-            if re.search(r"^ready .*\n", logged, re.MULTILINE):
+            if re.search(rf"^{self.says} .*\n", logged, re.MULTILINE):
                 return
             if exited or time.monotonic() > deadline:
                 self.kill()

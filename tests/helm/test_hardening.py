@@ -69,7 +69,8 @@ def test_probes_cover_recovery_life_and_readiness(rendered: Rendered, values_nam
         for probe, page in ((startup, "/healthz"), (liveness, "/healthz"), (readiness, "/readyz")):
             assert probe["httpGet"] == {"path": page, "port": "admin"}
             assert probe["timeoutSeconds"] > 2  # the loop may take two seconds to answer
-        assert startup["failureThreshold"] * startup["periodSeconds"] >= recovery_s
+        if component == "store":  # a gateway answers while it waits for it
+            assert startup["failureThreshold"] * startup["periodSeconds"] >= recovery_s
         assert f"--admin=0.0.0.0:{ports_of(container)['admin']}" in container["args"]
     for workload in rendered.workloads:
         for container in pod_of(workload)["containers"]:

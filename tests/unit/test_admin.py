@@ -9,7 +9,7 @@ import pytest
 
 from gateway.metrics import read_all
 from gateway.reason_codes import ReasonCode
-from penstock.admin import SILENT_S, AdminApp, AdminSource, LoopSilent, LoopWatch
+from penstock.admin import SILENT_S, AdminApp, LoopSilent, LoopSource, LoopWatch
 from tests.wire_client import TIMEOUT_S, Bench
 
 
@@ -53,8 +53,8 @@ def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.admin.ANSWER_S", 0.01)
 
 
-def source(bench: Bench) -> AdminSource:
-    return AdminSource(lambda: read_all(bench.broker, bench.store), bench.broker.unready)
+def source(bench: Bench) -> LoopSource:
+    return LoopSource(lambda: read_all(bench.broker, bench.store), bench.broker.unready)
 
 
 def get(app: AdminApp, page: str, method: str = "GET") -> tuple[str, str]:

@@ -27,8 +27,9 @@ def apart() -> bool:
 
 
 def registry_of(bench: Bench) -> CollectorRegistry:
+    link = bench.wire.gateway if bench.wire is not None else None
     registry = CollectorRegistry()
-    registry.register(FigureCollector(lambda: read_all(bench.broker, bench.store)))
+    registry.register(FigureCollector(lambda: read_all(bench.broker, bench.store, None, link)))
     return registry
 
 
