@@ -6,6 +6,7 @@ address (`pattern`, with a group `port`; `shape` is what people are told).
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from notify.address import PATTERN, SHAPE
 
@@ -129,6 +130,16 @@ class GatewaySettings:
     store_token: str = field(
         default="",
         metadata={"doc": "What a gateway shows to the store to be let in; see wire.token."},
+    )
+    store_token_file: Path | None = field(
+        default=None,
+        metadata={"doc": "File that holds that token, in place of `store_token`."},
+    )
+    store_ca_file: Path | None = field(
+        default=None,
+        metadata={
+            "doc": "PEM file of who vouches for the certificate of a tls:// store; unset: whom the system trusts."
+        },
     )
     store_patience_s: int = field(
         default=10,

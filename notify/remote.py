@@ -93,6 +93,7 @@ class RemoteStore:
         self.safe_mark = 0
         self.welcome: Welcome | None = None  # of the connection there is, if there is one
         self.connects = 0
+        self.why_away = ""  # why there is none, or the last one ended
         self.heard_s = 0.0  # when the newest question was asked that the store has answered
         self._wake_sender = wake_sender
         self._clock = clock
@@ -280,7 +281,9 @@ class RemoteStore:
         return False
 
     def fault(self) -> str:
-        return "" if self.welcome is not None else "the store cannot be reached"
+        return (
+            "" if self.welcome is not None else "the store cannot be reached" + (self.why_away and f": {self.why_away}")
+        )
 
     @property
     def congested(self) -> bool:

@@ -7,7 +7,6 @@ import logging
 import ssl
 import time
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.version import VERSION
@@ -15,8 +14,8 @@ from lightqueue.message_store import MessageStore
 from notify.address import StoreAddress, is_loopback
 from notify.hub import Hub
 from notify.server import StoreServer
-from notify.settings import WireSettings
-from penstock.errors import PenstockError, UsageError
+from penstock.credentials import tls_of_store, token_of_store
+from penstock.errors import UsageError
 from penstock.process import Stop, check_admin_exposed, open_admin, run, tune_garbage_collection
 from penstock.settings import Settings
 
@@ -31,8 +30,8 @@ DRAIN_S = 5.0
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     address = StoreAddress.parse(settings.wire.listen, any_port=True)
-    token = read_token(settings.wire)
-    tls = tls_context(settings.wire) if address.is_tls else None
+    token = token_of_store(settings.wire)
+    tls = tls_of_store(settings.wire) if address.is_tls else None
     check_exposed(address, settings, token)
     return run(settings, lambda: _serve(settings, address, token, tls))
 
@@ -85,39 +84,3 @@ def check_exposed(address: StoreAddress, settings: Settings, token: str) -> None
                 "127.0.0.1, set wire.token and a tls:// address, or set wire.allow_open_beyond_loopback = true"
             )
     check_admin_exposed(settings)
-
-
-def read_token(settings: WireSettings) -> str:
-    """What peers have to show; empty: nothing. Raises PenstockError."""
-    file = settings.token_file
-    if file is None:
-        return settings.token
-    if settings.token:
-        raise UsageError("wire.token and wire.token_file are both set; unset one")
-    token = _read(file, "wire.token_file").decode(errors="replace").strip()
-    if not token:
-        raise UsageError(f"{file}: empty, so everybody would be let in; write the token into it")
-    return token
-
-
-def tls_context(settings: WireSettings) -> ssl.SSLContext:
-    """Raises PenstockError."""
-    certificate, key = settings.tls_certificate, settings.tls_key
-    if certificate is None or key is None:
-        raise UsageError("a tls:// address needs wire.tls_certificate and wire.tls_key")
-    _read(certificate, "wire.tls_certificate")
-    _read(key, "wire.tls_key")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(certificate, key)
-    except ssl.SSLError as error:
-        raise PenstockError(f"{certificate} and {key}: not a certificate with its key ({error.reason})") from None
-    return context
-
-
-def _read(file: Path, setting: str) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise PenstockError(f"{file}: {error.strerror}; name a readable file with {setting}") from None

@@ -49,10 +49,12 @@ async def _serve(settings: Settings, gateways: int) -> None:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
         urls = tuple(undo.enter_context(_Reserved(url)).url for url in settings.gateway.listen)
         address = f"unix://{folder}/store.sock"
-        gateway = replace(settings.gateway, listen=urls, store=address, reuse_port=True)
+        gateway = replace(settings.gateway, listen=urls, store=address, reuse_port=True, store_ca_file=None)
+        gateway = replace(gateway, store_token="", store_token_file=None)
+        wire = replace(settings.wire, token="", token_file=None)  # nobody else can use that socket
         config = folder / "penstock.toml"
         admin = None if settings.admin is None else "127.0.0.1:0"
-        config.write_text(render(replace(settings, gateway=gateway, admin=admin)), encoding="utf-8")
+        config.write_text(render(replace(settings, wire=wire, gateway=gateway, admin=admin)), encoding="utf-8")
         grace_s = settings.gateway.drain_timeout_s + GRACE_S
         names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
         children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s) for name in names]
