@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -23,9 +23,11 @@ from prometheus_client.registry import Collector
 from gateway._wire import DELIVERY_BOUNDS_MS
 from gateway.broker import Broker
 from gateway.version import VERSION
-from lightqueue.message_store import MessageStore
-from notify.remote import RemoteStore
-from notify.server import StoreServer
+
+if TYPE_CHECKING:  # a process has some of these only
+    from lightqueue.message_store import MessageStore
+    from notify.remote import RemoteStore
+    from notify.server import StoreServer
 
 
 class Times(NamedTuple):
@@ -45,7 +47,7 @@ Value = float | Mapping[str, float] | Times
 """One number, or one for each value of the metric's label."""
 
 
-Source = TypeVar("Source", Broker, MessageStore, RemoteStore, StoreServer)
+Source = TypeVar("Source", "Broker", "MessageStore", "RemoteStore", "StoreServer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,8 +400,8 @@ STORE_SECTIONS: Mapping[str, tuple[Figure[MessageStore], ...]] = {"The store": S
 LINK_SECTIONS: Mapping[str, tuple[Figure[RemoteStore], ...]] = {"The link to the store": LINK}
 WIRE_SECTIONS: Mapping[str, tuple[Figure[StoreServer], ...]] = {"The wire": WIRE}
 
-AnyFigure = Figure[Broker] | Figure[MessageStore] | Figure[RemoteStore] | Figure[StoreServer]
-Reading = tuple[AnyFigure, Value]
+AnyFigure: TypeAlias = "Figure[Broker] | Figure[MessageStore] | Figure[RemoteStore] | Figure[StoreServer]"
+Reading: TypeAlias = "tuple[AnyFigure, Value]"
 
 
 def all_figures() -> Iterator[tuple[str, AnyFigure]]:

@@ -7,14 +7,16 @@ in the order in which they were made, appends among them, so what follows an app
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
-from lightqueue.message_store import MessageStore
 from store._records import RecordBatch, Records
 from store.errors import StoreError
 from store.sessions import SessionState
+
+if TYPE_CHECKING:  # a gateway apart needs none of it
+    from lightqueue.message_store import MessageStore
 
 
 class RetainedMessage(NamedTuple):

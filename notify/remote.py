@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from lightqueue._queues import LIVE, Queue
 from lightqueue.following import FROM_NOW, Followed
 from lightqueue.matching import any_of
-from lightqueue.message_store import MessageStore
 from notify.api import NOBODY, Found, Listener, RetainedMessage, RetainedPage
 from notify.range_cache import RangeCache
 from store._records import RecordBatch, Records, ranges_from, records_from
@@ -28,6 +28,9 @@ from store.sessions import SessionState
 from store.wire import messages as wire
 from store.wire.frames import Frame, frame_head
 from store.wire.messages import FailureCode, Message, Welcome
+
+if TYPE_CHECKING:  # a gateway apart needs none of it
+    from lightqueue.message_store import MessageStore
 
 log = logging.getLogger("penstock.wire")
 

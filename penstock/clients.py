@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from gateway.broker import Broker
 from gateway.listener import check_exposure, listen
 from gateway.reason_codes import ReasonCode
-from lightqueue.message_store import MessageStore
 from notify.remote import RemoteStore
 from penstock.process import Stop, check_admin_exposed, open_admin
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
+    from lightqueue.message_store import MessageStore
     from penstock.admin import Admin
 
 DRAIN_STEP_S = 0.01

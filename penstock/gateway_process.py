@@ -51,9 +51,8 @@ async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl
             closing.callback(open_gateway_admin(settings.admin, lambda: broker, None, store).close)
         connecting = asyncio.create_task(link.run())
         closing.push_async_callback(_end, link, connecting)
-        while not link.welcomed.is_set():
-            if await stop.or_tick():
-                return
+        if await stop.or_event(link.welcomed):
+            return
         broker = serving = Broker(store, settings.gateway, loop)
 
         def tick() -> None:

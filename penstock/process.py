@@ -74,6 +74,14 @@ class Stop:
             return False
         return True
 
+    async def or_event(self, event: asyncio.Event) -> bool:
+        """Wait for an event. True if it is time to stop instead."""
+        waits = [asyncio.ensure_future(each.wait()) for each in (self._stopped, event)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return self._stopped.is_set()
+
     async def tick(self, action: Callable[[], object]) -> None:
         """Everything happens in callbacks, but for this action, several times a second."""
         while True:

@@ -147,8 +147,8 @@ class Cluster:
         self.gateways: list[Part] = []
         self.ports: list[int] = []
         settings = settings or {}
-        address = f"tcp://127.0.0.1:{(store_port := free_port())}"
-        command = ["store", "--data", str(self.data), "--listen", address]
+        self.store_url = f"tcp://127.0.0.1:{(store_port := free_port())}"
+        command = ["store", "--data", str(self.data), "--listen", self.store_url]
         self.store = Part(folder / "store.log", command, settings)
         try:
             for i in range(gateways):
