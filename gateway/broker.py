@@ -131,6 +131,9 @@ class Broker:
         """The client connected to another gateway."""
         self.registry.end(client_id)
 
+    def unlogged(self) -> list[str]:
+        return [session.client_id for session in self.registry.sessions.values() if not session.logged]
+
     def lost_entries(self, queue: Queue) -> None:
         """Who reads a queue with QoS 0 goes on at its end; who was promised more has to begin a new session."""
         for reader in list(queue.readers or ()):

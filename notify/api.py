@@ -50,6 +50,9 @@ class Listener(Protocol):
     def taken_over(self, client_id: str) -> None:
         """Somebody else wants this session: its connection is to be ended, and what is left of it appended."""
 
+    def unlogged(self) -> list[str]:
+        """Clients that are connected and of whom the log knows nothing."""
+
     def refused(self, mark: int, error: StoreError) -> None:
         """The store did not take the append that this mark stands for."""
 
@@ -168,6 +171,9 @@ class Nobody:
     def safe_advanced(self) -> None: ...
 
     def taken_over(self, client_id: str) -> None: ...
+
+    def unlogged(self) -> list[str]:
+        return []
 
     def refused(self, mark: int, error: StoreError) -> None: ...
 

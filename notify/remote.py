@@ -435,6 +435,9 @@ class RemoteStore:
                 missing.append(request)
         self._to_send = deque()
         if restarted:
+            held = self.listener.unlogged()
+            for at in range(0, len(held), wire.MOST_ITEMS):
+                self._tell(wire.Holds(held[at : at + wire.MOST_ITEMS]))
             self._wanted = _Wanted()
             mirrors = list(self._queues.values())
             self._queues.clear()

@@ -299,6 +299,15 @@ class TakenOver(Message, frozen=True):
     client_id: Name
 
 
+class Holds(Message, frozen=True):
+    """To a store that was restarted: connections of the gateway's whose sessions the log does not know.
+
+    For one that another gateway has by now TakenOver comes.
+    """
+
+    client_ids: Annotated[list[Name], Items]
+
+
 # --- the table
 
 
@@ -348,4 +357,5 @@ KINDS = (
     Kind(33, Claimed, _STORE, asked=True),
     Kind(34, Release, _GATEWAY),
     Kind(35, TakenOver, _STORE),
+    Kind(36, Holds, _GATEWAY),
 )
