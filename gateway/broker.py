@@ -279,7 +279,9 @@ class Broker:
         sessions, now_s = self.registry.sessions.values(), self.turn.now_s
         timeout_s = self.settings.drain_timeout_s
         self.draining = Draining(sessions, self.journal, reason_code, clients_per_s, timeout_s, now_s)
-        log.info("draining: %d clients, %.0f a second", self.draining.left, self.draining.clients_per_s)
+        rate = self.draining.clients_per_s
+        how = "all at once" if math.isinf(rate) else f"{rate:.0f} a second"
+        log.info("draining: %d clients, %s", self.draining.left, how)
 
     def drained(self) -> bool:
         """Go on with it. True: nobody is here any more and what they sent is stored, or drain_timeout_s has passed."""
