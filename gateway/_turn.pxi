@@ -92,8 +92,11 @@ cdef class Turn:
         self.delivery_ms += count * self.age_ms
 
     cdef void delivered_range(self, Records records, uint64_t count) noexcept:
-        """The same for all that a range holds, each so many times."""
-        cdef Py_ssize_t i
+        """The same for all that a range holds, each so many times. Most ranges are of one append, so of one age."""
+        cdef Py_ssize_t i, last = records.count - 1
+        if records.items[0].timestamp_ms == records.items[last].timestamp_ms:
+            self.delivered_after(records.items[0].timestamp_ms, count * records.count)
+            return
         for i in range(records.count):
             self.delivered_after(records.items[i].timestamp_ms, count)
 
