@@ -8,7 +8,8 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
     """
     cdef Reader reader
     cdef Link link
-    cdef uint64_t payload_bytes = 0
+    cdef Turn turn = None
+    cdef uint64_t payload_bytes = 0, shared = 0
     cdef Py_ssize_t i
     if not records.count:
         return [reader for reader in readers if reader.position < reader.queue.next_offset]
@@ -25,12 +26,17 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
             link.turn.sent[0] += records.count
             link.turn.packets_out += records.count
             link.turn.sent_payload_bytes += payload_bytes
+            if records.items[0].timestamp_ms >= link.opened_ms:
+                turn = link.turn
+                shared += 1
             reader.position = records.next
             reader.reached = records.items[records.count - 1].log_offset + 1
             if reader.position < reader.queue.next_offset:      # the range was not all of it
                 rest.append(reader)
         elif link.deliver([reader], [records], safe) != DONE or reader.position < reader.queue.next_offset:
             rest.append(reader)
+    if shared:
+        turn.delivered_range(records, shared)
     return rest
 
 

@@ -1,5 +1,11 @@
 # The part of _wire.pyx that all connections of one event loop turn share, and what is counted there.
 
+cdef enum:
+    BUCKETS = 14
+
+cdef uint64_t[BUCKETS - 1] BOUNDS_MS = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000]
+DELIVERY_BOUNDS_MS = tuple([bound for bound in BOUNDS_MS])
+
 
 cdef class Turn:
     """What the connections of one turn share.
@@ -30,6 +36,12 @@ cdef class Turn:
     cdef readonly uint64_t expired
     cdef readonly uint64_t too_large
     cdef readonly uint64_t inflight     # messages that clients have not acknowledged, when overdue() was last called
+    cdef uint64_t delivered[BUCKETS]    # messages by how long they were on their way; the last: longer than all bounds
+    cdef uint64_t delivery_ms           # all of that together
+    cdef uint64_t stored_ms             # what delivered_after() was asked last, at what time, and what came of it
+    cdef uint64_t asked_ms
+    cdef uint64_t age_ms
+    cdef int bucket
     cdef char topic[256]                # the topic name checked last
     cdef size_t topic_size
     cdef uint8_t topic_flags            # what its messages have in their flags
@@ -66,6 +78,31 @@ cdef class Turn:
         """A PUBLISH that was not made from a record."""
         self.sent[qos] += 1
         self.sent_payload_bytes += size
+
+    cdef void delivered_after(self, uint64_t stored_ms, uint64_t count) noexcept:
+        """Messages that the store has had since then are handed on now. Messages come in bursts of one age."""
+        cdef int i = 0
+        if stored_ms != self.stored_ms or self.now_ms != self.asked_ms:
+            self.stored_ms, self.asked_ms = stored_ms, self.now_ms
+            self.age_ms = self.now_ms - stored_ms if self.now_ms > stored_ms else 0     # the store's clock may be ahead
+            while i < BUCKETS - 1 and self.age_ms > BOUNDS_MS[i]:
+                i += 1
+            self.bucket = i
+        self.delivered[self.bucket] += count
+        self.delivery_ms += count * self.age_ms
+
+    cdef void delivered_range(self, Records records, uint64_t count) noexcept:
+        """The same for all that a range holds, each so many times. Most ranges are of one append, so of one age."""
+        cdef Py_ssize_t i, last = records.count - 1
+        if records.items[0].timestamp_ms == records.items[last].timestamp_ms:
+            self.delivered_after(records.items[0].timestamp_ms, count * records.count)
+            return
+        for i in range(records.count):
+            self.delivered_after(records.items[i].timestamp_ms, count)
+
+    def delivery_times(self):
+        """(messages that were on their way for so long, for each of DELIVERY_BOUNDS_MS and longer; their sum in ms)."""
+        return list(self.delivered), self.delivery_ms
 
     def start_batch(self):
         """Swap in an empty batch; returns the full one and the links that wait for it."""

@@ -11,6 +11,7 @@ DONE: int
 BLOCKED: int
 SESSION: int
 BATCH_BYTES: int
+DELIVERY_BOUNDS_MS: tuple[int, ...]
 
 class Turn:
     scheduled: bool
@@ -56,6 +57,7 @@ class Turn:
     def request(self) -> None: ...
     def count_received(self, qos: int, size: int) -> None: ...
     def count_sent(self, qos: int, size: int) -> None: ...
+    def delivery_times(self) -> tuple[list[int], int]: ...
     def start_batch(self) -> tuple[RecordBatch, list[Any]]: ...
     def begin(self) -> None: ...
     def take_dirty(self) -> list[Any]: ...
@@ -96,6 +98,7 @@ class Link:
     unread_bytes: int
     behind: bool
     durable: bool
+    opened_ms: int
     last_seen_s: float
     keep_alive_s: float
     max_packet_in: int

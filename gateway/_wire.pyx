@@ -84,6 +84,7 @@ cdef class Link:
     cdef public uint32_t unread_bytes   # written since then
     cdef public bint behind             # its session has something to send before anything more from its queues
     cdef public bint durable            # the session outlives the connection
+    cdef public uint64_t opened_ms      # wall clock; how long older messages were on their way says nothing
     cdef public double last_seen_s
     cdef public float keep_alive_s      # silence after which the client is gone; 0: never
     cdef public uint32_t max_packet_in
@@ -437,6 +438,8 @@ cdef class Link:
         self.turn.sent[qos] += 1
         self.turn.packets_out += 1
         self.turn.sent_payload_bytes += record.payload_length
+        if record.timestamp_ms >= self.opened_ms:
+            self.turn.delivered_after(record.timestamp_ms, 1)
         self.mark_dirty()
         return 0
 
@@ -459,6 +462,8 @@ cdef class Link:
             free(ids)
         self.turn.sent[qos] += 1
         self.turn.sent_payload_bytes += records.items[i].payload_length
+        if not (dup or retain) and records.items[i].timestamp_ms >= self.opened_ms:
+            self.turn.delivered_after(records.items[i].timestamp_ms, 1)
         return packet
 
 

@@ -9,6 +9,7 @@ data arrives on sockets → links fill the turn's batch → end_turn():
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
@@ -16,6 +17,7 @@ from typing import Protocol
 from gateway._wire import Turn, overdue
 from gateway.connection import MOST_REASON_CHARACTERS, Connection
 from gateway.delivery import Delivery
+from gateway.draining import Draining
 from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
 from gateway.journal import Journal
@@ -65,7 +67,7 @@ class Broker:
         self.turns = 0
         self.listening = False
         store.listener = self
-        self.draining = False
+        self.draining: Draining | None = None
         self.turn = Turn(lambda: loop.call_soon(self.end_turn), self.store_batch, self.end_turn, store.is_live_only)
         self._set_clock()
         self._started_s = self.turn.now_s
@@ -128,6 +130,9 @@ class Broker:
     def taken_over(self, client_id: str) -> None:
         """The client connected to another gateway."""
         self.registry.end(client_id)
+
+    def unlogged(self) -> list[str]:
+        return [session.client_id for session in self.registry.sessions.values() if not session.logged]
 
     def lost_entries(self, queue: Queue) -> None:
         """Who reads a queue with QoS 0 goes on at its end; who was promised more has to begin a new session."""
@@ -266,18 +271,42 @@ class Broker:
 
     # --- start and stop
 
-    def drain(self) -> None:
-        """Say goodbye to everyone; what they sent is stored first."""
-        self.draining = True
+    def drain(self, reason_code: ReasonCode, clients_per_s: float = math.inf) -> None:
+        """Let nobody in any more, and begin to see off those who are here; drained() says when that is over."""
+        self._set_clock()
         self.store_batch()
-        self._close_all(ReasonCode.SERVER_SHUTTING_DOWN)
+        self._close_new(reason_code)
+        sessions, now_s = self.registry.sessions.values(), self.turn.now_s
+        timeout_s = self.settings.drain_timeout_s
+        self.draining = Draining(sessions, self.journal, reason_code, clients_per_s, timeout_s, now_s)
+        rate = self.draining.clients_per_s
+        how = "all at once" if math.isinf(rate) else f"{rate:.0f} a second"
+        log.info("draining: %d clients, %s", self.draining.left, how)
+
+    def drained(self) -> bool:
+        """Go on with it. True: nobody is here any more and what they sent is stored, or drain_timeout_s has passed."""
+        assert self.draining is not None
+        self._set_clock()
+        self.store_batch()
+        goes_on = self.draining.go_on(self.turn.now_s)
+        self.end_turn()
+        return not goes_on and (self.draining.is_late(self.turn.now_s) or self.quiet)
+
+    def end_draining(self) -> None:
+        """Whatever is not done by now is not waited for."""
+        assert self.draining is not None
+        log.info("drained: %d clients told, %d connections cut off", self.draining.told, self.draining.left)
+        self.draining.end()
         self.end_turn()
 
     def _close_all(self, reason_code: ReasonCode) -> None:
         for session in list(self.registry.sessions.values()):
             session.connection.close(reason_code)
+        self._close_new(None)
+
+    def _close_new(self, reason_code: ReasonCode | None) -> None:
         for connection in list(self._new):
-            connection.close(None)
+            connection.close(reason_code)
 
     @property
     def quiet(self) -> bool:

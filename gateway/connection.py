@@ -141,28 +141,44 @@ class Connection(Link):
 
     def close(self, reason_code: ReasonCode | None, message: str = "") -> None:
         """End the connection, telling an MQTT 5 client why; `message` is for the log as well. Idempotent."""
-        if self.phase is Phase.CLOSED:
-            return
+        if self.phase is not Phase.CLOSED:
+            self._leave(reason_code, message)
+            if self.transport is not None:
+                self._close_transport()
+
+    def see_off(self, reason_code: ReasonCode) -> None:
+        """As close(), but the client ends the connection.
+
+        To close a socket over unread bytes takes the goodbye back, so what the client still sends is taken, unheeded.
+        """
+        if self.phase is not Phase.CLOSED:
+            self._leave(reason_code, "")
+            if self.transport is not None:
+                self._wait_for_end()
+
+    def _leave(self, reason_code: ReasonCode | None, message: str) -> None:
+        """Say goodbye, and be of no use any more."""
         if reason_code is not None:
             self.write(self._goodbye(reason_code, message))
         self.phase = Phase.CLOSED
         self.flush()
         self.closing = True
         self.owner.left(self, message or (reason_code.name.lower().replace("_", " ") if reason_code else "closed"))
-        if self.transport is not None:
-            self._close_transport()
 
     def _goodbye(self, reason_code: ReasonCode, message: str) -> bytes:
         """What the client's version and phase have for it; a long reason string is left out [MQTT-3.14.2-3]."""
+        goes_on_at = self.owner.settings.server_reference if reason_code is ReasonCode.USE_ANOTHER_SERVER else ""
         if self.phase is Phase.NEW:
             is_answer = reason_code in ALLOWED_REASON_CODES[PacketType.CONNACK]
-            return encode(ConnAck(reason_code=reason_code), self.version) if is_answer and self.version else b""
+            properties = Properties(server_reference=(self.version == 5 and goes_on_at) or None)
+            return encode(ConnAck(False, reason_code, properties), self.version) if is_answer and self.version else b""
         if self.version != 5:
             return b""
         if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:
             reason_code = ReasonCode.PROTOCOL_ERROR
-        for text in (message[:MOST_REASON_CHARACTERS], ""):
-            packet = encode(Disconnect(reason_code, Properties(reason_string=text or None)), self.version)
+        for text, reference in ((message[:MOST_REASON_CHARACTERS], goes_on_at), ("", goes_on_at), ("", "")):
+            properties = Properties(reason_string=text or None, server_reference=reference or None)
+            packet = encode(Disconnect(reason_code, properties), self.version)
             if len(packet) <= self.max_packet_out:
                 return packet
         return b""
@@ -173,6 +189,16 @@ class Connection(Link):
         if self.transport.get_write_buffer_size():
             self.owner.deadlines.set(self, self.owner.turn.now_s + LINGER_S, self.transport.abort)
         self.transport.close()
+
+    def _wait_for_end(self) -> None:
+        self.fd = -1
+        self.held = False
+        if not self.transport.can_write_eof():
+            self._close_transport()
+            return
+        self.transport.write_eof()
+        self.owner.deadlines.set(self, self.owner.turn.now_s + LINGER_S, self.transport.abort)
+        self.transport.resume_reading()
 
     # --- asyncio.BufferedProtocol
 
@@ -189,7 +215,7 @@ class Connection(Link):
 
     def buffer_updated(self, size: int) -> None:
         self.feed(self.owner.read_buffer, size)
-        if self.owner.congested and self.transport is not None and not self.held:
+        if self.owner.congested and self.transport is not None and not (self.held or self.closing):
             self.held = True
             self.transport.pause_reading()
             self.owner.hold_back(self)

@@ -29,16 +29,11 @@ def parse_listen(url: str) -> tuple[str, int]:
 def check_exposure(urls: tuple[str, ...], allowed: bool) -> None:
     """Nothing listens beyond loopback without authentication unless the operator says so. Raises ListenError."""
     for url in urls:
-        check_host(url, parse_listen(url)[0], allowed)
-
-
-def check_host(address: str, host: str, allowed: bool) -> None:
-    """The same for one address, of whatever kind: `address` is what people are told."""
-    if not allowed and not is_loopback(host):
-        raise ListenError(
-            f"{address}: reachable by other machines while no client needs a password; listen on 127.0.0.1 "
-            "or set gateway.allow_anonymous_beyond_loopback = true"
-        )
+        if not allowed and not is_loopback(parse_listen(url)[0]):
+            raise ListenError(
+                f"{url}: reachable by other machines while no client needs a password; listen on 127.0.0.1 "
+                "or set gateway.allow_anonymous_beyond_loopback = true"
+            )
 
 
 async def listen(broker: Broker, url: str) -> tuple[asyncio.Server, str]:

@@ -8,21 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from itertools import accumulate
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
+from gateway._wire import DELIVERY_BOUNDS_MS
 from gateway.broker import Broker
 from gateway.version import VERSION
-from lightqueue.message_store import MessageStore
-from notify.server import StoreServer
 
-Value = float | Mapping[str, float]
+if TYPE_CHECKING:  # a process has some of these only
+    from lightqueue.message_store import MessageStore
+    from notify.remote import RemoteStore
+    from notify.server import StoreServer
+
+
+class Times(NamedTuple):
+    """How often something took how long: once for each of DELIVERY_BOUNDS_MS, and longer; and all of it together."""
+
+    counts: list[int]
+    sum_s: float
+
+    @property
+    def buckets(self) -> list[tuple[str, float]]:
+        """As Prometheus has them: so many took that long at most."""
+        bounds = [*(str(bound / 1000) for bound in DELIVERY_BOUNDS_MS), "+Inf"]
+        return list(zip(bounds, accumulate(map(float, self.counts)), strict=True))
+
+
+Value = float | Mapping[str, float] | Times
 """One number, or one for each value of the metric's label."""
 
 
-Source = TypeVar("Source", Broker, MessageStore, StoreServer)
+Source = TypeVar("Source", "Broker", "MessageStore", "RemoteStore", "StoreServer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +55,7 @@ class Figure(Generic[Source]):
     """One metric: what it is called, what it says, and where its value is read."""
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     doc: str
     read: Callable[[Source], Value]
     label: str = ""
@@ -38,6 +63,11 @@ class Figure(Generic[Source]):
     def family(self, value: Value) -> Metric:
         """The metric in Prometheus terms, with a value that `read` gave."""
         labels = [self.label] if self.label else []
+        if self.kind == "histogram":
+            histogram = HistogramMetricFamily(self.name, self.doc, labels=labels)
+            if isinstance(value, Times):
+                histogram.add_metric([], value.buckets, value.sum_s)
+            return histogram
         metric: CounterMetricFamily | GaugeMetricFamily
         if self.kind == "counter":
             metric = CounterMetricFamily(self.name, self.doc, labels=labels)
@@ -46,7 +76,7 @@ class Figure(Generic[Source]):
         if isinstance(value, Mapping):
             for label, number in value.items():
                 metric.add_metric([label], number)
-        else:
+        elif not isinstance(value, Times):
             metric.add_metric([], value)
         return metric
 
@@ -73,6 +103,11 @@ def _sessions(broker: Broker) -> Value:
 
 def _reads(broker: Broker) -> Value:
     return {"store": broker.delivery.store_reads, "shared": broker.delivery.shared_reads}
+
+
+def _delivery_times(broker: Broker) -> Value:
+    counts, sum_ms = broker.turn.delivery_times()
+    return Times(counts, sum_ms / 1000)
 
 
 TRAFFIC: tuple[Figure[Broker], ...] = (
@@ -161,6 +196,12 @@ DELIVERY: tuple[Figure[Broker], ...] = (
         "gauge",
         "Turns whose acknowledgements wait for the disk.",
         lambda broker: len(broker.journal),
+    ),
+    Figure(
+        "penstock_delivery_seconds",
+        "histogram",
+        "From when the store had a message to its PUBLISH, where it was published while the subscriber was connected.",
+        _delivery_times,
     ),
     Figure(
         "penstock_delivery_reads_total",
@@ -257,6 +298,42 @@ STORE: tuple[Figure[MessageStore], ...] = (
     ),
 )
 
+LINK: tuple[Figure[RemoteStore], ...] = (
+    Figure(
+        "penstock_link_connected",
+        "gauge",
+        "1 while the gateway is connected to its store, otherwise 0.",
+        lambda store: int(store.welcome is not None),
+    ),
+    Figure(
+        "penstock_link_connects_total", "counter", "Connections that the store let in.", lambda store: store.connects
+    ),
+    Figure(
+        "penstock_link_unstored_bytes",
+        "gauge",
+        "Bytes that were given to the store, and that it has not confirmed.",
+        lambda store: store.unstored_bytes,
+    ),
+    Figure(
+        "penstock_range_cache_hits_total",
+        "counter",
+        "Reads of queues answered by what was read before.",
+        lambda store: store.cache.hits,
+    ),
+    Figure(
+        "penstock_range_cache_misses_total",
+        "counter",
+        "Reads of queues for which the store was to be asked.",
+        lambda store: store.cache.misses,
+    ),
+    Figure(
+        "penstock_range_cache_bytes",
+        "gauge",
+        "Bytes kept of what was read; see gateway.range_cache_bytes.",
+        lambda store: store.cache.size_bytes,
+    ),
+)
+
 WIRE: tuple[Figure[StoreServer], ...] = (
     Figure(
         "penstock_wire_connections",
@@ -346,23 +423,31 @@ GATEWAY_SECTIONS: Mapping[str, tuple[Figure[Broker], ...]] = {
     "Delivery": DELIVERY,
 }
 STORE_SECTIONS: Mapping[str, tuple[Figure[MessageStore], ...]] = {"The store": STORE}
+LINK_SECTIONS: Mapping[str, tuple[Figure[RemoteStore], ...]] = {"The link to the store": LINK}
 WIRE_SECTIONS: Mapping[str, tuple[Figure[StoreServer], ...]] = {"The wire": WIRE}
 
-AnyFigure = Figure[Broker] | Figure[MessageStore] | Figure[StoreServer]
-Reading = tuple[AnyFigure, Value]
+AnyFigure: TypeAlias = "Figure[Broker] | Figure[MessageStore] | Figure[RemoteStore] | Figure[StoreServer]"
+Reading: TypeAlias = "tuple[AnyFigure, Value]"
 
 
 def all_figures() -> Iterator[tuple[str, AnyFigure]]:
     """Every metric there is, with its section."""
     for section, of_gateway in GATEWAY_SECTIONS.items():
         yield from ((section, figure) for figure in of_gateway)
+    for section, of_link in LINK_SECTIONS.items():
+        yield from ((section, figure) for figure in of_link)
     for section, of_store in STORE_SECTIONS.items():
         yield from ((section, figure) for figure in of_store)
     for section, of_wire in WIRE_SECTIONS.items():
         yield from ((section, figure) for figure in of_wire)
 
 
-def read_all(broker: Broker | None, messages: MessageStore | None, server: StoreServer | None = None) -> list[Reading]:
+def read_all(
+    broker: Broker | None,
+    messages: MessageStore | None,
+    server: StoreServer | None = None,
+    link: RemoteStore | None = None,
+) -> list[Reading]:
     """Every metric of what is in this process, with its value.
 
     To be called from the loop, which owns what is read; the answer is the caller's own.
@@ -371,6 +456,9 @@ def read_all(broker: Broker | None, messages: MessageStore | None, server: Store
     if broker is not None:
         of_gateway = (figure for section in GATEWAY_SECTIONS.values() for figure in section)
         readings += [(figure, _copied(figure.read(broker))) for figure in of_gateway]
+    if link is not None:
+        of_link = (figure for section in LINK_SECTIONS.values() for figure in section)
+        readings += [(figure, _copied(figure.read(link))) for figure in of_link]
     if messages is not None:
         of_store = (figure for section in STORE_SECTIONS.values() for figure in section)
         readings += [(figure, _copied(figure.read(messages))) for figure in of_store]

@@ -137,6 +137,7 @@ class SessionRegistry:
             return
         session.connection.write(connack)
         session.connection.phase = Phase.OPEN
+        session.connection.opened_ms = session.connection.turn.now_ms
         subscriptions = list(state.subscriptions.values()) if state is not None else []
         missing = len(subscriptions)
 

@@ -6,6 +6,7 @@ address (`pattern`, with a group `port`; `shape` is what people are told).
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from notify.address import PATTERN, SHAPE
 
@@ -130,6 +131,16 @@ class GatewaySettings:
         default="",
         metadata={"doc": "What a gateway shows to the store to be let in; see wire.token."},
     )
+    store_token_file: Path | None = field(
+        default=None,
+        metadata={"doc": "File that holds that token, in place of `store_token`."},
+    )
+    store_ca_file: Path | None = field(
+        default=None,
+        metadata={
+            "doc": "PEM file of who vouches for the certificate of a tls:// store; unset: whom the system trusts."
+        },
+    )
     store_patience_s: int = field(
         default=10,
         metadata={
@@ -144,7 +155,22 @@ class GatewaySettings:
             "at_least": 1 * MIB,
         },
     )
+    drain_clients_per_s: int = field(
+        default=1_000,
+        metadata={
+            "doc": "Clients that a stopping gateway sends elsewhere in a second; more if drain_timeout_s would not do.",
+            "at_least": 1,
+        },
+    )
     drain_timeout_s: int = field(
         default=10,
-        metadata={"doc": "Longest time a stopping gateway waits for its clients.", "at_least": 0},
+        metadata={"doc": "Longest time a stopping gateway takes to send its clients elsewhere.", "at_least": 0},
+    )
+    server_reference: str = field(
+        default="",
+        metadata={
+            "doc": "Where MQTT 5 clients are told to go when a gateway stops (Server Reference); empty: they know.",
+            "shape": "HOST:PORT, several with a space in between",
+            "pattern": r"(?:\S+(?: \S+)*)?",
+        },
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gateway._wire import Reader, Turn
 from gateway.codec import encode
@@ -19,9 +19,11 @@ from gateway.properties import Properties
 from gateway.session import Session
 from gateway.version import VERSION
 from lightqueue.matching import matches
-from lightqueue.message_store import MessageStore
 from notify.api import Store
 from store.changes import SubscriptionState
+
+if TYPE_CHECKING:  # a gateway apart needs none of it
+    from lightqueue.message_store import MessageStore
 
 PREFIX = "$SYS/broker/"
 AVERAGED_MIN = (1, 5, 15)

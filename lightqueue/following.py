@@ -1,13 +1,17 @@
 """Which queues give a subscription its messages, from which position on: now, a log_offset, a time, the beginning."""
 
+from __future__ import annotations
+
 import re
 import time
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightqueue._queues import Queue
 from lightqueue.errors import NoSuchPosition
-from lightqueue.message_store import MessageStore
+
+if TYPE_CHECKING:  # a gateway apart needs none of it
+    from lightqueue.message_store import MessageStore
 
 FROM_NOW = -1
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

@@ -7,14 +7,16 @@ in the order in which they were made, appends among them, so what follows an app
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
-from lightqueue.message_store import MessageStore
 from store._records import RecordBatch, Records
 from store.errors import StoreError
 from store.sessions import SessionState
+
+if TYPE_CHECKING:  # a gateway apart needs none of it
+    from lightqueue.message_store import MessageStore
 
 
 class RetainedMessage(NamedTuple):
@@ -51,6 +53,9 @@ class Listener(Protocol):
 
     def taken_over(self, client_id: str) -> None:
         """Somebody else wants this session: its connection is to be ended, and what is left of it appended."""
+
+    def unlogged(self) -> list[str]:
+        """Clients that are connected and of whom the log knows nothing."""
 
     def refused(self, mark: int, error: StoreError) -> None:
         """The store did not take the append that this mark stands for."""
@@ -180,6 +185,9 @@ class Nobody:
     def safe_advanced(self) -> None: ...
 
     def taken_over(self, client_id: str) -> None: ...
+
+    def unlogged(self) -> list[str]:
+        return []
 
     def refused(self, mark: int, error: StoreError) -> None: ...
 

@@ -376,6 +376,13 @@ class Conversation:
     def _release(self, _: Frame, message: wire.Release) -> None:
         self._known.member.release(message.client_id)
 
+    def _holds(self, _: Frame, message: wire.Holds) -> None:
+        for client_id in message.client_ids:
+            fault = text_fault(client_id)
+            if fault:
+                raise WireError(f"client_id {fault}")
+            self._known.member.hold_again(client_id)
+
     # --- the rest
 
     def _ping(self, _: Frame, __: wire.Ping) -> None:
@@ -408,6 +415,7 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Retained: Conversation._retained,
     wire.Claim: Conversation._claim,
     wire.Release: Conversation._release,
+    wire.Holds: Conversation._holds,
     wire.Ping: Conversation._ping,
     wire.Pong: Conversation._pong,
     wire.Goodbye: Conversation._goodbye,

@@ -246,6 +246,12 @@ class Hub:
         if state is not None and state.connected:
             self._holders.setdefault(client_id, member)
 
+    def hold_again(self, member: Member, client_id: str) -> None:
+        """A member has had a connection, of which the log does not know, since before this process began."""
+        holder = self._holders.setdefault(client_id, member)
+        if holder is not member or client_id in self._claims:
+            member.listener.taken_over(client_id)
+
     def contested(self, member: Member) -> list[str]:
         """Sessions that this member has and others wait for."""
         return [
@@ -334,6 +340,9 @@ class Member:
 
     def release(self, client_id: str) -> None:
         self._hub.release(self, client_id)
+
+    def hold_again(self, client_id: str) -> None:
+        self._hub.hold_again(self, client_id)
 
     # --- following queues
 

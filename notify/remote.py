@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from lightqueue._queues import LIVE, Queue
 from lightqueue.following import FROM_NOW, Followed
 from lightqueue.matching import any_of
-from lightqueue.message_store import MessageStore
 from notify.api import EVENTS, NOBODY, Found, Listener, RetainedMessage, RetainedPage
 from notify.lookup import Watched, queue_named
 from notify.position_reads import PositionReads
@@ -32,6 +32,9 @@ from store.sessions import SessionState
 from store.wire import messages as wire
 from store.wire.frames import Frame, frame_head
 from store.wire.messages import FailureCode, Message, Welcome
+
+if TYPE_CHECKING:  # a gateway apart needs none of it
+    from lightqueue.message_store import MessageStore
 
 log = logging.getLogger("penstock.wire")
 
@@ -86,6 +89,8 @@ class RemoteStore:
         self.mark = 0
         self.safe_mark = 0
         self.welcome: Welcome | None = None  # of the connection there is, if there is one
+        self.connects = 0
+        self.why_away = ""  # why there is none, or the last one ended
         self.heard_s = 0.0  # when the newest question was asked that the store has answered
         self._wake_sender = wake_sender
         self._clock = clock
@@ -260,7 +265,9 @@ class RemoteStore:
         self._clock_ahead_ms = now_ms - int(self._clock() * 1000)
 
     def fault(self) -> str:
-        return "" if self.welcome is not None else "the store cannot be reached"
+        return (
+            "" if self.welcome is not None else "the store cannot be reached" + (self.why_away and f": {self.why_away}")
+        )
 
     @property
     def cache(self) -> RangeCache:
@@ -392,6 +399,7 @@ class RemoteStore:
         restarted = welcome.store_name != self._store_name
         self.welcome = welcome
         self.set_clock(welcome.now_ms)
+        self.connects += 1
         self._store_name = welcome.store_name
         self.is_live_only = any_of(welcome.live_only) if welcome.live_only else None
         if not is_first and not welcome.resumed:
@@ -443,6 +451,7 @@ class RemoteStore:
                 missing.append(request)
         self._to_send = deque()
         if restarted:
+            self._say_who_is_here()
             self._ranges.restart()
             self._recheck.begin_anew()
             mirrors = list(self._queues.values())
@@ -452,6 +461,12 @@ class RemoteStore:
                 follow = wire.Follow(mirror.topic_filter, mirror.history, FROM_NOW, mirror.spills)
                 self._ask(follow, partial(self._followed_again, mirror))
         self._to_send += missing
+
+    def _say_who_is_here(self) -> None:
+        """What a log does not know, a store that was restarted cannot."""
+        held = self.listener.unlogged()
+        for at in range(0, len(held), wire.MOST_ITEMS):
+            self._tell(wire.Holds(held[at : at + wire.MOST_ITEMS]))
 
     def _followed_again(self, mirror: _Mirror, answer: Message, _: Frame) -> None:
         """The same queue in a store that was restarted. What was in its memory only is lost."""

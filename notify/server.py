@@ -26,6 +26,7 @@ from notify.errors import NotifyError
 from notify.hub import Hub
 from notify.peers import Peers
 from notify.settings import WireSettings
+from notify.tls import TlsListener
 from store.errors import WireError
 from store.ratelimit import RateLimitedLog
 from store.wire.frames import encode
@@ -57,7 +58,7 @@ class StoreServer:
         self.peers = Peers(hub, settings, store_name, self._loop.time)
         self.events = RateLimitedLog(log)
         self._dirty: dict[_Connection, None] = {}
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsListener | None = None
         self._socket_path: Path | None = None
         self._progress = asyncio.Event()
         self._is_cleaning_up = False  # in a later turn
@@ -71,14 +72,12 @@ class StoreServer:
             if address.path:
                 await self._listen_unix(Path(address.path))
                 return address.url
-            self._server = await self._loop.create_server(
-                lambda: _Connection(self),
-                address.host,
-                address.port,
-                ssl=tls,
-                ssl_handshake_timeout=self.settings.handshake_timeout_s if tls is not None else None,
-                backlog=BACKLOG,
-            )
+            if tls is not None:
+                self._server = TlsListener(tls, self.settings.handshake_timeout_s, self._arrives, self._not_secure)
+                await self._server.listen(address.host, address.port, BACKLOG)
+            else:
+                where = (address.host, address.port)
+                self._server = await self._loop.create_server(self._arrives, *where, backlog=BACKLOG)
         except OSError as error:
             reason = error.strerror or str(error)
             raise WireListenError(
@@ -88,11 +87,17 @@ class StoreServer:
         shown = f"[{address.host}]" if ":" in address.host else address.host
         return f"{'tls' if address.is_tls else 'tcp'}://{shown}:{port}"
 
+    def _arrives(self) -> asyncio.Protocol:
+        return _Connection(self)
+
+    def _not_secure(self, address: object, why: str) -> None:
+        self.found_bad("tls", _shown(address), why)
+
     async def _listen_unix(self, path: Path) -> None:
         _remove_leftover(path)
         mask = os.umask(0o177)
         try:
-            self._server = await self._loop.create_unix_server(lambda: _Connection(self), str(path), backlog=BACKLOG)
+            self._server = await self._loop.create_unix_server(self._arrives, str(path), backlog=BACKLOG)
         finally:
             os.umask(mask)
         self._socket_path = path
@@ -206,6 +211,9 @@ class _Connection(asyncio.Protocol):
         self._address = _shown(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         server = self._server
+        if server.is_stopping:  # it was still in its TLS handshake
+            transport.abort()
+            return
         server.connections_total += 1
         if len(server.connections) >= server.settings.max_connections:
             limit = f"{server.settings.max_connections} connections are open already; see wire.max_connections"

@@ -10,18 +10,24 @@ from typing import cast
 
 from notify.address import StoreAddress
 from notify.remote import RemoteStore
+from notify.tls import fault_of_store
 from store.errors import HandshakeRefused, WireError
 from store.wire import messages as wire
 from store.wire.frames import FrameReader, encode
 from store.wire.handshake import VERSIONS, ClientHandshake
-from store.wire.messages import Hello, Role, Welcome
+from store.wire.messages import Hello, RefusedReason, Role, Welcome
 
 log = logging.getLogger("penstock.wire")
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 0.5
+LONGEST_REFUSED_PAUSE_S = 5.0  # somebody has to do something first
 CONNECT_TIMEOUT_S = 2.0
 SILENT_HEARTBEATS = 4  # a store that says nothing for so many of them is gone
+REMEDIES: dict[str, str] = {
+    RefusedReason.TOKEN: "; set gateway.store_token or gateway.store_token_file to what wire.token is there",
+    RefusedReason.VERSION: "; let the store and its gateways be of the same release",
+}
 
 
 class StoreLink(asyncio.Protocol):
@@ -37,6 +43,7 @@ class StoreLink(asyncio.Protocol):
         self._reader: FrameReader | None = None
         self._ended = asyncio.Event()
         self._why = ""
+        self._is_refused = False  # the last time, for a reason that does not go away by itself
         self._scheduled = False
         self._is_writable = True
         self._heard_s = 0.0
@@ -44,39 +51,44 @@ class StoreLink(asyncio.Protocol):
         self._is_pinging = False
         self.store: RemoteStore  # set by whoever makes both
         self.welcomed = asyncio.Event()  # by a store, once at least
-        self.connects = 0
 
     async def run(self) -> None:
         """Connect, again and again, until cancelled."""
         pause_s = FIRST_PAUSE_S
         said = ""
         while True:
-            connects = self.connects
+            connects = self.store.connects
             why = await self._connect_once()
-            if self.connects > connects:
+            if self.store.connects > connects:
                 pause_s, said = FIRST_PAUSE_S, ""
+            self.store.why_away = why
             if why != said:
                 log.warning("store %s: %s; trying again", self._address.url, why)
                 said = why
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, LONGEST_REFUSED_PAUSE_S if self._is_refused else LONGEST_PAUSE_S)
 
     async def _connect_once(self) -> str:
         """Why the connection ended, or did not come about."""
         self._ended.clear()
         self._handshake = ClientHandshake(self._hello)
         self._reader = None
-        self._why = "the connection was closed"
+        self._why = "it closed the connection without a word"
+        if self._address.host and self._tls is None:
+            self._why += "; if it wants TLS, use tls:// in gateway.store"
+        self._is_refused = False
         address = self._address
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 if address.path:
                     await self._loop.create_unix_connection(lambda: self, address.path)
                 else:
-                    tls = (self._tls or ssl.create_default_context()) if address.is_tls else None
-                    await self._loop.create_connection(lambda: self, address.host, address.port, ssl=tls)
+                    await self._loop.create_connection(lambda: self, address.host, address.port, ssl=self._tls)
         except TimeoutError:
             return "no answer; is it running, and is the address right?"
+        except ssl.SSLError as error:
+            self._is_refused = True
+            return fault_of_store(error)
         except OSError as error:
             return f"cannot connect ({error.strerror or error}); is it running, and is the address right?"
         await self._ended.wait()
@@ -126,13 +138,14 @@ class StoreLink(asyncio.Protocol):
                     case _:
                         self.store.received(frame)
         except HandshakeRefused as error:
-            self._end(f"not let in: {error}")
+            self._is_refused = error.reason in REMEDIES
+            self._end(f"not let in: {error}{REMEDIES.get(error.reason, '')}")
         except WireError as error:
             self._end(str(error))
 
     def _welcomed(self, welcome: Welcome) -> None:
+        self._why = "the connection was closed"
         self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
-        self.connects += 1
         self.store.heard_s = self._pinged_s
         self._is_pinging = False
         log.info("store %s: connected", self._address.url)

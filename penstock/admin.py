@@ -19,14 +19,16 @@ from concurrent.futures import Future
 from contextlib import suppress
 from http.client import HTTPException, LineTooLong
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, make_wsgi_app
+from prometheus_client.registry import Collector
 
-from gateway.listener import ListenError, check_host
+from gateway.listener import ListenError
 from gateway.metrics import FigureCollector, Reading
+from notify.address import is_loopback
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -95,11 +97,33 @@ def _answer(question: Callable[[], Answer], answer: Future[Answer]) -> None:
             raise
 
 
-class AdminSource(NamedTuple):
-    """What the pages say is asked of these, on the loop."""
+class AdminSource(Protocol):
+    """Whom the pages are about. Asked by threads of its own, so what belongs to the loop is asked of that."""
+
+    def collectors(self, watch: LoopWatch) -> list[Collector]:
+        """Those of /metrics."""
+
+    def unready(self, watch: LoopWatch) -> str:
+        """Why clients had better not be sent here now; empty if they may be. Raises LoopSilent."""
+
+
+class LoopSource(NamedTuple):
+    """What is known on the loop of this process."""
 
     readings: Callable[[], list[Reading]]
-    unready: Callable[[], str]  # why clients had better not be sent here now; empty if they may be
+    why_unready: Callable[[], str]
+
+    def collectors(self, watch: LoopWatch) -> list[Collector]:
+        return [*collectors_of_process(), FigureCollector(lambda: watch.ask(self.readings))]
+
+    def unready(self, watch: LoopWatch) -> str:
+        return watch.ask(self.why_unready)
+
+
+def collectors_of_process() -> list[Collector]:
+    """Of its memory, its CPU time, its Python."""
+    nowhere = CollectorRegistry()  # each would register itself
+    return [ProcessCollector(registry=nowhere), PlatformCollector(registry=nowhere)]
 
 
 class AdminApp:
@@ -109,9 +133,8 @@ class AdminApp:
         self._source = source
         self._watch = watch
         registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
-        registry.register(FigureCollector(lambda: watch.ask(source.readings)))
+        for collector in source.collectors(watch):
+            registry.register(collector)
         self._pages: dict[str, WSGIApplication] = {
             "/metrics": make_wsgi_app(registry),
             "/healthz": self._healthz,
@@ -138,7 +161,7 @@ class AdminApp:
 
     def _readyz(self, _: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Whether clients should be sent here."""
-        reason = self._watch.ask(self._source.unready)
+        reason = self._source.unready(self._watch)
         if reason:
             return _text(start_response, "503 Service Unavailable", reason)
         return _text(start_response, "200 OK", "ready")
@@ -266,8 +289,12 @@ class Admin:
 
 
 def check_admin_exposure(address: str, allowed: bool) -> None:
-    """The same rule as for MQTT: not beyond loopback unless the operator says so. Raises ListenError."""
-    check_host(f"admin {address}", _parse(address)[0], allowed)
+    """Not beyond loopback unless the operator says so, as it asks for no password. Raises ListenError."""
+    if not allowed and not is_loopback(_parse(address)[0]):
+        raise ListenError(
+            f"admin {address}: reachable by other machines, and asks nobody for a password; listen on 127.0.0.1 "
+            "or set allow_admin_beyond_loopback = true"
+        )
 
 
 def _parse(address: str) -> tuple[str, int]:

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gateway.broker import Broker
 from gateway.listener import check_exposure, listen
-from lightqueue.message_store import MessageStore
-from penstock.process import open_admin
+from gateway.reason_codes import ReasonCode
+from notify.remote import RemoteStore
+from penstock.process import Stop, check_admin_exposed, open_admin
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
+    from lightqueue.message_store import MessageStore
     from penstock.admin import Admin
+
+DRAIN_STEP_S = 0.01
 
 
 def check_exposed(settings: Settings) -> None:
     """Nothing listens beyond loopback without authentication unless the operator says so. Raises ListenError."""
-    allowed = settings.gateway.allow_anonymous_beyond_loopback
-    check_exposure(settings.gateway.listen, allowed)
-    if settings.admin is not None:
-        from penstock.admin import check_admin_exposure
-
-        check_admin_exposure(settings.admin, allowed)
+    check_exposure(settings.gateway.listen, settings.gateway.allow_anonymous_beyond_loopback)
+    check_admin_exposed(settings)
 
 
-def open_gateway_admin(address: str, broker: Broker, messages: MessageStore | None) -> Admin:
-    """The admin endpoint of a gateway, and of the store where it is in the same process."""
+def open_gateway_admin(
+    address: str, broker: Callable[[], Broker | None], messages: MessageStore | None, link: RemoteStore | None
+) -> Admin:
+    """The admin endpoint of a gateway, and of the store where it is in the same process.
+
+    There is no broker before the store is there; what is known of that, `link` says.
+    """
     from gateway.metrics import read_all
-    from penstock.admin import AdminSource
+    from penstock.admin import LoopSource
 
-    return open_admin(address, AdminSource(lambda: read_all(broker, messages), broker.unready))
+    def unready() -> str:
+        found = broker()
+        return found.unready() if found is not None else (link.fault() if link is not None else "") or "starting"
+
+    return open_admin(address, LoopSource(lambda: read_all(broker(), messages, None, link), unready))
 
 
 class Listeners:
@@ -52,13 +61,20 @@ class Listeners:
         for _, url in self._bound:
             print(f"ready {url} {where}", flush=True)
 
-    async def close(self, timeout_s: float) -> None:
-        """No new clients; goodbye to those that are here; what they sent is stored, and safe if that is soon."""
+    async def close(self, stop: Stop, tick: Callable[[], object], others: bool = False) -> None:
+        """No new clients; those that are here are seen off, slowly where there are others who take them in.
+
+        `tick` is what happens several times a second in any case.
+        """
         for server, _ in self._bound:
             server.close()
-        self._broker.drain()
-        deadline = time.monotonic() + timeout_s
-        while not self._broker.quiet and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
-            self._broker.end_turn()
-        self._broker.events.close()
+        broker = self._broker
+        if others and not stop.of_all:
+            broker.drain(ReasonCode.USE_ANOTHER_SERVER, broker.settings.drain_clients_per_s)
+        else:
+            broker.drain(ReasonCode.SERVER_SHUTTING_DOWN)
+        while not broker.drained() and not stop.is_urgent:
+            await asyncio.sleep(DRAIN_STEP_S)
+            tick()
+        broker.end_draining()
+        broker.events.close()

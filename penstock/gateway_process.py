@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import socket
+import ssl
 from contextlib import AsyncExitStack, suppress
 
 from gateway.broker import Broker
@@ -16,6 +17,7 @@ from notify.redis_lookup import RedisEntry
 from notify.remote import RemoteStore
 from notify.store_link import StoreLink
 from penstock.clients import Listeners, check_exposed, open_gateway_admin
+from penstock.credentials import tls_of_gateway, token_of_gateway
 from penstock.errors import UsageError
 from penstock.process import Stop, run, tune_garbage_collection
 from penstock.settings import Settings
@@ -28,43 +30,45 @@ def serve(settings: Settings) -> int:
     if settings.gateway.store is None:
         raise UsageError("no store to connect to; give its address with --store tcp://HOST:PORT")
     address = StoreAddress.parse(settings.gateway.store)
+    token = token_of_gateway(settings.gateway)
+    tls = tls_of_gateway(address, settings.gateway)
     check_exposed(settings)
-    return run(settings, lambda: _serve(settings, address))
+    return run(settings, lambda: _serve(settings, address, token, tls))
 
 
-async def _serve(settings: Settings, address: StoreAddress) -> None:
+async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl.SSLContext | None) -> None:
     """Clients are let in once a store is there; if it goes away later, they stay, and wait."""
     stop = Stop()
     loop = asyncio.get_running_loop()
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
     log.info("penstock %s gateway %s starting, store=%s", VERSION, name, address.url)
-    link = StoreLink(address, name, settings.gateway.store_token, None)
+    link = StoreLink(address, name, token, tls)
     store = RemoteStore(settings.gateway.store_patience_s, settings.gateway.range_cache_bytes, link.wake, loop.time)
     link.store = store
+    broker: Broker | None = None
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
+        if settings.admin is not None:
+            closing.callback(open_gateway_admin(settings.admin, lambda: broker, None, store).close)
         if settings.notify.events == "lookup" and settings.notify.redis_url:
             redis = RedisEntry(settings.notify.redis_url, name, store.watched, settings.notify.redis_lease_ms)
             closing.push_async_callback(redis.close)
             redis.start()
         connecting = asyncio.create_task(link.run())
         closing.push_async_callback(_end, link, connecting)
-        while not link.welcomed.is_set():
-            if await stop.or_tick():
-                return
-        broker = Broker(store, settings.gateway, loop)
-        if settings.admin is not None:
-            closing.callback(open_gateway_admin(settings.admin, broker, None).close)
-        listeners = Listeners(broker)
-        closing.push_async_callback(listeners.close, settings.gateway.drain_timeout_s)
-        await listeners.bind(settings.gateway.listen)
-        tune_garbage_collection()
-        listeners.say_ready(f"store={address.url}")
+        if await stop.or_event(link.welcomed):
+            return
+        broker = serving = Broker(store, settings.gateway, loop)
 
         def tick() -> None:
             link.tick()
-            broker.tick()
+            serving.tick()
 
+        listeners = Listeners(broker)
+        closing.push_async_callback(listeners.close, stop, tick, others=True)
+        await listeners.bind(settings.gateway.listen)
+        tune_garbage_collection()
+        listeners.say_ready(f"store={address.url}")
         await stop.tick(tick)
 
 

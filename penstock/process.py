@@ -24,7 +24,10 @@ log = logging.getLogger("penstock")
 
 TICK_S = 0.05
 SUPERVISED = "PENSTOCK_SUPERVISED"
-"""In the environment of a process whose standard input ends when its parent does."""
+"""In the environment of a process whose standard input is a pipe from the one that supervises it."""
+ALL_STOP = b"stop\n"
+AT_ONCE = b"now\n"
+"""What that one says there."""
 
 
 def run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> int:
@@ -36,17 +39,31 @@ def run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> in
 
 
 class Stop:
-    """Set by SIGTERM and SIGINT from when it is made."""
+    """Set by SIGTERM and SIGINT from when it is made, or by a word of whoever supervises this process."""
 
     def __init__(self) -> None:
         self._stopped = asyncio.Event()
+        self.of_all = False  # everything that this process works with stops as well
+        self.is_urgent = False  # asked for once more: nobody is to be waited for
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
+            asyncio.get_running_loop().add_signal_handler(number, self._asked, number)
         if os.environ.get(SUPERVISED):
-            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _end_with_parent)
+            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._told)
 
-    def _stop(self, number: signal.Signals) -> None:
-        log.info("stopping: %s", number.name)
+    def _asked(self, number: signal.Signals) -> None:
+        self.is_urgent = self.is_urgent or (self._stopped.is_set() and not self.of_all)
+        log.info("ending at once: %s again" if self.is_urgent else "stopping: %s", number.name)
+        self._stopped.set()
+
+    def _told(self) -> None:
+        """By the process that supervises this one. If that is gone without a word, it is perhaps started again: be out
+        of the way by then; nothing that was acknowledged is lost by an end without ceremony."""
+        words = os.read(sys.stdin.fileno(), 4096)
+        if not words:
+            os._exit(1)
+        self.is_urgent = self.is_urgent or AT_ONCE in words
+        log.info("ending at once with all others" if self.is_urgent else "stopping with all others")
+        self.of_all = True
         self._stopped.set()
 
     async def or_tick(self) -> bool:
@@ -57,6 +74,14 @@ class Stop:
             return False
         return True
 
+    async def or_event(self, event: asyncio.Event) -> bool:
+        """Wait for an event. True if it is time to stop instead."""
+        waits = [asyncio.ensure_future(each.wait()) for each in (self._stopped, event)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return self._stopped.is_set()
+
     async def tick(self, action: Callable[[], object]) -> None:
         """Everything happens in callbacks, but for this action, several times a second."""
         while True:
@@ -65,13 +90,12 @@ class Stop:
                 return
 
 
-def _end_with_parent() -> None:
-    """Whoever started us is gone without a word, and is perhaps started again: be out of the way by then.
+def check_admin_exposed(settings: Settings) -> None:
+    """The admin endpoint asks for no password. Raises ListenError."""
+    if settings.admin is not None:
+        from penstock.admin import check_admin_exposure
 
-    Nothing that was acknowledged is lost by an end without ceremony.
-    """
-    if not os.read(sys.stdin.fileno(), 4096):
-        os._exit(1)
+        check_admin_exposure(settings.admin, settings.allow_admin_beyond_loopback)
 
 
 def open_admin(address: str, source: AdminSource) -> Admin:

@@ -43,9 +43,9 @@ async def _serve(settings: Settings) -> None:
         hub = Hub(store)
         broker = Broker(hub.join("gateway"), settings.gateway, loop)
         if settings.admin is not None:
-            closing.callback(open_gateway_admin(settings.admin, broker, store).close)
+            closing.callback(open_gateway_admin(settings.admin, lambda: broker, store, None).close)
         listeners = Listeners(broker)
-        closing.push_async_callback(listeners.close, settings.gateway.drain_timeout_s)
+        closing.push_async_callback(listeners.close, stop, broker.tick)
         await listeners.bind(settings.gateway.listen)
         tune_garbage_collection()
         took_s = time.monotonic() - started_s

@@ -32,6 +32,10 @@ class Settings:
             "pattern": r"(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})",
         },
     )
+    allow_admin_beyond_loopback: bool = field(
+        default=False,
+        metadata={"doc": "Let other machines ask the admin endpoint, which wants no password."},
+    )
     log_level: Literal["debug", "info", "warning", "error"] = field(
         default="info", metadata={"doc": "The least severe log lines that are written."}
     )

@@ -7,7 +7,6 @@ import logging
 import ssl
 import time
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.version import VERSION
@@ -17,9 +16,9 @@ from notify.hub import Hub
 from notify.lookup import Broadcast
 from notify.redis_lookup import RedisTable
 from notify.server import StoreServer
-from notify.settings import WireSettings
-from penstock.errors import PenstockError, UsageError
-from penstock.process import Stop, open_admin, run, tune_garbage_collection
+from penstock.credentials import tls_of_store, token_of_store
+from penstock.errors import UsageError
+from penstock.process import Stop, check_admin_exposed, open_admin, run, tune_garbage_collection
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,8 +32,8 @@ DRAIN_S = 5.0
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     address = StoreAddress.parse(settings.wire.listen, any_port=True)
-    token = read_token(settings.wire)
-    tls = tls_context(settings.wire) if address.is_tls else None
+    token = token_of_store(settings.wire)
+    tls = tls_of_store(settings.wire) if address.is_tls else None
     check_exposed(address, settings, token)
     return run(settings, lambda: _serve(settings, address, token, tls))
 
@@ -79,9 +78,9 @@ async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl
 
 def _open_admin(address: str, server: StoreServer) -> Admin:
     from gateway.metrics import read_all  # here, so that who has no use for it does not import an HTTP server
-    from penstock.admin import AdminSource
+    from penstock.admin import LoopSource
 
-    return open_admin(address, AdminSource(lambda: read_all(None, server.hub.messages, server), server.unready))
+    return open_admin(address, LoopSource(lambda: read_all(None, server.hub.messages, server), server.unready))
 
 
 def check_exposed(address: StoreAddress, settings: Settings, token: str) -> None:
@@ -94,43 +93,4 @@ def check_exposed(address: StoreAddress, settings: Settings, token: str) -> None
                 f"{address.url}: reachable by other machines without {' and without '.join(lacking)}; listen on "
                 "127.0.0.1, set wire.token and a tls:// address, or set wire.allow_open_beyond_loopback = true"
             )
-    if settings.admin is not None:
-        from penstock.admin import check_admin_exposure
-
-        check_admin_exposure(settings.admin, allowed)
-
-
-def read_token(settings: WireSettings) -> str:
-    """What peers have to show; empty: nothing. Raises PenstockError."""
-    file = settings.token_file
-    if file is None:
-        return settings.token
-    if settings.token:
-        raise UsageError("wire.token and wire.token_file are both set; unset one")
-    token = _read(file, "wire.token_file").decode(errors="replace").strip()
-    if not token:
-        raise UsageError(f"{file}: empty, so everybody would be let in; write the token into it")
-    return token
-
-
-def tls_context(settings: WireSettings) -> ssl.SSLContext:
-    """Raises PenstockError."""
-    certificate, key = settings.tls_certificate, settings.tls_key
-    if certificate is None or key is None:
-        raise UsageError("a tls:// address needs wire.tls_certificate and wire.tls_key")
-    _read(certificate, "wire.tls_certificate")
-    _read(key, "wire.tls_key")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(certificate, key)
-    except ssl.SSLError as error:
-        raise PenstockError(f"{certificate} and {key}: not a certificate with its key ({error.reason})") from None
-    return context
-
-
-def _read(file: Path, setting: str) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise PenstockError(f"{file}: {error.strerror}; name a readable file with {setting}") from None
+    check_admin_exposed(settings)

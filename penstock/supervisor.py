@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
 import tempfile
@@ -13,13 +12,17 @@ import time
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.listener import parse_listen
 from gateway.version import VERSION
 from penstock.clients import check_exposed
 from penstock.errors import PenstockError
-from penstock.process import SUPERVISED, Stop, run
+from penstock.process import ALL_STOP, AT_ONCE, SUPERVISED, TICK_S, Stop, open_admin, run
 from penstock.settings import Settings, render
+
+if TYPE_CHECKING:
+    from penstock.admin import Admin
 
 log = logging.getLogger("penstock")
 
@@ -46,18 +49,23 @@ async def _serve(settings: Settings, gateways: int) -> None:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
         urls = tuple(undo.enter_context(_Reserved(url)).url for url in settings.gateway.listen)
         address = f"unix://{folder}/store.sock"
-        gateway = replace(settings.gateway, listen=urls, store=address, reuse_port=True)
+        gateway = replace(settings.gateway, listen=urls, store=address, reuse_port=True, store_ca_file=None)
+        gateway = replace(gateway, store_token="", store_token_file=None)
+        wire = replace(settings.wire, token="", token_file=None)  # nobody else can use that socket
         config = folder / "penstock.toml"
-        config.write_text(render(replace(settings, gateway=gateway, admin=None)), encoding="utf-8")
+        admin = None if settings.admin is None else "127.0.0.1:0"
+        config.write_text(render(replace(settings, wire=wire, gateway=gateway, admin=admin)), encoding="utf-8")
         grace_s = settings.gateway.drain_timeout_s + GRACE_S
+        names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
+        children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s) for name in names]
         async with AsyncExitStack() as closing:  # gateways end before the store does
-            names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
-            for part in (names[:1], names[1:]):
-                children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s) for name in part]
-                closing.push_async_callback(_end_all, children)
-                for child in children:
+            if settings.admin is not None:
+                closing.callback(_open_admin(settings.admin, children).close)
+            for part in (children[:1], children[1:]):
+                closing.push_async_callback(_end_all, part, stop)
+                for child in part:
                     await child.start()
-                for child in children:
+                for child in part:
                     if not await child.is_ready(stop):
                         return
             for url in urls:
@@ -66,12 +74,18 @@ async def _serve(settings: Settings, gateways: int) -> None:
                 pass
 
 
+def _open_admin(address: str, children: list[Child]) -> Admin:
+    from penstock.supervisor_admin import Processes  # here, so that who has no use for it does not import HTTP
+
+    return open_admin(address, Processes(children))
+
+
 def _command(name: str, address: str) -> list[str]:
     return ["store", "--listen", address] if name == "store" else ["gateway"]
 
 
-async def _end_all(children: list[Child]) -> None:
-    await asyncio.gather(*(child.end() for child in children))
+async def _end_all(children: list[Child], stop: Stop) -> None:
+    await asyncio.gather(*(child.end(stop) for child in children))
 
 
 class _Reserved:
@@ -105,12 +119,13 @@ class Child:
 
     def __init__(self, name: str, arguments: list[str], grace_s: float) -> None:
         self.name = name
+        self.admin_url = ""  # of its admin endpoint, while it has one
         self._arguments = arguments
         self._grace_s = grace_s
         self._process: asyncio.subprocess.Process
         self._watching: asyncio.Task[None]
         self._ready = asyncio.Event()
-        self._ending = False
+        self._ending = asyncio.Event()
 
     async def start(self) -> None:
         await self._spawn()
@@ -125,19 +140,27 @@ class Child:
                 return False
         return True
 
-    async def end(self) -> None:
-        """Have it end in good order, or after a while in any."""
-        self._ending = True
+    async def end(self, stop: Stop) -> None:
+        """Have it end in good order, or after a while in any; `stop` says if there is to be no waiting."""
+        self._ending.set()
         if not hasattr(self, "_process"):
             return
+        self._say(ALL_STOP)
+        deadline_s = time.monotonic() + self._grace_s
+        was_urgent = False
+        while self._process.returncode is None and time.monotonic() < deadline_s:
+            if stop.is_urgent and not was_urgent:
+                was_urgent = True
+                self._say(AT_ONCE)
+            await asyncio.sleep(TICK_S)
         if self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                await asyncio.wait_for(self._process.wait(), self._grace_s)
-            except TimeoutError:
-                log.error("%s does not end: killed", self.name)
-                self._process.kill()
+            log.error("%s does not end: killed", self.name)
+            self._process.kill()
         await self._watching
+
+    def _say(self, word: bytes) -> None:
+        if self._process.returncode is None and self._process.stdin is not None:
+            self._process.stdin.write(word)
 
     async def _spawn(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
@@ -146,6 +169,7 @@ class Child:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment | {SUPERVISED: "1"},
+            start_new_session=True,  # Ctrl-C is for us: gateways end before the store does
         )
 
     async def _watch(self) -> None:
@@ -153,12 +177,14 @@ class Child:
         while True:
             started_s = time.monotonic()
             await self._follow()
-            if self._ending or not self._ready.is_set():
+            if self._ending.is_set() or not self._ready.is_set():
                 return
             if time.monotonic() - started_s > WELL_AFTER_S:
                 pause_s = FIRST_PAUSE_S
             log.error("%s ended with %s: starting it again", self.name, self._process.returncode)
             await asyncio.sleep(pause_s)
+            if self._ending.is_set():
+                return
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             await self._spawn()
 
@@ -168,4 +194,7 @@ class Child:
         async for line in self._process.stdout:
             if line.startswith(b"ready "):
                 self._ready.set()
+            elif line.startswith(b"admin "):
+                self.admin_url = line.removeprefix(b"admin ").strip().decode()
+        self.admin_url = ""
         await self._process.wait()

@@ -27,6 +27,8 @@ MESSAGES = {kind.number: kind.message for kind in KINDS}
 class Part:
     """One process; once constructed it has said that it is ready. start() begins it again, with the same address."""
 
+    says = "ready"
+
     def __init__(self, log: Path, command: list[str], settings: Mapping[str, object]) -> None:
         self._log = log
         self._command = command
@@ -56,7 +58,7 @@ class Part:
         while True:
             exited = self.process.poll() is not None
             logged = self._log.read_bytes()[already_logged_bytes:].decode(errors="replace")
-            if re.search(r"^ready .*\n", logged, re.MULTILINE):
+            if re.search(rf"^{self.says} .*\n", logged, re.MULTILINE):
                 return
             if exited or time.monotonic() > deadline:
                 self.kill()
@@ -212,8 +214,8 @@ class Cluster:
             self.redis_wire = Wire(self.redis.port)
             settings = {**settings, "notify.redis_url": f"redis://127.0.0.1:{self.redis_wire.port}/0"}
         self._has_redis = with_redis
-        address = f"tcp://127.0.0.1:{(store_port := free_port())}"
-        command = ["store", "--data", str(self.data), "--listen", address]
+        self.store_url = f"tcp://127.0.0.1:{(store_port := free_port())}"
+        command = ["store", "--data", str(self.data), "--listen", self.store_url]
         self.store = Part(folder / "store.log", command, settings)
         try:
             for i in range(gateways):

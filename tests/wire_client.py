@@ -82,7 +82,7 @@ class FakeTransport:
 
     def __init__(self, peer: tuple[str, int] | None = ("192.0.2.1", 40_000)) -> None:
         self.written = bytearray()
-        self.closed = self.aborted = False
+        self.closed = self.aborted = self.ended = False
         self._reading = True
         self.unsent_bytes = 0
         self.high_bytes = 0
@@ -90,6 +90,7 @@ class FakeTransport:
 
     def write(self, data: bytes) -> None:
         assert not self.closed, "written to after close()"
+        assert not self.ended, "written to after write_eof()"
         self.written += data
 
     def close(self) -> None:
@@ -97,6 +98,12 @@ class FakeTransport:
 
     def abort(self) -> None:
         self.closed = self.aborted = True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.ended = True
 
     def is_closing(self) -> bool:
         return self.closed

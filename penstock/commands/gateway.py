@@ -17,7 +17,7 @@ from penstock.commands.options import (
 
 def gateway(
     store: Annotated[
-        str | None, typer.Option(metavar="URL", help="The store: tcp://HOST:PORT or unix:///PATH.")
+        str | None, typer.Option(metavar="URL", help="The store: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.")
     ] = None,
     listen: ListenMqtt = None,
     config: Config = None,

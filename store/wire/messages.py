@@ -344,6 +344,15 @@ class TakenOver(Message, frozen=True):
     client_id: Name
 
 
+class Holds(Message, frozen=True):
+    """To a store that was restarted: connections of the gateway's whose sessions the log does not know.
+
+    For one that another gateway has by now TakenOver comes.
+    """
+
+    client_ids: Annotated[list[Name], Items]
+
+
 # --- the table
 
 
@@ -398,4 +407,5 @@ KINDS = (
     Kind(38, Checked, _STORE, asked=True),
     Kind(39, Pushed, _STORE, records=True),
     Kind(40, Enough, _PEERS),
+    Kind(41, Holds, _GATEWAY),
 )

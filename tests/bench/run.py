@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.bench import apart  # noqa: E402
-from tests.bench.whole import idle_memory, offline_backlog, restart_time  # noqa: E402
+from tests.bench.whole import gateway_start, idle_memory, offline_backlog, restart_time  # noqa: E402
 from tests.server_process import PenstockServer, ServeOptions, free_port, start_mosquitto  # noqa: E402
 
 BROKER_CORE, LOAD_CORE = "0", "1"
@@ -189,6 +189,7 @@ def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
         ("apart: connections", apart.connections),
         ("apart: storm", apart.storm),
         ("apart: fan-out", apart.fan_out),
+        ("start of a gateway", gateway_start),
     )
     return [{"work": name, **run(folder)} for name, run in runs if only in name]
 

@@ -41,6 +41,7 @@ class Ledger:
         self.delivered: defaultdict[str, list[Message]] = defaultdict(list)
         self.faults: list[str] = []
         self.events = 0
+        self._qos: dict[tuple[str, str, int], int] = {}
 
     def on_acked(self, message: Message) -> None:
         self.acked.add(message)
@@ -57,8 +58,11 @@ class Ledger:
 
     def qos_of(self, subscriber: str, message: Message) -> int:
         """The QoS at which a subscriber gets a message; -1: not at all."""
-        granted = [qos for name, qos in self.filters[subscriber].items() if matches(name, message.topic)]
-        return min(max(granted), message.qos) if granted else -1
+        key = (subscriber, message.topic, message.qos)
+        if key not in self._qos:
+            granted = [qos for name, qos in self.filters[subscriber].items() if matches(name, message.topic)]
+            self._qos[key] = min(max(granted), message.qos) if granted else -1
+        return self._qos[key]
 
     # --- waiting
 

@@ -53,9 +53,10 @@ class Client:
         self.rng = rng
         self.online = asyncio.Event()
         self.online.set()
-        self.farewells = FAREWELLS
+        self.accepted_farewells = FAREWELLS
         self.known = False  # the server has answered that it has the session
         self.lives = 0
+        self.farewells: list[ReasonCode] = []
         self.connection: MqttConnection | None = None
         self.port = 0  # that it is connected to, or was
         self._abandoned: list[MqttConnection] = []
@@ -97,7 +98,8 @@ class Client:
 
     def check_farewell(self, packet: Packet) -> None:
         """A server that is stopped, or has lost its store, says so before it closes the connection."""
-        if isinstance(packet, Disconnect) and packet.reason_code in self.farewells:
+        if isinstance(packet, Disconnect) and packet.reason_code in self.accepted_farewells:
+            self.farewells.append(packet.reason_code)
             raise ConnectionResetError("the server is shutting down")
 
     def cut(self) -> None:

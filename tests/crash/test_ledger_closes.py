@@ -35,7 +35,7 @@ async def test_the_ledger_closes(cluster: Cluster, seed: int) -> None:
     load.subscriber("here", {"load/#": 1})
     away = load.subscriber("away", {"load/#": 1})
     for client in load.clients:  # what is no publish, and not confirmed in time, ends the connection
-        client.farewells |= {ReasonCode.UNSPECIFIED_ERROR}
+        client.accepted_farewells |= {ReasonCode.UNSPECIFIED_ERROR}
     for publisher in publishers:
         publisher.expires = publisher.may_be_refused = True
     async with load.running():

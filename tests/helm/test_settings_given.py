@@ -52,8 +52,9 @@ class Command:
         replaced = [re.sub(r"^--store=tcp://\S+$", f"--store=tcp://127.0.0.1:{store_port}", it) for it in replaced]
         replaced = [f"--data={data}" if it.startswith("--data=") else it for it in replaced]
         variables = {**self.variables}
-        if "PENSTOCK_WIRE__TOKEN_FILE" in variables:
-            variables["PENSTOCK_WIRE__TOKEN_FILE"] = str(token_file)
+        for name in ("PENSTOCK_WIRE__TOKEN_FILE", "PENSTOCK_GATEWAY__STORE_TOKEN_FILE"):
+            if name in variables:
+                variables[name] = str(token_file)
         return Command(tuple(replaced), variables)
 
 

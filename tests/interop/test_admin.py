@@ -219,7 +219,7 @@ def test_a_port_in_use(server: PenstockServer, url: str, tmp_path: Path) -> None
 def test_not_beyond_loopback_unless_the_operator_says_so(tmp_path: Path, penstock_server: ServerFactory) -> None:
     line = complaint(run_serve(tmp_path / "other", "--admin=0.0.0.0:0"))
     assert line.startswith("penstock: admin 0.0.0.0:0: reachable by other machines")
-    server = penstock_server(admin="0.0.0.0:0", settings={"gateway.allow_anonymous_beyond_loopback": "true"})
+    server = penstock_server(admin="0.0.0.0:0", settings={"allow_admin_beyond_loopback": "true"})
     port = urlsplit(admin_url(server)).port
     assert get(f"http://127.0.0.1:{port}/readyz")[0] == 200
 

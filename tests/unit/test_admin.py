@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.metrics import read_all
-from penstock.admin import SILENT_S, AdminApp, AdminSource, LoopSilent, LoopWatch
+from gateway.reason_codes import ReasonCode
+from penstock.admin import SILENT_S, AdminApp, LoopSilent, LoopSource, LoopWatch
 from tests.wire_client import TIMEOUT_S, Bench
 
 
@@ -52,8 +53,8 @@ def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.admin.ANSWER_S", 0.01)
 
 
-def source(bench: Bench) -> AdminSource:
-    return AdminSource(lambda: read_all(bench.broker, bench.store), bench.broker.unready)
+def source(bench: Bench) -> LoopSource:
+    return LoopSource(lambda: read_all(bench.broker, bench.store), bench.broker.unready)
 
 
 def get(app: AdminApp, page: str, method: str = "GET") -> tuple[str, str]:
@@ -151,7 +152,7 @@ def test_ready_says_why_not(bench: Bench, turning: TurningLoop) -> None:
     assert get(app, "/readyz") == ("503 Service Unavailable", "not listening yet\n")
     bench.broker.listening = True
     assert get(app, "/readyz") == ("200 OK", "ready\n")
-    bench.broker.drain()
+    bench.broker.drain(ReasonCode.SERVER_SHUTTING_DOWN)
     assert get(app, "/readyz") == ("503 Service Unavailable", "stopping\n")
     assert get(app, "/healthz") == ("200 OK", "ok\n")
 

@@ -422,19 +422,6 @@ def test_connections_beyond_the_limit_are_refused(start_bench: StartBench) -> No
     assert not bench.client().is_closed
 
 
-def test_a_stopping_server_says_goodbye(bench: Bench) -> None:
-    v5, v4, silent = bench.connect("a"), bench.connect("b", 4), bench.client()
-    v5.feed(encode(Publish("a", b"last"), 5))
-    bench.broker.drain()
-    bench.run()
-    refused_with(v5, ReasonCode.SERVER_SHUTTING_DOWN)
-    refused_with(v4, ReasonCode.SERVER_SHUTTING_DOWN)
-    assert silent.is_closed
-    assert bench.broker.quiet
-    assert [record.payload for record in bench.stored()] == [b"last"]
-    assert bench.client().is_closed
-
-
 def test_a_peer_that_takes_nothing_cannot_hold_a_closed_connection_open(bench: Bench) -> None:
     """transport.close() waits until everything is written, which may be never."""
     client = bench.connect("a", keep_alive_s=10)

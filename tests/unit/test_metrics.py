@@ -9,12 +9,13 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from gateway.metrics import WIRE_SECTIONS, FigureCollector, all_figures, read_all
+from gateway.metrics import LINK_SECTIONS, WIRE_SECTIONS, FigureCollector, all_figures, read_all
 from gateway.packets import PingReq
+from gateway.reason_codes import ReasonCode
 from penstock.operations_docs import renewed
 from tests.server_process import ROOT
 from tests.unit.conftest import StartBench
-from tests.wire_client import Bench, SlowDisk
+from tests.wire_client import Bench, SlowDisk, WallClock
 
 OPERATIONS = ROOT / "docs" / "operations.md"
 
@@ -26,8 +27,9 @@ def apart() -> bool:
 
 
 def registry_of(bench: Bench) -> CollectorRegistry:
+    link = bench.wire.gateway if bench.wire is not None else None
     registry = CollectorRegistry()
-    registry.register(FigureCollector(lambda: read_all(bench.broker, bench.store)))
+    registry.register(FigureCollector(lambda: read_all(bench.broker, bench.store, None, link)))
     return registry
 
 
@@ -67,7 +69,12 @@ def test_both_formats_can_be_parsed(bench: Bench) -> None:
 def test_every_metric_has_a_value(bench: Bench) -> None:
     bench.client().send(PingReq())
     names = {name.split("{")[0] for name in samples(bench)}
-    of_process = {metric.name for section, metric in all_figures() if section not in WIRE_SECTIONS}
+    apart = WIRE_SECTIONS.keys() | LINK_SECTIONS.keys()
+    of_process = {
+        metric.name + ("_count" if metric.kind == "histogram" else "")
+        for section, metric in all_figures()
+        if section not in apart
+    }
     assert {name.removeprefix("penstock_") for name in of_process} <= names
 
 
@@ -220,7 +227,7 @@ def test_ready_is_who_listens_and_does_not_stop(bench: Bench) -> None:
     assert bench.broker.unready() == "not listening yet"
     bench.broker.listening = True
     assert bench.broker.unready() == ""
-    bench.broker.drain()
+    bench.broker.drain(ReasonCode.SERVER_SHUTTING_DOWN)
     assert bench.broker.unready() == "stopping"
 
 
@@ -244,3 +251,26 @@ def test_a_failed_disk_is_not_ready(bench: Bench) -> None:
     bench.store.log.flusher.error = OSError(5, "Input/output error")
     assert "Input/output error" in bench.broker.unready()
     bench.store.log.flusher.error = None
+
+
+# --- over the wire
+
+
+def test_the_link_to_the_store(tmp_path: Path, clock: WallClock) -> None:
+    bench = Bench(tmp_path / "data", clock, apart=True)
+    for i in range(5):
+        bench.connect(f"reader-{i}").subscribe("a", "b", qos=1)
+    device = bench.connect("device")
+    device.publish("a", b"1", qos=1)
+    found = samples(bench)
+    assert (found["link_connected"], found["link_connects_total"], found["link_unstored_bytes"]) == (1, 1, 0)
+    assert found["range_cache_misses_total"] >= 1
+    assert found["range_cache_hits_total"] >= 1
+    assert found["range_cache_bytes"] > 0
+    assert bench.wire is not None
+    bench.wire.gateway.lost()
+    device.publish("a", b"2", qos=1)
+    found = samples(bench)
+    assert (found["link_connected"], found["link_connects_total"]) == (0, 1)
+    assert found["link_unstored_bytes"] > 0
+    bench.close()

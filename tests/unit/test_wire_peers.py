@@ -22,6 +22,7 @@ from store.wire.messages import (
     Follow,
     Following,
     Goodbye,
+    Holds,
     Ping,
     Pong,
     Release,
@@ -319,6 +320,26 @@ def test_a_restarted_store_holds_sessions_for_who_comes_back(bench: WireBench) -
     other.ask(Claim("c1", False))
     assert gateway.events(TakenOver) == [TakenOver("c1")]
     assert payloads(bench.store, "gone/#") == []
+
+
+def test_a_restarted_store_is_told_of_connections_that_the_log_does_not_know(bench: WireBench) -> None:
+    gateway = bench.connect("gw")
+    gateway.tell_log(1, Progress("c0"))  # so that the gateway itself is known
+    for client_id in ("c1", "c2", "c3"):
+        gateway.call(Claim(client_id, True))
+    bench.restart()
+    other = bench.connect("gw-2")
+    other.call(Claim("c2", True))
+    gateway = bench.connect("gw")
+    gateway.tell(Holds(["c1", "c2"]))
+    assert gateway.events(TakenOver) == [TakenOver("c2")], "another has a newer connection of its"
+    gateway.tell(Release("c2"))
+    assert other.events(TakenOver) == []
+    asked = other.ask(Claim("c1", True))
+    assert gateway.events(TakenOver) == [TakenOver("c1")]
+    gateway.tell(Release("c1"))
+    assert isinstance(other.answer(asked), Claimed)
+    assert isinstance(other.call(Claim("c3", True)), Claimed)
 
 
 def test_a_restarted_store_waits_no_longer_than_a_lease(bench: WireBench) -> None:

@@ -1,0 +1,72 @@
+"""What a store and its gateways know each other by: tokens and certificates, out of the files that settings name."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from gateway.settings import GatewaySettings
+from notify.address import StoreAddress
+from notify.settings import WireSettings
+from penstock.errors import PenstockError, UsageError
+
+
+def token_of_store(settings: WireSettings) -> str:
+    """What peers have to show; empty: nothing. Raises PenstockError."""
+    return _token(settings.token, settings.token_file, "wire.token", "so everybody would be let in")
+
+
+def token_of_gateway(settings: GatewaySettings) -> str:
+    """What a gateway shows. Raises PenstockError."""
+    return _token(settings.store_token, settings.store_token_file, "gateway.store_token", "so nobody would let it in")
+
+
+def _token(token: str, file: Path | None, setting: str, if_empty: str) -> str:
+    if file is None:
+        return token
+    if token:
+        raise UsageError(f"{setting} and {setting}_file are both set; unset one")
+    token = _read(file, f"{setting}_file").decode(errors="replace").strip()
+    if not token:
+        raise UsageError(f"{file}: empty, {if_empty}; write the token into it")
+    return token
+
+
+def tls_of_store(settings: WireSettings) -> ssl.SSLContext:
+    """Raises PenstockError."""
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if certificate is None or key is None:
+        raise UsageError("a tls:// address needs wire.tls_certificate and wire.tls_key")
+    _read(certificate, "wire.tls_certificate")
+    _read(key, "wire.tls_key")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise PenstockError(f"{certificate} and {key}: not a certificate with its key ({error.reason})") from None
+    return context
+
+
+def tls_of_gateway(address: StoreAddress, settings: GatewaySettings) -> ssl.SSLContext | None:
+    """Whom to trust at this address; None if it is not one for TLS. Raises PenstockError."""
+    file = settings.store_ca_file
+    if not address.is_tls:
+        if file is not None:
+            raise UsageError(f"gateway.store_ca_file is for tls:// addresses, and {address.url} is none; unset one")
+        return None
+    if file is not None:
+        _read(file, "gateway.store_ca_file")
+    try:
+        context = ssl.create_default_context(cafile=file)
+    except ssl.SSLError as error:
+        raise PenstockError(f"{file}: no certificates in PEM ({error.reason}); see gateway.store_ca_file") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _read(file: Path, setting: str) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise PenstockError(f"{file}: {error.strerror}; name a readable file with {setting}") from None
