@@ -91,4 +91,5 @@ def start_mosquitto(tmp_path: Path) -> Iterator[StartMosquitto]:
 
 @pytest.fixture
 def mosquitto_port(start_mosquitto: StartMosquitto) -> int:
-    return start_mosquitto()
+    """That of one which keeps what a subscriber is too slow for; by default it drops all but 1,000 messages."""
+    return start_mosquitto("max_queued_messages 0\nmax_queued_bytes 0\n")
