@@ -30,6 +30,7 @@ from tests.bench.whole import gateway_start, idle_memory, offline_backlog, resta
 from tests.server_process import PenstockServer, ServeOptions, free_port, start_mosquitto  # noqa: E402
 
 BROKER_CORE, LOAD_CORE = "0", "1"
+APART_GOAL = 0.6
 MOSQUITTO_CONFIG = "persistence false\nmax_queued_messages 0\nmax_inflight_messages 0\nmax_queued_bytes 0\n"
 
 
@@ -69,6 +70,11 @@ def main() -> int:
         print(f"{platform.machine()}, {os.cpu_count()} cores, Python {python}, {options.repeats} runs")
         print(f"one fdatasync of 64 KiB: {fdatasync_ms(folder):.2f} ms (median)\n")
         rows = [_compare(work, mqload, folder, options.repeats) for work in WORKS if options.only in work.name]
+        rows += [
+            _compare_apart(work, mqload, folder, options.repeats)
+            for work in WORKS
+            if work.figure != "latency" and options.only in _apart_name(work)
+        ]
         rows += _whole_runs(folder, options.only)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
@@ -139,9 +145,41 @@ def _compare(work: Work, mqload: Path, folder: Path, repeats: int) -> dict[str, 
     return row | {"ratio": ours / theirs}
 
 
-def _measure(mqload: Path, port: int, work: Work) -> tuple[float, float]:
-    """(deliveries/s, 0), or (p50, p99) in µs."""
-    command = ["taskset", "-c", LOAD_CORE, str(mqload), "-p", str(port), *work.load.split()]
+def _apart_name(work: Work) -> str:
+    return f"apart: {work.name}"
+
+
+def _compare_apart(work: Work, mqload: Path, folder: Path, repeats: int) -> dict[str, object]:
+    """One process, and a store with two gateways, in turn; all cores are for all. Prints the row."""
+    together: list[float] = []
+    apart: list[float] = []
+    with (
+        _penstock(folder, work.flush, cores="") as one_port,
+        _penstock(folder, work.flush, cores="", gateways="2") as apart_port,
+    ):
+        for _ in range(repeats):
+            together.append(_measure(mqload, one_port, work, cores="")[0])
+            apart.append(_measure(mqload, apart_port, work, cores="")[0])
+    theirs, ours = statistics.median(together), statistics.median(apart)
+    print(
+        f"{_apart_name(work):54} {work.flush} one process {theirs:>10,.0f}/s  store and two gateways {ours:>10,.0f}/s"
+        f"  ratio {ours / theirs:4.2f}  goal {APART_GOAL:g}",
+        flush=True,
+    )
+    figures = {"together": together, "apart": apart}
+    return {
+        "work": _apart_name(work),
+        "flush": work.flush,
+        "goal": APART_GOAL,
+        "figures": figures,
+        "ratio": ours / theirs,
+    }
+
+
+def _measure(mqload: Path, port: int, work: Work, cores: str = LOAD_CORE) -> tuple[float, float]:
+    """(deliveries/s, 0), or (p50, p99) in µs. `cores`: those that the load runs on; empty: all."""
+    pinned = ["taskset", "-c", cores] if cores else []
+    command = [*pinned, str(mqload), "-p", str(port), *work.load.split()]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:
         raise RuntimeError(f"{' '.join(command)}: {run.stdout}{run.stderr}")
@@ -169,10 +207,11 @@ def _mosquitto(folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def _penstock(folder: Path, flush: str) -> Iterator[int]:
+def _penstock(folder: Path, flush: str, cores: str = BROKER_CORE, **flags: str) -> Iterator[int]:
     data = Path(tempfile.mkdtemp(prefix="data-", dir=folder))
-    server = PenstockServer(data, data.with_suffix(".log"), ServeOptions({"flush": flush}))
-    subprocess.run(["taskset", "-acp", BROKER_CORE, str(server.process.pid)], check=True, capture_output=True)
+    server = PenstockServer(data, data.with_suffix(".log"), ServeOptions({"flush": flush, **flags}))
+    if cores:
+        subprocess.run(["taskset", "-acp", cores, str(server.process.pid)], check=True, capture_output=True)
     try:
         yield server.port
     finally:
