@@ -1,0 +1,1 @@
+"""Penstock for Spark: `spark.read.format("penstock")` (docs/spark.md)."""
