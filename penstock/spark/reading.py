@@ -1,0 +1,65 @@
+"""What batches and streams have in common: places become log_offsets, ranges become partitions, partitions rows."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from penstock.spark.columns import TopicChoice, record_batch
+from penstock.spark.errors import BadOption, DataLost
+from penstock.spark.folder import LogFolder
+from penstock.spark.options import At, Request
+
+LEAST_PARTITION_BYTES = 16 << 20  # a task costs some 25 ms, in which so much is read
+
+
+@dataclass
+class LogRange(InputPartition):
+    """The messages that begin in [start, end), as log_offsets."""
+
+    start: int
+    end: int
+
+
+def locate(log: LogFolder, place: At, *, fail_on_data_loss: bool) -> int:
+    """The log_offset that a place stands for. Raises BadOption or DataLost where no record is."""
+    if place.timestamp_ms is not None:
+        return log.position_at(place.timestamp_ms)
+    if place.log_offset is None:
+        return log.end() if place.latest else log.base()
+    return check_position(log, place.log_offset, fail_on_data_loss=fail_on_data_loss)
+
+
+def check_position(log: LogFolder, log_offset: int, *, fail_on_data_loss: bool) -> int:
+    """A log_offset from which can be read: this one, or, if data may be lost, the first behind what is gone."""
+    if log_offset < log.base():
+        if fail_on_data_loss:
+            raise DataLost(f"{log.path}: log_offset {log_offset} is not kept any more, the log begins at {log.base()}")
+        return log.base()
+    if log_offset > log.end():
+        if fail_on_data_loss:
+            raise DataLost(f"{log.path}: log_offset {log_offset} is behind the log's end, {log.end()}")
+        return log.end()
+    if not log.is_record(log_offset):
+        raise BadOption(f"{log.path}: no record begins at log_offset {log_offset}; use one that a row or a query had")
+    return log_offset
+
+
+def plan(log: LogFolder, start: int, end: int, request: Request) -> list[LogRange]:
+    """Partitions of about the same size: minPartitions, else one for each core where there is enough to do."""
+    if start >= end:
+        return []
+    parts = request.min_partitions or max(1, min(os.cpu_count() or 1, (end - start) // LEAST_PARTITION_BYTES))
+    return [LogRange(*cut) for cut in log.split(start, end, parts)]
+
+
+def rows(request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition."""
+    matches = request.topic_matcher()
+    choice = TopicChoice(matches) if matches else None
+    log = LogFolder(request.path)
+    for messages in log.messages(wanted.start, wanted.end, skips_lost=not request.fail_on_data_loss):
+        for batch in (choice.of(messages) if choice else messages).batches():
+            yield record_batch(batch, schema)
