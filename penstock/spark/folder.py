@@ -1,8 +1,8 @@
 """A store's log read from outside, while the store may be writing it: no lock, no mapping, nothing changed.
 
 What may be read: a segment that has a successor ends where that one begins. The last one ends behind its last record
-whose checksum is right, and that is looked for again whenever somebody asks. All bytes are verified before they are given
-out. Nothing is mapped: a store cuts segments, and whoever reads past the end of a mapping then is killed.
+whose checksum is right, and that is looked for again whenever somebody asks. All bytes are verified before they are
+given out. Nothing is mapped: a store cuts segments, and whoever reads past the end of a mapping then is killed.
 """
 
 import os

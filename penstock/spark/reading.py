@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from penstock.spark.columns import TopicChoice, record_batch
+from penstock.spark.columns import Messages, TopicChoice, record_batch
 from penstock.spark.errors import BadOption, DataLost
 from penstock.spark.folder import LogFolder
 from penstock.spark.options import At, Request
@@ -55,11 +55,18 @@ def plan(log: LogFolder, start: int, end: int, request: Request) -> list[LogRang
     return [LogRange(*cut) for cut in log.split(start, end, parts)]
 
 
-def rows(request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition."""
+def wanted_messages(log: LogFolder, request: Request, start: int, end: int) -> Iterator[Messages]:
+    """Those that begin in [start, end) and match, by pieces that have some: each is overwritten by the next."""
     matches = request.topic_matcher()
     choice = TopicChoice(matches) if matches else None
-    log = LogFolder(request.path)
-    for messages in log.messages(wanted.start, wanted.end, skips_lost=not request.fail_on_data_loss):
-        for batch in (choice.of(messages) if choice else messages).batches():
+    for messages in log.messages(start, end, skips_lost=not request.fail_on_data_loss):
+        wanted = choice.of(messages) if choice else messages
+        if len(wanted):
+            yield wanted
+
+
+def rows(request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition."""
+    for messages in wanted_messages(LogFolder(request.path), request, wanted.start, wanted.end):
+        for batch in messages.batches():
             yield record_batch(batch, schema)

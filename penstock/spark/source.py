@@ -10,6 +10,7 @@ from penstock.spark.batch import BatchReader
 from penstock.spark.columns import COLUMNS
 from penstock.spark.errors import BadOption
 from penstock.spark.options import parse_options
+from penstock.spark.stream import StreamReader
 
 
 class PenstockSource(DataSource):
@@ -28,6 +29,9 @@ class PenstockSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         return BatchReader(self.request, _arrow_schema(schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return StreamReader(self.request, _arrow_schema(schema))
 
 
 def register(spark: SparkSession) -> None:

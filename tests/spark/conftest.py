@@ -13,7 +13,7 @@ from tests.server_process import ROOT, PenstockServer, ServeOptions
 from tests.spark.fleet import Fleet
 
 DEBIAN_JAVA = Path("/usr/lib/jvm/java-17-openjdk-amd64")
-CONFIG = {
+CONFIG: dict[str, bool | float | int | str | None] = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",

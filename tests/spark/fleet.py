@@ -106,8 +106,8 @@ class Fleet:
 
         def on_message(_client: paho.Client, _userdata: object, message: paho.MQTTMessage) -> None:
             assert message.properties is not None
-            for identifier in message.properties.SubscriptionIdentifier:
-                self.delivered[FILTERS[identifier - 1]].append((message.topic, message.payload))
+            for identifier in vars(message.properties)["SubscriptionIdentifier"]:
+                self.delivered[FILTERS[identifier - 1]].append((message.topic, bytes(message.payload)))
                 missing[0] -= 1
             if missing[0] <= 0:
                 complete.set()
