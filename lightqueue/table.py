@@ -125,7 +125,8 @@ class QueueTable:
             self._loaded.append(queue)
         return queue
 
-    def _topic(self, name: bytes) -> Queue:
+    def topic_queue(self, name: bytes) -> Queue:
+        """A topic's own queue, which may be empty."""
         topic = self.dispatcher.topics.get(name)
         if topic is None:
             topic = self.dispatcher.topics[name] = self.load_topic(name)
@@ -134,7 +135,7 @@ class QueueTable:
     def stored(self, topic_filter: str) -> Queue | None:
         """The queue that holds the history of a filter, or None if the filter never had one."""
         if not has_wildcard(topic_filter):
-            return self._topic(topic_filter.encode())
+            return self.topic_queue(topic_filter.encode())
         level = level_of(topic_filter)
         return self._level(level.encode()) if level is not None else self._held.get(topic_filter)
 

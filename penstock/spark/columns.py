@@ -117,6 +117,11 @@ class Messages:
         find_properties(self.data, self.properties.starts, self.properties.lengths, found, sizes, pair_counts)
         return [Parts(starts, lengths) for starts, lengths in zip(found, sizes, strict=True)], pair_counts
 
+    def distinct_topics(self) -> tuple[list[bytes], NDArray[np.int32]]:
+        """The topics that occur, and of each message which of them is its."""
+        topics = pc.dictionary_encode(self.binary(self.topic, pa.binary()))
+        return topics.dictionary.to_pylist(), topics.indices.to_numpy()
+
     # --- columns
 
     def column(self, name: str) -> pa.Array:
@@ -205,11 +210,9 @@ class TopicChoice:
     def of(self, messages: Messages) -> Messages:
         if not len(messages):
             return messages
-        topics = pc.dictionary_encode(messages.binary(messages.topic, pa.binary()))
-        wanted = np.fromiter(map(self._wanted, topics.dictionary.to_pylist()), np.bool_, len(topics.dictionary))
-        if wanted.all():
-            return messages
-        return messages.where(wanted[topics.indices.to_numpy()])
+        topics, numbers = messages.distinct_topics()
+        wanted = np.fromiter(map(self._wanted, topics), np.bool_, len(topics))
+        return messages if wanted.all() else messages.where(wanted[numbers])
 
     def _wanted(self, topic: bytes) -> bool:
         known = self._known.get(topic)
@@ -220,6 +223,8 @@ class TopicChoice:
         return known
 
 
-def record_batch(messages: Messages, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of a schema, whose names are some of COLUMNS."""
-    return pa.RecordBatch.from_arrays([messages.column(name) for name in schema.names], schema=schema)
+def record_batch(messages: Messages, schema: pa.Schema, queue_offset: pa.Array | None = None) -> pa.RecordBatch:
+    """The columns of a schema, whose names are some of COLUMNS; queue_offset is not in the records."""
+    columns = {} if queue_offset is None else {"queue_offset": queue_offset}
+    arrays = [columns[name] if name in columns else messages.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

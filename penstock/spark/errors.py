@@ -30,6 +30,16 @@ class LogDamaged(SparkSourceError):
         )
 
 
+class IndexUnreadable(SparkSourceError):
+    """The column queue_offset cannot be filled in."""
+
+    def __init__(self, index: Path) -> None:
+        super().__init__(
+            f"{index}: cannot be read, or is not of this log; "
+            "try again, or leave queue_offset out with the option `columns`"
+        )
+
+
 class DataLost(SparkSourceError):
     """A position is not in the log (any more)."""
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from penstock.spark.columns import Messages, TopicChoice, record_batch
 from penstock.spark.errors import BadOption, DataLost
 from penstock.spark.folder import LogFolder
 from penstock.spark.options import At, Request
+from penstock.spark.queue_offsets import queue_offsets
 
 LEAST_PARTITION_BYTES = 16 << 20  # a task costs some 25 ms, in which so much is read
 
@@ -67,6 +69,14 @@ def wanted_messages(log: LogFolder, request: Request, start: int, end: int) -> I
 
 def rows(request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
     """The rows of a partition."""
-    for messages in wanted_messages(LogFolder(request.path), request, wanted.start, wanted.end):
-        for batch in messages.batches():
-            yield record_batch(batch, schema)
+    log = LogFolder(request.path)
+    with ExitStack() as stack:
+        offsets = None
+        if "queue_offset" in schema.names:
+            offsets = stack.enter_context(queue_offsets(log, max(wanted.start, log.base())))
+        if offsets is not None:
+            for messages in wanted_messages(log, request, offsets.start, wanted.start):
+                offsets.take(messages)
+        for messages in wanted_messages(log, request, wanted.start, wanted.end):
+            for batch in messages.batches():
+                yield record_batch(batch, schema, None if offsets is None else offsets.take(batch))
