@@ -168,6 +168,10 @@ class LogFolder:
                 return piece.messages().position_at(timestamp_ms)
         return segments[-1].end or self.end()
 
+    def nearest(self, log_offset: int) -> int:
+        """log_offset of the last message at or before this place; of the oldest segment if there is none."""
+        return self._message_near(log_offset, self.base(), self.segments())
+
     def split(self, start: int, end: int, parts: int) -> list[tuple[int, int]]:
         """[start, end) cut at messages into ranges of about the same size, as many as asked for where it can be."""
         segments = self.segments()

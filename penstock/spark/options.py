@@ -40,10 +40,16 @@ class Request:
     min_partitions: int | None
     max_per_trigger: int | None
     fail_on_data_loss: bool
+    push_filters: bool
+    only_topics: frozenset[bytes] | None = None  # what Spark pushed down
 
     def topic_matcher(self) -> Callable[[bytes], bool] | None:
         """Says of a topic whether it is wanted; None: every one is."""
-        return any_of(self.topic_filters) if self.topic_filters else None
+        only = self.only_topics
+        if not self.topic_filters:
+            return None if only is None else only.__contains__
+        matches = any_of(self.topic_filters)
+        return matches if only is None else lambda topic: topic in only and matches(topic)
 
 
 _OPTIONS = (
@@ -58,6 +64,7 @@ _OPTIONS = (
     "minPartitions",
     "maxOffsetsPerTrigger",
     "failOnDataLoss",
+    "pushFilters",
 )
 
 
@@ -76,6 +83,7 @@ def parse_options(options: Mapping[str, str]) -> Request:
         min_partitions=_count(given, "minPartitions", MOST_PARTITIONS),
         max_per_trigger=_count(given, "maxOffsetsPerTrigger", 2**63 - 1),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        push_filters=_flag(given, "pushFilters", default=False),
     )
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from penstock.spark.columns import Messages, TopicChoice, record_batch
-from penstock.spark.errors import BadOption, DataLost
+from penstock.spark.errors import DataLost
 from penstock.spark.folder import LogFolder
 from penstock.spark.options import At, Request
 from penstock.spark.queue_offsets import queue_offsets
@@ -26,7 +26,7 @@ class LogRange(InputPartition):
 
 
 def locate(log: LogFolder, place: At, *, fail_on_data_loss: bool) -> int:
-    """The log_offset that a place stands for. Raises BadOption or DataLost where no record is."""
+    """The log_offset that a place stands for. Raises DataLost where no record is."""
     if place.timestamp_ms is not None:
         return log.position_at(place.timestamp_ms)
     if place.log_offset is None:
@@ -35,7 +35,10 @@ def locate(log: LogFolder, place: At, *, fail_on_data_loss: bool) -> int:
 
 
 def check_position(log: LogFolder, log_offset: int, *, fail_on_data_loss: bool) -> int:
-    """A log_offset from which can be read: this one, or, if data may be lost, the first behind what is gone."""
+    """A log_offset from which can be read: this one, or, if data may be lost, where the log goes on after what is gone.
+
+    Raises DataLost.
+    """
     if log_offset < log.base():
         if fail_on_data_loss:
             raise DataLost(f"{log.path}: log_offset {log_offset} is not kept any more, the log begins at {log.base()}")
@@ -45,7 +48,12 @@ def check_position(log: LogFolder, log_offset: int, *, fail_on_data_loss: bool) 
             raise DataLost(f"{log.path}: log_offset {log_offset} is behind the log's end, {log.end()}")
         return log.end()
     if not log.is_record(log_offset):
-        raise BadOption(f"{log.path}: no record begins at log_offset {log_offset}; use one that a row or a query had")
+        if fail_on_data_loss:
+            raise DataLost(
+                f"{log.path}: no record begins at log_offset {log_offset}; "
+                "it is of another log, or the log's end was lost and written anew"
+            )
+        return log.nearest(log_offset)
     return log_offset
 
 

@@ -6,7 +6,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from penstock.spark.batch import BatchReader
+from penstock.spark.batch import BatchReader, PushingReader
 from penstock.spark.columns import COLUMNS
 from penstock.spark.errors import BadOption
 from penstock.spark.options import parse_options
@@ -28,7 +28,8 @@ class PenstockSource(DataSource):
         return StructType([_field(name) for name in self.request.columns])
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(self.request, _arrow_schema(schema))
+        kind = PushingReader if self.request.push_filters else BatchReader
+        return kind(self.request, _arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
         return StreamReader(self.request, _arrow_schema(schema))

@@ -65,7 +65,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {LOG_POSITION: max(position, end if most is None else self._end_of(first, end, most))}
 
     def partitions(self, start: Offset, end: Offset) -> list[LogRange]:
-        return plan(self.log, self._readable(start[LOG_POSITION]), end[LOG_POSITION], self.request)
+        first, last = (self._readable(offset[LOG_POSITION]) for offset in (start, end))
+        return plan(self.log, first, last, self.request)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return rows(self.request, self.schema, partition) if isinstance(partition, LogRange) else iter(())

@@ -11,13 +11,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.spark.columns import COLUMNS
-from penstock.spark.errors import BadOption
+from penstock.spark.errors import BadOption, DataLost
 from penstock.spark.options import parse_options
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream import StreamReader
 from store._records import RecordBatch
 from store.commitlog import CommitLog
 from store.records import RecordType
+from store.segment import segment_paths
 from tests.spark.fleet import Fleet, Sent, publish
 from tests.stores import batch_of, small
 
@@ -194,3 +195,23 @@ def test_no_batch_where_nothing_is_wanted(numbers: Numbers) -> None:
     end = reader.latestOffset(start, ReadAllAvailable())
     assert numbers_in(reader, start, end) == [0]
     assert reader.latestOffset(end, ReadAllAvailable()) == end == reader.reportLatestOffset()
+
+
+def test_a_log_whose_end_was_lost_and_written_anew(numbers: Numbers) -> None:
+    """After a power loss what was not synced is gone, and others stand where it was."""
+    readers = StreamReaders(numbers.folder / "data")
+    numbers.append(5)
+    start = readers(startingOffsets="latest").initialOffset()
+    numbers.log.close()
+    for path in segment_paths(numbers.log.folder):
+        path.unlink()
+    numbers.log = CommitLog(numbers.log.folder, numbers.log.settings)
+    numbers.append(2)
+    with pytest.raises(DataLost, match="is behind the log's end"):
+        readers().latestOffset(start, ReadAllAvailable())
+    reader = readers(failOnDataLoss="false")
+    assert numbers_in(reader, start, reader.latestOffset(start, ReadAllAvailable())) == []
+    numbers.append(3, size=1000)
+    with pytest.raises(DataLost, match="no record begins at log_offset"):
+        readers().latestOffset(start, ReadAllAvailable())
+    assert numbers_in(reader, start, reader.latestOffset(start, ReadAllAvailable())) == [7, 8, 9]
