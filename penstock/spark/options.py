@@ -52,7 +52,7 @@ class Request:
         return matches if only is None else lambda topic: topic in only and matches(topic)
 
 
-_OPTIONS = (
+OPTIONS = (
     "path",
     "topic",
     "topicFilter",
@@ -71,9 +71,9 @@ _OPTIONS = (
 def parse_options(options: Mapping[str, str]) -> Request:
     """Raises BadOption."""
     given = {name.lower(): value for name, value in options.items()}
-    unknown = given.keys() - {name.lower() for name in _OPTIONS}
+    unknown = given.keys() - {name.lower() for name in OPTIONS}
     if unknown:
-        raise BadOption(f"unknown option '{min(unknown)}'; there are {', '.join(_OPTIONS)}")
+        raise BadOption(f"unknown option '{min(unknown)}'; there are {', '.join(OPTIONS)}")
     return Request(
         path=_path(given.get("path", "")),
         topic_filters=_topic_filters(given),
