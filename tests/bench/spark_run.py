@@ -14,13 +14,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+import psutil  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 
@@ -120,12 +123,12 @@ def _session(folder: Path) -> SparkSession:
 
 
 def _decoder(data: Path, options: argparse.Namespace) -> None:
-    """One process without Spark."""
+    """One process without Spark, by its CPU time."""
     for columns in ("topic,payload,log_offset", "log_offset", "topic"):
         source = PenstockSource({"path": str(data), "columns": columns})  # type: ignore[arg-type]
         reader = source.reader(source.schema())
         end = LogFolder(str(data)).end()
-        seconds = _in_turn([partial(_read_all, reader, LogRange(0, end))], options.repeats)[0]
+        seconds = _in_turn([partial(_read_all, reader, LogRange(0, end))], options.repeats)[0].cpu_seconds
         rates = f"{options.rows / seconds / 1e6:5.1f} M rows/s {end / seconds / 1e9:5.2f} GB/s of log"
         print(f"decoder, {columns:38} {rates}", flush=True)
 
@@ -139,10 +142,14 @@ def _spark_rows(spark: SparkSession, folder: Path, options: argparse.Namespace, 
     everything.write.parquet(str(folder / "parquet"))
     for work in WORKS:
         sides = [partial(_ours, spark, folder / "data", work), partial(_parquet, spark, folder / "parquet", work)]
-        seconds = _in_turn(sides, options.repeats)
-        rates = f"{options.rows / seconds[0] / 1e6:5.2f} M rows/s {log_bytes / seconds[0] / MB:6.0f} MB/s of log"
-        compared = f"{seconds[0]:5.2f} s, parquet {seconds[1]:5.2f} s, ratio {seconds[1] / seconds[0]:4.2f}"
-        print(f"{work.name:26} {rates}  {compared}", flush=True)
+        ours, parquet = _in_turn(sides, options.repeats)
+        rates = f"{options.rows / ours.seconds / 1e6:5.2f} M rows/s {log_bytes / ours.seconds / MB:6.0f} MB/s of log"
+        compared = (
+            f"{ours.seconds:5.2f} s, parquet {parquet.seconds:5.2f} s, ratio {parquet.seconds / ours.seconds:4.2f}"
+        )
+        print(
+            f"{work.name:26} {rates}  {compared}  CPU {ours.cpu_seconds:.2f}, {parquet.cpu_seconds:.2f} s", flush=True
+        )
     _backlog(spark, folder, options)
 
 
@@ -175,15 +182,32 @@ def _backlog(spark: SparkSession, folder: Path, options: argparse.Namespace) -> 
     assert progress.numInputRows == options.rows
 
 
-def _in_turn(works: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """Median seconds of each, run in turn; a first round does not count."""
-    times: list[list[float]] = [[] for _ in works]
+class Cost(NamedTuple):
+    """Medians of some runs: elapsed, and what all of Spark's processes computed (less disturbed by a busy machine)."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def _in_turn(works: Sequence[Callable[[], object]], repeats: int) -> list[Cost]:
+    """What each costs, run in turn; a first round does not count."""
+    times: list[list[Cost]] = [[] for _ in works]
     for _ in range(repeats + 1):
         for work, taken in zip(works, times, strict=True):
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), _cpu_seconds()
             work()
-            taken.append(time.perf_counter() - start)
-    return [statistics.median(taken[1:]) for taken in times]
+            taken.append(Cost(time.perf_counter() - start, _cpu_seconds() - cpu_start))
+    return [Cost(*map(statistics.median, zip(*taken[1:], strict=True))) for taken in times]
+
+
+def _cpu_seconds() -> float:
+    """Of this process and all below it, those that have ended included."""
+    total = 0.0
+    this = psutil.Process()
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
 
 
 if __name__ == "__main__":
