@@ -1,6 +1,7 @@
 """What a user may say to `spark.read.format("penstock")` and `spark.readStream`: the options, checked."""
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -92,7 +93,7 @@ def _path(path: str) -> str:
         raise BadOption('load() wants the data folder of a Penstock server, such as load("/var/lib/penstock")')
     if "://" in path and not path.startswith("file://"):
         raise BadOption(f"{path}: reading from a server is not there yet; give load() a data folder")
-    return path.removeprefix("file://")
+    return os.path.abspath(path.removeprefix("file://"))  # as the driver understands it: workers may run elsewhere
 
 
 def _topic_filters(given: Mapping[str, str]) -> tuple[str, ...]:

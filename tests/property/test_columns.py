@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,7 @@ from gateway.codec_primitives import encode_varint
 from gateway.properties import PacketContext, Properties, decode_properties, encode_properties
 from penstock.spark.columns import COLUMNS, record_batch
 from penstock.spark.folder import LogFolder
+from store._columns import find_messages, find_pairs, find_properties, gather
 from store._records import RecordBatch
 from store.commitlog import CommitLog
 from store.records import Attribute, Record, RecordFlag, RecordType, encode_attribute, read_records
@@ -145,3 +147,30 @@ def test_a_position_may_lie_within_a_batch(log: CommitLog, records: list[Any], d
         assert not reader.is_record(middle + 8)
         assert read_rows(reader, start, middle) == [row for row in expected if row["log_offset"] < middle]
         assert read_rows(reader, middle, log.end) == [row for row in expected if row["log_offset"] >= middle]
+
+
+@given(data=st.binary(max_size=60) | st.builds(encode_properties, properties), cut=st.integers(0, 60))
+def test_hostile_properties_are_left_out_and_nothing_is_read_beyond_them(data: bytes, cut: int) -> None:
+    """A record's bytes were checked when they came in; whatever else stands there must not break the reader."""
+    section = np.frombuffer(data[:cut] + b"\x26\0\1k\0\1v", np.uint8)
+    starts, lengths = np.zeros(1, np.int64), np.full(1, len(data[:cut]), np.int32)
+    found, sizes, counts = np.empty((3, 1), np.int64), np.empty((3, 1), np.int32), np.empty(1, np.int32)
+    find_properties(section, starts, lengths, found, sizes, counts)
+    for place, size in zip(found[:, 0], sizes[:, 0], strict=True):
+        assert size == -1 or 0 <= place <= place + size <= lengths[0]
+    pairs, pair_sizes = np.empty((2, int(counts[0])), np.int64), np.empty((2, int(counts[0])), np.int32)
+    assert find_pairs(section, starts, lengths, pairs, pair_sizes) == counts[0]
+    assert (pairs + pair_sizes <= lengths[0]).all()
+    assert (pair_sizes >= 0).all()
+
+
+def test_parts_outside_of_the_data_are_refused() -> None:
+    data, offsets, values = np.zeros(16, np.uint8), np.empty(2, np.int32), np.empty(16, np.uint8)
+    for start, length in ((-1, 2), (15, 2), (17, 0)):
+        place, size = np.full(1, start, np.int64), np.full(1, length, np.int32)
+        with pytest.raises(ValueError, match="lies outside of the data"):
+            gather(data, place, size, offsets, values)
+        with pytest.raises(ValueError, match="lies outside of the data"):
+            find_pairs(data, place, size, np.empty((2, 0), np.int64), np.empty((2, 0), np.int32))
+    with pytest.raises(ValueError, match="too little room"):
+        find_messages(np.zeros(80, np.uint8), np.empty(1, np.int64), 0)
