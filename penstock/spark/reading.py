@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -65,11 +64,13 @@ def plan(log: LogFolder, start: int, end: int, request: Request) -> list[LogRang
     return [LogRange(*cut) for cut in log.split(start, end, parts)]
 
 
-def wanted_messages(log: LogFolder, request: Request, start: int, end: int) -> Iterator[Messages]:
+def wanted_messages(
+    log: LogFolder, request: Request, start: int, end: int, *, skips_lost: bool | None = None
+) -> Iterator[Messages]:
     """Those that begin in [start, end) and match, by pieces that have some: each is overwritten by the next."""
     matches = request.topic_matcher()
     choice = TopicChoice(matches) if matches else None
-    for messages in log.messages(start, end, skips_lost=not request.fail_on_data_loss):
+    for messages in log.messages(start, end, not request.fail_on_data_loss if skips_lost is None else skips_lost):
         wanted = choice.of(messages) if choice else messages
         if len(wanted):
             yield wanted
@@ -78,13 +79,21 @@ def wanted_messages(log: LogFolder, request: Request, start: int, end: int) -> I
 def rows(request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
     """The rows of a partition."""
     log = LogFolder(request.path)
-    with ExitStack() as stack:
-        offsets = None
-        if "queue_offset" in schema.names:
-            offsets = stack.enter_context(queue_offsets(log, max(wanted.start, log.base())))
+    if "queue_offset" in schema.names:
+        yield from _counted_rows(log, request, schema, wanted)
+        return
+    for messages in wanted_messages(log, request, wanted.start, wanted.end):
+        for batch in messages.batches():
+            yield record_batch(batch, schema)
+
+
+def _counted_rows(log: LogFolder, request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
+    """The same with queue_offset. What goes while it is counted would make it wrong, so that fails in any case."""
+    start = wanted.start if request.fail_on_data_loss else max(wanted.start, log.base())
+    with queue_offsets(log, start) as offsets:
         if offsets is not None:
-            for messages in wanted_messages(log, request, offsets.start, wanted.start):
+            for messages in wanted_messages(log, request, offsets.start, start, skips_lost=False):
                 offsets.take(messages)
-        for messages in wanted_messages(log, request, wanted.start, wanted.end):
+        for messages in wanted_messages(log, request, start, wanted.end, skips_lost=False):
             for batch in messages.batches():
                 yield record_batch(batch, schema, None if offsets is None else offsets.take(batch))
