@@ -387,6 +387,18 @@ class QueueTable:
             found = pack_entry(pack[1], queue_offset - pack[0])
         return found
 
+    def stored_entries(self, queue: Queue, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Entries in [start, end) as RocksDB has them: the first one's queue_offset, and 20 bytes of each."""
+        while start < end:
+            found = self._pack_before(queue.id, start)
+            if found is None or start >= found[0] + pack_count(found[1]):
+                start = max(start + 1, self._next_kept(queue, start))  # trimmed
+                continue
+            first, pack = found
+            stop = min(end, first + pack_count(pack))
+            yield start, pack[(start - first) * ENTRY_BYTES : (stop - first) * ENTRY_BYTES]
+            start = stop
+
     def position_of(self, queue: Queue, log_offset: int, low: int = 0) -> int:
         """The first queue_offset whose entry is at or after `log_offset`."""
         return self._bisect(queue, low, lambda found: found >= log_offset)

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
 from penstock.spark.folder import LogFolder
 from penstock.spark.options import At, Request
 from penstock.spark.reading import LogRange, locate, plan, rows
+from penstock.spark.selecting import Selected, select, selected_rows
 
 BOUNDS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 
@@ -32,7 +33,9 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         log = LogFolder(self.request.path)
-        return list(plan(log, *self.range_of(log), self.request))
+        start, end = self.range_of(log)
+        selected, scanned_from = select(log, self.request, start, end)
+        return [*selected, *plan(log, scanned_from, end, self.request)]
 
     def range_of(self, log: LogFolder) -> tuple[int, int]:
         """The log_offsets between which is read."""
@@ -42,6 +45,8 @@ class BatchReader(DataSourceReader):
         return start, end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, Selected):
+            return selected_rows(self.request, self.schema, partition)
         # Where there is nothing to read, Spark makes up a partition.
         return rows(self.request, self.schema, partition) if isinstance(partition, LogRange) else iter(())
 

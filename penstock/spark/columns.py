@@ -150,7 +150,7 @@ class Messages:
         return pa.array(times_us).view(pa.timestamp("us", tz="UTC"))
 
     def _log_offset(self) -> pa.Array:
-        return pa.array(self.positions + self.log_offset)
+        return pa.array(self._header("<u8", 8).astype(np.int64))
 
     def _property(self, row: int, type_: pa.DataType) -> pa.Array:
         if not self.properties.lengths.any():

@@ -22,6 +22,10 @@ from store.folder import LOG
 from store.segment import HEADER_BYTES, header_fault, segment_paths
 
 PIECE_BYTES = 2 << 20  # read at a time: some thousand records, which stay in the processor's cache
+Array = NDArray[np.int64]
+Sizes = NDArray[np.int32]
+Bytes = NDArray[np.uint8]
+Chosen = NDArray[np.bool_]
 _CREATED_AT = slice(32, 40)  # of a segment's header
 
 
@@ -147,6 +151,40 @@ class LogFolder:
             if valid or not size < length <= limit - at:
                 return self._buffer[:valid], last_ms, reason
             size = length
+
+    def messages_at(self, log_offsets: Array, sizes: Sizes, skips_lost: bool = False) -> tuple[Messages, Chosen]:
+        """The messages at these places, ascending, and which of them are kept: all, unless lost ones may be missing."""
+        positions = np.cumsum(sizes, dtype=np.int64) - sizes
+        data = np.empty(int(sizes.sum(dtype=np.int64)), np.uint8)
+        kept = np.zeros(len(log_offsets), np.bool_)
+        for segment in self.segments():
+            first, last = np.searchsorted(
+                log_offsets, (segment.base, 2**63 - 1 if segment.end is None else segment.end)
+            )
+            if first < last:
+                kept[first:last] = self._fetch(
+                    segment, log_offsets[first:last], sizes[first:last], data, positions[first]
+                )
+        if not skips_lost and not kept.all():
+            raise DataLost(f"{self.path}: log_offset {log_offsets[kept.argmin()]} is not kept any more")
+        return Messages(data, 0, positions[kept]), kept
+
+    def _fetch(self, segment: SegmentFile, log_offsets: Array, sizes: Sizes, data: Bytes, at: int) -> bool:
+        """Read records of a segment one by one into `data`, from `at` on. False if the file is gone."""
+        try:
+            with segment.path.open("rb") as file:
+                for log_offset, size in zip(log_offsets.tolist(), sizes.tolist(), strict=True):
+                    record = data.data[at : at + size]
+                    os.preadv(file.fileno(), [record], log_offset - segment.base)
+                    valid, _, reason = verify(record, log_offset)
+                    if valid != size:
+                        raise LogDamaged(segment.path, log_offset, reason or "of another size than its queue says")
+                    at += size
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise FolderUnreadable(segment.path, error.strerror or str(error)) from error
+        return True
 
     # --- positions
 

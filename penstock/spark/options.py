@@ -10,7 +10,7 @@ from datetime import datetime
 
 from gateway.errors import ProtocolError
 from gateway.topics import validate_topic_filter, validate_topic_name
-from lightqueue.matching import any_of
+from lightqueue.matching import any_of, has_wildcard
 from penstock.spark.columns import COLUMNS
 from penstock.spark.errors import BadOption
 
@@ -51,6 +51,14 @@ class Request:
             return None if only is None else only.__contains__
         matches = any_of(self.topic_filters)
         return matches if only is None else lambda topic: topic in only and matches(topic)
+
+    def topics(self) -> frozenset[bytes] | None:
+        """The wanted topics where they are known by name, which they are if no filter has a wildcard."""
+        if self.only_topics is not None:
+            return frozenset(filter(self.topic_matcher(), self.only_topics))
+        if not self.topic_filters or any(map(has_wildcard, self.topic_filters)):
+            return None
+        return frozenset(topic.encode() for topic in self.topic_filters)
 
 
 OPTIONS = (

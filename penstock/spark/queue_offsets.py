@@ -54,10 +54,10 @@ def queue_offsets(log: LogFolder, start: int) -> Iterator[QueueOffsets | None]:
     Raises IndexUnreadable.
     """
     with ExitStack() as copies:
-        index = _index_of(log, copies)
+        index = index_of(log, copies)
         if index is not None:
             anchor = min(start, index.applied_offset)
-            queues = QueueTable(_LogStart(log.base()), index, StoreSettings(), lambda _: None)
+            queues = queues_of(index, log)
             yield QueueOffsets(anchor, lambda topic: queues.position_of(queues.topic_queue(topic), anchor))
         elif log.base() == 0:
             yield QueueOffsets(0, lambda _: 0)
@@ -65,8 +65,13 @@ def queue_offsets(log: LogFolder, start: int) -> Iterator[QueueOffsets | None]:
             yield None
 
 
-def _index_of(log: LogFolder, copies: ExitStack) -> Index | None:
-    """A copy of the newest index that knows the beginning of this log."""
+def queues_of(index: Index, log: LogFolder) -> QueueTable:
+    """The queues of an index, to be looked at only."""
+    return QueueTable(_LogStart(log.base()), index, StoreSettings(), lambda _: None)
+
+
+def index_of(log: LogFolder, copies: ExitStack) -> Index | None:
+    """A copy of the newest index that knows the beginning of this log. Raises IndexUnreadable."""
     found = False
     for name in (INDEX, CHECKPOINT):
         found = found or (log.path / name).is_dir()

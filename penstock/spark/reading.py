@@ -60,8 +60,12 @@ def plan(log: LogFolder, start: int, end: int, request: Request) -> list[LogRang
     """Partitions of about the same size: minPartitions, else one for each core where there is enough to do."""
     if start >= end:
         return []
-    parts = request.min_partitions or max(1, min(os.cpu_count() or 1, (end - start) // LEAST_PARTITION_BYTES))
-    return [LogRange(*cut) for cut in log.split(start, end, parts)]
+    return [LogRange(*cut) for cut in log.split(start, end, parts_of(end - start, request))]
+
+
+def parts_of(size_bytes: int, request: Request) -> int:
+    """How many partitions are to read so many bytes."""
+    return request.min_partitions or max(1, min(os.cpu_count() or 1, size_bytes // LEAST_PARTITION_BYTES))
 
 
 def wanted_messages(
