@@ -1,6 +1,6 @@
 """`make bench-spark`: Spark reading a data folder beside the same rows from Parquet, in turn, 2 partitions.
 
-The log is written by the store's own CommitLog: messages of 200 random bytes to 1,000 topics.
+Written by the store's own code: messages of 200 random bytes to 1,000 topics.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ import psutil  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 
+from lightqueue.message_store import MessageStore  # noqa: E402
 from penstock.spark.batch import BatchReader  # noqa: E402
 from penstock.spark.folder import LogFolder  # noqa: E402
 from penstock.spark.reading import LogRange  # noqa: E402
 from penstock.spark.source import PenstockSource  # noqa: E402
 from store._records import RecordBatch  # noqa: E402
-from store.commitlog import CommitLog  # noqa: E402
 from store.records import RecordType  # noqa: E402
 from store.settings import StoreSettings  # noqa: E402
 
@@ -43,6 +43,7 @@ PARTITIONS = 2
 MB = 1e6
 
 FEW = [f"line/{i}/temp" for i in range(TOPICS // 100)]
+FEWER = FEW[:1]
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Work:
     name: str
     columns: str
     run: Callable[[DataFrame], object]
-    few_topics: bool = False
+    topics: list[str] | None = None
 
 
 def _noop(frame: DataFrame) -> None:
@@ -69,7 +70,8 @@ WORKS = (
     Work("grouped by topic, payload", "topic,payload", _grouped),
     Work("full scan", "topic,payload,timestamp,log_offset", _noop),
     Work("full scan, all columns", "", _noop),
-    Work("1 % of the topics", "topic,payload,log_offset", _noop, few_topics=True),
+    Work("1 % of the topics", "topic,payload,log_offset", _noop, FEW),
+    Work("one topic of 1,000", "topic,payload,log_offset", _noop, FEWER),
 )
 
 
@@ -100,16 +102,16 @@ def _arguments() -> argparse.Namespace:
 
 
 def _write_log(data: Path, count: int) -> int:
-    (data / "log").mkdir(parents=True)
-    log = CommitLog(data / "log", StoreSettings(data=data, flush="async"))
+    store = MessageStore(StoreSettings(data=data, flush="async"))
     for first in range(0, count, PER_APPEND):
         batch = RecordBatch()
         for i in range(first, min(first + PER_APPEND, count)):
             topic, client_id = b"line/%d/temp" % (i % TOPICS), b"device-%d" % (i % TOPICS)
             batch.append(RecordType.MESSAGE, os.urandom(PAYLOAD_BYTES), topic=topic, client_id=client_id, flags=1)
-        log.append(batch)
-    end = log.end
-    log.close()
+        store.append(batch)
+        store.tick()
+    end = store.end
+    store.close()
     return end
 
 
@@ -157,8 +159,8 @@ def _ours(spark: SparkSession, data: Path, work: Work) -> None:
     reader = spark.read.format("penstock").option("minPartitions", PARTITIONS)
     if work.columns:
         reader = reader.option("columns", work.columns)
-    if work.few_topics:
-        reader = reader.option("topic", json.dumps(FEW))
+    if work.topics:
+        reader = reader.option("topic", json.dumps(work.topics))
     work.run(reader.load(str(data)))
 
 
@@ -166,8 +168,8 @@ def _parquet(spark: SparkSession, files: Path, work: Work) -> None:
     frame = spark.read.parquet(str(files))
     if work.columns:
         frame = frame.select(*work.columns.split(","))
-    if work.few_topics:
-        frame = frame.where(F.col("topic").isin(FEW))
+    if work.topics:
+        frame = frame.where(F.col("topic").isin(work.topics))
     work.run(frame)
 
 
