@@ -44,7 +44,7 @@ def leave(client: paho.Client) -> None:
     client.loop_stop()
 
 
-def publish(port: int, messages: list[Sent], client_id: str = "fleet") -> None:
+def publish(port: int, messages: list[Sent], client_id: str = "another") -> None:
     """Publish in this order; all are acknowledged when it returns."""
     client = connected(port, client_id)
     sent = [client.publish(m.topic, m.payload, m.qos, m.retain, _properties(m)) for m in messages]
@@ -121,7 +121,7 @@ class Fleet:
             subscribed.clear()
             subscriber.subscribe(name, options=SubscribeOptions(qos=2), properties=properties)
             assert subscribed.wait(TIMEOUT_S)
-        publish(self.server.port, self.published)
+        publish(self.server.port, self.published, "fleet")
         assert complete.wait(TIMEOUT_S), f"{missing[0]} deliveries are missing"
         leave(subscriber)
 
