@@ -1,7 +1,7 @@
 # Works in the active environment: python3 -m venv .venv && . .venv/bin/activate && make test
 PYTHON ?= python
 
-.PHONY: install fmt lint types test bench docs
+.PHONY: install fmt lint types test bench bench-spark docs
 
 # Editable, so that the compiled leaves lie beside their sources: an installed copy would be
 # shadowed by the source folders whenever something runs from here.
@@ -26,6 +26,9 @@ test: install lint types
 
 bench: install
 	$(PYTHON) tests/bench/run.py
+
+bench-spark: install
+	$(PYTHON) tests/bench/spark_run.py
 
 docs: install
 	$(PYTHON) -m penstock.settings_docs > docs/settings.md.new

@@ -5,6 +5,7 @@ from setuptools import Extension, setup
 
 LEAVES = {
     "store._records": ["store/_records.pyx"],
+    "store._columns": ["store/_columns.pyx"],
     "lightqueue._queues": ["lightqueue/_queues.pyx"],
     "gateway._inflight": ["gateway/_inflight.pyx"],
     "gateway._wire": ["gateway/_wire.pyx"],

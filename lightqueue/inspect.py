@@ -44,7 +44,7 @@ def inspect_folder(path: Path) -> dict[str, Any]:
 def _report(path: Path) -> dict[str, Any]:
     with ExitStack() as copies:
         # The copies come first: so they are never ahead of the log that is read afterwards.
-        indexes = [copies.enter_context(_copy_of(path / name)) for name in (INDEX, CHECKPOINT)]
+        indexes = [copies.enter_context(copy_of(path / name)) for name in (INDEX, CHECKPOINT)]
         log = LogScan(path / LOG)
         corruption = [segment.corruption for segment in log.segments if segment.corruption]
         index = next((index for index in indexes if index and index.fits(log.base, log.end)), None)
@@ -130,7 +130,7 @@ def _empty_index() -> Iterator[Index]:
 
 
 @contextmanager
-def _copy_of(folder: Path) -> Iterator[Index | None]:
+def copy_of(folder: Path) -> Iterator[Index | None]:
     """A copy of an index that may be in use; None if there is none that can be read."""
     with tempfile.TemporaryDirectory(prefix="penstock-inspect-") as temporary:
         index = _opened_copy(folder, Path(temporary) / INDEX) if folder.is_dir() else None

@@ -125,7 +125,8 @@ class QueueTable:
             self._loaded.append(queue)
         return queue
 
-    def _topic(self, name: bytes) -> Queue:
+    def topic_queue(self, name: bytes) -> Queue:
+        """A topic's own queue, which may be empty."""
         topic = self.dispatcher.topics.get(name)
         if topic is None:
             topic = self.dispatcher.topics[name] = self.load_topic(name)
@@ -134,7 +135,7 @@ class QueueTable:
     def stored(self, topic_filter: str) -> Queue | None:
         """The queue that holds the history of a filter, or None if the filter never had one."""
         if not has_wildcard(topic_filter):
-            return self._topic(topic_filter.encode())
+            return self.topic_queue(topic_filter.encode())
         level = level_of(topic_filter)
         return self._level(level.encode()) if level is not None else self._held.get(topic_filter)
 
@@ -385,6 +386,18 @@ class QueueTable:
                 return 0
             found = pack_entry(pack[1], queue_offset - pack[0])
         return found
+
+    def stored_entries(self, queue: Queue, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Entries in [start, end) as RocksDB has them: the first one's queue_offset, and 20 bytes of each."""
+        while start < end:
+            found = self._pack_before(queue.id, start)
+            if found is None or start >= found[0] + pack_count(found[1]):
+                start = max(start + 1, self._next_kept(queue, start))  # trimmed
+                continue
+            first, pack = found
+            stop = min(end, first + pack_count(pack))
+            yield start, pack[(start - first) * ENTRY_BYTES : (stop - first) * ENTRY_BYTES]
+            start = stop
 
     def position_of(self, queue: Queue, log_offset: int, low: int = 0) -> int:
         """The first queue_offset whose entry is at or after `log_offset`."""

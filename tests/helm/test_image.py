@@ -64,8 +64,9 @@ def test_the_build_gets_what_the_wheel_is_made_of_and_nothing_else() -> None:
     assert lines[0] == "*"
     let_in = {line[1:] for line in lines if line.startswith("!")}
     packages = {it.rstrip("*") for it in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
+    modules = {f"{name}.py" for name in PROJECT["tool"]["setuptools"]["py-modules"]}
     project = PROJECT["project"]
-    assert let_in == packages | {"pyproject.toml", "setup.py", project["readme"], *project["license-files"]}
+    assert let_in == packages | modules | {"pyproject.toml", "setup.py", project["readme"], *project["license-files"]}
     assert all((ROOT / name).exists() for name in let_in)
 
 

@@ -1,0 +1,91 @@
+"""`spark.read.format("penstock")`."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from penstock.spark.folder import LogFolder
+from penstock.spark.options import At, Request
+from penstock.spark.reading import LogRange, locate, plan, rows
+from penstock.spark.selecting import Selected, select, selected_rows
+
+BOUNDS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+
+
+class BatchReader(DataSourceReader):
+    """Reads what is in the log when the query is planned."""
+
+    def __init__(self, request: Request, schema: pa.Schema) -> None:
+        self.request = request
+        self.schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        log = LogFolder(self.request.path)
+        start, end = self.range_of(log)
+        selected, scanned_from = select(log, self.request, start, end)
+        return [*selected, *plan(log, scanned_from, end, self.request)]
+
+    def range_of(self, log: LogFolder) -> tuple[int, int]:
+        """The log_offsets between which is read."""
+        request = self.request
+        start = locate(log, request.starting or At(), fail_on_data_loss=request.fail_on_data_loss)
+        end = locate(log, request.ending or At(latest=True), fail_on_data_loss=request.fail_on_data_loss)
+        return start, end
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, Selected):
+            return selected_rows(self.request, self.schema, partition)
+        # Where there is nothing to read, Spark makes up a partition.
+        return rows(self.request, self.schema, partition) if isinstance(partition, LogRange) else iter(())
+
+
+class PushingReader(BatchReader):
+    """Takes what it can of a query's WHERE: equal topics exactly, bounds of log_offset to read less of the log.
+
+    A class of its own, since Spark refuses any reader that could do this unless it is configured for it.
+    """
+
+    def __init__(self, request: Request, schema: pa.Schema) -> None:
+        super().__init__(request, schema)
+        self.least = 0  # log_offsets
+        self.most = 2**63 - 2
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        for condition in filters:
+            if isinstance(condition, EqualTo | In) and condition.attribute == ("topic",):
+                self._narrow(condition.value if isinstance(condition, In) else (condition.value,))
+                continue
+            if isinstance(condition, BOUNDS) and condition.attribute == ("log_offset",):
+                self._bound(condition)
+            yield condition
+
+    def range_of(self, log: LogFolder) -> tuple[int, int]:
+        start, end = super().range_of(log)
+        if start < self.least < end:
+            start = max(start, log.nearest(self.least))
+        elif self.least >= end:
+            start = end
+        return start, min(end, self.most + 1)
+
+    def _narrow(self, topics: Iterable[str | None]) -> None:
+        wanted = frozenset(topic.encode() for topic in topics if topic is not None)
+        before = self.request.only_topics
+        self.request = replace(self.request, only_topics=wanted if before is None else wanted & before)
+
+    def _bound(self, condition: BOUNDS) -> None:
+        if not isinstance(condition, LessThan | LessThanOrEqual):
+            self.least = max(self.least, condition.value)
+        if not isinstance(condition, GreaterThan | GreaterThanOrEqual):
+            self.most = min(self.most, condition.value)

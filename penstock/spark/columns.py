@@ -1,0 +1,230 @@
+"""Verified log bytes become Arrow RecordBatches: a column at a time, and only the columns that are wanted.
+
+Records are 8-byte aligned, so their header fields are gathered by numpy; parts of varying length are brought together
+by the compiled leaf. No Python runs per record, but for topics: each distinct one is looked at once per piece.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from store._columns import find_messages, find_pairs, find_properties, gather
+from store.records import RecordFlag
+
+HEADER_BYTES = 40  # of a record (docs/formats.md)
+MOST_ROWS = 16_384  # of a RecordBatch
+MOST_TOPICS_REMEMBERED = 100_000
+US_PER_MS = 1000
+# A carried message stands in the log a second time, and a live-only one is in no history.
+NOT_HISTORY = RecordFlag.LIVE_ONLY | RecordFlag.CARRIED
+PAIRS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+
+Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Some bytes of each message: where they begin, and how many they are (-1: it has none)."""
+
+    starts: Array
+    lengths: NDArray[np.int32]
+
+
+class Messages:
+    """The messages of a piece of the log: `data` stands in the log from `log_offset` on; message i at positions[i]."""
+
+    def __init__(self, data: NDArray[np.uint8], log_offset: int, positions: Array) -> None:
+        self.data = data
+        self.log_offset = log_offset
+        self.positions = positions
+
+    @classmethod
+    def find(cls, data: NDArray[np.uint8], log_offset: int) -> "Messages":
+        """Those of verified bytes that are history: each once, batches opened."""
+        positions = np.empty(len(data) // HEADER_BYTES + 1, np.int64)
+        return cls(data, log_offset, positions[: find_messages(data, positions, NOT_HISTORY)])
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def where(self, chosen: NDArray[np.bool_]) -> "Messages":
+        return Messages(self.data, self.log_offset, self.positions[chosen])
+
+    def before(self, log_offset: int) -> "Messages":
+        count = int(np.searchsorted(self.positions, log_offset - self.log_offset))
+        return Messages(self.data, self.log_offset, self.positions[:count])
+
+    def nearest(self, log_offset: int) -> int:
+        """log_offset of the last one that begins at or before this; of the beginning if there is none."""
+        count = int(np.searchsorted(self.positions, log_offset - self.log_offset, side="right"))
+        return self.log_offset + (int(self.positions[count - 1]) if count else 0)
+
+    def position_at(self, timestamp_ms: int) -> int:
+        """log_offset of the first one that was stored at this time or later; of the end if there is none."""
+        late = self._header("<u8", 16) >= timestamp_ms
+        return self.log_offset + (int(self.positions[late.argmax()]) if late.any() else len(self.data))
+
+    def behind(self, i: int) -> int:
+        """log_offset behind message i."""
+        return int(self.log_offset + self.positions[i] + self._header("<u4", 0)[i])
+
+    def batches(self) -> Iterator["Messages"]:
+        """The same, MOST_ROWS at a time."""
+        for at in range(0, len(self), MOST_ROWS):
+            yield Messages(self.data, self.log_offset, self.positions[at : at + MOST_ROWS])
+
+    def _header(self, dtype: str, at: int) -> NDArray[np.int64]:
+        """A field of each header, that stands there at byte `at`."""
+        kind = np.dtype(dtype)
+        whole = len(self.data) // kind.itemsize * kind.itemsize
+        return self.data[:whole].view(kind)[(self.positions + at) // kind.itemsize]
+
+    # --- parts of the record, in the order in which they stand there
+
+    @cached_property
+    def topic(self) -> Parts:
+        return Parts(self.positions + HEADER_BYTES, self._lengths("<u2", 26))
+
+    @cached_property
+    def client_id(self) -> Parts:
+        return self._after(self.topic, "<u2", 28)
+
+    @cached_property
+    def properties(self) -> Parts:
+        return self._after(self._after(self.client_id, "<u2", 30), "<u4", 32)
+
+    @cached_property
+    def payload(self) -> Parts:
+        return self._after(self.properties, "<u4", 36)
+
+    def _lengths(self, dtype: str, at: int) -> NDArray[np.int32]:
+        return self._header(dtype, at).astype(np.int32)
+
+    def _after(self, part: Parts, dtype: str, at: int) -> Parts:
+        return Parts(part.starts + part.lengths, self._lengths(dtype, at))
+
+    @cached_property
+    def _found_properties(self) -> tuple[list[Parts], NDArray[np.int32]]:
+        """Content type, response topic and correlation data; and how many user properties there are."""
+        found = np.empty((3, len(self)), np.int64)
+        sizes = np.empty((3, len(self)), np.int32)
+        pair_counts = np.empty(len(self), np.int32)
+        find_properties(self.data, self.properties.starts, self.properties.lengths, found, sizes, pair_counts)
+        return [Parts(starts, lengths) for starts, lengths in zip(found, sizes, strict=True)], pair_counts
+
+    def distinct_topics(self) -> tuple[list[bytes], NDArray[np.int32]]:
+        """The topics that occur, and of each message which of them is its."""
+        topics = pc.dictionary_encode(self.binary(self.topic, pa.binary()))
+        return topics.dictionary.to_pylist(), topics.indices.to_numpy()
+
+    # --- columns
+
+    def column(self, name: str) -> pa.Array:
+        """A column of COLUMNS, by name."""
+        return COLUMNS[name].build(self)
+
+    def binary(self, parts: Parts, type_: pa.DataType) -> pa.Array:
+        """Parts as an array of strings or binaries."""
+        offsets = np.empty(len(parts.starts) + 1, np.int32)
+        missing = parts.lengths < 0
+        present = np.where(missing, 0, parts.lengths) if (any_missing := bool(missing.any())) else parts.lengths
+        values = np.empty(int(present.sum(dtype=np.int64)), np.uint8)
+        gather(self.data, parts.starts, present, offsets, values)
+        valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if any_missing else None
+        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(values)]
+        return pa.Array.from_buffers(type_, len(parts.starts), buffers)
+
+    def _qos(self) -> pa.Array:
+        return pa.array((self._header("u1", 25) & RecordFlag.QOS_MASK).astype(np.int32))
+
+    def _retain(self) -> pa.Array:
+        return pa.array(self._header("u1", 25) & RecordFlag.RETAIN != 0)
+
+    def _timestamp(self) -> pa.Array:
+        times_us = self._header("<u8", 16).astype(np.int64) * US_PER_MS
+        return pa.array(times_us).view(pa.timestamp("us", tz="UTC"))
+
+    def _log_offset(self) -> pa.Array:
+        return pa.array(self._header("<u8", 8).astype(np.int64))
+
+    def _property(self, row: int, type_: pa.DataType) -> pa.Array:
+        if not self.properties.lengths.any():
+            return pa.nulls(len(self), type_)
+        return self.binary(self._found_properties[0][row], type_)
+
+    def _user_properties(self) -> pa.Array:
+        counts = self._found_properties[1]
+        offsets = np.zeros(len(self) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        found = np.empty((2, int(offsets[-1])), np.int64)
+        sizes = np.empty((2, int(offsets[-1])), np.int32)
+        find_pairs(self.data, self.properties.starts, self.properties.lengths, found, sizes)
+        sides = [self.binary(Parts(found[i], sizes[i]), pa.string()) for i in range(2)]
+        pairs = pa.StructArray.from_arrays(sides, fields=list(PAIRS.value_type))
+        return pa.ListArray.from_arrays(pa.array(offsets), pairs).cast(PAIRS)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One that can be asked for: its type, and how it is made."""
+
+    type: pa.DataType
+    build: Callable[[Messages], pa.Array]
+
+
+def _nulls(type_: pa.DataType) -> Column:
+    """What is not known of any message so far."""
+    return Column(type_, lambda messages: pa.nulls(len(messages), type_))
+
+
+COLUMNS: dict[str, Column] = {
+    "topic": Column(pa.string(), lambda m: m.binary(m.topic, pa.string())),
+    "payload": Column(pa.binary(), lambda m: m.binary(m.payload, pa.binary())),
+    "qos": Column(pa.int32(), Messages._qos),
+    "retain": Column(pa.bool_(), Messages._retain),
+    "timestamp": Column(pa.timestamp("us", tz="UTC"), Messages._timestamp),
+    "queue": Column(pa.string(), lambda m: m.binary(m.topic, pa.string())),
+    "queue_offset": _nulls(pa.int64()),
+    "log_offset": Column(pa.int64(), Messages._log_offset),
+    "key": _nulls(pa.string()),
+    "client_id": Column(pa.string(), lambda m: m.binary(m.client_id, pa.string())),
+    "user_properties": Column(PAIRS, Messages._user_properties),
+    "content_type": Column(pa.string(), lambda m: m._property(0, pa.string())),
+    "response_topic": Column(pa.string(), lambda m: m._property(1, pa.string())),
+    "correlation_data": Column(pa.binary(), lambda m: m._property(2, pa.binary())),
+}
+
+
+class TopicChoice:
+    """Which messages are wanted by their topic. What was found out about a topic is remembered, of so many."""
+
+    def __init__(self, matches: Callable[[bytes], bool]) -> None:
+        self._matches = matches
+        self._known: dict[bytes, bool] = {}
+
+    def of(self, messages: Messages) -> Messages:
+        if not len(messages):
+            return messages
+        topics, numbers = messages.distinct_topics()
+        wanted = np.fromiter(map(self._wanted, topics), np.bool_, len(topics))
+        return messages if wanted.all() else messages.where(wanted[numbers])
+
+    def _wanted(self, topic: bytes) -> bool:
+        known = self._known.get(topic)
+        if known is None:
+            if len(self._known) >= MOST_TOPICS_REMEMBERED:
+                self._known.clear()
+            known = self._known[topic] = self._matches(topic)
+        return known
+
+
+def record_batch(messages: Messages, schema: pa.Schema, queue_offset: pa.Array | None = None) -> pa.RecordBatch:
+    """The columns of a schema, whose names are some of COLUMNS; queue_offset is not in the records."""
+    columns = {} if queue_offset is None else {"queue_offset": queue_offset}
+    arrays = [columns[name] if name in columns else messages.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,250 @@
+"""A store's log read from outside, while the store may be writing it: no lock, no mapping, nothing changed.
+
+What may be read: a segment that has a successor ends where that one begins. The last one ends behind its last record
+whose checksum is right, and that is looked for again whenever somebody asks. All bytes are verified before they are
+given out. Nothing is mapped: a store cuts segments, and whoever reads past the end of a mapping then is killed.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.spark.columns import Messages
+from penstock.spark.errors import DataLost, FolderUnreadable, LogDamaged
+from store._records import verify
+from store.folder import LOG
+from store.segment import HEADER_BYTES, header_fault, segment_paths
+
+PIECE_BYTES = 2 << 20  # read at a time: some thousand records, which stay in the processor's cache
+Array = NDArray[np.int64]
+Sizes = NDArray[np.int32]
+Bytes = NDArray[np.uint8]
+Chosen = NDArray[np.bool_]
+_CREATED_AT = slice(32, 40)  # of a segment's header
+
+
+class Piece(NamedTuple):
+    """Whole verified records that stand in the log from `log_offset` on. `data` is overwritten by the next piece."""
+
+    log_offset: int
+    data: NDArray[np.uint8]
+    last_ms: int  # timestamp of the last record
+
+    @property
+    def end(self) -> int:
+        return self.log_offset + len(self.data)
+
+    def messages(self) -> Messages:
+        return Messages.find(self.data, self.log_offset)
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """One file of the log. `end` is where the next one begins; None for the last."""
+
+    path: Path
+    base: int
+    end: int | None
+    created_ms: int
+
+    @property
+    def first(self) -> int:
+        return self.base + HEADER_BYTES
+
+
+class LogFolder:
+    """The log of a data folder. Raises FolderUnreadable where there is none, LogDamaged where it does not read back."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self._buffer = np.empty(PIECE_BYTES, np.uint8)
+        self._headers: dict[Path, SegmentFile] = {}
+        self._known_end = 0  # records end there, or behind it
+        if not self.path.is_dir():
+            raise FolderUnreadable(self.path, "no such folder")
+        if not (self.path / LOG).is_dir():
+            raise FolderUnreadable(self.path, f"has no folder `{LOG}`")
+
+    def segments(self) -> list[SegmentFile]:
+        """The files as they are now, oldest first."""
+        try:
+            paths = segment_paths(self.path / LOG)
+            found = [(path, self._headers.get(path) or _look_at(path)) for path in paths]
+        except OSError as error:
+            raise FolderUnreadable(Path(error.filename or self.path), error.strerror or str(error)) from error
+        self._headers = {path: segment for path, segment in found if segment}
+        segments = list(self._headers.values())
+        ends = [*(following.base for following in segments[1:]), None]
+        return [replace(segment, end=end) for segment, end in zip(segments, ends, strict=False)]
+
+    def base(self) -> int:
+        """log_offset at which the oldest segment begins: nothing before it is kept."""
+        return next((segment.base for segment in self.segments()), 0)
+
+    def end(self) -> int:
+        """log_offset behind the last record that is complete now."""
+        segments = self.segments()
+        if not segments:
+            return 0
+        end = max(self._known_end, segments[-1].first)
+        for piece in self._of_segment(segments[-1], end, None):
+            end = piece.end
+        self._known_end = end
+        return end
+
+    def pieces(self, start: int, end: int, skips_lost: bool = False) -> Iterator[Piece]:
+        """All records that begin in [start, end), an end that was there before; a last batch may reach past it.
+
+        `start` is the log_offset of a record, or lies between two segments. What retention has dropped raises DataLost,
+        or is passed over.
+        """
+        segments = [segment for segment in self.segments() if segment.base < end]
+        kept_from = segments[0].base if segments else self.base()
+        if start < min(kept_from, end) and not skips_lost:
+            raise DataLost(f"{self.path}: log_offset {start} to {min(kept_from, end)} is not kept any more")
+        for segment in segments:
+            if segment.end is None or segment.end > start:
+                last = end if segment.end is None else min(end, segment.end)
+                try:
+                    yield from self._of_segment(segment, max(start, segment.first), last)
+                except FileNotFoundError:  # retention was quicker
+                    if not skips_lost:
+                        raise DataLost(f"{segment.path}: is not kept any more") from None
+                except OSError as error:
+                    raise FolderUnreadable(segment.path, error.strerror or str(error)) from error
+
+    def messages(self, start: int, end: int, skips_lost: bool = False) -> Iterator[Messages]:
+        """The messages of history that begin in [start, end), by pieces: each is overwritten by the next."""
+        for piece in self.pieces(start, end, skips_lost):
+            yield piece.messages().before(end)
+
+    def _of_segment(self, segment: SegmentFile, start: int, end: int | None) -> Iterator[Piece]:
+        """Records that begin in [start, end); without an end, as far as they are complete."""
+        with segment.path.open("rb") as file:
+            limit = segment.end or segment.base + os.fstat(file.fileno()).st_size
+            at = start
+            while at < (limit if end is None else end):
+                data, last_ms, reason = self._read(file.fileno(), segment.base, at, limit)
+                if not len(data):
+                    if end is None:
+                        return
+                    raise LogDamaged(segment.path, at, reason or "cut off")
+                yield Piece(at, data, last_ms)
+                at += len(data)
+
+    def _read(self, fd: int, base: int, at: int, limit: int) -> tuple[NDArray[np.uint8], int, str | None]:
+        """Some verified records from `at` on, one at least. If there are none: what is wrong there."""
+        size = min(PIECE_BYTES, limit - at)
+        while True:
+            if size > len(self._buffer):  # a record, such as a gateway's append, that is longer than a piece
+                self._buffer = np.empty(size, np.uint8)
+            view = self._buffer.data[:size]
+            view = view[: os.preadv(fd, [view], at - base)]
+            valid, last_ms, reason = verify(view, at)
+            length = int.from_bytes(view[:4], "little")
+            if valid or not size < length <= limit - at:
+                return self._buffer[:valid], last_ms, reason
+            size = length
+
+    def messages_at(self, log_offsets: Array, sizes: Sizes, skips_lost: bool = False) -> tuple[Messages, Chosen]:
+        """The messages at these places, ascending, and which of them are kept: all, unless lost ones may be missing."""
+        positions = np.cumsum(sizes, dtype=np.int64) - sizes
+        data = np.empty(int(sizes.sum(dtype=np.int64)), np.uint8)
+        kept = np.zeros(len(log_offsets), np.bool_)
+        for segment in self.segments():
+            first, last = np.searchsorted(
+                log_offsets, (segment.base, 2**63 - 1 if segment.end is None else segment.end)
+            )
+            if first < last:
+                kept[first:last] = self._fetch(
+                    segment, log_offsets[first:last], sizes[first:last], data, positions[first]
+                )
+        if not skips_lost and not kept.all():
+            raise DataLost(f"{self.path}: log_offset {log_offsets[kept.argmin()]} is not kept any more")
+        return Messages(data, 0, positions[kept]), kept
+
+    def _fetch(self, segment: SegmentFile, log_offsets: Array, sizes: Sizes, data: Bytes, at: int) -> bool:
+        """Read records of a segment one by one into `data`, from `at` on. False if the file is gone."""
+        try:
+            with segment.path.open("rb") as file:
+                for log_offset, size in zip(log_offsets.tolist(), sizes.tolist(), strict=True):
+                    record = data.data[at : at + size]
+                    os.preadv(file.fileno(), [record], log_offset - segment.base)
+                    valid, _, reason = verify(record, log_offset)
+                    if valid != size:
+                        raise LogDamaged(segment.path, log_offset, reason or "of another size than its queue says")
+                    at += size
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise FolderUnreadable(segment.path, error.strerror or str(error)) from error
+        return True
+
+    # --- positions
+
+    def is_record(self, log_offset: int) -> bool:
+        """Whether a record, maybe within a batch, begins at this log_offset; or a segment, or the log ends there."""
+        for segment in self.segments():
+            if segment.base <= log_offset and (segment.end is None or log_offset < segment.end):
+                found = self._of_segment(segment, max(log_offset, segment.first), None)
+                return log_offset in (segment.base, segment.first, self.end()) or next(found, None) is not None
+        return False
+
+    def position_at(self, timestamp_ms: int) -> int:
+        """log_offset of the first message that was stored at this time or later; the log's end if there is none."""
+        segments = [segment for segment in self.segments() if segment.created_ms < timestamp_ms]
+        if not segments:
+            return self.base()
+        for piece in self._of_segment(segments[-1], segments[-1].first, segments[-1].end):
+            if piece.last_ms >= timestamp_ms:
+                return piece.messages().position_at(timestamp_ms)
+        return segments[-1].end or self.end()
+
+    def nearest(self, log_offset: int) -> int:
+        """log_offset of the last message at or before this place; of the oldest segment if there is none."""
+        return self._message_near(log_offset, self.base(), self.segments())
+
+    def split(self, start: int, end: int, parts: int) -> list[tuple[int, int]]:
+        """[start, end) cut at messages into ranges of about the same size, as many as asked for where it can be."""
+        segments = self.segments()
+        part_bytes = (end - start) / parts
+        cuts = {start, end}
+        for i in range(1, parts):
+            target = int(start + i * part_bytes)
+            joint = min((segment.base for segment in segments), key=lambda base: abs(base - target), default=start)
+            if abs(joint - target) > part_bytes / 4:  # a cut between segments costs nothing
+                joint = self._message_near(target, start, segments)
+            if start < joint < end:
+                cuts.add(joint)
+        return list(pairwise(sorted(cuts)))
+
+    def _message_near(self, target: int, start: int, segments: list[SegmentFile]) -> int:
+        """log_offset of the last message at or before `target` and behind `start`; `start` if there is none."""
+        home = next((segment for segment in reversed(segments) if segment.base <= target), None)
+        if home is not None:
+            for piece in self._of_segment(home, max(start, home.first), target):
+                if piece.end > target:
+                    return piece.messages().nearest(target)
+        return start
+
+
+def _look_at(path: Path) -> SegmentFile | None:
+    """A segment file by its header; None while it is only being made, or if retention has just dropped it."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+    except FileNotFoundError:
+        return None
+    if not any(header):
+        return None
+    base = int(path.stem)
+    reason = header_fault(header, base)
+    if reason:
+        raise LogDamaged(path, base, reason)
+    return SegmentFile(path, base, None, int.from_bytes(header[_CREATED_AT], "little"))

@@ -1,0 +1,199 @@
+"""What a user may say to `spark.read.format("penstock")` and `spark.readStream`: the options, checked."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from gateway.errors import ProtocolError
+from gateway.topics import validate_topic_filter, validate_topic_name
+from lightqueue.matching import any_of, has_wildcard
+from penstock.spark.columns import COLUMNS
+from penstock.spark.errors import BadOption
+
+EARLIEST, LATEST = "earliest", "latest"
+LOG_POSITION = "log"  # the one key of a position in JSON
+MOST_PARTITIONS = 10_000
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@dataclass(frozen=True)
+class At:
+    """A place in the log: a log_offset, a time, or one of its ends (if both are None)."""
+
+    latest: bool = False
+    log_offset: int | None = None
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be read. `starting` None: the beginning for a batch, the end for a stream."""
+
+    path: str
+    topic_filters: tuple[str, ...]  # none: everything
+    starting: At | None
+    ending: At | None
+    columns: tuple[str, ...]
+    min_partitions: int | None
+    max_per_trigger: int | None
+    fail_on_data_loss: bool
+    push_filters: bool
+    only_topics: frozenset[bytes] | None = None  # what Spark pushed down
+
+    def topic_matcher(self) -> Callable[[bytes], bool] | None:
+        """Says of a topic whether it is wanted; None: every one is."""
+        only = self.only_topics
+        if not self.topic_filters:
+            return None if only is None else only.__contains__
+        matches = any_of(self.topic_filters)
+        return matches if only is None else lambda topic: topic in only and matches(topic)
+
+    def topics(self) -> frozenset[bytes] | None:
+        """The wanted topics where they are known by name, which they are if no filter has a wildcard."""
+        if self.only_topics is not None:
+            return frozenset(filter(self.topic_matcher(), self.only_topics))
+        if not self.topic_filters or any(map(has_wildcard, self.topic_filters)):
+            return None
+        return frozenset(topic.encode() for topic in self.topic_filters)
+
+
+OPTIONS = (
+    "path",
+    "topic",
+    "topicFilter",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "columns",
+    "minPartitions",
+    "maxOffsetsPerTrigger",
+    "failOnDataLoss",
+    "pushFilters",
+)
+
+
+def parse_options(options: Mapping[str, str]) -> Request:
+    """Raises BadOption."""
+    given = {name.lower(): value for name, value in options.items()}
+    unknown = given.keys() - {name.lower() for name in OPTIONS}
+    if unknown:
+        raise BadOption(f"unknown option '{min(unknown)}'; there are {', '.join(OPTIONS)}")
+    return Request(
+        path=_path(given.get("path", "")),
+        topic_filters=_topic_filters(given),
+        starting=_place(given, "starting"),
+        ending=_place(given, "ending"),
+        columns=_columns(given.get("columns")),
+        min_partitions=_count(given, "minPartitions", MOST_PARTITIONS),
+        max_per_trigger=_count(given, "maxOffsetsPerTrigger", 2**63 - 1),
+        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        push_filters=_flag(given, "pushFilters", default=False),
+    )
+
+
+def _path(path: str) -> str:
+    if not path:
+        raise BadOption('load() wants the data folder of a Penstock server, such as load("/var/lib/penstock")')
+    if "://" in path and not path.startswith("file://"):
+        raise BadOption(f"{path}: reading from a server is not there yet; give load() a data folder")
+    return os.path.abspath(path.removeprefix("file://"))  # as the driver understands it: workers may run elsewhere
+
+
+def _topic_filters(given: Mapping[str, str]) -> tuple[str, ...]:
+    found: list[str] = []
+    for name, validate in (("topic", validate_topic_name), ("topicFilter", validate_topic_filter)):
+        for text in _texts(name, given.get(name.lower())):
+            try:
+                validate(text, name)
+            except ProtocolError as error:
+                raise BadOption(f"'{text}': {error}") from None
+            if text.startswith("$share/"):
+                raise BadOption(f"'{text}': shared subscriptions are for MQTT clients; leave $share/NAME/ out")
+            found.append(text)
+    return tuple(found)
+
+
+def _texts(name: str, value: str | None) -> list[str]:
+    """One text, or several as a JSON list (a comma may stand in a topic)."""
+    if value is None:
+        return []
+    if not value.startswith("["):
+        return [value]
+    try:
+        texts = json.loads(value)
+    except ValueError:
+        texts = None
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise BadOption(f"{name} '{value}': give several as a JSON list, such as json.dumps(['line/1', 'line/2'])")
+    return texts
+
+
+def _place(given: Mapping[str, str], side: str) -> At | None:
+    offsets, timestamp = given.get(f"{side}offsets"), given.get(f"{side}timestamp")
+    if offsets is not None and timestamp is not None:
+        raise BadOption(f"{side}Offsets and {side}Timestamp exclude each other; give one of them")
+    if timestamp is not None:
+        return At(timestamp_ms=_time_ms(f"{side}Timestamp", timestamp))
+    if offsets is None:
+        return None
+    if offsets in (EARLIEST, LATEST):
+        return At(latest=offsets == LATEST)
+    try:
+        position = json.loads(offsets)
+    except ValueError:
+        position = None
+    if not isinstance(position, dict) or list(position) != [LOG_POSITION] or not _is_offset(position[LOG_POSITION]):
+        raise BadOption(f"{side}Offsets '{offsets}': use earliest, latest, or a log_offset as in {{\"log\": 4096}}")
+    return At(log_offset=position[LOG_POSITION])
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _time_ms(name: str, text: str) -> int:
+    ago = re.fullmatch(r"-(\d{1,9})([smhd])", text)
+    if ago:
+        return int((time.time() - int(ago[1]) * _UNITS_S[ago[2]]) * 1000)
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        pass
+    raise BadOption(f"{name} '{text}': use -90s, -15m, -1h, -7d or an RFC 3339 time such as 2026-11-21T15:00:00Z")
+
+
+def _columns(value: str | None) -> tuple[str, ...]:
+    if value is None:
+        return tuple(COLUMNS)
+    names = tuple(name.strip() for name in value.split(","))
+    for name in names:
+        if name not in COLUMNS:
+            raise BadOption(f"columns '{value}': there is no '{name}'; there are {', '.join(COLUMNS)}")
+    if len(set(names)) < len(names):
+        raise BadOption(f"columns '{value}': each one once")
+    return names
+
+
+def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,19}", text) or not 1 <= int(text) <= most:
+        raise BadOption(f"{name} '{text}': use a number from 1 to {most}")
+    return int(text)
+
+
+def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise BadOption(f"{name} '{text}': use true or false")
+    return text.lower() == "true"

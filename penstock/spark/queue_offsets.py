@@ -1,0 +1,92 @@
+"""The queue_offset of each message in its topic's queue, which no record says.
+
+The store's index knows where a queue stands at a log_offset that it has applied; from there on it is counted. The index
+belongs to the store's process, so it is looked at in a copy (links to its tables, which never change).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pyarrow as pa
+
+from lightqueue.inspect import copy_of
+from lightqueue.table import QueueTable
+from penstock.spark.columns import Messages
+from penstock.spark.errors import IndexUnreadable
+from penstock.spark.folder import LogFolder
+from store._records import LogMemory
+from store.folder import CHECKPOINT, INDEX
+from store.index import Index
+from store.settings import StoreSettings
+
+
+class QueueOffsets:
+    """Counts where the queues of topics stand, from log_offset `start` on. Remembers a number for each topic seen."""
+
+    def __init__(self, start: int, at_start: Callable[[bytes], int]) -> None:
+        self.start = start
+        self._at_start = at_start
+        self._next: dict[bytes, int] = {}
+
+    def take(self, messages: Messages) -> pa.Array:
+        """The queue_offsets of these messages, which are the next of their topics, all of them."""
+        topics, numbers = messages.distinct_topics()
+        counts = np.bincount(numbers, minlength=len(topics))
+        firsts = np.fromiter(map(self._claim, topics, counts.tolist()), np.int64, len(topics))
+        by_topic = np.argsort(numbers, kind="stable")
+        before_of_same = np.empty(len(numbers), np.int64)
+        before_of_same[by_topic] = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return pa.array(firsts[numbers] + before_of_same)
+
+    def _claim(self, topic: bytes, count: int) -> int:
+        first = self._next.get(topic)
+        if first is None:
+            first = self._at_start(topic)
+        self._next[topic] = first + count
+        return first
+
+
+@contextmanager
+def queue_offsets(log: LogFolder, start: int) -> Iterator[QueueOffsets | None]:
+    """Where queues stand at `start`, or at a place before it up to which is yet to be counted. None: nobody knows.
+
+    Raises IndexUnreadable.
+    """
+    with ExitStack() as copies:
+        index = index_of(log, copies)
+        if index is not None:
+            anchor = min(start, index.applied_offset)
+            queues = queues_of(index, log)
+            yield QueueOffsets(anchor, lambda topic: queues.position_of(queues.topic_queue(topic), anchor))
+        elif log.base() == 0:
+            yield QueueOffsets(0, lambda _: 0)
+        else:
+            yield None
+
+
+def queues_of(index: Index, log: LogFolder) -> QueueTable:
+    """The queues of an index, to be looked at only."""
+    return QueueTable(_LogStart(log.base()), index, StoreSettings(), lambda _: None)
+
+
+def index_of(log: LogFolder, copies: ExitStack) -> Index | None:
+    """A copy of the newest index that knows the beginning of this log. Raises IndexUnreadable."""
+    found = False
+    for name in (INDEX, CHECKPOINT):
+        found = found or (log.path / name).is_dir()
+        # The copy comes first: so it is never ahead of the log that is looked at afterwards.
+        index = copies.enter_context(copy_of(log.path / name))
+        if index is not None and index.fits(log.base(), log.end()):
+            return index
+    if found and log.base():
+        raise IndexUnreadable(log.path / INDEX)
+    return None
+
+
+class _LogStart:
+    """What a QueueTable wants of the log if no message is read through it."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.memory = LogMemory(1)

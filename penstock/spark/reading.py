@@ -1,0 +1,103 @@
+"""What batches and streams have in common: places become log_offsets, ranges become partitions, partitions rows."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from penstock.spark.columns import Messages, TopicChoice, record_batch
+from penstock.spark.errors import DataLost
+from penstock.spark.folder import LogFolder
+from penstock.spark.options import At, Request
+from penstock.spark.queue_offsets import queue_offsets
+
+LEAST_PARTITION_BYTES = 16 << 20  # a task costs some 25 ms, in which so much is read
+
+
+@dataclass
+class LogRange(InputPartition):
+    """The messages that begin in [start, end), as log_offsets."""
+
+    start: int
+    end: int
+
+
+def locate(log: LogFolder, place: At, *, fail_on_data_loss: bool) -> int:
+    """The log_offset that a place stands for. Raises DataLost where no record is."""
+    if place.timestamp_ms is not None:
+        return log.position_at(place.timestamp_ms)
+    if place.log_offset is None:
+        return log.end() if place.latest else log.base()
+    return check_position(log, place.log_offset, fail_on_data_loss=fail_on_data_loss)
+
+
+def check_position(log: LogFolder, log_offset: int, *, fail_on_data_loss: bool) -> int:
+    """A log_offset from which can be read: this one, or, if data may be lost, where the log goes on after what is gone.
+
+    Raises DataLost.
+    """
+    if log_offset < log.base():
+        if fail_on_data_loss:
+            raise DataLost(f"{log.path}: log_offset {log_offset} is not kept any more, the log begins at {log.base()}")
+        return log.base()
+    if log_offset > log.end():
+        if fail_on_data_loss:
+            raise DataLost(f"{log.path}: log_offset {log_offset} is behind the log's end, {log.end()}")
+        return log.end()
+    if not log.is_record(log_offset):
+        if fail_on_data_loss:
+            raise DataLost(
+                f"{log.path}: no record begins at log_offset {log_offset}; "
+                "it is of another log, or the log's end was lost and written anew"
+            )
+        return log.nearest(log_offset)
+    return log_offset
+
+
+def plan(log: LogFolder, start: int, end: int, request: Request) -> list[LogRange]:
+    """Partitions of about the same size: minPartitions, else one for each core where there is enough to do."""
+    if start >= end:
+        return []
+    return [LogRange(*cut) for cut in log.split(start, end, parts_of(end - start, request))]
+
+
+def parts_of(size_bytes: int, request: Request) -> int:
+    """How many partitions are to read so many bytes."""
+    return request.min_partitions or max(1, min(os.cpu_count() or 1, size_bytes // LEAST_PARTITION_BYTES))
+
+
+def wanted_messages(
+    log: LogFolder, request: Request, start: int, end: int, *, skips_lost: bool | None = None
+) -> Iterator[Messages]:
+    """Those that begin in [start, end) and match, by pieces that have some: each is overwritten by the next."""
+    matches = request.topic_matcher()
+    choice = TopicChoice(matches) if matches else None
+    for messages in log.messages(start, end, not request.fail_on_data_loss if skips_lost is None else skips_lost):
+        wanted = choice.of(messages) if choice else messages
+        if len(wanted):
+            yield wanted
+
+
+def rows(request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition."""
+    log = LogFolder(request.path)
+    if "queue_offset" in schema.names:
+        yield from _counted_rows(log, request, schema, wanted)
+        return
+    for messages in wanted_messages(log, request, wanted.start, wanted.end):
+        for batch in messages.batches():
+            yield record_batch(batch, schema)
+
+
+def _counted_rows(log: LogFolder, request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
+    """The same with queue_offset. What goes while it is counted would make it wrong, so that fails in any case."""
+    start = wanted.start if request.fail_on_data_loss else max(wanted.start, log.base())
+    with queue_offsets(log, start) as offsets:
+        if offsets is not None:
+            for messages in wanted_messages(log, request, offsets.start, start, skips_lost=False):
+                offsets.take(messages)
+        for messages in wanted_messages(log, request, start, wanted.end, skips_lost=False):
+            for batch in messages.batches():
+                yield record_batch(batch, schema, None if offsets is None else offsets.take(batch))

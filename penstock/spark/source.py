@@ -1,0 +1,55 @@
+"""The data source that Spark knows as `penstock`, and its schema."""
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from penstock.spark.batch import BatchReader, PushingReader
+from penstock.spark.columns import COLUMNS
+from penstock.spark.errors import BadOption
+from penstock.spark.options import parse_options
+from penstock.spark.stream import StreamReader
+
+
+class PenstockSource(DataSource):
+    """Messages of a store, as rows. Its options are in docs/spark.md."""
+
+    def __init__(self, options: CaseInsensitiveDict) -> None:
+        super().__init__(options)
+        self.request = parse_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> StructType:
+        return StructType([_field(name) for name in self.request.columns])
+
+    def reader(self, schema: StructType) -> BatchReader:
+        kind = PushingReader if self.request.push_filters else BatchReader
+        return kind(self.request, _arrow_schema(schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return StreamReader(self.request, _arrow_schema(schema))
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("penstock")` known, where Spark does not find it by itself."""
+    spark.dataSource.register(PenstockSource)
+
+
+def _field(name: str) -> StructField:
+    return StructField(name, from_arrow_type(COLUMNS[name].type))
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects. Raises BadOption unless each column is one that there is, of its type."""
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            raise BadOption(f"schema: there is no column '{field.name}'; there are {', '.join(COLUMNS)}")
+        type_ = _field(field.name).dataType
+        if field.dataType != type_:
+            raise BadOption(f"schema: column '{field.name}' is {type_.simpleString()}; cast it after load()")
+    return to_arrow_schema(schema, timezone="UTC")

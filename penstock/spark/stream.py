@@ -1,0 +1,94 @@
+"""`spark.readStream.format("penstock")`: the same rows, a range of the log at a time.
+
+A position is the log_offset at which to go on. The log is one sequence for all topics, so a range of it holds the same
+rows whenever it is read again, and topics that are new need no discovery.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from penstock.spark.columns import Messages
+from penstock.spark.errors import BadOption
+from penstock.spark.folder import LogFolder
+from penstock.spark.options import LOG_POSITION, At, Request
+from penstock.spark.reading import LogRange, check_position, locate, plan, rows, wanted_messages
+
+Offset = dict[str, int]
+
+# While nothing comes that is wanted, a position stays where it is, lest Spark run batches without rows: up to here.
+QUIET_BYTES = 64 << 20
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in the driver's planning process for as long as the query, but for read()."""
+
+    def __init__(self, request: Request, schema: pa.Schema) -> None:
+        if request.ending is not None:
+            raise BadOption("a stream has no end: endingOffsets and endingTimestamp are for spark.read")
+        self.request = request
+        self.schema = schema
+        self._log: LogFolder | None = None  # only where it is planned
+        self._target: int | None = None  # of trigger AvailableNow
+        self._quiet = (0, 0)  # between these log_offsets is nothing that is wanted
+
+    @property
+    def log(self) -> LogFolder:
+        if self._log is None:
+            self._log = LogFolder(self.request.path)
+        return self._log
+
+    def initialOffset(self) -> Offset:
+        starting = self.request.starting or At(latest=True)
+        return {LOG_POSITION: locate(self.log, starting, fail_on_data_loss=self.request.fail_on_data_loss)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self.request.max_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self.log.end()
+
+    def reportLatestOffset(self) -> Offset:
+        return {LOG_POSITION: self.log.end()}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Where the next batch ends: behind so many wanted messages, or at the end of the log."""
+        position = start[LOG_POSITION]
+        end = self.log.end() if self._target is None else self._target
+        first = self._readable(position)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if self._target is None and end - position < QUIET_BYTES and self._is_quiet(first, end):
+            return start
+        return {LOG_POSITION: max(position, end if most is None else self._end_of(first, end, most))}
+
+    def partitions(self, start: Offset, end: Offset) -> list[LogRange]:
+        first, last = (self._readable(offset[LOG_POSITION]) for offset in (start, end))
+        return plan(self.log, first, last, self.request)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return rows(self.request, self.schema, partition) if isinstance(partition, LogRange) else iter(())
+
+    def _readable(self, log_offset: int) -> int:
+        return check_position(self.log, log_offset, fail_on_data_loss=self.request.fail_on_data_loss)
+
+    def _is_quiet(self, start: int, end: int) -> bool:
+        quiet_from, quiet_until = self._quiet
+        known = quiet_until if quiet_from == start and quiet_until <= end else start
+        quiet = next(self._wanted(known, end), None) is None
+        self._quiet = (start, end if quiet else known)
+        return quiet
+
+    def _end_of(self, start: int, end: int, most: int) -> int:
+        """The log_offset behind as many of the wanted messages; `end` if there are no more."""
+        for messages in self._wanted(start, end):
+            if most <= len(messages):
+                return messages.behind(most - 1)
+            most -= len(messages)
+        return end
+
+    def _wanted(self, start: int, end: int) -> Iterator[Messages]:
+        """The wanted messages that begin in [start, end), by pieces that have some."""
+        return wanted_messages(self.log, self.request, start, end)

@@ -1,0 +1,176 @@
+"""What the Spark source reads from a log beside a writer is what the store reads, record by record, in plain Python."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.codec_primitives import encode_varint
+from gateway.properties import PacketContext, Properties, decode_properties, encode_properties
+from penstock.spark.columns import COLUMNS, record_batch
+from penstock.spark.folder import LogFolder
+from store._columns import find_messages, find_pairs, find_properties, gather
+from store._records import RecordBatch
+from store.commitlog import CommitLog
+from store.records import Attribute, Record, RecordFlag, RecordType, encode_attribute, read_records
+from store.settings import StoreSettings
+
+pytestmark = pytest.mark.property
+
+SCHEMA = pa.schema([(name, column.type) for name, column in COLUMNS.items()])
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+names = st.text(st.characters(codec="utf-8", exclude_characters="\0+#"), min_size=1, max_size=12)
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+properties = st.builds(
+    Properties,
+    payload_format_indicator=st.none() | st.just(1),
+    message_expiry_interval=st.none() | st.integers(0, 2**32 - 1),
+    content_type=st.none() | texts,
+    response_topic=st.none() | names,
+    correlation_data=st.none() | st.binary(max_size=12),
+    user_properties=st.lists(st.tuples(texts, texts), max_size=3).map(tuple),
+)
+flags = st.sampled_from(
+    [0, 1, 2, RecordFlag.RETAIN | 1, RecordFlag.LIVE_ONLY, RecordFlag.CARRIED | 4, RecordFlag.EXPIRES]
+)
+attributes = st.sampled_from([b"", encode_attribute(Attribute.PACKET_ID, b"\5\0")])
+payloads = st.binary(max_size=40) | st.just(b"long" * 500)
+messages = st.tuples(names, texts, attributes, properties, payloads, flags)
+state_change = st.just(None)
+appends = st.lists(st.tuples(st.booleans(), st.lists(messages | state_change, min_size=1, max_size=5)), max_size=5)
+
+
+def append(log: CommitLog, atomic: bool, records: list[Any]) -> None:
+    batch = RecordBatch()
+    if atomic:
+        batch.begin_atomic()
+    for record in records:
+        if record is None:
+            batch.append(RecordType.PEER_GONE, b"\x91\xa1x")
+            continue
+        topic, client_id, attributes, props, payload, flags = record
+        batch.append(
+            RecordType.MESSAGE,
+            payload,
+            topic=topic.encode(),
+            client_id=client_id.encode(),
+            attributes=attributes,
+            properties=encode_properties(props),
+            flags=flags,
+        )
+    if atomic:
+        batch.end_atomic()
+    log.append(batch)
+
+
+def row(record: Record) -> dict[str, Any]:
+    """The row of a record, as the store understands it."""
+    block = encode_varint(len(record.properties)) + record.properties
+    props, _ = decode_properties(block, 0, PacketContext.PUBLISH)
+    return {
+        "topic": record.topic.decode(),
+        "payload": record.payload,
+        "qos": record.qos,
+        "retain": record.retain,
+        "timestamp": EPOCH + timedelta(milliseconds=record.timestamp_ms),
+        "queue": record.topic.decode(),
+        "queue_offset": None,
+        "log_offset": record.log_offset,
+        "key": None,
+        "client_id": record.client_id.decode(),
+        "user_properties": [{"key": key, "value": value} for key, value in props.user_properties],
+        "content_type": props.content_type,
+        "response_topic": props.response_topic,
+        "correlation_data": props.correlation_data,
+    }
+
+
+def is_history(record: Record) -> bool:
+    return record.type == RecordType.MESSAGE and not record.flags & (RecordFlag.LIVE_ONLY | RecordFlag.CARRIED)
+
+
+def model_rows(log: CommitLog, start: int) -> list[dict[str, Any]]:
+    found = [record for _, data in log.ranges(start, 1 << 20) for record in list(read_records(data))]
+    return [row(record) for record in found if is_history(record)]
+
+
+def read_rows(folder: LogFolder, start: int, end: int) -> list[dict[str, Any]]:
+    return [
+        row
+        for messages in folder.messages(start, end)
+        for some in messages.batches()
+        for row in record_batch(some, SCHEMA).to_pylist()
+    ]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitLog]:
+    folder = tmp_path_factory.mktemp("data") / "log"
+    folder.mkdir()
+    commit_log = CommitLog(folder, StoreSettings(data=folder.parent, flush="async", segment_bytes=1 << 16))
+    yield commit_log
+    commit_log.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(appends=appends, parts=st.integers(1, 5))
+def test_rows_are_what_the_store_reads(log: CommitLog, appends: list[tuple[bool, list[Any]]], parts: int) -> None:
+    reader = LogFolder(str(log.folder.parent))
+    start = reader.end()
+    assert start == log.end
+    for atomic, records in appends:
+        append(log, atomic, records)
+    assert reader.end() == log.end
+    expected = model_rows(log, start)
+    assert read_rows(reader, start, log.end) == expected
+    if log.end > start:
+        cuts = reader.split(start, log.end, parts)
+        assert [row for cut in cuts for row in read_rows(reader, *cut)] == expected
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(records=st.lists(messages, min_size=1, max_size=5), data=st.data())
+def test_a_position_may_lie_within_a_batch(log: CommitLog, records: list[Any], data: st.DataObject) -> None:
+    reader = LogFolder(str(log.folder.parent))
+    start = log.end
+    append(log, True, records)
+    expected = model_rows(log, start)
+    if expected:
+        middle = data.draw(st.sampled_from([row["log_offset"] for row in expected]))
+        assert reader.is_record(middle)
+        assert not reader.is_record(middle + 8)
+        assert read_rows(reader, start, middle) == [row for row in expected if row["log_offset"] < middle]
+        assert read_rows(reader, middle, log.end) == [row for row in expected if row["log_offset"] >= middle]
+
+
+@given(data=st.binary(max_size=60) | st.builds(encode_properties, properties), cut=st.integers(0, 60))
+def test_hostile_properties_are_left_out_and_nothing_is_read_beyond_them(data: bytes, cut: int) -> None:
+    """A record's bytes were checked when they came in; whatever else stands there must not break the reader."""
+    section = np.frombuffer(data[:cut] + b"\x26\0\1k\0\1v", np.uint8)
+    starts, lengths = np.zeros(1, np.int64), np.full(1, len(data[:cut]), np.int32)
+    found, sizes, counts = np.empty((3, 1), np.int64), np.empty((3, 1), np.int32), np.empty(1, np.int32)
+    find_properties(section, starts, lengths, found, sizes, counts)
+    for place, size in zip(found[:, 0], sizes[:, 0], strict=True):
+        assert size == -1 or 0 <= place <= place + size <= lengths[0]
+    pairs, pair_sizes = np.empty((2, int(counts[0])), np.int64), np.empty((2, int(counts[0])), np.int32)
+    assert find_pairs(section, starts, lengths, pairs, pair_sizes) == counts[0]
+    assert (pairs + pair_sizes <= lengths[0]).all()
+    assert (pair_sizes >= 0).all()
+
+
+def test_parts_outside_of_the_data_are_refused() -> None:
+    data, offsets, values = np.zeros(16, np.uint8), np.empty(2, np.int32), np.empty(16, np.uint8)
+    for start, length in ((-1, 2), (15, 2), (17, 0)):
+        place, size = np.full(1, start, np.int64), np.full(1, length, np.int32)
+        with pytest.raises(ValueError, match="lies outside of the data"):
+            gather(data, place, size, offsets, values)
+        with pytest.raises(ValueError, match="lies outside of the data"):
+            find_pairs(data, place, size, np.empty((2, 0), np.int64), np.empty((2, 0), np.int32))
+    with pytest.raises(ValueError, match="too little room"):
+        find_messages(np.zeros(80, np.uint8), np.empty(1, np.int64), 0)

@@ -1,0 +1,40 @@
+"""One Spark session for all tests of this folder (it takes some ten seconds), and a server whose folder they read."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.server_process import PenstockServer, ServeOptions
+from tests.spark.fleet import Fleet
+from tests.spark.session import environment, java_is_there, session_builder
+
+
+@pytest.fixture(scope="session")
+def spark_environment() -> Iterator[None]:
+    if not java_is_there():
+        pytest.skip("java is missing; apt-get install openjdk-17-jre-headless")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment().items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: None) -> Iterator[SparkSession]:
+    session = session_builder("local[2]", tmp_path_factory.mktemp("warehouse")).getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A server with small segments that has what `fleet.published` says, and goes on running."""
+    folder = tmp_path_factory.mktemp("fleet")
+    small = {"store.segment_bytes": 65536, "gateway.maximum_packet_size_bytes": 30000}
+    options = ServeOptions({"flush": "async"}, small)
+    server = PenstockServer(folder / "data", folder / "server.log", options)
+    try:
+        yield Fleet(server)
+    finally:
+        server.kill()

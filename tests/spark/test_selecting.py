@@ -1,0 +1,88 @@
+"""A few topics are read through their light queues; the rows are those of a scan. Without Spark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightqueue.message_store import MessageStore
+from penstock.spark.batch import BatchReader
+from penstock.spark.errors import DataLost
+from penstock.spark.folder import LogFolder
+from penstock.spark.reading import LogRange
+from penstock.spark.selecting import Selected
+from penstock.spark.source import PenstockSource
+from store.segment import segment_paths
+from tests.stores import KEPT_BYTES, Stores, fill, publish, run_upkeep
+
+RARE = '["rare/1", "rare/2", "never"]'
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    """With a few rare messages among many, the newest of which the index does not know on disk."""
+    stores = Stores(tmp_path / "data", retention_bytes=KEPT_BYTES)
+    store = stores()
+    for i in range(9):
+        fill(store, 1)
+        publish(store, f"rare/{i % 3}", b"%d" % i, properties=b"\x26\0\1k\0\1v")
+        if i == 7:
+            store.write_index()
+            store.index.flush()
+    yield store
+    stores.close()
+
+
+def reader(store: MessageStore, **options: str) -> BatchReader:
+    source = PenstockSource({"path": str(store.settings.data), **options})  # type: ignore[arg-type]
+    return source.reader(source.schema())
+
+
+def rows(reader: BatchReader) -> list[dict[str, Any]]:
+    found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    return sorted(found, key=lambda row: row["log_offset"])
+
+
+def places(reader: BatchReader) -> list[Selected]:
+    return [part for part in reader.partitions() if isinstance(part, Selected)]
+
+
+@pytest.mark.parametrize("parts", ["1", "3"])
+def test_the_rows_are_those_of_a_scan(store: MessageStore, parts: str) -> None:
+    everything = rows(reader(store))
+    middle = everything[len(everything) // 2]["log_offset"]
+    for limits in ({}, {"startingOffsets": f'{{"log": {middle}}}'}, {"endingOffsets": f'{{"log": {middle}}}'}):
+        chosen = reader(store, topic=RARE, minPartitions=parts, **limits)
+        first, last = chosen.range_of(LogFolder(str(store.settings.data)))
+        wanted = [row for row in everything if row["topic"] in RARE and first <= row["log_offset"] < last]
+        assert rows(chosen) == wanted
+        assert wanted
+        assert len(places(chosen)) <= int(parts)
+        assert places(chosen)
+    assert rows(reader(store, topic="never")) == []
+
+
+def test_a_scan_where_it_is_cheaper(store: MessageStore) -> None:
+    for options in ({"topic": "filler"}, {"topicFilter": "rare/+"}, {"topicFilter": '["rare/1", "rare/#"]'}, {}):
+        assert all(isinstance(part, LogRange) for part in reader(store, **options).partitions())
+
+
+def test_only_what_is_kept(store: MessageStore) -> None:
+    before = reader(store, topic=RARE)
+    parts = before.partitions()
+    run_upkeep(store)
+    assert store.log.base > 0
+    with pytest.raises(DataLost, match="is not kept any more"):
+        [list(before.read(part)) for part in parts]
+    kept = rows(reader(store, topic=RARE))
+    assert kept == [row for row in rows(reader(store)) if row["topic"] in RARE]
+    forgiving = reader(store, topic=RARE, failOnDataLoss="false")
+    found = [row for part in parts for batch in forgiving.read(part) for row in batch.to_pylist()]
+    assert sorted(row["log_offset"] for row in found) == [row["log_offset"] for row in kept]
+
+
+def test_little_of_the_log_is_read(store: MessageStore) -> None:
+    chosen = places(reader(store, topic=RARE))
+    size = sum(path.stat().st_size for path in segment_paths(store.log.folder))
+    assert sum(len(part.places) for part in chosen) < size // 100
