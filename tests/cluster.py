@@ -24,6 +24,9 @@ from tests.server_process import ROOT, START_TIMEOUT_S, STOP_TIMEOUT_S, ServeOpt
 MESSAGES = {kind.number: kind.message for kind in KINDS}
 
 
+ADMIN = ["--admin", "127.0.0.1:0"]
+
+
 class Part:
     """One process; once constructed it has said that it is ready. start() begins it again, with the same address."""
 
@@ -47,7 +50,7 @@ class Part:
         already_logged_bytes = self._log.stat().st_size
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *self._command, "--admin", "127.0.0.1:0"],
+                [sys.executable, "-m", "penstock", *self._command, *([] if "--admin" in self._command else ADMIN)],
                 cwd=ROOT,
                 env=ServeOptions(settings=self._settings).environment() | self.environment,
                 stdin=subprocess.DEVNULL,
