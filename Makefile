@@ -22,7 +22,7 @@ types:
 
 test: install lint types
 	-tests/helm/install-helm.sh "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup
 
 bench: install
 	$(PYTHON) tests/bench/run.py

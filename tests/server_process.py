@@ -1,5 +1,6 @@
 """Real server processes for tests: penstock's own, and Debian's mosquitto."""
 
+import itertools
 import os
 import re
 import shutil
@@ -20,10 +21,21 @@ START_TIMEOUT_S = 20
 STOP_TIMEOUT_S = 20
 
 
+# Below those that the kernel gives to outgoing connections, so that none of these takes a port before its server does;
+# each process that runs tests begins somewhere else.
+_ports = itertools.cycle(range(10_000, 32_000))
+for _ in range(os.getpid() * 97 % 22_000):
+    next(_ports)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Nobody listens there, and no other test of this run gets it."""
+    while True:
+        port = next(_ports)
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """One Spark session for all tests of this folder (it takes some ten seconds), and a server whose folder they read."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -38,3 +39,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield Fleet(server)
     finally:
         server.kill()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All in one process, where tests run in several."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.xdist_group("spark"))
