@@ -15,6 +15,8 @@ from typing import Protocol
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
 from notify import contents
+from notify.consumers import Consumers
+from notify.group_requests import GroupRequests
 from notify.hub import Hub, Member
 from notify.settings import WireSettings
 from store._records import RecordBatch
@@ -231,6 +233,8 @@ class Peers:
         self.hub = hub
         self.leases_ended = 0
         self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
+        answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
+        self.groups = GroupRequests(Consumers(hub, clock, answer_bytes - HEAD_ROOM_BYTES), answer_bytes, clock)
         self._store_name = store_name
         self._events = RateLimitedLog(log)
         self._ticked_s = now_s = clock()
@@ -305,6 +309,7 @@ class Peers:
             peer.line.close(why)
             peer.line = None
         self.hub.leave(peer.member)
+        self.groups.left(peer.name)
         self._to_forget.append(peer.name)
         self._forget()
 
@@ -336,6 +341,7 @@ class Peers:
             self.leases_ended += 1
             self._events.warning("lease", "peer %s was not heard of for %d ms: gone", peer.name, lease_s * 1000)
             self.left(peer, f"not heard of for {self.settings.lease_ms} ms")
+        self.groups.consumers.tick()
         if self._to_forget and now_s >= self._forget_again_s:
             self._forget()
         self._events.settle()
