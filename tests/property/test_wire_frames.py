@@ -18,7 +18,7 @@ from tests.stores import batch_of
 
 pytestmark = pytest.mark.property
 
-MAX_FRAME_BYTES = 4096
+MAX_FRAME_BYTES = 8192
 FUZZED = 30_000
 texts = st.text(max_size=12)
 
@@ -28,6 +28,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
     match kind:
         case inspect.IntType():
             return st.integers(kind.ge, kind.le)
+        case inspect.StrType(pattern=str(pattern)):
+            return st.from_regex(pattern).filter(lambda text: (kind.min_length or 0) <= len(text) <= 50)
         case inspect.StrType():
             return st.text(min_size=kind.min_length or 0, max_size=12)
         case inspect.BoolType():
@@ -43,6 +45,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.lists(values(kind.item_type), min_size=kind.min_length or 0, max_size=longest)
         case inspect.TupleType():
             return st.tuples(*map(values, kind.item_types))
+        case inspect.NamedTupleType():
+            return st.builds(kind.cls, *(values(field.type) for field in kind.fields))
         case inspect.UnionType():
             return st.one_of(*map(values, kind.types))
         case inspect.StructType():
