@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from gateway.broker import Broker
 from gateway.version import VERSION
+from lightqueue.groups import GroupQueue
 from lightqueue.message_store import MessageStore
 from notify.server import StoreServer
 
@@ -73,6 +74,23 @@ def _sessions(broker: Broker) -> Value:
 
 def _reads(broker: Broker) -> Value:
     return {"store": broker.delivery.store_reads, "shared": broker.delivery.shared_reads}
+
+
+MOST_GROUPS = 100  # that have a label of their own
+OTHER_GROUPS = "other"
+
+
+def _by_group(read: Callable[[GroupQueue], float]) -> Callable[[MessageStore], Value]:
+    """A number of each consumer group; of those beyond MOST_GROUPS, which were made last, the sum."""
+
+    def read_all_groups(store: MessageStore) -> Value:
+        found: dict[str, float] = {}
+        for number, each in enumerate(store.groups):
+            label = ":".join(each.state.key) if number < MOST_GROUPS else OTHER_GROUPS
+            found[label] = found.get(label, 0) + read(each)
+        return found
+
+    return read_all_groups
 
 
 TRAFFIC: tuple[Figure[Broker], ...] = (
@@ -250,6 +268,44 @@ STORE: tuple[Figure[MessageStore], ...] = (
     ),
 )
 
+GROUPS: tuple[Figure[MessageStore], ...] = (
+    Figure(
+        "penstock_group_lag",
+        "gauge",
+        "Messages of a consumer group (NAME:TOPIC_FILTER) that are not done with.",
+        _by_group(lambda found: found.lag),
+        "group",
+    ),
+    Figure(
+        "penstock_group_inflight_messages",
+        "gauge",
+        "Messages that consumers of the group have, and have not acknowledged.",
+        _by_group(lambda found: found.group.in_flight),
+        "group",
+    ),
+    Figure(
+        "penstock_group_retries",
+        "gauge",
+        "Messages that wait to be handed out again.",
+        _by_group(lambda found: found.group.waiting),
+        "group",
+    ),
+    Figure(
+        "penstock_group_dead_letters_total",
+        "counter",
+        "Messages that became dead letters since the group was made.",
+        _by_group(lambda found: found.state.dead_letters),
+        "group",
+    ),
+    Figure(
+        "penstock_group_consumers",
+        "gauge",
+        "Consumers of the group.",
+        _by_group(lambda found: len(found.group.consumers)),
+        "group",
+    ),
+)
+
 WIRE: tuple[Figure[StoreServer], ...] = (
     Figure(
         "penstock_wire_connections",
@@ -325,7 +381,7 @@ GATEWAY_SECTIONS: Mapping[str, tuple[Figure[Broker], ...]] = {
     "Clients": CLIENTS,
     "Delivery": DELIVERY,
 }
-STORE_SECTIONS: Mapping[str, tuple[Figure[MessageStore], ...]] = {"The store": STORE}
+STORE_SECTIONS: Mapping[str, tuple[Figure[MessageStore], ...]] = {"The store": STORE, "Consumer groups": GROUPS}
 WIRE_SECTIONS: Mapping[str, tuple[Figure[StoreServer], ...]] = {"The wire": WIRE}
 
 AnyFigure = Figure[Broker] | Figure[MessageStore] | Figure[StoreServer]

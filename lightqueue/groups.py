@@ -7,6 +7,7 @@ acked meanwhile costs nothing but the position. A kill forgets what was not writ
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -76,9 +77,11 @@ class GroupQueue:
         self.queue = queue
         self.group = Group(state.settings, state.positions, state.entries)
         self.version = 0  # counts what consumers said
-        self.logged_version = 0  # what of it is in the log ...
-        self.logged_end = 0  # ... which ended here then
-        self.failure: StoreError | None = None  # why the last attempt to write failed
+        self.logged_version = 0  # what of it is in the log
+        self._safe_version = 0
+        self._unsafe: deque[tuple[int, int]] = deque()  # (version, where the log ended when it had that)
+        self.failure: StoreError | None = None  # why the last attempt to write failed ...
+        self.tried_version = 0  # what was to be written by it
         self._written_ms = 0
         self._changed_ms: int | None = None  # when the first thing happened that is not written
         self._owner = owner
@@ -183,6 +186,7 @@ class GroupQueue:
     def write(self, now_ms: int) -> None:
         """Have the log say what it does not. Raises a StoreError; then it is to be tried again."""
         group, state = self.group, self.state
+        self.tried_version = self.version
         self._written_ms = now_ms
         self._changed_ms = None
         held, done = group.held_and_done(state.entries)
@@ -193,10 +197,19 @@ class GroupQueue:
                 batch.append(*encode_change(advanced))
             self._owner.append(batch)
         group.written()
-        self.logged_version = self.version
-        self.logged_end = self._owner.log.end
+        if self.logged_version != self.version:
+            self.safe_version()
+            self._unsafe.append((self.version, self._owner.log.end))
+            self.logged_version = self.version
         if group.dead:
             self._bury(now_ms)
+
+    def safe_version(self) -> int:
+        """Everything up to this version is in the log, and safe."""
+        safe = self._owner.log.safe
+        while self._unsafe and self._unsafe[0][1] <= safe:
+            self._safe_version = self._unsafe.popleft()[0]
+        return self._safe_version
 
     def _bury(self, now_ms: int) -> None:
         """Write dead letters, as many as is good at a time; they and that they are done with, or neither."""

@@ -252,11 +252,9 @@ class Consumers:
             self._groups.write(queue, now_ms)
         if due:
             self._hub.settle()  # dead letters may be somebody's
-        safe = self._hub.messages.safe
         for queue, each in waiting:
-            while each.said and (
-                queue.failure or (each.said[0][0] <= queue.logged_version and queue.logged_end <= safe)
-            ):
+            until = queue.tried_version if queue.failure else queue.safe_version()
+            while each.said and each.said[0][0] <= until:
                 each.said.popleft()[1](queue.failure)
             self._forget_if_idle(queue)
 
