@@ -269,9 +269,11 @@ class Groups:
     def make(self, key: GroupKey, settings: GroupSettings | None, begin: Callable[[], int]) -> GroupQueue:
         """The group of this name over this filter, made if it is not there; what it holds is kept from now on.
 
-        A new one begins at the queue_offset that `begin` says. `settings`: None for those it has. Raises a StoreError.
+        A new one begins at the queue_offset that `begin` says. `settings`: None for those it has; the number of
+        partitions stays. Raises a StoreError.
         """
         found = self._groups.get(key)
+        assert found is None or settings is None or settings.partitions == found.settings.partitions
         if found is not None and settings in (None, found.settings):
             return found
         if found is None and len(self._groups) >= MOST_GROUPS:

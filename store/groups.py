@@ -208,8 +208,8 @@ class Group:
         """Give a consumer what was available; together what was delivered equally often."""
         consumer = self.consumers[key]
         if self._is_ordered:  # the next time the others come first
-            served = [partition for partition, _ in places]
-            consumer.partitions = [each for each in consumer.partitions if each not in served] + served
+            served = dict.fromkeys(partition for partition, _ in places)
+            consumer.partitions = [each for each in consumer.partitions if each not in served] + list(served)
         hands = []
         self._last_serial = max(self._last_serial + 1, now_ms * SERIALS_PER_MS)
         for deliveries, partition, offsets in self._alike(places):

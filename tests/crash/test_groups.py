@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from store.group_settings import GroupSettings
+from store.settings import StoreSettings
 from store.wire.messages import Append, Appended
+from tests.crash.replayed import assert_index_equals_replay
 from tests.group_consumer import GroupConsumer, Handed
 from tests.server_process import ROOT
 from tests.store_process import StoreProcess
@@ -148,6 +150,8 @@ def test_nothing_is_lost_in_kills(tmp_path: Path, flush: str) -> None:
             if worker.ident is not None:
                 worker.join()
         store.close()
+    (tmp_path / "scratch").mkdir()
+    assert_index_equals_replay(store.data, StoreSettings(data=store.data), tmp_path / "scratch")
     assert [error for worker in workers for error in worker.errors] == []
     assert sorted(map(int, settled)) == list(range(MESSAGES))
     assert sum(worker.deliveries for worker in workers) > MESSAGES
