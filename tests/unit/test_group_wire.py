@@ -6,6 +6,9 @@ from zlib import crc32
 
 import pytest
 
+from notify import conversation, group_requests
+from store.commitlog import CommitLog
+from store.errors import StoreFull
 from store.group_settings import GroupSettings
 from store.records import read_records
 from store.wire.group_messages import (
@@ -349,3 +352,76 @@ def test_a_pop_costs_no_record_by_itself(bench: Bench) -> None:
         one.pop(10)
     one.ack(*numbered(0, 100))
     assert bench.store.end - end < 150
+
+
+def test_a_full_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Consumer(bench, "one")
+    publish(bench.store, "t/1", b"a", b"b")
+    one.pop()
+    with monkeypatch.context() as full:
+        full.setattr(CommitLog, "append", _no_room)
+        asked = one.talk.ask(Ack(one.ref, one.receipts(b"a")))
+        bench.wait(0.2)
+        answer = one.talk.answer(asked)
+        assert isinstance(answer, Failed)
+        assert answer.code == FailureCode.STORE_FULL
+        opened = one.talk.call(GroupOpen("new", "t/#", "c", None, "latest"))
+        assert isinstance(opened, Failed)
+    assert one.ack(b"b") == []
+    bench.restart()
+    assert Consumer(bench, "two").info().lag == 0  # what could not be written was written later
+
+
+def _no_room(log: CommitLog, *_: object) -> int:
+    raise StoreFull(log.folder)
+
+
+def test_a_connection_that_is_lost_is_given_nothing(bench: Bench) -> None:
+    one, two = Consumer(bench, "one"), Consumer(bench, "two")
+    asked = one.wait(), two.wait()
+    one.talk.flush()
+    one.talk.cut()
+    publish(bench.store, "t/1", b"a")
+    bench.tick()
+    assert two.took(asked[1]) == [b"a"]
+
+
+def test_a_peer_that_does_not_read_is_given_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = Consumer(bench, "one"), Consumer(bench, "two")
+    asked = [one.talk.ask(Pop(one.ref, 1, 1, 0, 60_000)) for _ in range(3)], two.wait()
+    monkeypatch.setattr(conversation, "UNSENT_BYTES", 1)
+    publish(bench.store, "t/1", b"a", b"b")
+    bench.tick()
+    assert two.took(asked[1]) == [b"b"]
+    assert [one.took(each) for each in asked[0]] == [[b"a"], None, None]
+
+
+def test_many_groups_are_listed_in_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_requests, "LIST_BYTES", 2_000)
+    talk = bench.connect("gw")  # gateways may do it as well
+    for number in range(9):
+        assert isinstance(talk.call(GroupOpen(f"g{number}", "t/#", "c", None, "latest")), GroupOpened)
+    found: list[str] = []
+    more, parts = True, 0
+    while more:
+        listed = talk.call(GroupList("", len(found)))
+        assert isinstance(listed, GroupsListed)
+        found += [each.group for each in listed.groups]
+        more = listed.more
+        parts += 1
+    assert found == [f"g{number}" for number in range(9)]
+    assert parts > 2
+    named = talk.call(GroupList("g3", 0))
+    assert isinstance(named, GroupsListed)
+    assert [each.group for each in named.groups] == ["g3"]
+
+
+def test_a_consumer_that_comes_again_is_the_same(bench: Bench) -> None:
+    one = Consumer(bench, "one")
+    publish(bench.store, "t/1", b"a")
+    one.pop()
+    one.talk.cut()
+    again = Consumer(bench, "one")
+    assert again.ref == one.ref
+    again.handed = one.handed
+    assert again.ack(b"a") == []

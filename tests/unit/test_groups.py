@@ -55,7 +55,11 @@ def states(groups: Groups) -> list[GroupState]:
     return [each.state for each in groups]
 
 
-def test_the_log_and_the_index_say_the_same(stores: Stores, clock: Clock, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranges_per_record", [2, 500])
+def test_the_log_and_the_index_say_the_same(
+    stores: Stores, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges_per_record: int
+) -> None:
+    monkeypatch.setattr("lightqueue.groups.RANGES_PER_RECORD", ranges_per_record)
     store = stores()
     found = make(store, GroupSettings(retry_ms=1_000, max_deliveries=2))
     other = make(store, GroupSettings(partitions=3), "t/+")
