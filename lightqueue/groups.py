@@ -104,7 +104,7 @@ class GroupQueue:
         parts: list[bytes] = []
         left_bytes = max_bytes
         read: dict[int, bytes] = {}
-        for _ in range(LOOKS_PER_POP):
+        for looks in range(LOOKS_PER_POP):
             places: list[Place] = []
             for place, data in self._readable(group.available(consumer, most - len(parts)), read, now_ms):
                 size = len(data) + RANGE_BYTES
@@ -118,7 +118,10 @@ class GroupQueue:
                 self._changed_ms = self._changed_ms or now_ms
                 ranges += _ranges(group.hand_out(consumer, places, now_ms, due_ms))
             start = group.look_from(consumer)
-            if left_bytes <= 0 or len(parts) >= most or start is None or start >= self.queue.next_offset:
+            is_full = left_bytes <= 0 or len(parts) >= most
+            if is_full or start is None or start >= self.queue.next_offset:
+                return Dealt(ranges, b"".join(parts))
+            if self.settings.partitions and parts and looks:  # partitions without messages would have it look on
                 return Dealt(ranges, b"".join(parts))
             read = self._look(start, most - len(parts), left_bytes)
         return Dealt(ranges, b"".join(parts), is_behind=not parts)

@@ -24,6 +24,7 @@ from store.groups import ConsumerKey
 
 MOST_POPPED = 8_192
 MOST_CONSUMERS = 10_000  # of a group
+MOST_WAITING = 20_000  # requests for messages of a group
 LATEST = "latest"
 
 
@@ -158,11 +159,18 @@ class Consumers:
     # --- handing out
 
     def pop(self, poll: Poll) -> None:
-        """Answer now, or once there is something, or once it is too late."""
-        if not self._answered(poll):
-            self._waiting[poll.seat.queue].polls.append(poll)
-            if poll.until_s <= self._clock():
-                self._give_up(poll.seat.queue, self._clock())
+        """Answer now, or once there is something, or once it is too late. Raises GroupRefused if too many wait."""
+        if self._answered(poll):
+            return
+        polls = self._waiting[poll.seat.queue].polls
+        if poll.until_s <= self._clock():
+            poll.answer(Dealt([], b""))
+        elif len(polls) >= MOST_WAITING:
+            raise GroupRefused(
+                f"{MOST_WAITING} requests wait for messages of group {poll.seat.queue.state.name} already"
+            )
+        else:
+            polls.append(poll)
 
     def forget(self, asker: Asker) -> None:
         """Whoever asked there is not to be answered."""

@@ -25,6 +25,7 @@ ConsumerKey = tuple[str, str]  # the peer, and what the peer calls it
 Entry = tuple[int, int, int, int]  # (due_ms, deliveries, serial, partition)
 
 SERIALS_PER_MS = 1_000
+MOST_UNWRITTEN = 262_144
 TOO_OFTEN = "delivered too often"
 
 
@@ -144,7 +145,9 @@ class Group:
 
     @property
     def room(self) -> int:
-        """How many messages more may be found (of an ordered group: handed out)."""
+        """How many messages more may be found (of an ordered group: handed out). None while the log takes nothing."""
+        if len(self._dirty) > MOST_UNWRITTEN:
+            return 0
         parked = 0 if self._is_ordered else len(self._lanes[0].parked)
         return self.settings.most_in_flight - len(self._entries) - parked
 

@@ -6,7 +6,8 @@ from zlib import crc32
 
 import pytest
 
-from notify import conversation, group_requests
+from notify import consumers, conversation, group_requests
+from store import groups
 from store.commitlog import CommitLog
 from store.errors import StoreFull
 from store.group_settings import GroupSettings
@@ -425,3 +426,28 @@ def test_a_consumer_that_comes_again_is_the_same(bench: Bench) -> None:
     assert again.ref == one.ref
     again.handed = one.handed
     assert again.ack(b"a") == []
+
+
+def test_not_too_many_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "MOST_WAITING", 2)
+    one = Consumer(bench, "one")
+    asked = [one.wait() for _ in range(3)]
+    answer = one.talk.answer(asked[2])
+    assert isinstance(answer, Failed)
+    assert answer.code == FailureCode.NOT_ALLOWED
+    assert one.pop() == []
+    publish(bench.store, "t/1", b"a")
+    bench.tick()
+    assert one.took(asked[0]) == [b"a"]
+
+
+def test_nothing_new_is_handed_out_while_the_log_takes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "MOST_UNWRITTEN", 3)
+    one = Consumer(bench, "one")
+    publish(bench.store, "t/1", *numbered(0, 6))
+    with monkeypatch.context() as full:
+        full.setattr(CommitLog, "append", _no_room)
+        assert one.pop(4) == numbered(0, 4)
+        assert one.pop(4) == []
+    bench.wait(0.3)
+    assert one.pop(4) == numbered(4, 2)
