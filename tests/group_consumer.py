@@ -13,7 +13,18 @@ from typing import NamedTuple
 
 from store.group_settings import GroupSettings
 from store.records import read_records
-from store.wire.group_messages import Ack, GroupOpen, GroupOpened, Pop, Popped, Receipt, Settled
+from store.wire.group_messages import (
+    Ack,
+    GroupInfo,
+    GroupList,
+    GroupOpen,
+    GroupOpened,
+    GroupsListed,
+    Pop,
+    Popped,
+    Receipt,
+    Settled,
+)
 from store.wire.messages import Role
 from tests.wire_peer import WirePeer
 
@@ -60,6 +71,13 @@ class GroupConsumer:
         settled = self.peer.call(Ack(self.ref, [each.receipt for each in handed]))
         assert isinstance(settled, Settled), settled
         return settled.stale
+
+    def info(self) -> GroupInfo:
+        """What the store says of the one group that it has."""
+        listed = self.peer.call(GroupList("", 0))
+        assert isinstance(listed, GroupsListed), listed
+        (found,) = listed.groups
+        return found
 
     def close(self) -> None:
         self.peer.close()
