@@ -50,7 +50,7 @@ def _report(path: Path) -> dict[str, Any]:
         index = next((index for index in indexes if index and index.fits(log.base, log.end)), None)
         if index is None and log.base == 0:
             index = copies.enter_context(_empty_index())
-        state: dict[str, Any] = {"queues": [], "sessions": [], "applied_offset": 0}
+        state: dict[str, Any] = {"queues": [], "sessions": [], "groups": [], "applied_offset": 0}
         if index is None:
             corruption.append(str(NotRebuildable(path / INDEX, path / CHECKPOINT, log.base)))
         else:
@@ -103,7 +103,18 @@ def _state(log: LogScan, index: Index) -> dict[str, Any]:
         }
         for session in sorted(state.sessions, key=lambda session: session.client_id)
     ]
-    return {"queues": list(_queue_rows(log, state.queues)), "sessions": sessions, "applied_offset": applied}
+    groups = [
+        {
+            "name": group.name,
+            "topic_filter": group.topic_filter,
+            "queue_offset": min(group.positions),
+            "held": len(group.entries),
+            "dead_letters": group.dead_letters,
+        }
+        for group in sorted(state.groups, key=lambda group: group.key)
+    ]
+    queues = list(_queue_rows(log, state.queues))
+    return {"queues": queues, "sessions": sessions, "groups": groups, "applied_offset": applied}
 
 
 def _queue_rows(log: LogScan, queues: QueueTable) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 
 from lightqueue._queues import Queue
 from lightqueue.absent import AbsentSessions
+from lightqueue.groups import Groups
 from lightqueue.projection import Projection
 from lightqueue.upkeep import Upkeep
 from store._records import RecordBatch, Records
@@ -52,6 +53,7 @@ class MessageStore:
         self.sessions = self._state.sessions
         self.retained = self._state.retained
         self.peers = self._state.peers
+        self.groups = Groups(self.log, self.queues, self._state.groups, self._append_all, settings.group_flush_ms)
         self.absent = AbsentSessions(self.sessions, self._append_all, self.queues.is_live_only)
 
     def _replay(self) -> None:
@@ -176,6 +178,7 @@ class MessageStore:
         with ExitStack() as closing:
             for part in (self.folder, self.log, self.index):
                 closing.callback(part.close)
+            self.groups.write_due(time.time_ns() // 1_000_000, at_once=True)
             try:
                 self.write_index()
                 self.index.flush()

@@ -1,13 +1,24 @@
 """All that is rebuilt from the log: queues, sessions, retained pointers. Applying a record has no clock and no I/O.
 
-The index follows in steps. Each of them writes all that changed of sessions, peers and which filters are held, but only
+The index follows in steps. Each writes all that changed of sessions, peers, groups and which filters are held, but only
 so many of the queue entries and retained pointers, oldest first. So a replay begins at the oldest that is missing, and
 up to where the index knows the sessions it applies nothing else: entries and pointers may be applied twice.
 """
 
 from lightqueue.table import LogReader, QueueTable
-from store.changes import TYPES, PeerAppended, PeerGone, QueueDropped, decode_change
+from store.changes import (
+    TYPES,
+    GroupAdvanced,
+    GroupDropped,
+    GroupMade,
+    GroupReset,
+    PeerAppended,
+    PeerGone,
+    QueueDropped,
+    decode_change,
+)
 from store.errors import UnknownRecord
+from store.group_states import GroupStates
 from store.index import Index
 from store.peers import Peers
 from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
@@ -25,6 +36,7 @@ class Projection:
         self.sessions = Sessions(index, self.queues.hold, self.queues.release)
         self.retained = Retained(index)
         self.peers = Peers(index)
+        self.groups = GroupStates(index, self.queues.hold, self.queues.release)
         self.position = self.applied = index.applied_offset  # before `applied` the index has everything
         self._state_offset = index.state_offset
 
@@ -48,12 +60,13 @@ class Projection:
         """Take a step that brings the index nearer to `until`. True if that was the last one. Raises IndexFailed."""
         self.sessions.stage()
         self.peers.stage()
+        self.groups.stage()
         missing = [self.queues.stage(until), self.retained.stage(until), self.position]
         applied = min(log_offset for log_offset in missing if log_offset is not None)
         state_offset = max(self._state_offset, self.position)
         self.index.write(applied, state_offset)
         self.applied, self._state_offset = applied, state_offset
-        for part in (self.sessions, self.peers, self.queues, self.retained):
+        for part in (self.sessions, self.peers, self.groups, self.queues, self.retained):
             part.written()
         return applied >= until
 
@@ -73,6 +86,8 @@ class Projection:
                 self.queues.drop(topic_filter)
         elif isinstance(change, PeerAppended | PeerGone):
             self.peers.apply(change)
+        elif isinstance(change, GroupMade | GroupAdvanced | GroupReset | GroupDropped):
+            self.groups.apply(change, record.log_offset)
         else:
             self.sessions.apply(change, record.log_offset, record.timestamp_ms)
 

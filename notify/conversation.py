@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from lightqueue._queues import Queue
-from notify import reads
+from notify import group_requests, reads
 from notify.contents import filter_fault, text_fault
 from notify.lookup import name_of
 from notify.peers import Peer, Peers, failure_code
@@ -144,6 +145,11 @@ class Conversation:
             _HANDLERS[type(frame.message)](self, frame, frame.message)
 
     @property
+    def has_room(self) -> bool:
+        """Whether it may be told what it waited for."""
+        return self._chunks_bytes < UNSENT_BYTES
+
+    @property
     def is_full(self) -> bool:
         """Whether it had better not be given more before what it has to say is sent."""
         return bool(self._frames) and not self.is_closing
@@ -154,6 +160,7 @@ class Conversation:
         """What is to be sent now."""
         if self.peer is not None and not self.is_closing:
             self._answer_appends()
+            self._peers.groups.consumers.turn_ends()
             self._tell_events()
         chunks, self._chunks = self._chunks, []
         if chunks:
@@ -268,6 +275,7 @@ class Conversation:
         self.is_closing = True
         self._frames.clear()
         self._chunks.clear()
+        self._peers.groups.consumers.forget(self)
         if self.peer is not None:
             self._peers.lost(self.peer, self)
 
@@ -383,6 +391,9 @@ class Conversation:
                 raise WireError(f"client_id {fault}")
             self._known.member.hold_again(client_id)
 
+    def _ask_group(self, frame: Frame, message: Message) -> None:
+        self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
+
     # --- the rest
 
     def _ping(self, _: Frame, __: wire.Ping) -> None:
@@ -421,3 +432,4 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Goodbye: Conversation._goodbye,
     wire.Hello: Conversation._unexpected,
 }
+_HANDLERS |= dict.fromkeys(group_requests.REQUESTS, Conversation._ask_group)

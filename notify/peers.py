@@ -15,7 +15,9 @@ from typing import Protocol
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
 from notify import contents
+from notify.consumers import Consumers
 from notify.departure import Departure
+from notify.group_requests import GroupRequests
 from notify.hub import Hub, Member
 from notify.settings import WireSettings
 from store._records import RecordBatch
@@ -240,6 +242,8 @@ class Peers:
         self.hub = hub
         self.leases_ended = 0
         self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
+        answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
+        self.groups = GroupRequests(Consumers(hub, clock, answer_bytes - HEAD_ROOM_BYTES), answer_bytes, clock)
         self._store_name = store_name
         self._events = RateLimitedLog(log)
         self._ticked_s = now_s = clock()
@@ -317,6 +321,7 @@ class Peers:
             peer.line.close(why)
             peer.line = None
         self._departures.append((peer.name, self.hub.leave(peer.member, peer.follows)))
+        self.groups.left(peer.name)
         self.go_on()
 
     def go_on(self) -> bool:
@@ -357,5 +362,6 @@ class Peers:
             self.leases_ended += 1
             self._events.warning("lease", "peer %s was not heard of for %d ms: gone", peer.name, lease_s * 1000)
             self.left(peer, f"not heard of for {self.settings.lease_ms} ms")
+        self.groups.consumers.tick()
         self.go_on()
         self._events.settle()

@@ -2,11 +2,12 @@
 
 import msgspec
 
+from store.group_settings import GroupSettings
 from store.records import RecordType
 
 
 class Change(msgspec.Struct, array_like=True, frozen=True):
-    """Base of all changes; each concerns one session (or a store's queues, or one of its peers)."""
+    """Base of all changes; each concerns one session, a queue, a peer or a consumer group."""
 
 
 class WillState(Change, frozen=True):
@@ -123,6 +124,59 @@ class PeerGone(Change, frozen=True):
     name: str
 
 
+class GroupMade(Change, frozen=True):
+    """There is a consumer group, which begins at `queue_offset`; of one that there is already, its new settings."""
+
+    name: str
+    topic_filter: str
+    settings: GroupSettings
+    queue_offset: int
+
+
+class Held(msgspec.Struct, array_like=True, frozen=True):
+    """Messages that a consumer has (`serial`; see store.groups), or that wait for a retry (0).
+
+    They are to be handed out again at `due_ms`. `ranges`: queue_offset of the first and how many, again and again.
+    """
+
+    due_ms: int
+    deliveries: int
+    serial: int
+    partition: int
+    ranges: tuple[int, ...]
+
+
+class GroupAdvanced(Change, frozen=True):
+    """What became of a group's messages since it was last said.
+
+    `held` is what is not done with. `positions` are (partition, queue_offset): what lies between the one before and
+    this one, and is not held, is done with. So is `done`, as in `held.ranges`: what was held. `dead` of it became
+    dead letters.
+    """
+
+    name: str
+    topic_filter: str
+    positions: tuple[tuple[int, int], ...] = ()
+    held: tuple[Held, ...] = ()
+    done: tuple[int, ...] = ()
+    dead: int = 0
+
+
+class GroupReset(Change, frozen=True):
+    """A group goes on at `queue_offset`, whatever it held."""
+
+    name: str
+    topic_filter: str
+    queue_offset: int
+
+
+class GroupDropped(Change, frozen=True):
+    """There is no such group any more."""
+
+    name: str
+    topic_filter: str
+
+
 TYPES: dict[RecordType, type[Change]] = {
     RecordType.SESSION_OPENED: SessionOpened,
     RecordType.SESSION_CLOSED: SessionClosed,
@@ -134,6 +188,10 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.QUEUE_DROPPED: QueueDropped,
     RecordType.PEER_APPENDED: PeerAppended,
     RecordType.PEER_GONE: PeerGone,
+    RecordType.GROUP_MADE: GroupMade,
+    RecordType.GROUP_ADVANCED: GroupAdvanced,
+    RecordType.GROUP_RESET: GroupReset,
+    RecordType.GROUP_DROPPED: GroupDropped,
 }
 _RECORD_TYPES = {change: record_type for record_type, change in TYPES.items()}
 _DECODERS = {record_type: msgspec.msgpack.Decoder(change) for record_type, change in TYPES.items()}

@@ -22,6 +22,10 @@ class RecordType(IntEnum):
     QUEUE_DROPPED = 23
     PEER_APPENDED = 24
     PEER_GONE = 25
+    GROUP_MADE = 32
+    GROUP_ADVANCED = 33
+    GROUP_RESET = 34
+    GROUP_DROPPED = 35
 
 
 class RecordFlag(IntFlag):
@@ -45,6 +49,7 @@ class Attribute(IntEnum):
 
     PACKET_ID = 1  # 2 bytes: the publisher's packet identifier of a QoS 2 message, for a session that outlives it
     STORED_MS = 2  # 8 bytes: when a carried message was first stored
+    KEY = 3  # messages with the same key are dealt out in order by an ordered consumer group
 
 
 class Record(NamedTuple):

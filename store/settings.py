@@ -125,6 +125,15 @@ class StoreSettings:
             "at_least": 0,
         },
     )
+    group_flush_ms: int = field(
+        default=100,
+        metadata={
+            "doc": "How often a consumer group's progress is written to the log; a kill forgets what was handed "
+            "out since.",
+            "at_least": 1,
+            "at_most": 10_000,
+        },
+    )
     cached_topics: int = field(
         default=200_000,
         metadata={"doc": "Topics whose queues are remembered in memory.", "at_least": 1},

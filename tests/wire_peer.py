@@ -157,4 +157,6 @@ def connect(url: str) -> socket.socket:
         found.connect(parts.path)
         return found
     assert parts.port is not None
-    return socket.create_connection((parts.hostname, parts.port), TIMEOUT_S)
+    found = socket.create_connection((parts.hostname, parts.port), TIMEOUT_S)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else what follows a request waits for its answer
+    return found

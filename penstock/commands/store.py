@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,15 +16,10 @@ from penstock.commands.options import (
     PrintConfig,
     settings_in_force,
 )
+from penstock.commands.tables import show_table, wide_console
 from penstock.errors import UsageError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 store = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
-
-# Without a terminal rich would cut names at 80 columns.
-WIDTH_IN_A_PIPE = 200
 
 
 @store.callback()
@@ -78,42 +73,16 @@ def inspect(
 
 
 def _show(report: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH_IN_A_PIPE)
+    console = wide_console()
     first, end = report["first_log_offset"], report["end_log_offset"]
     console.print(f"log_offset {first} to {end}, applied to {report['applied_offset']}")
-    _show_table(console, "segments", report["segments"])
+    show_table(console, "segments", report["segments"])
     records = [{"type": kind, "records": count} for kind, count in report["records"].items()]
-    _show_table(console, "records", records)
-    _show_table(console, "queues", report["queues"])
-    _show_table(console, "sessions", report["sessions"])
+    show_table(console, "records", records)
+    show_table(console, "queues", report["queues"])
+    show_table(console, "sessions", report["sessions"])
+    show_table(console, "groups", report["groups"])
     if report.get("torn_tail_bytes"):
         console.print(f"torn tail: {report['torn_tail_bytes']} bytes that the next start will cut")
     for damage in report["corruption"]:
         console.print(f"corruption: {damage}", style="bold red", markup=False)
-
-
-def _show_table(console: "Console", title: str, rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=f"{title} ({len(rows)})", title_justify="left")
-    if not rows:
-        console.print(table.title)
-        return
-    for name, value in rows[0].items():
-        table.add_column(name, justify="right" if isinstance(value, int) else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
-    console.print(table)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return str(value)

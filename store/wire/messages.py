@@ -5,18 +5,26 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-MOST_ITEMS = 65_536  # of any list: what a frame of a few bytes each would become in memory is bounded
-MOST_NAME_CHARACTERS = 65_535
-
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-LogOffset = Count
-QueueOffset = Count
-Ref = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-Name = Annotated[str, Meta(max_length=MOST_NAME_CHARACTERS)]
-TopicFilter = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_CHARACTERS)]
-QueueName = Annotated[bytes, Meta(min_length=1, max_length=MOST_NAME_CHARACTERS + 1)]
-Items = Meta(max_length=MOST_ITEMS)
+from store.wire.base import MOST_ITEMS as MOST_ITEMS
+from store.wire.base import MOST_NAME_CHARACTERS as MOST_NAME_CHARACTERS
+from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueName, QueueOffset, Ref, TopicFilter
+from store.wire.base import Message as Message
+from store.wire.group_messages import (
+    Ack,
+    ChangeInvisible,
+    GroupClose,
+    GroupDone,
+    GroupDrop,
+    GroupList,
+    GroupOpen,
+    GroupOpened,
+    GroupReset,
+    GroupsListed,
+    Pop,
+    Popped,
+    Reject,
+    Settled,
+)
 
 
 class Role(StrEnum):
@@ -48,10 +56,6 @@ class FailureCode(StrEnum):
     NOT_ALLOWED = "not_allowed"
     NO_SUCH_POSITION = "no_such_position"
     FENCED = "fenced"
-
-
-class Message(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Base of all messages. `ref` is the number of a queue that the connection follows, given out by the store."""
 
 
 # --- the handshake: an older version may find fields at the end that it does not know, and skips them
@@ -408,4 +412,18 @@ KINDS = (
     Kind(39, Pushed, _STORE, records=True),
     Kind(40, Enough, _PEERS),
     Kind(41, Holds, _GATEWAY),
+    Kind(64, GroupOpen, _PEERS, asked=True),
+    Kind(65, GroupOpened, _STORE, asked=True),
+    Kind(66, GroupClose, _PEERS),
+    Kind(67, Pop, _PEERS, asked=True),
+    Kind(68, Popped, _STORE, asked=True, records=True),
+    Kind(69, Ack, _PEERS, asked=True),
+    Kind(70, ChangeInvisible, _PEERS, asked=True),
+    Kind(71, Reject, _PEERS, asked=True),
+    Kind(72, Settled, _STORE, asked=True),
+    Kind(73, GroupList, _PEERS, asked=True),
+    Kind(74, GroupsListed, _STORE, asked=True),
+    Kind(75, GroupReset, _PEERS, asked=True),
+    Kind(76, GroupDrop, _PEERS, asked=True),
+    Kind(77, GroupDone, _STORE, asked=True),
 )

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
@@ -18,7 +18,7 @@ from tests.stores import batch_of
 
 pytestmark = pytest.mark.property
 
-MAX_FRAME_BYTES = 4096
+MAX_FRAME_BYTES = 8192
 FUZZED = 30_000
 texts = st.text(max_size=12)
 
@@ -28,6 +28,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
     match kind:
         case inspect.IntType():
             return st.integers(kind.ge, kind.le)
+        case inspect.StrType(pattern=str()):  # the only one there is: a group's name
+            return st.text(st.characters(codec="utf-8", exclude_characters="/+#\0"), min_size=1, max_size=12)
         case inspect.StrType():
             return st.text(min_size=kind.min_length or 0, max_size=12)
         case inspect.BoolType():
@@ -43,6 +45,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.lists(values(kind.item_type), min_size=kind.min_length or 0, max_size=longest)
         case inspect.TupleType():
             return st.tuples(*map(values, kind.item_types))
+        case inspect.NamedTupleType():
+            return st.builds(kind.cls, *(values(field.type) for field in kind.fields))
         case inspect.UnionType():
             return st.one_of(*map(values, kind.types))
         case inspect.StructType():
@@ -125,6 +129,7 @@ class Samples:
 def samples() -> Samples:
     samples = Samples()
 
+    @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # it is much that is drawn each time
     @given(st.data())
     def draw(data: st.DataObject) -> None:
         for kind in KINDS:

@@ -9,9 +9,22 @@ import pytest
 from store._records import census
 from store.changes import SessionClosed, SessionOpened, WillFired, WillState
 from store.errors import WireError
+from store.group_settings import GroupSettings
 from store.records import RecordType
 from store.wire import messages as wire
 from store.wire.frames import encode
+from store.wire.group_messages import (
+    Ack,
+    ChangeInvisible,
+    GroupClose,
+    GroupDrop,
+    GroupList,
+    GroupOpen,
+    GroupReset,
+    Pop,
+    Receipt,
+    Reject,
+)
 from store.wire.messages import Append, Message, Role
 from tests.stores import batch_of
 from tests.wire_bench import Talk, WireBench, changes_of
@@ -45,12 +58,37 @@ def a_frame(rng: random.Random, number: int) -> bytes:
         (wire.Locate(topic_filter, rng.choice(("earliest", "-1h", "@9", "9" * 19, "x", "1e9"))), b""),
         (wire.Claim("h", bool(number & 1)), b""),
         (wire.Check([rng.randrange(4), 1, 1, 2**32 - 1]), b""),
+        *((each, b"") for each in group_requests(rng, topic_filter, large)),
     ]
-    told = (wire.Ping(), wire.Pong(), wire.Unfollow([1, 1, 9]), wire.Floors([(1, large)]), wire.Release("h"))
+    told = (
+        wire.Ping(),
+        wire.Pong(),
+        wire.Unfollow([1, 1, 9]),
+        wire.Floors([(1, large)]),
+        wire.Release("h"),
+        GroupClose(rng.randrange(9)),
+    )
     asked, records = rng.choice(requests)
     return encode(asked, rng.choice((number, number, 1)), records) + (
         encode(rng.choice(told)) if rng.random() < 0.3 else b""
     )
+
+
+def group_requests(rng: random.Random, topic_filter: str, large: int) -> list[Message]:
+    ref = rng.randrange(9)
+    settings = rng.choice((None, GroupSettings(), GroupSettings(3, 1, 1, 1, 1, 1)))
+    start = rng.choice(("earliest", "latest", "9" * 19, "x"))
+    receipts = [Receipt(large or 1, large, rng.choice((1, 65_536))), Receipt(rng.randrange(1, 1 << 52), 0, 9)]
+    return [
+        GroupOpen(rng.choice("gh"), topic_filter, rng.choice(("", "c")), settings, start),
+        Pop(ref, large or 1, large or 1, 0, rng.choice((0, 1, 60_000))),
+        Ack(ref, receipts[: rng.randrange(3)]),
+        ChangeInvisible(ref, receipts, rng.choice((0, 9))),
+        Reject(ref, receipts, rng.choice((None, 0)), rng.choice(("", "no"))),
+        GroupList(rng.choice(("", "g")), large),
+        GroupReset("g", topic_filter, start),
+        GroupDrop("h", topic_filter),
+    ]
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:

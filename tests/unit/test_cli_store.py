@@ -26,6 +26,7 @@ REPORT: dict[str, Any] = {
     "records": {"message": 2, "session": 1},
     "queues": [{"name": "plant/[red]", "kind": "topic", "first_queue_offset": 0, "next_queue_offset": 2}],
     "sessions": [{"client_id": "pump-1", "acked_log_offset": 256, "subscriptions": ["plant/+", "x/#"]}],
+    "groups": [{"name": "billing", "topic_filter": "plant/#", "queue_offset": 1, "held": 0, "dead_letters": 0}],
     "applied_offset": 512,
     "corruption": [],
 }
@@ -50,12 +51,12 @@ def test_json_is_the_report(inspect: Any) -> None:
 def test_tables_show_every_value(inspect: Any) -> None:
     result = inspect(REPORT)
     assert result.exit_code == 0
-    for shown in ("00000000000000000000", "message", "plant/[red]", "pump-1", "plant/+, x/#"):
+    for shown in ("00000000000000000000", "message", "plant/[red]", "pump-1", "plant/+, x/#", "billing"):
         assert shown in result.stdout
 
 
 def test_an_empty_folder_has_no_rows(inspect: Any) -> None:
-    empty = REPORT | {"segments": [], "records": {}, "queues": [], "sessions": []}
+    empty = REPORT | {"segments": [], "records": {}, "queues": [], "sessions": [], "groups": []}
     assert "sessions (0)" in inspect(empty).stdout
 
 

@@ -11,7 +11,7 @@ from lightqueue._queues import ENTRY_BYTES, FILTER, LEVEL, TOPIC, pack_entry
 from lightqueue.message_store import MessageStore
 from lightqueue.table import NEXT_ID_KEY, entry_key, queue_key, queue_value
 from lightqueue.trimming import TRIMMED_KEY
-from store import peers, retained, sessions
+from store import group_states, peers, retained, sessions
 from store._records import verify, walk
 from store.changes import (
     TYPES,
@@ -121,6 +121,7 @@ def test_keys() -> None:
         "the retained message of `line/7`": retained._key(b"line/7"),
         "the session `m7`": sessions.KEY_PREFIX + b"m7",
         "the peer `gw-1`": peers.KEY_PREFIX + b"gw-1",
+        "the group `billing` over `line/#`": group_states.index_key(("billing", "line/#")),
     }
     assert b"".join(vector("queue")) == queue_value(5, 7)
     for key in (APPLIED_KEY, STATE_KEY, NEXT_ID_KEY, TRIMMED_KEY, retained.COUNT_KEY):

@@ -1,0 +1,369 @@
+"""Consumer groups at work on their queues: reading what is handed out, and having the log say what became of it.
+
+What consumers do is merged in memory and written once in a while (group_flush_ms): a message that was handed out and
+acked meanwhile costs nothing but the position. A kill forgets what was not written, so such messages come again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
+from zlib import crc32
+
+from lightqueue.dead_letters import append_dead_letter
+from lightqueue.table import QueueTable
+from store import expiry
+from store._records import RecordBatch, Records, records_bytes
+from store.changes import GroupAdvanced, GroupDropped, GroupMade, GroupReset, Held, encode_change
+from store.commitlog import CommitLog
+from store.errors import StoreError
+from store.group_settings import GroupSettings
+from store.group_states import GroupKey, GroupState, GroupStates
+from store.groups import ConsumerKey, Group, Hand, Place, as_ranges
+from store.ratelimit import RateLimitedLog
+from store.records import Attribute, Record, RecordFlag, decode_attributes, read_records
+
+log = logging.getLogger("penstock.store")
+
+MOST_GROUPS = 1_024
+LOOKS_PER_POP = 16  # reads of the queue for one answer, of LOOK_RECORDS each
+LOOK_RECORDS = 512
+LOOK_BYTES = 1 << 20
+MANY_CHANGES = 8_192  # are written without waiting
+RANGES_PER_RECORD = 500
+DEAD_PER_WRITE = 100
+DEAD_BYTES = 1 << 20
+RANGE_BYTES = 40  # what a message adds to an answer besides itself, at most
+FLAGS_AT = 25  # of a record
+TOO_LARGE = "larger than any answer"
+
+Append = Callable[[RecordBatch], int]
+
+
+class TooManyGroups(StoreError):
+    """There are as many groups as there may be."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{MOST_GROUPS} groups are there already; drop some with `penstock group drop`")
+
+
+class Range(NamedTuple):
+    """Messages that were handed out: from `first` on, this many, for the so many-th time each."""
+
+    serial: int
+    deliveries: int
+    first: int
+    number: int
+
+
+class Dealt(NamedTuple):
+    """What a consumer was given: its records lie in the order of `ranges`."""
+
+    ranges: list[Range]
+    records: bytes
+    is_behind: bool = False  # nothing was found so far, but not everything was looked at
+
+
+class GroupQueue:
+    """A group and the queue that it deals out. All calls are made from the store's thread."""
+
+    def __init__(self, owner: Groups, state: GroupState) -> None:
+        self.state = state
+        queue = owner.queues.stored(state.topic_filter)
+        assert queue is not None  # the group holds it
+        self.queue = queue
+        self.group = Group(state.settings, state.positions, state.entries)
+        self.version = 0  # counts what consumers said
+        self.logged_version = 0  # what of it is in the log
+        self._safe_version = 0
+        self._unsafe: deque[tuple[int, int]] = deque()  # (version, where the log ended when it had that)
+        self.failure: StoreError | None = None  # why the last attempt to write failed ...
+        self.tried_version = 0  # what was to be written by it
+        self._written_ms = 0
+        self._changed_ms: int | None = None  # when the first thing happened that is not written
+        self._owner = owner
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self.group.settings
+
+    @property
+    def lag(self) -> int:
+        return self.group.lag(self.queue.next_offset)
+
+    # --- handing out
+
+    def pop(self, consumer: ConsumerKey, most: int, max_bytes: int, now_ms: int, due_ms: int) -> Dealt:
+        """Hand out up to `most` messages, and no more once they have `max_bytes`; one that is larger goes alone."""
+        group = self.group
+        group.run(now_ms)
+        ranges: list[Range] = []
+        parts: list[bytes] = []
+        left_bytes = max_bytes
+        read: dict[int, bytes] = {}
+        for looks in range(LOOKS_PER_POP):
+            places: list[Place] = []
+            for place, data in self._readable(group.available(consumer, most - len(parts)), read, now_ms):
+                size = len(data) + RANGE_BYTES
+                if parts and size > left_bytes:
+                    left_bytes = 0
+                    break
+                left_bytes -= size
+                places.append(place)
+                parts.append(data)
+            if places:
+                self._changed_ms = self._changed_ms or now_ms
+                ranges += _ranges(group.hand_out(consumer, places, now_ms, due_ms))
+            start = group.look_from(consumer)
+            is_full = left_bytes <= 0 or len(parts) >= most
+            if is_full or start is None or start >= self.queue.next_offset:
+                return Dealt(ranges, b"".join(parts))
+            if self.settings.partitions and parts and looks:  # partitions without messages would have it look on
+                return Dealt(ranges, b"".join(parts))
+            read = self._look(start, most - len(parts), left_bytes)
+        return Dealt(ranges, b"".join(parts), is_behind=not parts)
+
+    def _look(self, start: int, wanted: int, max_bytes: int) -> dict[int, bytes]:
+        """Find more messages in the queue. Those that were read, by queue_offset, until the next append."""
+        group = self.group
+        if not self.settings.partitions:
+            records = self._owner.queues.read(self.queue, start, min(wanted, group.room), max_bytes)
+            count = records.count
+            group.found(start, records.first, range(count))
+        else:
+            records = self._owner.queues.read(self.queue, start, LOOK_RECORDS, LOOK_BYTES)
+            count = records.count
+            group.found(start, records.first, list(_partitions(records, self.settings.partitions)))
+        return {records.first + i: records_bytes(records, i, 1) for i in range(count)}
+
+    def _readable(self, places: list[Place], read: dict[int, bytes], now_ms: int) -> Iterator[tuple[Place, bytes]]:
+        """Those of these messages that can be handed out. The others are done with."""
+        for place in places:
+            data = read.get(place[1]) or self._record(place[1])
+            if not data or _is_expired(data, now_ms):
+                self.group.gone(place)
+            elif len(data) > self._owner.most_bytes:
+                self.group.doom(place, TOO_LARGE)
+            else:
+                yield place, data
+
+    def _record(self, queue_offset: int) -> bytes:
+        """A record by its place in the queue; empty if it is not kept any more."""
+        records = self._owner.queues.read(self.queue, queue_offset, 1, 1)
+        return records_bytes(records) if records.count and records.first == queue_offset else b""
+
+    # --- what consumers say; what is stale of it
+
+    def ack(self, serial: int, first: int, count: int) -> list[int]:
+        return self._said(self.group.ack(serial, first, count))
+
+    def change_invisible(self, serial: int, first: int, count: int, due_ms: int) -> list[int]:
+        return self._said(self.group.change_invisible(serial, first, count, due_ms))
+
+    def reject(self, serial: int, first: int, count: int, now_ms: int, delay_ms: int | None, dead: str) -> list[int]:
+        return self._said(self.group.reject(serial, first, count, now_ms, delay_ms, dead))
+
+    def _said(self, stale: list[int]) -> list[int]:
+        self.version += 1
+        return stale
+
+    # --- the log
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether what is new is to be written now."""
+        group = self.group
+        if not group.has_changes and self.logged_version == self.version:
+            return False
+        if self._changed_ms is None:
+            self._changed_ms = now_ms
+        if group.changes >= MANY_CHANGES:
+            return True
+        flush_ms = self._owner.flush_ms
+        if 0 <= now_ms - self._written_ms < flush_ms:
+            return False
+        return self.logged_version != self.version or not 0 <= now_ms - self._changed_ms < flush_ms
+
+    def write(self, now_ms: int) -> None:
+        """Have the log say what it does not. Raises a StoreError; then it is to be tried again."""
+        group, state = self.group, self.state
+        self.tried_version = self.version
+        self._written_ms = now_ms
+        self._changed_ms = None
+        held, done = group.held_and_done(state.entries)
+        positions = [each for each in enumerate(group.positions) if each[1] != state.positions[each[0]]]
+        if held or done or positions:
+            batch = RecordBatch()
+            for advanced in _advances(state, held, done, positions):
+                batch.append(*encode_change(advanced))
+            self._owner.append(batch)
+        group.written()
+        if self.logged_version != self.version:
+            self.safe_version()
+            self._unsafe.append((self.version, self._owner.log.end))
+            self.logged_version = self.version
+        if group.dead:
+            self._bury(now_ms)
+
+    def safe_version(self) -> int:
+        """Everything up to this version is in the log, and safe."""
+        safe = self._owner.log.safe
+        while self._unsafe and self._unsafe[0][1] <= safe:
+            self._safe_version = self._unsafe.popleft()[0]
+        return self._safe_version
+
+    def _bury(self, now_ms: int) -> None:
+        """Write dead letters, as many as is good at a time; they and that they are done with, or neither."""
+        most_bytes = self._owner.log.largest_append_bytes
+        left_bytes = min(DEAD_BYTES, most_bytes // 4)
+        batch = RecordBatch()
+        batch.begin_atomic()
+        offsets: list[int] = []
+        count = 0
+        for offset, why in islice(self.group.dead.items(), DEAD_PER_WRITE):
+            data = self._record(offset)
+            left_bytes -= len(data)
+            if offsets and left_bytes < 0:
+                break
+            offsets.append(offset)
+            deliveries = self.group.deliveries(offset)
+            for record in read_records(memoryview(data)):
+                count += append_dead_letter(batch, self.state, record, why, deliveries, now_ms, most_bytes // 2)
+        done = tuple(as_ranges(sorted(offsets)))
+        batch.append(*encode_change(GroupAdvanced(*self.state.key, done=done, dead=count)))
+        batch.end_atomic()
+        self._owner.append(batch)
+        self.group.buried(offsets)
+        if not self.group.dead:
+            self.group.written()
+
+    def rebuild(self) -> None:
+        """The state was set from outside: whoever has something has it no more."""
+        consumers = list(self.group.consumers)
+        self.group = Group(self.state.settings, self.state.positions, self.state.entries)
+        for key in consumers:
+            self.group.join(key)
+
+
+class Groups:
+    """Owner of the groups of a store."""
+
+    def __init__(self, log_: CommitLog, queues: QueueTable, states: GroupStates, append: Append, flush_ms: int) -> None:
+        self.log = log_
+        self.queues = queues
+        self.append = append
+        self.flush_ms = flush_ms
+        self.most_bytes = 1 << 62  # of a message that can be handed out; set by whoever sends them
+        self._states = states
+        self._events = RateLimitedLog(log)
+        self._groups = {state.key: GroupQueue(self, state) for state in states}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[GroupQueue]:
+        return iter(self._groups.values())
+
+    def get(self, key: GroupKey) -> GroupQueue | None:
+        return self._groups.get(key)
+
+    def make(self, key: GroupKey, settings: GroupSettings | None, begin: Callable[[], int]) -> GroupQueue:
+        """The group of this name over this filter, made if it is not there; what it holds is kept from now on.
+
+        A new one begins at the queue_offset that `begin` says. `settings`: None for those it has; the number of
+        partitions stays. Raises a StoreError.
+        """
+        found = self._groups.get(key)
+        assert found is None or settings is None or settings.partitions == found.settings.partitions
+        if found is not None and settings in (None, found.settings):
+            return found
+        if found is None and len(self._groups) >= MOST_GROUPS:
+            raise TooManyGroups
+        made = GroupMade(*key, settings or GroupSettings(), begin() if found is None else 0)
+        self._say(made)
+        if found is not None:
+            found.group.settings = made.settings
+            return found
+        self._groups[key] = GroupQueue(self, self._state(key))
+        return self._groups[key]
+
+    def reset(self, found: GroupQueue, queue_offset: int) -> None:
+        """Go on elsewhere. Raises a StoreError."""
+        self._say(GroupReset(*found.state.key, queue_offset))
+        found.rebuild()
+
+    def drop(self, found: GroupQueue) -> None:
+        """Forget a group; its queue goes if nobody else holds it. Raises a StoreError."""
+        self._say(GroupDropped(*found.state.key))
+        del self._groups[found.state.key]
+
+    def _say(self, change: GroupMade | GroupReset | GroupDropped) -> None:
+        batch = RecordBatch()
+        batch.append(*encode_change(change))
+        self.append(batch)
+
+    def _state(self, key: GroupKey) -> GroupState:
+        state = self._states.get(key)
+        assert state is not None
+        return state
+
+    def tick(self, now_ms: int) -> None:
+        """To be called several times a second: what is due falls due, what is to be written is."""
+        for each in self:
+            each.group.run(now_ms)
+        self.write_due(now_ms)
+        self._events.settle()
+
+    def write_due(self, now_ms: int, at_once: bool = False) -> None:
+        """Write what has waited long enough. What cannot be is tried again after flush_ms."""
+        for each in self:
+            if each.is_due(now_ms) or at_once:
+                self.write(each, now_ms)
+
+    def write(self, found: GroupQueue, now_ms: int) -> None:
+        """Have the log say what it does not of a group; if that fails, `found.failure` says why."""
+        try:
+            found.write(now_ms)
+            found.failure = None
+        except StoreError as error:
+            found.failure = error
+            self._events.warning("group", "group %s: %s", found.state.name, error)
+
+
+def _ranges(hands: list[Hand]) -> Iterator[Range]:
+    for hand in hands:
+        ranges = as_ranges(hand.offsets)
+        for first, count in zip(ranges[::2], ranges[1::2], strict=True):
+            yield Range(hand.serial, hand.deliveries, first, count)
+
+
+def _partitions(records: Records, count: int) -> Iterator[int]:
+    """That of each record: the CRC-32 of its key, else of its topic, modulo their number."""
+    for i in range(records.count):
+        record = Record._make(records[i])
+        key = (
+            decode_attributes(record.attributes).get(Attribute.KEY, record.topic) if record.attributes else record.topic
+        )
+        yield crc32(key) % count
+
+
+def _is_expired(data: bytes, now_ms: int) -> bool:
+    if not data[FLAGS_AT] & RecordFlag.EXPIRES:
+        return False
+    record = next(read_records(memoryview(data)))
+    return expiry.age(record.properties, (now_ms - record.timestamp_ms) // 1000) is None
+
+
+def _advances(
+    state: GroupState, held: list[Held], done: list[int], positions: list[tuple[int, int]]
+) -> Iterator[GroupAdvanced]:
+    """One record, or several of bounded size. The positions come last: what they mean depends on what is held."""
+    while len(held) > RANGES_PER_RECORD:
+        yield GroupAdvanced(*state.key, held=tuple(held[:RANGES_PER_RECORD]))
+        del held[:RANGES_PER_RECORD]
+    while len(done) > 2 * RANGES_PER_RECORD:
+        yield GroupAdvanced(*state.key, done=tuple(done[: 2 * RANGES_PER_RECORD]))
+        del done[: 2 * RANGES_PER_RECORD]
+    yield GroupAdvanced(*state.key, tuple(positions), tuple(held), tuple(done))

@@ -1,0 +1,312 @@
+"""Who is a consumer of which group, who waits for messages, and who waits for the log to have what he said.
+
+Messages are dealt when there are some: on a request, when the queue grows, when others give theirs back. Nobody asks
+again and again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from lightqueue._queues import Queue
+from lightqueue.following import locate
+from lightqueue.groups import Dealt, GroupQueue
+from notify.errors import NotifyError
+from notify.hub import Hub, Member
+from store.errors import StoreError
+from store.group_settings import GroupSettings
+from store.group_states import GroupKey
+from store.groups import ConsumerKey
+
+MOST_POPPED = 8_192
+MOST_CONSUMERS = 10_000  # of a group
+MOST_WAITING = 20_000  # requests for messages of a group
+LATEST = "latest"
+
+
+class GroupRefused(NotifyError):
+    """What is asked of a group is not to be had."""
+
+
+class Asker(Protocol):
+    """Where an answer goes."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Nothing that is said there gets anywhere."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be given more."""
+
+
+@dataclass(eq=False, slots=True)
+class Seat:
+    """A consumer's place in a group. Its key: the peer, and what the peer calls it."""
+
+    queue: GroupQueue
+    key: ConsumerKey
+
+
+@dataclass(eq=False, slots=True)
+class Poll:
+    """Somebody wants messages, and waits for the first until `until_s`."""
+
+    seat: Seat
+    asker: Asker
+    most: int
+    max_bytes: int
+    invisible_ms: int
+    until_s: float
+    answer: Callable[[Dealt], None]
+
+
+class _Waiting:
+    """What waits for one group."""
+
+    def __init__(self, followed: Queue) -> None:
+        self.followed = followed
+        self.polls: deque[Poll] = deque()
+        self.said: deque[tuple[int, Callable[[StoreError | None], None]]] = deque()  # (version, answer)
+
+
+class Consumers:
+    """Owner of the consumers of all groups of a store. Its Member follows their queues."""
+
+    def __init__(self, hub: Hub, clock: Callable[[], float], most_bytes: int) -> None:
+        """`clock`: monotonic seconds; `most_bytes`: a larger message cannot be handed out, and is a dead letter."""
+        self.now_ms: Callable[[], int] = _wall_clock_ms
+        self._hub = hub
+        self._clock = clock
+        self._member: Member | None = None
+        self._groups = hub.messages.groups
+        self._groups.most_bytes = most_bytes
+        self._seats: dict[tuple[str, str, GroupKey], Seat] = {}
+        self._waiting: dict[GroupQueue, _Waiting] = {}  # of groups that have consumers, or had them a moment ago
+        self._by_queue: dict[Queue, list[GroupQueue]] = {}
+
+    # --- coming and going
+
+    def open(self, key: ConsumerKey, group: GroupKey, settings: GroupSettings | None, start: str) -> Seat:
+        """A consumer comes; the group is made if need be. Raises StoreError, GroupRefused, NoSuchPosition."""
+        known = self._groups.get(group)
+        if known is not None and settings is not None and settings.partitions != known.settings.partitions:
+            now, wanted = known.settings.partitions, settings.partitions
+            raise GroupRefused(
+                f"group {group[0]} has {now} partitions, not {wanted}; drop it (`penstock group drop`) or use another"
+            )
+        seat = self._seats.get((*key, group))
+        queue = self._groups.make(group, settings, lambda: self._begin(group[1], start))
+        if seat is not None:
+            return seat
+        if len(queue.group.consumers) >= MOST_CONSUMERS:
+            raise GroupRefused(f"group {group[0]} has {MOST_CONSUMERS} consumers already")
+        if queue not in self._waiting:
+            self._follow(queue)
+        seat = self._seats[*key, group] = Seat(queue, key)
+        queue.group.join(key)
+        return seat
+
+    def _begin(self, topic_filter: str, start: str) -> int:
+        """Where a new group begins."""
+        queue = self._hub.messages.queues.stored(topic_filter)
+        if queue is None:
+            return 0  # it begins to be kept now
+        return queue.next_offset if start == LATEST else locate(self._hub.messages, topic_filter, start)
+
+    def close(self, seat: Seat) -> None:
+        """A consumer goes; what it had goes to others."""
+        queue = seat.queue
+        if self._seats.pop((*seat.key, queue.state.key), None) is None:
+            return
+        queue.group.leave(seat.key, self.now_ms())
+        waiting = self._waiting[queue]
+        waiting.polls = deque(poll for poll in waiting.polls if poll.seat is not seat)
+        self._serve(queue)
+        self._forget_if_idle(queue)
+
+    def left(self, peer: str) -> None:
+        """A peer is gone, and its consumers with it."""
+        for seat in [seat for seat in self._seats.values() if seat.key[0] == peer]:
+            self.close(seat)
+
+    def _follow(self, queue: GroupQueue) -> None:
+        if self._member is None:
+            self._member = self._hub.join("consumer groups")
+            self._member.listener = self
+        queues, topic_filter = self._hub.messages.queues, queue.state.topic_filter
+        followed = queues.watch_stored(topic_filter) or queues.watch(topic_filter)
+        self._hub.follow(self._member, followed, followed.next_offset)
+        self._waiting[queue] = _Waiting(followed)
+        self._by_queue.setdefault(followed, []).append(queue)
+
+    def _forget_if_idle(self, queue: GroupQueue) -> None:
+        waiting = self._waiting[queue]
+        if queue.group.consumers or waiting.said:
+            return
+        del self._waiting[queue]
+        followed = waiting.followed
+        self._by_queue[followed].remove(queue)
+        if not self._by_queue[followed]:
+            del self._by_queue[followed]
+        assert self._member is not None
+        self._hub.unfollow(self._member, followed)
+
+    # --- handing out
+
+    def pop(self, poll: Poll) -> None:
+        """Answer now, or once there is something, or once it is too late. Raises GroupRefused if too many wait."""
+        if self._answered(poll):
+            return
+        polls = self._waiting[poll.seat.queue].polls
+        if poll.until_s <= self._clock():
+            poll.answer(Dealt([], b""))
+        elif len(polls) >= MOST_WAITING:
+            raise GroupRefused(
+                f"{MOST_WAITING} requests wait for messages of group {poll.seat.queue.state.name} already"
+            )
+        else:
+            polls.append(poll)
+
+    def forget(self, asker: Asker) -> None:
+        """Whoever asked there is not to be answered."""
+        for waiting in self._waiting.values():
+            if any(poll.asker is asker for poll in waiting.polls):
+                waiting.polls = deque(poll for poll in waiting.polls if poll.asker is not asker)
+
+    def _answered(self, poll: Poll) -> bool:
+        """Whether it needs to wait no more."""
+        if poll.asker.is_closing:
+            return True
+        if not poll.asker.has_room:
+            return False
+        queue, now_ms = poll.seat.queue, self.now_ms()
+        due_ms = now_ms + (poll.invisible_ms or queue.settings.invisible_ms)
+        dealt = queue.pop(poll.seat.key, min(poll.most, MOST_POPPED), poll.max_bytes, now_ms, due_ms)
+        if dealt.ranges:
+            poll.answer(dealt)
+        return bool(dealt.ranges)
+
+    def _serve(self, queue: GroupQueue) -> None:
+        """Give those who wait what there is."""
+        polls = self._waiting[queue].polls
+        for _ in range(len(polls)):
+            if self._answered(polls[0]):
+                polls.popleft()
+            elif queue.settings.partitions or not polls[0].asker.has_room:
+                polls.rotate(-1)
+            else:
+                return
+
+    def _give_up(self, queue: GroupQueue, now_s: float) -> None:
+        waiting = self._waiting[queue]
+        late = [poll for poll in waiting.polls if poll.until_s <= now_s]
+        if late:
+            waiting.polls = deque(poll for poll in waiting.polls if poll.until_s > now_s)
+        for poll in late:
+            poll.answer(Dealt([], b""))
+
+    # --- what consumers say
+
+    def said(self, queue: GroupQueue, answer: Callable[[StoreError | None], None]) -> None:
+        """Something was said to a group: answer once it is in the log, and safe. What it frees is dealt at once."""
+        self._waiting[queue].said.append((queue.version, answer))
+        self._serve(queue)
+
+    def reset(self, group: GroupKey, to: str) -> int:
+        """Raises StoreError, GroupRefused, NoSuchPosition. Returns the queue_offset."""
+        queue = self._known(group)
+        queue_offset = self._begin(group[1], to)
+        self._groups.reset(queue, queue_offset)
+        if queue in self._waiting:
+            self._serve(queue)
+        return queue_offset
+
+    def drop(self, group: GroupKey) -> None:
+        """Raises StoreError, GroupRefused."""
+        queue = self._known(group)
+        if queue.group.consumers:
+            raise GroupRefused(f"group {group[0]} has {len(queue.group.consumers)} consumers; end them first")
+        self._groups.drop(queue)
+        if queue in self._waiting:
+            self._waiting[queue].said.clear()
+            self._forget_if_idle(queue)
+
+    def _known(self, group: GroupKey) -> GroupQueue:
+        queue = self._groups.get(group)
+        if queue is None:
+            raise GroupRefused(f"there is no group {group[0]} over {group[1]}; see `penstock group list`")
+        return queue
+
+    def listed(self, name: str) -> list[GroupQueue]:
+        """The groups of this name (empty: all), in order."""
+        found = (each for each in self._groups if name in ("", each.state.name))
+        return sorted(found, key=lambda each: each.state.key)
+
+    # --- the log
+
+    def turn_ends(self) -> None:
+        """Write what can be written, and answer who waited for it. Costs nothing where nobody waits."""
+        waiting = [(queue, each) for queue, each in self._waiting.items() if each.said]
+        if not waiting:
+            return
+        now_ms = self.now_ms()
+        due = [queue for queue, _ in waiting if queue.is_due(now_ms)]
+        for queue in due:
+            self._groups.write(queue, now_ms)
+        if due:
+            self._hub.settle()  # dead letters may be somebody's
+        for queue, each in waiting:
+            until = queue.tried_version if queue.failure else queue.safe_version()
+            while each.said and each.said[0][0] <= until:
+                each.said.popleft()[1](queue.failure)
+            self._forget_if_idle(queue)
+
+    def tick(self) -> None:
+        """To be called several times a second."""
+        if not len(self._groups):
+            return
+        self._groups.tick(self.now_ms())
+        self._hub.settle()
+        now_s = self._clock()
+        for queue in list(self._waiting):
+            if self._waiting[queue].polls:
+                self._serve(queue)
+                self._give_up(queue, now_s)
+        self.turn_ends()
+
+    # --- Listener
+
+    def wake(self) -> None:
+        """Some of the queues grew."""
+        if self._member is None:
+            return
+        for grown in self._member.take_news():
+            for queue in self._by_queue.get(grown, ()):
+                self._serve(queue)
+
+    def safe_advanced(self) -> None:
+        self.turn_ends()
+
+    def unlogged(self) -> list[str]:
+        return []
+
+    def taken_over(self, client_id: str) -> None:
+        """It has no sessions."""
+
+    def refused(self, mark: int, error: StoreError) -> None:
+        """A store in this process refuses at once, by an exception."""
+
+    def lost_entries(self, queue: Queue) -> None:
+        """Nor is it ever restarted under us."""
+
+    def disowned(self, mark: int, error: StoreError) -> None:
+        """Nor does it give up on us."""
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000

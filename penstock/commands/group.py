@@ -1,0 +1,142 @@
+"""`penstock group`: the consumer groups of a store that runs: what they are, how far they are, going on elsewhere."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.commands.options import Config, settings_in_force
+from penstock.commands.tables import show_table, wide_console
+from penstock.errors import PenstockError, UsageError
+
+if TYPE_CHECKING:
+    from penstock.store_client import StoreClient
+    from store.wire.group_messages import GroupInfo
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at consumer groups, and move them.")
+
+Store = Annotated[
+    str | None, typer.Option(metavar="URL", help="The store: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.")
+]
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
+Filter = Annotated[
+    str | None, typer.Option("--filter", metavar="TOPIC_FILTER", help="Which one, if several have the name.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def connect(store: str | None, config: Path | None) -> "StoreClient":
+    """To the store that a gateway with these settings would use; else to the one that a store's settings tell of."""
+    settings = settings_in_force({"store": store}, config, print_config=False)
+    from notify.address import StoreAddress
+    from penstock.credentials import token_of_gateway, token_of_store
+    from penstock.store_client import StoreClient
+
+    address = StoreAddress.parse(settings.gateway.store or settings.wire.listen)
+    return StoreClient(address, token_of_gateway(settings.gateway) or token_of_store(settings.wire))
+
+
+@group.command("list")
+def list_groups(store: Store = None, config: Config = None, as_json: Json = False) -> None:
+    """Show all groups: lag, in flight, retries, dead letters."""
+    with connect(store, config) as client:
+        rows = [_row(each) for each in _groups(client, "")]
+    if as_json:
+        typer.echo(json.dumps(rows))
+    else:
+        show_table(wide_console(), "groups", rows)
+
+
+@group.command()
+def show(name: Name, store: Store = None, config: Config = None, as_json: Json = False) -> None:
+    """Show the groups of one name, with their settings and consumers."""
+    with connect(store, config) as client:
+        found = _groups(client, name)
+    if not found:
+        raise PenstockError(f"there is no group {name}; see `penstock group list`")
+    if as_json:
+        typer.echo(json.dumps([_row(each) | _details(each) for each in found]))
+        return
+    console = wide_console()
+    for each in found:
+        details = _details(each)
+        show_table(console, f"{each.group} over {each.topic_filter}", [_row(each)])
+        show_table(console, "settings", [details["settings"]])
+        show_table(console, f"consumers ({each.consumers} in all)", details["consumers"])
+
+
+@group.command()
+def reset(
+    name: Name,
+    to: Annotated[
+        str, typer.Option(metavar="WHERE", help="earliest, latest, -1h, an RFC 3339 time, or a queue_offset.")
+    ],
+    topic_filter: Filter = None,
+    store: Store = None,
+    config: Config = None,
+) -> None:
+    """Have a group go on elsewhere; what its consumers have is not theirs any more."""
+    from store.wire.group_messages import GroupDone, GroupReset
+
+    with connect(store, config) as client:
+        found = _the_one(client, name, topic_filter)
+        done = client.call(GroupReset(name, found.topic_filter, to), GroupDone)
+    typer.echo(f"{name} over {found.topic_filter} goes on at queue_offset {done.queue_offset} of {found.next_offset}")
+
+
+@group.command()
+def drop(name: Name, topic_filter: Filter = None, store: Store = None, config: Config = None) -> None:
+    """Forget a group that has no consumers, and how far it was."""
+    from store.wire.group_messages import GroupDone, GroupDrop
+
+    with connect(store, config) as client:
+        found = _the_one(client, name, topic_filter)
+        client.call(GroupDrop(name, found.topic_filter), GroupDone)
+    typer.echo(f"{name} over {found.topic_filter} is forgotten")
+
+
+def _groups(client: "StoreClient", name: str) -> "list[GroupInfo]":
+    from store.wire.group_messages import GroupList, GroupsListed
+
+    found: list[GroupInfo] = []
+    more = True
+    while more:
+        answer = client.call(GroupList(name, len(found)), GroupsListed)
+        found += answer.groups
+        more = answer.more
+    return found
+
+
+def _the_one(client: "StoreClient", name: str, topic_filter: str | None) -> "GroupInfo":
+    found = [each for each in _groups(client, name) if topic_filter in (None, each.topic_filter)]
+    if not found:
+        over = f" over {topic_filter}" if topic_filter is not None else ""
+        raise PenstockError(f"there is no group {name}{over}; see `penstock group list`")
+    if len(found) > 1:
+        filters = ", ".join(each.topic_filter for each in found)
+        raise UsageError(f"{name}: several groups have this name; give one of {filters} with --filter")
+    return found[0]
+
+
+def _row(found: "GroupInfo") -> dict[str, Any]:
+    return {
+        "group": found.group,
+        "topic_filter": found.topic_filter,
+        "partitions": found.settings.partitions or None,
+        "consumers": found.consumers,
+        "lag": found.lag,
+        "in_flight": found.in_flight,
+        "retries": found.retries,
+        "dead_letters": found.dead_letters,
+        "acked_offset": found.acked_offset,
+        "next_offset": found.next_offset,
+    }
+
+
+def _details(found: "GroupInfo") -> dict[str, Any]:
+    settings = found.settings
+    return {
+        "settings": {name: getattr(settings, name) for name in settings.__struct_fields__},
+        "consumers": [{name: getattr(each, name) for name in each.__struct_fields__} for each in found.some],
+    }

@@ -1,0 +1,40 @@
+"""Tables on the terminal. rich is imported by who shows one: it takes a while."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Without a terminal rich would cut names at 80 columns.
+WIDTH_IN_A_PIPE = 200
+
+
+def wide_console() -> "Console":
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH_IN_A_PIPE)
+
+
+def show_table(console: "Console", title: str, rows: list[dict[str, Any]]) -> None:
+    """Rows that have the same fields, with their number behind the title."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"{title} ({len(rows)})", title_justify="left")
+    if not rows:
+        console.print(table.title)
+        return
+    for name, value in rows[0].items():
+        table.add_column(name, justify="right" if isinstance(value, int) else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
+    console.print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)

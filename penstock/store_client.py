@@ -1,0 +1,115 @@
+"""A connection to a store for commands that ask a few things and end: blocking, one request at a time."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import ssl
+from types import TracebackType
+from typing import TypeVar
+
+from notify.address import StoreAddress
+from penstock.errors import ConnectionFailed, PenstockError
+from store.errors import HandshakeRefused, WireError
+from store.wire.base import Message
+from store.wire.frames import Frame, FrameReader, encode
+from store.wire.handshake import VERSIONS, ClientHandshake
+from store.wire.messages import Failed, Goodbye, Hello, Ping, Pong, Role
+
+TIMEOUT_S = 10.0
+READ_BYTES = 1 << 18
+
+M = TypeVar("M", bound=Message)
+
+
+class StoreClient:
+    """A peer of a store, of role `client`. Every method raises PenstockError, in one line."""
+
+    def __init__(self, address: StoreAddress, token: str) -> None:
+        self._url = address.url
+        self._socket = self._connected(address)
+        self._frames: list[Frame] = []
+        handshake = ClientHandshake(Hello(list(VERSIONS), Role.CLIENT, _own_name(), token))
+        try:
+            self._send(handshake.greeting)
+            while (welcome := handshake.feed(self._received())) is None:
+                pass
+        except (HandshakeRefused, WireError) as error:
+            self._socket.close()
+            raise ConnectionFailed(f"{self._url}: {error}") from None
+        self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
+        self._take(handshake.rest)
+
+    def __enter__(self) -> StoreClient:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._socket.close()
+
+    def _connected(self, address: StoreAddress) -> socket.socket:
+        try:
+            if address.path:
+                found = socket.socket(socket.AF_UNIX)
+                found.settimeout(TIMEOUT_S)
+                found.connect(address.path)
+                return found
+            found = socket.create_connection((address.host, address.port), TIMEOUT_S)
+            if address.is_tls:
+                found = ssl.create_default_context().wrap_socket(found, server_hostname=address.host)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConnectionFailed(
+                f"{address.url}: cannot connect ({reason}); start `penstock store`, or name another with --store"
+            ) from None
+        return found
+
+    def call(self, request: Message, kind: type[M]) -> M:
+        """What the store answers."""
+        self._send(encode(request, 1))
+        while True:
+            for frame in self._frames:
+                if frame.request_id:
+                    self._frames.remove(frame)
+                    return self._checked(frame.message, kind)
+                if isinstance(frame.message, Goodbye):
+                    raise ConnectionFailed(f"{self._url}: the store said goodbye: {frame.message.reason}")
+            self._frames.clear()
+            self._take(self._received())
+
+    def _checked(self, message: Message, kind: type[M]) -> M:
+        if isinstance(message, Failed):
+            raise PenstockError(message.message)
+        if not isinstance(message, kind):
+            raise ConnectionFailed(f"{self._url}: the store answered with {type(message).__name__}")
+        return message
+
+    def _take(self, data: bytes) -> None:
+        try:
+            frames = self._reader.feed(data)
+        except WireError as error:
+            raise ConnectionFailed(f"{self._url}: {error}") from None
+        for frame in frames:
+            if isinstance(frame.message, Ping):
+                self._send(encode(Pong()))
+            else:
+                self._frames.append(frame)
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise ConnectionFailed(f"{self._url}: connection lost ({error})") from None
+
+    def _received(self) -> bytes:
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except OSError as error:
+            raise ConnectionFailed(f"{self._url}: no answer ({error})") from None
+        if not data:
+            raise ConnectionFailed(f"{self._url}: the store closed the connection")
+        return data
+
+
+def _own_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"

@@ -1,0 +1,39 @@
+"""What can be chosen for a consumer group. It stands in the log and goes over the wire."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+MOST_PARTITIONS = 256
+MOST_MS = 7 * 86_400_000
+MOST_IN_FLIGHT = 65_536
+MOST_DELIVERIES = 1_000
+
+Milliseconds = Annotated[int, Meta(ge=1, le=MOST_MS)]
+
+
+class GroupSettings(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """How a group deals its messages out.
+
+    `partitions`: 0 gives any message to anybody; else the group is ordered: a message's key says its partition, a
+    partition is one consumer's at a time, and its next message goes out once the one before is settled. A message is
+    its consumer's for `invisible_ms`. One that was handed out `max_deliveries` times in vain is a dead letter (0:
+    never). One that was rejected waits for `retry_ms`, the next time twice as long, `retry_most_ms` at most. No more
+    than `most_in_flight` are in flight or wait for a retry.
+    """
+
+    partitions: Annotated[int, Meta(ge=0, le=MOST_PARTITIONS)] = 0
+    invisible_ms: Milliseconds = 30_000
+    max_deliveries: Annotated[int, Meta(ge=0, le=MOST_DELIVERIES)] = 16
+    retry_ms: Milliseconds = 1_000
+    retry_most_ms: Milliseconds = 600_000
+    most_in_flight: Annotated[int, Meta(ge=1, le=MOST_IN_FLIGHT)] = 10_000
+
+    @property
+    def lanes(self) -> int:
+        """How many positions the group has."""
+        return max(1, self.partitions)
+
+    def retry_delay_ms(self, deliveries: int) -> int:
+        """How long a message waits that was rejected after so many deliveries."""
+        return min(self.retry_most_ms, self.retry_ms << min(deliveries - 1, 40))

@@ -1,0 +1,22 @@
+"""What all messages of the wire have in common: their base, and the types of their fields."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+MOST_ITEMS = 65_536  # of any list: what a frame of a few bytes each would become in memory is bounded
+MOST_NAME_CHARACTERS = 65_535
+
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+LogOffset = Count
+QueueOffset = Count
+Ref = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Name = Annotated[str, Meta(max_length=MOST_NAME_CHARACTERS)]
+TopicFilter = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_CHARACTERS)]
+QueueName = Annotated[bytes, Meta(min_length=1, max_length=MOST_NAME_CHARACTERS + 1)]
+Items = Meta(max_length=MOST_ITEMS)
+
+
+class Message(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Base of all messages. `ref` is the number of a queue that the connection follows, given out by the store."""

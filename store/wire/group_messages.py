@@ -1,0 +1,168 @@
+"""What a store and its peers tell each other of consumer groups; as store.wire.messages.
+
+A group has a name and a topic filter. `ref` is the store's number for one of its consumers.
+"""
+
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta, Struct
+
+from store.group_settings import MOST_MS, GroupSettings
+from store.wire.base import MOST_ITEMS, Count, Items, Message, Name, Positive, QueueOffset, Ref, TopicFilter
+
+GroupName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^/+#\x00]*\Z")]
+Milliseconds = Annotated[int, Meta(ge=0, le=MOST_MS)]
+
+
+class Receipt(NamedTuple):
+    """Messages that were handed out under a `serial`: that at queue_offset `first` and those behind it."""
+
+    serial: Positive
+    first: QueueOffset
+    number: Annotated[int, Meta(ge=1, le=MOST_ITEMS)]
+
+
+Receipts = Annotated[list[Receipt], Items]
+
+
+class GroupOpen(Message, frozen=True):
+    """I am a consumer of this group, from now on until GroupClose; one of its name is the same.
+
+    A group that is not there is made, and begins at `start`: `earliest`, `latest`, a time or a queue_offset as in
+    Locate. `settings`: nil takes those that it has.
+    """
+
+    group: GroupName
+    topic_filter: TopicFilter
+    consumer: Annotated[str, Meta(max_length=256)]
+    settings: GroupSettings | None
+    start: Name
+
+
+class GroupOpened(Message, frozen=True):
+    """The consumer's ref, and the settings of its group."""
+
+    ref: Ref
+    settings: GroupSettings
+
+
+class GroupClose(Message, frozen=True):
+    """The consumer is gone; what it has goes to others."""
+
+    ref: Ref
+
+
+class Pop(Message, frozen=True):
+    """Hand out up to `most` messages, and no more once they have `max_bytes`; wait for one for `wait_ms`.
+
+    They are the consumer's for `invisible_ms`; 0 stands for what the group's settings say.
+    """
+
+    ref: Ref
+    most: Positive
+    max_bytes: Positive
+    invisible_ms: Milliseconds
+    wait_ms: Milliseconds
+
+
+class Popped(Message, frozen=True):
+    """(serial, deliveries so far with this one, queue_offset of the first, number of messages); the records follow.
+
+    None if there was nothing in time.
+    """
+
+    handed: Annotated[list[tuple[Positive, Positive, QueueOffset, Positive]], Items]
+
+
+class Ack(Message, frozen=True):
+    """These messages are done with."""
+
+    ref: Ref
+    receipts: Receipts
+
+
+class ChangeInvisible(Message, frozen=True):
+    """They are the consumer's for `invisible_ms` from now on."""
+
+    ref: Ref
+    receipts: Receipts
+    invisible_ms: Milliseconds
+
+
+class Reject(Message, frozen=True):
+    """They are to be handed out again after `delay_ms` (nil: as the settings say); or never, if `dead` says why."""
+
+    ref: Ref
+    receipts: Receipts
+    delay_ms: Milliseconds | None
+    dead: Annotated[str, Meta(max_length=1_024)]
+
+
+class Settled(Message, frozen=True):
+    """It is in the log, as safe as the flush policy promises; but for what is `stale`, which changed nothing."""
+
+    stale: Receipts
+
+
+class GroupList(Message, frozen=True):
+    """What groups there are: those of this name (empty: all), without the first `skip`."""
+
+    group: Annotated[str, Meta(max_length=255)]
+    skip: Count
+
+
+class ConsumerInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Who it is, how many messages it has, and which partitions are its."""
+
+    peer: str
+    consumer: str
+    in_flight: Count
+    partitions: Annotated[list[Count], Items]
+
+
+class GroupInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A group: everything before `acked_offset` is done with, in a queue that ends at `next_offset`.
+
+    `lag` messages are not done with; of these `in_flight` are somebody's, `retries` wait to be handed out again.
+    `dead_letters` it had since it was made. `consumers`: how many; `some` of them, those that came first.
+    """
+
+    group: str
+    topic_filter: str
+    settings: GroupSettings
+    acked_offset: QueueOffset
+    next_offset: QueueOffset
+    lag: Count
+    in_flight: Count
+    retries: Count
+    dead_letters: Count
+    consumers: Count
+    some: Annotated[list[ConsumerInfo], Items]
+
+
+class GroupsListed(Message, frozen=True):
+    """They, in the order of their names and topic filters. `more`: there are others behind them."""
+
+    groups: Annotated[list[GroupInfo], Items]
+    more: bool
+
+
+class GroupReset(Message, frozen=True):
+    """The group goes on at `to`, as `start` in GroupOpen; whoever has something has it no more."""
+
+    group: GroupName
+    topic_filter: TopicFilter
+    to: Name
+
+
+class GroupDrop(Message, frozen=True):
+    """The group is to be forgotten. It must have no consumers."""
+
+    group: GroupName
+    topic_filter: TopicFilter
+
+
+class GroupDone(Message, frozen=True):
+    """The group was reset, and goes on at `queue_offset`; or it was dropped (0)."""
+
+    queue_offset: QueueOffset

@@ -1,0 +1,119 @@
+"""`penstock group` against a store that runs, and what its /metrics say."""
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.group_settings import GroupSettings
+from store.wire.group_messages import Receipt, Reject, Settled
+from store.wire.messages import Append, Appended
+from tests.group_consumer import GroupConsumer
+from tests.interop.programs import penstock, run
+from tests.server_process import free_port
+from tests.store_process import StoreProcess
+from tests.stores import batch_of
+
+pytestmark = pytest.mark.interop
+
+TOKEN = "s3cret"
+
+
+@pytest.fixture
+def admin() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture
+def store(tmp_path: Path, admin: str) -> Iterator[StoreProcess]:
+    store = StoreProcess(tmp_path, settings={"admin": admin, "wire.lease_ms": 60_000})
+    yield store
+    store.close()
+
+
+def group(store: StoreProcess, *arguments: str, code: int = 0) -> bytes:
+    return run(*penstock("group", *arguments, "--store", store.url), code=code)
+
+
+def publish(store: StoreProcess, count: int) -> None:
+    peer = store.connect("publisher")
+    assert isinstance(peer.call(Append(1), bytes(batch_of(*[b"x"] * count, topic=b"work/1"))), Appended)
+    peer.close()
+
+
+def listed(store: StoreProcess) -> dict[str, Any]:
+    (row,) = json.loads(group(store, "list", "--json"))
+    assert isinstance(row, dict)
+    return row
+
+
+def test_list_show_reset_drop(store: StoreProcess, admin: str) -> None:
+    assert b"groups (0)" in group(store, "list")
+    publish(store, 10)
+    consumer = GroupConsumer(store.url, "c", "billing", "work/#", GroupSettings(retry_ms=60_000))
+    handed = consumer.pop(8)
+    consumer.ack(handed[:5])
+    settled = consumer.peer.call(Reject(consumer.ref, [handed[5].receipt], None, ""))
+    assert settled == Settled([])
+    settled = consumer.peer.call(Reject(consumer.ref, [handed[6].receipt], None, "cannot be read"))
+    assert settled == Settled([])
+    row = listed(store)
+    assert (row["group"], row["topic_filter"], row["consumers"]) == ("billing", "work/#", 1)
+    assert (row["lag"], row["in_flight"], row["retries"], row["dead_letters"]) == (4, 1, 1, 1)
+    assert (row["acked_offset"], row["next_offset"]) == (5, 10)
+    with urllib.request.urlopen(f"http://{admin}/metrics") as page:
+        metrics = page.read().decode()
+    assert 'penstock_group_lag{group="billing:work/#"} 4.0' in metrics
+    assert 'penstock_group_dead_letters_total{group="billing:work/#"} 1.0' in metrics
+
+    shown = group(store, "show", "billing")
+    assert b"billing over work/#" in shown
+    assert b"60000" in shown
+    (found,) = json.loads(group(store, "show", "billing", "--json"))
+    assert found["settings"]["retry_ms"] == 60_000
+    assert found["consumers"] == [{"peer": "c", "consumer": "", "in_flight": 1, "partitions": []}]
+
+    assert b"goes on at queue_offset 0 of 10" in group(store, "reset", "billing", "--to", "earliest")
+    assert len(consumer.pop(100)) == 10
+    group(store, "reset", "billing", "--to", "9")
+    assert consumer.ack(handed[7:]) == [Receipt(*handed[7].receipt)]
+    assert len(consumer.pop(100)) == 1
+    group(store, "reset", "billing", "--to", "2020-01-01T00:00:00Z")
+    assert listed(store)["lag"] == 10
+    group(store, "reset", "billing", "--to", "latest", "--filter", "work/#")
+    assert listed(store)["lag"] == 0
+    group(store, "drop", "billing", code=1)
+    consumer.close()
+    store.restart()
+    assert listed(store)["dead_letters"] == 1
+    group(store, "drop", "billing")
+    assert json.loads(group(store, "list", "--json")) == []
+
+
+def test_what_cannot_be(tmp_path: Path) -> None:
+    store = StoreProcess(tmp_path, settings={"wire.token": TOKEN})
+    try:
+        assert b"token" in refused(store, "list")
+        token = tmp_path / "penstock.toml"
+        token.write_text(f'[gateway]\nstore_token = "{TOKEN}"\n')
+        config = ("--config", str(token))
+        assert b"there is no group g" in refused(store, "show", "g", *config)
+        assert b"there is no group g over a" in refused(store, "reset", "g", "--to", "latest", "--filter", "a", *config)
+        peer = store.connect("c", token=TOKEN)
+        peer.close()
+    finally:
+        store.close()
+    assert b"start `penstock store`" in refused(store, "list")
+
+
+def refused(store: StoreProcess, *arguments: str) -> bytes:
+    """The one line that says why."""
+    command = penstock("group", *arguments, "--store", store.url)
+    done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count(b"\n") == 1
+    return done.stderr
