@@ -72,7 +72,7 @@ class Projection:
             for topic_filter in change.topic_filters:
                 self.queues.drop(topic_filter)
         elif isinstance(change, PeerAppended | PeerGone):
-            self.peers.apply(change)
+            self.peers.apply(change, record.log_offset, record.timestamp_ms)
         else:
             self.sessions.apply(change, record.log_offset, record.timestamp_ms)
 

@@ -7,6 +7,7 @@ come back it begins anew. The log knows the names, so that a store which is rest
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,10 +15,12 @@ from typing import Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
+from lightqueue.message_store import MessageStore
+from lightqueue.replay import queue_offset_of
 from notify import contents
 from notify.hub import Hub, Member
 from notify.settings import WireSettings
-from store._records import RecordBatch
+from store._records import RecordBatch, topic_runs
 from store.changes import Change, PeerAppended, PeerGone, SessionOpened, encode_change
 from store.errors import RecordTooLarge, StoreError, StoreFull
 from store.ratelimit import RateLimitedLog
@@ -31,6 +34,9 @@ LATE_S = 0.25  # a tick that comes later than so long after the one before says 
 RETRY_S = 1.0
 MOST_FOLLOWED = 1_000_000
 MOST_REFUSED_RANGES = 64
+RECORD_HEADER_BYTES = 40  # of a batch record, in front of what it holds
+CHECK_CLIENTS_S = 30.0
+CLIENTS_REMEMBERED = 10_000
 
 
 class Line(Protocol):
@@ -124,6 +130,37 @@ class Peer:
         self._unsafe.append((sequence, end))
         return wire.Appended(start, end)
 
+    def publish(self, sequence: int, records: memoryview, limit_bytes: int) -> tuple[wire.Message, int]:
+        """As append(), with an answer that says where the messages are; and the log_offset where they end."""
+        is_again = sequence <= self._sequence
+        answer = self.append(sequence, records, limit_bytes)
+        if isinstance(answer, wire.Failed):
+            return answer, 0
+        messages = self._hub.messages
+        if not is_again:
+            assert isinstance(answer, wire.Appended)
+            return published(messages, records, answer.start + RECORD_HEADER_BYTES), answer.end
+        return self._published_before(sequence, records, limit_bytes), messages.end
+
+    def _published_before(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
+        """The answer to a Publish that was sent again. What it says need not be what it said the first time."""
+        messages = self._hub.messages
+        state = messages.peers.get(self.name)
+        place = state.place(sequence) if state is not None else None
+        unknown = wire.Failed(FailureCode.NO_SUCH_POSITION, "it is stored, but nobody knows any more where")
+        if place is None or place < len(records):
+            return unknown
+        try:
+            contents.add_records(RecordBatch(), records, Role.CLIENT, limit_bytes)
+        except ValueError as error:
+            return wire.Failed(FailureCode.BAD_REQUEST, str(error))
+        answer = published(messages, records, place - len(records))
+        is_there = all(
+            queue_offset >= 0 or not is_queued
+            for queue_offset, (_, _, _, is_queued) in zip(answer.queue_offsets, topic_runs(records), strict=True)
+        )
+        return answer if is_there else unknown
+
     def _batch(self, sequence: int, records: memoryview, limit_bytes: int) -> tuple[RecordBatch, list[Change]]:
         """The records and how far the peer has come with them: all of it gets into the log, or nothing."""
         assert self.role is not None
@@ -137,7 +174,8 @@ class Peer:
             batch = RecordBatch()
             batch.begin_atomic()
             contents.add_held_by(batch, records, self.name)
-        batch.append(*encode_change(PeerAppended(self.name, sequence, tuple(self._refused))))
+        is_client = self.role is Role.CLIENT
+        batch.append(*encode_change(PeerAppended(self.name, sequence, tuple(self._refused), is_client)))
         batch.end_atomic()
         return batch, changes
 
@@ -202,6 +240,15 @@ class Peer:
         self.member.needed_from(known)
 
 
+def published(messages: MessageStore, records: memoryview, log_offset: int) -> wire.Published:
+    """Where the messages of a Publish are, that stand in the log from `log_offset` on."""
+    found = [
+        queue_offset_of(messages, topic.decode(), log_offset + at) if is_queued else -1
+        for topic, at, _, is_queued in topic_runs(records)
+    ]
+    return wire.Published(log_offset, found)
+
+
 class Fenced(StoreError):
     """Another member has the session."""
 
@@ -237,6 +284,7 @@ class Peers:
         self._peers = {name: Peer(name, member, hub, now_s) for name, member in hub.returning.items()}
         self._to_forget: list[str] = []  # gone, but the log could not be told so far
         self._forget_again_s = 0.0
+        self._check_clients_s = 0.0
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -288,6 +336,7 @@ class Peers:
             log_end=messages.end,
             appended=peer.confirmed,
             resumed=resumed,
+            address=self.settings.advertise,
         )
 
     def lost(self, peer: Peer, line: Line) -> None:
@@ -296,8 +345,8 @@ class Peers:
             peer.line = None
             self.hub.withdraw(peer.member)
 
-    def left(self, peer: Peer, why: str) -> None:
-        """A peer is gone, with or without a word."""
+    def left(self, peer: Peer, why: str, for_good: bool = True) -> None:
+        """A peer is gone, with or without a word. What it appended is forgotten if that is `for_good`."""
         if self._peers.get(peer.name) is not peer:
             return
         del self._peers[peer.name]
@@ -305,8 +354,9 @@ class Peers:
             peer.line.close(why)
             peer.line = None
         self.hub.leave(peer.member)
-        self._to_forget.append(peer.name)
-        self._forget()
+        if for_good:
+            self._to_forget.append(peer.name)
+            self._forget()
 
     def _forget(self) -> None:
         """Have the log say that peers are gone, once it says so of their sessions' connections."""
@@ -320,6 +370,21 @@ class Peers:
             if batch.size:
                 self.hub.messages.append(batch)
             self._to_forget.clear()
+
+    def _is_client(self, peer: Peer) -> bool:
+        """Whether it holds nothing but what it appended, which is remembered for longer: it may send that again."""
+        state = self.hub.messages.peers.get(peer.name)
+        return state is not None and state.is_client
+
+    def _forget_clients(self) -> None:
+        """Give up clients that have not appended for long, and the oldest of too many."""
+        away = [(name, state) for name, state in self.hub.messages.peers.clients() if name not in self._peers]
+        oldest_ms = time.time() * 1000 - self.settings.client_memory_s * 1000
+        too_many = len(away) - CLIENTS_REMEMBERED
+        gone = [name for at, (name, state) in enumerate(away) if at < too_many or state.appended_ms < oldest_ms]
+        if gone:
+            self._to_forget += gone
+            self._forget()
 
     # --- leases
 
@@ -335,7 +400,10 @@ class Peers:
         for peer in [peer for peer in self._peers.values() if now_s - peer.heard_s > lease_s]:
             self.leases_ended += 1
             self._events.warning("lease", "peer %s was not heard of for %d ms: gone", peer.name, lease_s * 1000)
-            self.left(peer, f"not heard of for {self.settings.lease_ms} ms")
+            self.left(peer, f"not heard of for {self.settings.lease_ms} ms", for_good=not self._is_client(peer))
+        if now_s >= self._check_clients_s:
+            self._check_clients_s = now_s + CHECK_CLIENTS_S
+            self._forget_clients()
         if self._to_forget and now_s >= self._forget_again_s:
             self._forget()
         self._events.settle()

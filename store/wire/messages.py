@@ -1,6 +1,6 @@
 """What a store and its peers tell each other: the bodies of frames, as msgpack arrays. docs/formats.md lists them."""
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
@@ -76,7 +76,8 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     `live_only` are kept in no queue; the log ends at log_offset `log_end`. All Appends under this name up to the
     sequence `appended` are in the log, and safe. `resumed`: the store still holds the sessions that this name claimed,
     and follows its queues if `store_name` is the same, which no two processes have; if not, others may have them, and
-    nothing that was begun before may be sent again.
+    nothing that was begun before may be sent again. `address`: IP:PORT by which message ids name the store; empty: the
+    one at which the peer reached it.
     """
 
     version: Positive
@@ -89,6 +90,7 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     log_end: LogOffset
     appended: Count = 0
     resumed: bool = False
+    address: Name = ""
 
     def __post_init__(self) -> None:
         if self.credit_bytes < self.max_frame_bytes:
@@ -316,6 +318,86 @@ class TakenOver(Message, frozen=True):
     client_id: Name
 
 
+# --- what clients ask for, and no gateway
+
+
+class Wait(IntEnum):
+    """When a Publish is answered: once its records are as safe as `flush` promises, in the page cache, on the disk."""
+
+    POLICY = 0
+    STORED = 1
+    FLUSHED = 2
+
+
+class Publish(Message, frozen=True):
+    """As Append, and with an answer that says where the messages are, also when it was sent again."""
+
+    sequence: Positive
+    wait: Wait
+
+
+class Published(Message, frozen=True):
+    """The first record stands at log_offset `log_offset`, the others behind it without a gap.
+
+    `queue_offsets`: of each run of records with one topic, that of the first in its topic's queue; -1 if it is in none.
+    """
+
+    log_offset: LogOffset
+    queue_offsets: Annotated[list[Annotated[int, Meta(ge=-1, le=2**63 - 1)]], Items]
+
+
+class Scan(Message, frozen=True):
+    """Messages that match a filter and stand from log_offset `start` on and before `stop`, in the log's order."""
+
+    topic_filter: TopicFilter
+    start: LogOffset
+    stop: LogOffset
+    max_bytes: Positive
+
+
+class Scanned(Message, frozen=True):
+    """`count` messages follow; the next is to be looked for from log_offset `next` on.
+
+    `queue_offset`: of the first, if the filter is a topic; else -1. Nothing is left where `next` is at or behind
+    `stop`, or behind the log's end `log_end`.
+    """
+
+    next: LogOffset
+    log_end: LogOffset
+    queue_offset: Annotated[int, Meta(ge=-1, le=2**63 - 1)]
+    count: Count
+
+
+class Seek(Message, frozen=True):
+    """Where to begin a Scan: `earliest`, `now`, a time (`-1h`, RFC 3339), or a queue_offset (`@7`) of a topic.
+
+    `start`: the log_offset that a Sought which is not `found` has told; 0 at first.
+    """
+
+    topic_filter: TopicFilter
+    where: Name
+    start: LogOffset
+
+
+class Sought(Message, frozen=True):
+    """A log_offset; if it is not `found` so far, the one to ask from again."""
+
+    log_offset: LogOffset
+    found: bool
+
+
+class Get(Message, frozen=True):
+    """The message at a log_offset."""
+
+    log_offset: LogOffset
+
+
+class Got(Message, frozen=True):
+    """It follows, and stands at `queue_offset` of its topic's queue."""
+
+    queue_offset: QueueOffset
+
+
 # --- the table
 
 
@@ -334,6 +416,7 @@ class Kind(NamedTuple):
 
 _STORE = frozenset((Role.STORE,))
 _GATEWAY = frozenset((Role.GATEWAY,))
+_CLIENT = frozenset((Role.CLIENT,))
 _PEERS = frozenset((Role.GATEWAY, Role.CLIENT))
 _ALL = frozenset(Role)
 
@@ -367,4 +450,12 @@ KINDS = (
     Kind(35, TakenOver, _STORE),
     Kind(36, Pushed, _STORE, records=True),
     Kind(37, Enough, _PEERS),
+    Kind(38, Publish, _CLIENT, asked=True, records=True),
+    Kind(39, Published, _STORE, asked=True),
+    Kind(40, Scan, _CLIENT, asked=True),
+    Kind(41, Scanned, _STORE, asked=True, records=True),
+    Kind(42, Seek, _CLIENT, asked=True),
+    Kind(43, Sought, _STORE, asked=True),
+    Kind(44, Get, _CLIENT, asked=True),
+    Kind(45, Got, _STORE, asked=True, records=True),
 )
