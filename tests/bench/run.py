@@ -25,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.bench.client import publish_rates, read_rates  # noqa: E402
 from tests.bench.whole import idle_memory, offline_backlog, restart_time  # noqa: E402
 from tests.server_process import PenstockServer, ServeOptions, free_port, start_mosquitto  # noqa: E402
 
@@ -185,6 +186,8 @@ def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
         ("memory per idle connection", idle_memory),
         ("100 offline sessions, 100,000 messages", offline_backlog),
         ("restart with a 2 GB log", restart_time),
+        ("client reads 1,000,000 messages", read_rates),
+        ("client publishes, autobatch off and on", publish_rates),
     )
     return [{"work": name, **run(folder)} for name, run in runs if only in name]
 
