@@ -11,7 +11,8 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
 from store._records cimport (
-    ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES, LogMemory, Part, RecordHeader, Records,
+    ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES, LogMemory,
+    Part, RecordHeader, Records,
     TYPE_BATCH, TYPE_MESSAGE, attributes_of, topic_of,
 )
 
@@ -21,6 +22,7 @@ assert sizeof(Entry) == 20
 cdef enum:
     KIND_LIVE = 3
     PACK_ENTRIES = 1024         # most entries under one key
+    KEY_BUCKET_BITS = 28        # as in lightqueue.keys, where the keys of the key index are explained
 
 TOPIC, LEVEL, FILTER, LIVE = 0, 1, 2, 3
 cdef list NO_QUEUES = []        # shared by all topics that no filter matches
@@ -143,6 +145,7 @@ cdef class Dispatcher:
     cdef public uint64_t generation     # of the set of filters; a topic matched under an older one is matched again
     cdef readonly list touched          # watched queues that grew since take_touched()
     cdef readonly object dirty          # deque of queues with entries that RocksDB does not have, oldest_missing first
+    cdef readonly object keys           # deque of RocksDB keys that say which message has which key
     cdef readonly object live           # deque of LIVE queues with entries in memory
     cdef readonly uint64_t entries
     cdef readonly uint64_t messages
@@ -155,6 +158,7 @@ cdef class Dispatcher:
         self.touched = []
         self.dirty = deque()
         self.live = deque()
+        self.keys = deque()
 
     def take_touched(self):
         cdef Queue queue
@@ -206,8 +210,20 @@ cdef class Dispatcher:
                 topic.filters = self.owner.match(topic.name) or NO_QUEUES
                 topic.generation = self.generation
             self.dispatch(topic, record, tag_hash(record) if record.attributes_length else 0)
-            if record.flags & FLAG_RETAIN or record.attributes_length:
+            if record.attributes_length and not record.flags & FLAG_LIVE_ONLY:
+                self.note_key(record)
+            if record.flags & FLAG_RETAIN or attribute(record, ATTRIBUTE_PACKET_ID).data != NULL:
                 self.owner.apply(as_bytes(record))
+
+    cdef note_key(self, const RecordHeader *record):
+        cdef Part key = attribute(record, ATTRIBUTE_KEY)
+        cdef char place[25]
+        if key.data != NULL:
+            place[0] = b"k"
+            put_big_endian(place + 1, record.log_offset >> KEY_BUCKET_BITS)
+            put_big_endian(place + 9, fnv1a(key))
+            put_big_endian(place + 17, record.log_offset)
+            self.keys.append(place[:25])
 
     cdef Topic find(self, bytes name):
         topic = self.topics.get(name)
@@ -262,6 +278,17 @@ cdef uint64_t fnv1a(Part text) noexcept nogil:
     for i in range(text.size):
         found = (found ^ <unsigned char>text.data[i]) * <uint64_t>0x100000001b3
     return found or 1
+
+
+cdef void put_big_endian(char *to, uint64_t value) noexcept nogil:
+    cdef int i
+    for i in range(8):
+        to[i] = <char>(value >> (56 - 8 * i) & 0xFF)
+
+
+def key_hash(bytes key not None):
+    """What the key index has of a key."""
+    return fnv1a(Part(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)))
 
 
 cdef uint64_t tag_hash(const RecordHeader *record) noexcept nogil:

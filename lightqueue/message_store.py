@@ -52,6 +52,7 @@ class MessageStore:
         self.sessions = self._state.sessions
         self.retained = self._state.retained
         self.peers = self._state.peers
+        self.keys = self._state.keys
         self.absent = AbsentSessions(self.sessions, self._append_all, self.queues.is_live_only)
 
     def _replay(self) -> None:

@@ -5,6 +5,7 @@ so many of the queue entries and retained pointers, oldest first. So a replay be
 up to where the index knows the sessions it applies nothing else: entries and pointers may be applied twice.
 """
 
+from lightqueue.keys import KeyIndex
 from lightqueue.table import LogReader, QueueTable
 from store.changes import TYPES, PeerAppended, PeerGone, QueueDropped, decode_change
 from store.errors import UnknownRecord
@@ -22,6 +23,7 @@ class Projection:
     def __init__(self, log: LogReader, index: Index, settings: StoreSettings) -> None:
         self.index = index
         self.queues = QueueTable(log, index, settings, self._apply)
+        self.keys = KeyIndex(index, self.queues.dispatcher.keys)
         self.sessions = Sessions(index, self.queues.hold, self.queues.release)
         self.retained = Retained(index)
         self.peers = Peers(index)
@@ -48,12 +50,12 @@ class Projection:
         """Take a step that brings the index nearer to `until`. True if that was the last one. Raises IndexFailed."""
         self.sessions.stage()
         self.peers.stage()
-        missing = [self.queues.stage(until), self.retained.stage(until), self.position]
+        missing = [self.queues.stage(until), self.retained.stage(until), self.keys.stage(until), self.position]
         applied = min(log_offset for log_offset in missing if log_offset is not None)
         state_offset = max(self._state_offset, self.position)
         self.index.write(applied, state_offset)
         self.applied, self._state_offset = applied, state_offset
-        for part in (self.sessions, self.peers, self.queues, self.retained):
+        for part in (self.sessions, self.peers, self.queues, self.retained, self.keys):
             part.written()
         return applied >= until
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 
-from lightqueue import replay
+from lightqueue import finding, replay
+from lightqueue._queues import read_at
 from lightqueue.errors import NoSuchPosition
 from notify.hub import Member
-from notify.reads import ANSWER_BYTES, Answer
+from notify.reads import ANSWER_BYTES, Answer, Room
+from store._records import records_bytes
 from store.errors import StoreError
 from store.wire import messages as wire
 from store.wire.messages import FailureCode, Message
+
+MOST_FOUND = 1_000
+
+Question = wire.Scan | wire.Seek | wire.Get | wire.Find
 
 
 class Flushing:
@@ -51,7 +57,7 @@ class Flushing:
         return ready
 
 
-def read(member: Member, request: wire.Scan | wire.Seek | wire.Get, limit_bytes: int) -> Answer:
+def read(member: Member, request: Question, limit_bytes: int) -> Answer:
     """The answer to a request that only reads. Raises a StoreError."""
     messages = member.messages
     assert messages is not None
@@ -65,6 +71,8 @@ def read(member: Member, request: wire.Scan | wire.Seek | wire.Get, limit_bytes:
                 return wire.Sought(sought.log_offset, sought.found), b""
             case wire.Get(log_offset):
                 return _get(member, log_offset, limit_bytes)
+            case wire.Find():
+                return _find(member, request, limit_bytes)
     except NoSuchPosition as error:
         return wire.Failed(FailureCode.NO_SUCH_POSITION, str(error)), b""
 
@@ -79,3 +87,23 @@ def _get(member: Member, log_offset: int, limit_bytes: int) -> Answer:
     if len(data) > limit_bytes:
         return wire.Failed(FailureCode.RECORD_TOO_LARGE, f"it has {len(data)} bytes; raise wire.max_frame_bytes"), b""
     return wire.Got(queue_offset), data
+
+
+def _find(member: Member, request: wire.Find, limit_bytes: int) -> Answer:
+    messages = member.messages
+    assert messages is not None
+    wanted = finding.Wanted.parse(request.key, request.topic_filter, request.since, request.until)
+    found = finding.find(messages, wanted, request.before, min(request.limit, MOST_FOUND))
+    room = Room(limit_bytes)
+    before = found.before
+    count = 0
+    for log_offset in found.log_offsets:
+        data = records_bytes(read_at(messages.log.memory, [log_offset]))
+        if room.is_too_large(data):
+            continue
+        if room.left_bytes <= 0 or not room.fits(data):
+            before = log_offset + 1
+            break
+        room.add(data)
+        count += 1
+    return wire.Found(before, count), b"".join(room.parts)

@@ -274,7 +274,7 @@ class Conversation:
             self._flushing.add(peer.member, message.wait, frame.request_id, end, answer)
         self._wake(self)
 
-    def _client_read(self, frame: Frame, message: wire.Scan | wire.Seek | wire.Get) -> None:
+    def _client_read(self, frame: Frame, message: client_requests.Question) -> None:
         self._reply(frame, lambda limit: client_requests.read(self._known.member, message, limit))
 
     @property
@@ -314,7 +314,7 @@ class Conversation:
     def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> Message:
         self._figures.reads += 1
         topic_filter = getattr(frame.message, "topic_filter", None)
-        fault = filter_fault(topic_filter) if topic_filter is not None else ""
+        fault = filter_fault(topic_filter) if topic_filter else ""
         records = b""
         if fault:
             answer: Message = wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}")
@@ -398,6 +398,7 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Scan: Conversation._client_read,
     wire.Seek: Conversation._client_read,
     wire.Get: Conversation._client_read,
+    wire.Find: Conversation._client_read,
     wire.Ping: Conversation._ping,
     wire.Pong: Conversation._pong,
     wire.Goodbye: Conversation._goodbye,

@@ -26,7 +26,7 @@ from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.errors import ClientClosed
 from penstock.sdk.message import Batch, Message, Receipt
 from penstock.sdk.outgoing import PublishOptions
-from penstock.sdk.positions import Position
+from penstock.sdk.positions import Moment, Position
 from penstock.sdk.reading import Reading as AsyncReading
 
 T = TypeVar("T")
@@ -139,6 +139,12 @@ class Client:
             return self._client.read(topic_filter, start=start, stop=stop)
 
         return Reading(self, self._call(begin()))
+
+    def find(
+        self, key: str, *, topic: str = "", since: Moment = "earliest", until: Moment = "now", limit: int = 100
+    ) -> list[Message]:
+        """The newest `limit` messages with a key, newest first; see penstock.Client.find()."""
+        return self._call(self._client.find(key, topic=topic, since=since, until=until, limit=limit))
 
     def get(self, message_id: str) -> Message:
         """The message that a receipt or a message names; see penstock.Client.get()."""

@@ -20,9 +20,9 @@ from penstock.sdk.link import Link
 from penstock.sdk.message import Message, Receipt
 from penstock.sdk.message_id import parse_message_id
 from penstock.sdk.outgoing import Outgoing, PublishOptions, outgoing
-from penstock.sdk.positions import Position
+from penstock.sdk.positions import Moment, Position, moment
 from penstock.sdk.publishing import Entry, Outbox
-from penstock.sdk.reading import Reading
+from penstock.sdk.reading import NO_END, Reading
 from penstock.sdk.requests import Outcome
 from store.record_bytes import walk
 from store.wire import messages as wire
@@ -303,6 +303,35 @@ class Client:
         """
         return Reading(self._opened, topic_filter, start, stop)
 
+    async def find(
+        self, key: str, *, topic: str = "", since: Moment = "earliest", until: Moment = "now", limit: int = 100
+    ) -> list[Message]:
+        """The newest `limit` messages with a key, newest first; of a topic or filter, if one is given.
+
+        `since` and `until` (that one not): `earliest`, `now`, `-90s`, `-1h`, `-7d`, an RFC 3339 time, a datetime, or
+        a timedelta (so long ago). Raises BadPosition, StoreRefused, TimedOut.
+        """
+        link = self._opened
+        times = moment(since), moment(until)
+        found: list[Message] = []
+        before = NO_END
+        while before and len(found) < limit:
+            answer, records = await self._ask(wire.Find(key, topic, *times, before, limit - len(found)))
+            assert isinstance(answer, wire.Found)
+            found += [Message(record, None, link.place) for record in walk(records)]
+            before = answer.before
+        return found
+
+    async def _ask(self, message: wire.Message) -> tuple[wire.Message, memoryview]:
+        """An answer and the records behind it. Raises a ClientError."""
+        future: asyncio.Future[tuple[wire.Message, memoryview]] = asyncio.get_running_loop().create_future()
+
+        def answered(outcome: Outcome, records: memoryview) -> None:
+            _settle(future, outcome if isinstance(outcome, Exception) else (outcome, records))
+
+        self._opened.requests.ask(message, answered)
+        return await future
+
     async def get(self, message_id: str) -> Message:
         """The message that a receipt or a message names.
 
@@ -316,23 +345,15 @@ class Client:
                 f"{message_id} is of the store at {place}, and this client is connected to {link.place}; ask that "
                 "store (if it is the same one, set its wire.advertise, so that all ids name it alike)"
             )
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-        def answered(outcome: Outcome, records: memoryview) -> None:
-            if isinstance(outcome, wire.Got):
-                (record,) = walk(records)
-                _settle(future, Message(record, outcome.queue_offset, place))
-            else:
-                _settle(future, _not_found(message_id, outcome))
-
-        link.requests.ask(wire.Get(log_offset), answered)
-        return await future
-
-
-def _not_found(message_id: str, outcome: Outcome) -> Exception:
-    if isinstance(outcome, StoreRefused) and outcome.code == FailureCode.NO_SUCH_POSITION:
-        return NotFound(f"{message_id}: {outcome}")
-    return outcome if isinstance(outcome, Exception) else TypeError(type(outcome).__name__)
+        try:
+            answer, records = await self._ask(wire.Get(log_offset))
+        except StoreRefused as error:
+            if error.code == FailureCode.NO_SUCH_POSITION:
+                raise NotFound(f"{message_id}: {error}") from None
+            raise
+        assert isinstance(answer, wire.Got)
+        (record,) = walk(records)
+        return Message(record, answer.queue_offset, place)
 
 
 def _settle(future: asyncio.Future[T], outcome: T | Exception) -> None:

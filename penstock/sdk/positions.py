@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from penstock.sdk.errors import BadPosition
 
-Position = str | int | datetime | timedelta
+Moment = str | datetime | timedelta
+Position = Moment | int
 
 SHAPE = (
     "use 'earliest', 'now', '-90s', '-15m', '-1h', '-7d', an RFC 3339 time, a datetime, a timedelta (so long ago), "
@@ -39,3 +40,15 @@ def where(position: Position) -> str:
             except (ValueError, OverflowError):
                 pass
     raise BadPosition(f"{position!r} is no place in the log; {SHAPE}")
+
+
+def moment(time: Moment) -> str:
+    """The same for times alone. Raises BadPosition.
+
+    >>> moment(timedelta(days=1))
+    '-86400s'
+    """
+    found = where(time)
+    if found[0] in "=@":
+        raise BadPosition(f"{time!r} is no time; {SHAPE.partition(', a log_offset')[0]}")
+    return found

@@ -398,6 +398,27 @@ class Got(Message, frozen=True):
     queue_offset: QueueOffset
 
 
+class Find(Message, frozen=True):
+    """Messages with a key, newest first: up to `limit` that stand before log_offset `before`.
+
+    `topic_filter`: a topic or filter, empty for any; `since` and `until`: `earliest`, `now`, `-1h` or RFC 3339.
+    """
+
+    key: Name
+    topic_filter: Name
+    since: Name
+    until: Name
+    before: LogOffset
+    limit: Positive
+
+
+class Found(Message, frozen=True):
+    """`count` messages follow, newest first; more are to be looked for before log_offset `before` (0: that was all)."""
+
+    before: LogOffset
+    count: Count
+
+
 # --- the table
 
 
@@ -458,4 +479,6 @@ KINDS = (
     Kind(43, Sought, _STORE, asked=True),
     Kind(44, Get, _CLIENT, asked=True),
     Kind(45, Got, _STORE, asked=True, records=True),
+    Kind(46, Find, _CLIENT, asked=True),
+    Kind(47, Found, _STORE, asked=True, records=True),
 )

@@ -212,6 +212,30 @@ async def test_ids_that_are_not_good_here(client: Client, start_client_store: St
             await client.get(receipt.message_id)
 
 
+async def test_messages_are_found_by_key(client: Client, running: StoreProcess) -> None:
+    async with client.batch() as batch:
+        for number in range(500):
+            batch.publish("line/7/temp", b"%d" % number, key="m-7" if number % 2 else "m-8")
+    await client.publish("line/8/temp", b"last", key="m-7")
+    newest = [message.payload for message in await client.find("m-7", limit=3)]
+    assert newest == [b"last", b"499", b"497"]
+    for _ in range(2):
+        found = await client.find("m-7", topic="line/7/#", since="-1d", limit=1_000)
+        assert [message.payload for message in found] == [b"%d" % number for number in range(499, 0, -2)]
+        assert {message.key for message in found} == {"m-7"}
+        assert [message.log_offset for message in found[-2:]] == [
+            batch.receipts[3].log_offset,
+            batch.receipts[1].log_offset,
+        ]
+        await asyncio.to_thread(running.restart)
+    assert await client.find("m-7", until="-1h") == []
+    assert await client.find("m-9") == []
+    with pytest.raises(BadPosition, match="is no time"):
+        await client.find("m-7", since="@5")
+    with pytest.raises(StoreRefused, match="has a wildcard where none may be"):
+        await client.find("m-7", topic="#/a")
+
+
 # --- beside MQTT
 
 

@@ -47,6 +47,7 @@ def a_frame(rng: random.Random, number: int) -> bytes:
         (wire.Publish(rng.choice((number, number, 1, large or 1)), wire.Wait(number % 2)), message),
         (wire.Scan(topic_filter, rng.choice((0, 64, number * 8, large)), large, large or 1), b""),
         (wire.Seek(topic_filter, rng.choice(("now", "-1h", "@9", f"={number * 8}", "x")), rng.choice((0, large))), b""),
+        (wire.Find("k", rng.choice(("", topic_filter)), rng.choice(("-1h", "x")), "now", large, large or 1), b""),
         (wire.Get(rng.choice((large, number * 8, 104))), b""),
     ]
     told = (wire.Ping(), wire.Pong(), wire.Unfollow([1, 1, 9]), wire.Floors([(1, large)]), wire.Release("h"))
