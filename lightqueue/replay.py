@@ -18,7 +18,7 @@ from lightqueue.following import time_ms
 from lightqueue.matching import has_wildcard, matches
 from lightqueue.message_store import MessageStore
 from lightqueue.table import level_of
-from store._records import Records, check_records, messages_in, records_bytes, verify
+from store._records import Records, check_records, messages_in, records_bytes, topics_of, verify
 from store.commitlog import CommitLog
 from store.errors import CorruptSegment
 from store.records import RecordFlag, RecordType, read_records
@@ -120,12 +120,13 @@ class _Room:
         self._looked_at += count
         if wanted is None:
             return self._take_run(records, 0, count)
+        topics = topics_of(records)
         at = 0
         while at < count:
-            while at < count and not wanted(records[at][5]):
+            while at < count and not wanted(topics[at]):
                 at += 1
             end = at
-            while end < count and wanted(records[end][5]):
+            while end < count and wanted(topics[end]):
                 end += 1
             taken = self._take_run(records, at, end - at)
             if taken < end - at:

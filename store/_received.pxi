@@ -348,3 +348,19 @@ def messages_in(data not None):
             records.push(record)
         at += record.length
     return records
+
+
+def topics_of(Records records not None):
+    """The topic of each record; one object for those that follow each other and have the same."""
+    cdef Py_ssize_t i
+    cdef const RecordHeader *record
+    cdef const RecordHeader *last = NULL
+    cdef bytes topic = b""
+    found = []
+    for i in range(records.count):
+        record = records.items[i]
+        if last == NULL or is_other_topic(last, record):
+            topic = topic_of(record)[:record.topic_length]
+        found.append(topic)
+        last = record
+    return found

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 import pytest_asyncio
 from paho.mqtt.packettypes import PacketTypes
@@ -327,6 +329,20 @@ async def test_a_connection_that_is_cut_is_made_again(running: StoreProcess) -> 
             wire.mend()
     finally:
         wire.close()
+
+
+async def test_a_program_that_stands_still_for_longer_than_its_lease(start_client_store: StartStore) -> None:
+    store = start_client_store(wire__heartbeat_ms=20, wire__lease_ms=100)
+    process = psutil.Process(store.process.pid)
+    async with Client(store.url.replace("tcp://", "penstock://")) as client:
+        for number in range(3):
+            sent = [client.send("t", b"x") for _ in range(100)]
+            await asyncio.sleep(0)  # they are on their way
+            while any(each.status == "ESTABLISHED" for each in process.net_connections()):
+                time.sleep(0.05)  # noqa: ASYNC251 - it is what this is about
+            receipts = await asyncio.gather(*sent)
+            assert [receipt.queue_offset for receipt in receipts] == list(range(number * 100, number * 100 + 100))
+        assert await _count(client, "t") == 300
 
 
 async def test_a_store_that_does_not_answer(url: str, running: StoreProcess) -> None:
