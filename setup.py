@@ -1,6 +1,15 @@
-"""Compiles the leaves (DESIGN: few, small, free of policy); everything else is in pyproject.toml."""
+"""Compiles the leaves (DESIGN: few, small, free of policy); everything else is in pyproject.toml.
 
-from Cython.Build import cythonize
+Without a C compiler it installs what needs no leaf: the client (`penstock.Client`), `penstock pub` and `penstock sub`.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
+from typing import Any
+
 from setuptools import Extension, setup
 
 LEAVES = {
@@ -11,9 +20,21 @@ LEAVES = {
     "gateway._wire": ["gateway/_wire.pyx"],
 }
 
-setup(
-    ext_modules=cythonize(
-        [Extension(name, sources, extra_compile_args=["-O3"]) for name, sources in LEAVES.items()],
-        compiler_directives={"language_level": 3, "boundscheck": False, "wraparound": False},
-    )
-)
+
+def compiler() -> str:
+    """The command that extensions are compiled with."""
+    return shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+
+
+def leaves() -> list[Any]:
+    if shutil.which(compiler()) is None:
+        print(f"penstock: no {compiler()} here, so only the client is installed, without a store", file=sys.stderr)
+        return []
+    from Cython.Build import cythonize
+
+    extensions = [Extension(name, sources, extra_compile_args=["-O3"]) for name, sources in LEAVES.items()]
+    directives = {"language_level": 3, "boundscheck": False, "wraparound": False}
+    return list(cythonize(extensions, compiler_directives=directives))
+
+
+setup(ext_modules=leaves())

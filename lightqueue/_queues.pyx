@@ -6,12 +6,14 @@ Policy (which queues exist, what they are called, what is kept) is in lightqueue
 from collections import deque
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
 from store._records cimport (
-    FLAG_CARRIED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES, LogMemory, RecordHeader, Records,
-    TYPE_BATCH, TYPE_MESSAGE, topic_of,
+    ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES, LogMemory,
+    Part, RecordHeader, Records,
+    TYPE_BATCH, TYPE_MESSAGE, attributes_of, topic_of,
 )
 
 ENTRY_BYTES = sizeof(Entry)
@@ -20,6 +22,7 @@ assert sizeof(Entry) == 20
 cdef enum:
     KIND_LIVE = 3
     PACK_ENTRIES = 1024         # most entries under one key
+    KEY_BUCKET_BITS = 28        # as in lightqueue.keys, where the keys of the key index are explained
 
 TOPIC, LEVEL, FILTER, LIVE = 0, 1, 2, 3
 cdef list NO_QUEUES = []        # shared by all topics that no filter matches
@@ -142,6 +145,7 @@ cdef class Dispatcher:
     cdef public uint64_t generation     # of the set of filters; a topic matched under an older one is matched again
     cdef readonly list touched          # watched queues that grew since take_touched()
     cdef readonly object dirty          # deque of queues with entries that RocksDB does not have, oldest_missing first
+    cdef readonly object keys           # deque of RocksDB keys that say which message has which key
     cdef readonly object live           # deque of LIVE queues with entries in memory
     cdef readonly uint64_t entries
     cdef readonly uint64_t messages
@@ -154,6 +158,7 @@ cdef class Dispatcher:
         self.touched = []
         self.dirty = deque()
         self.live = deque()
+        self.keys = deque()
 
     def take_touched(self):
         cdef Queue queue
@@ -204,9 +209,21 @@ cdef class Dispatcher:
             if topic.generation != self.generation:
                 topic.filters = self.owner.match(topic.name) or NO_QUEUES
                 topic.generation = self.generation
-            self.dispatch(topic, record)
-            if record.flags & FLAG_RETAIN or record.attributes_length:
+            self.dispatch(topic, record, tag_hash(record) if record.attributes_length else 0)
+            if record.attributes_length and not record.flags & FLAG_LIVE_ONLY:
+                self.note_key(record)
+            if record.flags & FLAG_RETAIN or attribute(record, ATTRIBUTE_PACKET_ID).data != NULL:
                 self.owner.apply(as_bytes(record))
+
+    cdef note_key(self, const RecordHeader *record):
+        cdef Part key = attribute(record, ATTRIBUTE_KEY)
+        cdef char place[25]
+        if key.data != NULL:
+            place[0] = b"k"
+            put_big_endian(place + 1, record.log_offset >> KEY_BUCKET_BITS)
+            put_big_endian(place + 9, fnv1a(key))
+            put_big_endian(place + 17, record.log_offset)
+            self.keys.append(place[:25])
 
     cdef Topic find(self, bytes name):
         topic = self.topics.get(name)
@@ -214,23 +231,23 @@ cdef class Dispatcher:
             topic = self.topics[name] = self.owner.load_topic(name)
         return <Topic>topic
 
-    cdef dispatch(self, Topic topic, const RecordHeader *record):
+    cdef dispatch(self, Topic topic, const RecordHeader *record, uint64_t tag):
         cdef bint live_only = record.flags & FLAG_LIVE_ONLY
         cdef Queue queue
         self.messages += 1
         if not live_only:
-            self.give(topic.own, record)
-            self.give(topic.level, record)
+            self.give(topic.own, record, tag)
+            self.give(topic.level, record, tag)
         for queue in topic.filters:
             if not live_only or queue.kind == KIND_LIVE:
-                self.give(queue, record)
+                self.give(queue, record, tag)
 
-    cdef give(self, Queue queue, const RecordHeader *record):
+    cdef give(self, Queue queue, const RecordHeader *record, uint64_t tag):
         if record.log_offset <= queue.last_log_offset:
             return
         if not queue.id:
             queue.id = self.owner.allot_id(queue)
-        queue.push(record.log_offset, record.length, 0)
+        queue.push(record.log_offset, record.length, tag)
         self.entries += 1
         if queue.kind != KIND_LIVE:
             self.pending += 1
@@ -240,6 +257,43 @@ cdef class Dispatcher:
         if not queue.dirty_since:
             queue.dirty_since = record.log_offset
             (self.live if queue.kind == KIND_LIVE else self.dirty).append(queue)
+
+
+cdef Part attribute(const RecordHeader *record, uint8_t tag) noexcept nogil:
+    """The value of an attribute of a record; without data if it has none."""
+    cdef const unsigned char *data = <const unsigned char *>attributes_of(record)
+    cdef size_t at = 0, length
+    while at + 3 <= record.attributes_length:
+        length = data[at + 1] | <size_t>data[at + 2] << 8
+        if data[at] == tag and at + 3 + length <= record.attributes_length:
+            return Part(<const char *>data + at + 3, length)
+        at += 3 + length
+    return Part(NULL, 0)
+
+
+cdef uint64_t fnv1a(Part text) noexcept nogil:
+    """64-bit FNV-1a, and 1 for what would be 0."""
+    cdef uint64_t found = 0xcbf29ce484222325
+    cdef size_t i
+    for i in range(text.size):
+        found = (found ^ <unsigned char>text.data[i]) * <uint64_t>0x100000001b3
+    return found or 1
+
+
+cdef void put_big_endian(char *to, uint64_t value) noexcept nogil:
+    cdef int i
+    for i in range(8):
+        to[i] = <char>(value >> (56 - 8 * i) & 0xFF)
+
+
+def key_hash(bytes key not None):
+    """What the key index has of a key."""
+    return fnv1a(Part(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)))
+
+
+cdef uint64_t tag_hash(const RecordHeader *record) noexcept nogil:
+    cdef Part tag = attribute(record, ATTRIBUTE_TAG)
+    return fnv1a(tag) if tag.data != NULL else 0
 
 
 cdef bytes as_bytes(const RecordHeader *record):

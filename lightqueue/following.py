@@ -61,10 +61,10 @@ def locate(store: MessageStore, topic_filter: str, where: str) -> int:
         return store.queues.position_of(queue, store.log.first)
     if re.fullmatch(r"@?\d{1,19}", where):
         return min(max(int(where.lstrip("@")), store.queues.first_offset(queue)), queue.next_offset)
-    return store.queues.position_at(queue, _time_ms(where))
+    return store.queues.position_at(queue, time_ms(where))
 
 
-def _time_ms(text: str) -> int:
+def time_ms(text: str) -> int:
     """Unix time in ms of `-1h` or an RFC 3339 time. Raises NoSuchPosition."""
     ago = re.fullmatch(r"-(\d{1,9})([smhd])", text)
     if ago:

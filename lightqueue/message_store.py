@@ -54,6 +54,7 @@ class MessageStore:
         self.retained = self._state.retained
         self.peers = self._state.peers
         self.groups = Groups(self.log, self.queues, self._state.groups, self._append_all, settings.group_flush_ms)
+        self.keys = self._state.keys
         self.absent = AbsentSessions(self.sessions, self._append_all, self.queues.is_live_only)
 
     def _replay(self) -> None:

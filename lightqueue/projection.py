@@ -5,6 +5,7 @@ so many of the queue entries and retained pointers, oldest first. So a replay be
 up to where the index knows the sessions it applies nothing else: entries and pointers may be applied twice.
 """
 
+from lightqueue.keys import KeyIndex
 from lightqueue.table import LogReader, QueueTable
 from store.changes import (
     TYPES,
@@ -33,6 +34,7 @@ class Projection:
     def __init__(self, log: LogReader, index: Index, settings: StoreSettings) -> None:
         self.index = index
         self.queues = QueueTable(log, index, settings, self._apply)
+        self.keys = KeyIndex(index, self.queues.dispatcher.keys)
         self.sessions = Sessions(index, self.queues.hold, self.queues.release)
         self.retained = Retained(index)
         self.peers = Peers(index)
@@ -61,12 +63,12 @@ class Projection:
         self.sessions.stage()
         self.peers.stage()
         self.groups.stage()
-        missing = [self.queues.stage(until), self.retained.stage(until), self.position]
+        missing = [self.queues.stage(until), self.retained.stage(until), self.keys.stage(until), self.position]
         applied = min(log_offset for log_offset in missing if log_offset is not None)
         state_offset = max(self._state_offset, self.position)
         self.index.write(applied, state_offset)
         self.applied, self._state_offset = applied, state_offset
-        for part in (self.sessions, self.peers, self.groups, self.queues, self.retained):
+        for part in (self.sessions, self.peers, self.groups, self.queues, self.retained, self.keys):
             part.written()
         return applied >= until
 
@@ -85,7 +87,7 @@ class Projection:
             for topic_filter in change.topic_filters:
                 self.queues.drop(topic_filter)
         elif isinstance(change, PeerAppended | PeerGone):
-            self.peers.apply(change)
+            self.peers.apply(change, record.log_offset, record.timestamp_ms)
         elif isinstance(change, GroupMade | GroupAdvanced | GroupReset | GroupDropped):
             self.groups.apply(change, record.log_offset)
         else:

@@ -21,6 +21,7 @@ from store.records import Attribute, RecordFlag, RecordType, decode_attributes, 
 
 TOPICS_PER_STEP = 200
 CARRY_BYTES = 256 << 10
+CARRIED_ATTRIBUTES = (Attribute.STORED_MS, Attribute.KEY, Attribute.TAG)
 
 
 class Retention:
@@ -91,15 +92,15 @@ class Retention:
         if properties is None:
             _remove(batch, topic)
             return
-        stored = decode_attributes(record.attributes).get(
-            Attribute.STORED_MS, record.timestamp_ms.to_bytes(8, "little")
-        )
+        attributes = decode_attributes(record.attributes)
+        attributes.setdefault(Attribute.STORED_MS, record.timestamp_ms.to_bytes(8, "little"))
+        kept = [encode_attribute(tag, attributes[tag]) for tag in CARRIED_ATTRIBUTES if tag in attributes]
         batch.append(
             RecordType.MESSAGE,
             record.payload,
             topic=topic,
             client_id=record.client_id,
-            attributes=encode_attribute(Attribute.STORED_MS, stored),
+            attributes=b"".join(kept),
             properties=properties,
             flags=record.flags | RecordFlag.CARRIED,
         )

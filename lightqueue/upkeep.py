@@ -5,6 +5,7 @@ Whatever of it changes state does so by a record in the log, so applying stays f
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 
 from lightqueue.projection import Projection
@@ -69,6 +70,7 @@ class Upkeep:
 
     def _trim(self) -> Iterator[None]:
         first = self._log.first
+        self._state.queues.edit(partial(self._state.keys.trim, first))
         yield from Trimmer(self._state.index, self._state.queues, first).steps()
         self._trimmed_to = first
 

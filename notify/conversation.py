@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from lightqueue._queues import Queue
-from notify import group_requests, reads
+from notify import client_requests, group_requests, reads
 from notify.contents import filter_fault, text_fault
 from notify.lookup import name_of
 from notify.peers import Peer, Peers, failure_code
@@ -83,6 +83,7 @@ class Conversation:
         self._chunks_bytes = 0
         self._answers: deque[_Answer] = deque()
         self._push = Push()
+        self._flushing = client_requests.Flushing()
         self._taken_over: dict[str, None] = {}
         self._told_safe = 0
         self._has_all_ends_to_tell = False
@@ -190,6 +191,8 @@ class Conversation:
             self._answer(answer.request_id, answer.message)
             if answer.refused:
                 self._refusals.append((self._pings, answer.refused))
+        for request_id, message in self._flushing.take_answers(self.peer.member):
+            self._answer(request_id, message)
         if self._refusals and self._refusals[-1][0] == self._pings:
             self.ping()  # its answer says that the refusals are known
 
@@ -268,7 +271,7 @@ class Conversation:
     @property
     def has_unanswered(self) -> bool:
         """Whether Appends wait to become safe."""
-        return bool(self._answers)
+        return bool(self._answers or self._flushing)
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -293,6 +296,23 @@ class Conversation:
             assert isinstance(answer, wire.Appended)
             self._answers.append(_Answer(frame.request_id, answer.end or peer.member.mark, answer))
         self._wake(self)
+
+    def _publish(self, frame: Frame, message: wire.Publish) -> None:
+        peer = self._known
+        self._figures.appends += 1
+        answer, end = peer.publish(message.sequence, frame.records, self._peers.append_limit_bytes)
+        if peer.has_too_many_refused:
+            raise WireError("too many Publishes were refused without a Pong in between")
+        if isinstance(answer, wire.Failed):
+            self._answers.append(_Answer(frame.request_id, 0, answer, message.sequence))
+        elif message.wait is wire.Wait.POLICY:
+            self._answers.append(_Answer(frame.request_id, end, answer))
+        else:
+            self._flushing.add(peer.member, message.wait, frame.request_id, end, answer)
+        self._wake(self)
+
+    def _client_read(self, frame: Frame, message: client_requests.Question) -> None:
+        self._reply(frame, lambda limit: client_requests.read(self._known.member, message, limit))
 
     @property
     def _known(self) -> Peer:
@@ -335,7 +355,7 @@ class Conversation:
     def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> Message:
         self._figures.reads += 1
         topic_filter = getattr(frame.message, "topic_filter", None)
-        fault = filter_fault(topic_filter) if topic_filter is not None else ""
+        fault = filter_fault(topic_filter) if topic_filter else ""
         records = b""
         if fault:
             answer: Message = wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}")
@@ -427,6 +447,11 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Claim: Conversation._claim,
     wire.Release: Conversation._release,
     wire.Holds: Conversation._holds,
+    wire.Publish: Conversation._publish,
+    wire.Scan: Conversation._client_read,
+    wire.Seek: Conversation._client_read,
+    wire.Get: Conversation._client_read,
+    wire.Find: Conversation._client_read,
     wire.Ping: Conversation._ping,
     wire.Pong: Conversation._pong,
     wire.Goodbye: Conversation._goodbye,

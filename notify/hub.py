@@ -328,6 +328,24 @@ class Member:
     def safe(self) -> int:
         return self._messages.safe
 
+    @property
+    def flushed(self) -> int:
+        """Everything before this log_offset is on the disk, whatever the flush policy promises."""
+        return self._messages.log.flusher.flushed
+
+    def commit(self) -> None:
+        """Have the page cache hold everything that was appended. Raises StoreFull or DiskFailed."""
+        self._messages.log.commit()
+
+    def hurry(self) -> None:
+        """Have everything that was committed go to the disk now; the listener hears of it."""
+        self._messages.log.flusher.hurry()
+
+    def flush_fault(self) -> str:
+        """Why nothing more gets to the disk; empty if it does."""
+        error = self._messages.log.flusher.error
+        return str(error) if error is not None else ""
+
     mark = end
     safe_mark = safe
     congested = False

@@ -7,20 +7,23 @@ come back it begins anew. The log knows the names, so that a store which is rest
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
+from lightqueue.message_store import MessageStore
+from lightqueue.replay import queue_offset_of
 from notify import contents
 from notify.consumers import Consumers
 from notify.departure import Departure
 from notify.group_requests import GroupRequests
 from notify.hub import Hub, Member
 from notify.settings import WireSettings
-from store._records import RecordBatch
+from store._records import RecordBatch, topic_runs
 from store.changes import Change, PeerAppended, PeerGone, SessionOpened, encode_change
 from store.errors import RecordTooLarge, StoreError, StoreFull
 from store.ratelimit import RateLimitedLog
@@ -34,6 +37,9 @@ LATE_S = 0.25  # a tick that comes later than so long after the one before says 
 RETRY_S = 1.0
 MOST_FOLLOWED = 1_000_000
 MOST_REFUSED_RANGES = 64
+RECORD_HEADER_BYTES = 40  # of a batch record, in front of what it holds
+CHECK_CLIENTS_S = 30.0
+CLIENTS_REMEMBERED = 10_000
 
 
 class Line(Protocol):
@@ -130,6 +136,37 @@ class Peer:
         self._unsafe.append((sequence, end))
         return wire.Appended(start, end)
 
+    def publish(self, sequence: int, records: memoryview, limit_bytes: int) -> tuple[wire.Message, int]:
+        """As append(), with an answer that says where the messages are; and the log_offset where they end."""
+        is_again = sequence <= self._sequence
+        answer = self.append(sequence, records, limit_bytes)
+        if isinstance(answer, wire.Failed):
+            return answer, 0
+        messages = self._hub.messages
+        if not is_again:
+            assert isinstance(answer, wire.Appended)
+            return published(messages, records, answer.start + RECORD_HEADER_BYTES), answer.end
+        return self._published_before(sequence, records, limit_bytes), messages.end
+
+    def _published_before(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
+        """The answer to a Publish that was sent again. What it says need not be what it said the first time."""
+        messages = self._hub.messages
+        state = messages.peers.get(self.name)
+        place = state.place(sequence) if state is not None else None
+        unknown = wire.Failed(FailureCode.NO_SUCH_POSITION, "it is stored, but nobody knows any more where")
+        if place is None or place < len(records):
+            return unknown
+        try:
+            contents.add_records(RecordBatch(), records, Role.CLIENT, limit_bytes)
+        except ValueError as error:
+            return wire.Failed(FailureCode.BAD_REQUEST, str(error))
+        answer = published(messages, records, place - len(records))
+        is_there = all(
+            queue_offset >= 0 or not is_queued
+            for queue_offset, (_, _, _, is_queued) in zip(answer.queue_offsets, topic_runs(records), strict=True)
+        )
+        return answer if is_there else unknown
+
     def _batch(self, sequence: int, records: memoryview, limit_bytes: int) -> tuple[RecordBatch, list[Change]]:
         """The records and how far the peer has come with them: all of it gets into the log, or nothing."""
         assert self.role is not None
@@ -143,7 +180,8 @@ class Peer:
             batch = RecordBatch()
             batch.begin_atomic()
             contents.add_held_by(batch, records, self.name)
-        batch.append(*encode_change(PeerAppended(self.name, sequence, tuple(self._refused))))
+        is_client = self.role is Role.CLIENT
+        batch.append(*encode_change(PeerAppended(self.name, sequence, tuple(self._refused), is_client)))
         batch.end_atomic()
         return batch, changes
 
@@ -213,6 +251,15 @@ class Peer:
         self.member.needed_from(known)
 
 
+def published(messages: MessageStore, records: memoryview, log_offset: int) -> wire.Published:
+    """Where the messages of a Publish are, that stand in the log from `log_offset` on."""
+    found = [
+        queue_offset_of(messages, topic.decode(), log_offset + at) if is_queued else -1
+        for topic, at, _, is_queued in topic_runs(records)
+    ]
+    return wire.Published(log_offset, found)
+
+
 class Fenced(StoreError):
     """Another member has the session."""
 
@@ -248,8 +295,9 @@ class Peers:
         self._events = RateLimitedLog(log)
         self._ticked_s = now_s = clock()
         self._peers = {name: Peer(name, member, hub, now_s) for name, member in hub.returning.items()}
-        self._departures: deque[tuple[str, Departure]] = deque()  # of peers that are gone, by name
+        self._departures: deque[tuple[str, Departure]] = deque()  # and the name that the log is to forget, if it is
         self._try_again_s = 0.0
+        self._check_clients_s = 0.0
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -304,6 +352,7 @@ class Peers:
             appended=peer.confirmed,
             resumed=resumed,
             now_ms=messages.now_ms(),
+            address=self.settings.advertise,
         )
 
     def lost(self, peer: Peer, line: Line) -> None:
@@ -312,15 +361,15 @@ class Peers:
             peer.line = None
             self.hub.withdraw(peer.member)
 
-    def left(self, peer: Peer, why: str) -> None:
-        """A peer is gone, with or without a word."""
+    def left(self, peer: Peer, why: str, for_good: bool = True) -> None:
+        """A peer is gone, with or without a word. What it appended is forgotten if that is `for_good`."""
         if self._peers.get(peer.name) is not peer:
             return
         del self._peers[peer.name]
         if peer.line is not None:
             peer.line.close(why)
             peer.line = None
-        self._departures.append((peer.name, self.hub.leave(peer.member, peer.follows)))
+        self._departures.append((peer.name if for_good else "", self.hub.leave(peer.member, peer.follows)))
         self.groups.left(peer.name)
         self.go_on()
 
@@ -333,19 +382,35 @@ class Peers:
             if not departure.is_over:
                 departure.step()
             if departure.is_over:
-                self._forget(name)
+                self._forget([name])
                 self._departures.popleft()
         except StoreError:  # on a full disk
             self._try_again_s = self.clock() + RETRY_S
             return False
         return bool(self._departures)
 
-    def _forget(self, name: str) -> None:
-        """Have the log say that a peer is gone, once it says so of its sessions' connections. Raises a StoreError."""
-        if name not in self._peers and self.hub.messages.peers.get(name) is not None:
-            batch = RecordBatch()
-            batch.append(*encode_change(PeerGone(name)))
+    def _forget(self, names: Iterable[str]) -> None:
+        """Have the log say that peers are gone, once it says so of their sessions' connections. Raises a StoreError."""
+        batch = RecordBatch()
+        for name in names:
+            if name not in self._peers and self.hub.messages.peers.get(name) is not None:
+                batch.append(*encode_change(PeerGone(name)))
+        if batch.size:
             self.hub.messages.append(batch)
+
+    def _is_client(self, peer: Peer) -> bool:
+        """Whether it holds nothing but what it appended, which is remembered for longer: it may send that again."""
+        state = self.hub.messages.peers.get(peer.name)
+        return state is not None and state.is_client
+
+    def _forget_clients(self) -> None:
+        """Give up clients that have not appended for long, and the oldest of too many."""
+        away = [(name, state) for name, state in self.hub.messages.peers.clients() if name not in self._peers]
+        oldest_ms = time.time() * 1000 - self.settings.client_memory_s * 1000
+        too_many = len(away) - CLIENTS_REMEMBERED
+        gone = [name for at, (name, state) in enumerate(away) if at < too_many or state.appended_ms < oldest_ms]
+        with suppress(StoreError):  # it is tried again
+            self._forget(gone)
 
     # --- leases
 
@@ -361,7 +426,10 @@ class Peers:
         for peer in [peer for peer in self._peers.values() if now_s - peer.heard_s > lease_s]:
             self.leases_ended += 1
             self._events.warning("lease", "peer %s was not heard of for %d ms: gone", peer.name, lease_s * 1000)
-            self.left(peer, f"not heard of for {self.settings.lease_ms} ms")
+            self.left(peer, f"not heard of for {self.settings.lease_ms} ms", for_good=not self._is_client(peer))
+        if now_s >= self._check_clients_s:
+            self._check_clients_s = now_s + CHECK_CLIENTS_S
+            self._forget_clients()
         self.groups.consumers.tick()
         self.go_on()
         self._events.settle()

@@ -25,7 +25,7 @@ _MESSAGE = bytes((RecordType.MESSAGE,))
 Answer = tuple[wire.Message, bytes]
 
 
-class _Room:
+class Room:
     """Records for one answer: about ANSWER_BYTES of them, more only if a single one is larger."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -51,7 +51,7 @@ class _Room:
 
 def read(member: Member, queues: Mapping[int, Queue], request: wire.Read, limit_bytes: int) -> Answer:
     """Ranges in the order asked for, and fewer of them if they get too long. Raises a StoreError."""
-    room = _Room(limit_bytes)
+    room = Room(limit_bytes)
     ranges: list[tuple[int, int, int]] = []
     for ref, start in request.ranges[:MOST_RANGES]:
         queue = queues.get(ref)
@@ -78,7 +78,7 @@ def read(member: Member, queues: Mapping[int, Queue], request: wire.Read, limit_
 def read_positions(member: Member, request: wire.ReadAt, limit_bytes: int) -> Answer:
     """Messages by their log_offsets, fewer if they get too long."""
     assert member.messages is not None
-    room = _Room(limit_bytes)
+    room = Room(limit_bytes)
     found: list[bool] = []
     for log_offset in request.log_offsets[:MOST_RECORDS_AT]:
         if room.left_bytes <= 0:

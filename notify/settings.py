@@ -24,6 +24,14 @@ class WireSettings:
             "pattern": PATTERN,
         },
     )
+    advertise: str = field(
+        default="",
+        metadata={
+            "doc": "Address by which message ids name this store; empty: the one at which a client reached it.",
+            "shape": "IP:PORT",
+            "pattern": r"(?:(\d{1,3}(?:\.\d{1,3}){3}|\[[0-9A-Fa-f:.]+\]):\d{1,5})?",
+        },
+    )
     token: str = field(
         default="",
         metadata={"doc": "What gateways and clients have to show; empty lets everybody in."},
@@ -58,6 +66,13 @@ class WireSettings:
             "doc": "A gateway not heard of for so long is gone: its sessions are closed, their wills sent.",
             "at_least": 40,
             "at_most": 600_000,
+        },
+    )
+    client_memory_s: int = field(
+        default=3_600,
+        metadata={
+            "doc": "What a client published last is known for so long, so that what it sends again is stored once.",
+            "at_least": 1,
         },
     )
     credit_bytes: int = field(

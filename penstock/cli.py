@@ -28,6 +28,12 @@ app.command()(sub)
 app.add_typer(store, name="store")
 app.add_typer(group, name="group")
 
+LEAVES = ("store._records", "lightqueue._queues", "gateway._inflight", "gateway._wire")
+CLIENT_ONLY = (
+    "without a C compiler only the client was installed: install one (apt-get install gcc), "
+    "then `pip install --force-reinstall .`"
+)
+
 
 def main() -> None:
     try:
@@ -36,6 +42,10 @@ def main() -> None:
         raise  # Here, so that package_errors() below imports the packages only for a real error.
     except PenstockError as error:
         fail(error, error.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name not in LEAVES:
+            raise
+        fail(PenstockError(f"{error.name} is not compiled; {CLIENT_ONLY}"), exit_code=1)
     except package_errors() as error:
         fail(error, exit_code=1)
 

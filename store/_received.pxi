@@ -136,6 +136,8 @@ def ranges_from(data not None, list ranges not None):
 
 cdef enum:
     MOST_LEVELS = 200           # of a topic: matching goes down one level at a time
+    MOST_KEY_BYTES = 1024
+    MOST_TAG_BYTES = 255
 
 
 cdef const char *text_fault(const unsigned char *text, size_t size) noexcept nogil:
@@ -234,9 +236,31 @@ cdef const char *properties_fault(const unsigned char *data, size_t size) noexce
 
 
 cdef const char *attributes_fault(const unsigned char *data, size_t size) noexcept nogil:
-    """Why these are no attributes that a peer may give a message: none, or one PACKET_ID."""
-    if size and not (size == 5 and data[0] == 1 and data[1] == 2 and data[2] == 0):
-        return b"attributes that are not one packet identifier"
+    """Why these are no attributes that a peer may give a message: each of PACKET_ID, KEY and TAG at most once."""
+    cdef size_t at = 0, length
+    cdef unsigned int seen = 0
+    cdef unsigned char tag
+    cdef const char *reason
+    while at < size:
+        if size - at < 3:
+            return b"attributes that are cut off"
+        tag = data[at]
+        length = data[at + 1] | <size_t>data[at + 2] << 8
+        at += 3
+        if size - at < length:
+            return b"attributes that are cut off"
+        if tag == ATTRIBUTE_PACKET_ID and length == 2:
+            pass
+        elif tag == ATTRIBUTE_KEY and 0 < length <= MOST_KEY_BYTES or tag == ATTRIBUTE_TAG and 0 < length <= MOST_TAG_BYTES:
+            reason = text_fault(data + at, length)
+            if reason != NULL:
+                return reason
+        else:
+            return b"attribute that a peer must not set"
+        if seen >> tag & 1:
+            return b"attribute given twice"
+        seen |= 1 << tag
+        at += length
     return NULL
 
 
@@ -276,3 +300,67 @@ cdef list check_messages(const char *data, size_t size):
             others.append(as_tuple(record))
         at += record.length
     return others
+
+
+# --- for clients
+
+def topic_runs(data not None):
+    """Checked records without batches, as runs of one topic: (topic, byte of the first, how many, whether queues have
+    them: what is LIVE_ONLY is in none)."""
+    cdef size_t at = 0, start = 0
+    cdef const RecordHeader *record
+    cdef const RecordHeader *first = NULL
+    cdef Py_ssize_t count = 0
+    cdef list runs = []
+    cdef const unsigned char[::1] view = lasting(data)
+    while at < <size_t>view.shape[0]:
+        record = <const RecordHeader *>&view[at]
+        if first != NULL and is_other_topic(first, record):
+            runs.append((topic_of(first)[:first.topic_length], start, count, not first.flags & FLAG_LIVE_ONLY))
+            first = NULL
+        if first == NULL:
+            first, start, count = record, at, 0
+        count += 1
+        at += record.length
+    if first != NULL:
+        runs.append((topic_of(first)[:first.topic_length], start, count, not first.flags & FLAG_LIVE_ONLY))
+    return runs
+
+
+cdef bint is_other_topic(const RecordHeader *one, const RecordHeader *other) noexcept nogil:
+    return ((one.flags ^ other.flags) & FLAG_LIVE_ONLY or one.topic_length != other.topic_length
+            or memcmp(topic_of(one), topic_of(other), one.topic_length) != 0)
+
+
+def messages_in(data not None):
+    """The messages in verified log bytes that queues have, batches opened: neither LIVE_ONLY nor CARRIED ones."""
+    cdef const unsigned char[::1] view = data
+    cdef size_t at = 0
+    cdef const RecordHeader *record
+    cdef Records records = Records(0)
+    records.owner = view
+    while at < <size_t>view.shape[0]:
+        record = <const RecordHeader *>&view[at]
+        if record.type == TYPE_BATCH:
+            at += HEADER_BYTES
+            continue
+        if record.type == TYPE_MESSAGE and not record.flags & (FLAG_LIVE_ONLY | FLAG_CARRIED):
+            records.push(record)
+        at += record.length
+    return records
+
+
+def topics_of(Records records not None):
+    """The topic of each record; one object for those that follow each other and have the same."""
+    cdef Py_ssize_t i
+    cdef const RecordHeader *record
+    cdef const RecordHeader *last = NULL
+    cdef bytes topic = b""
+    found = []
+    for i in range(records.count):
+        record = records.items[i]
+        if last == NULL or is_other_topic(last, record):
+            topic = topic_of(record)[:record.topic_length]
+        found.append(topic)
+        last = record
+    return found

@@ -22,6 +22,9 @@ cdef enum:
     FLAG_EXPIRES = 8
     FLAG_LIVE_ONLY = 16
     FLAG_CARRIED = 32
+    ATTRIBUTE_PACKET_ID = 1
+    ATTRIBUTE_KEY = 3
+    ATTRIBUTE_TAG = 4
 
 cdef struct Part:
     const char *data

@@ -110,12 +110,14 @@ class QueueDropped(Change, frozen=True):
 class PeerAppended(Change, frozen=True):
     """The last record of what a peer appended: it has come as far as `sequence`.
 
-    `refused` are ranges (first, last) of those before that were not taken, as long as the peer may not know it.
+    `refused` are ranges (first, last) of those before that were not taken, as long as the peer may not know it. Where
+    the record of a client's stands says where its messages do, and is remembered.
     """
 
     name: str
     sequence: int
     refused: tuple[tuple[int, int], ...] = ()
+    is_client: bool = False
 
 
 class PeerGone(Change, frozen=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -12,13 +11,21 @@ from store.index import Index
 
 KEY_PREFIX = b"p"
 KEY_END = b"q"
+PLACES_KEPT = 64  # of a client's newest Publishes; it has no more without an answer
 
 
-class PeerState(NamedTuple):
-    """How far a peer has come; see store.changes.PeerAppended."""
+class PeerState(msgspec.Struct, array_like=True):
+    """How far a peer has come; see store.changes.PeerAppended. What follows `is_client` is for clients alone."""
 
     sequence: int
     refused: tuple[tuple[int, int], ...]
+    is_client: bool = False
+    appended_ms: int = 0  # when it did so last
+    places: list[tuple[int, int]] = []  # (sequence, log_offset behind its records), oldest first
+
+    def place(self, sequence: int) -> int | None:
+        """log_offset behind the records of a Publish; None if that is not remembered."""
+        return next((log_offset for each, log_offset in reversed(self.places) if each == sequence), None)
 
 
 class Peers:
@@ -38,12 +45,23 @@ class Peers:
     def get(self, name: str) -> PeerState | None:
         return self._states.get(name)
 
-    def apply(self, change: PeerAppended | PeerGone) -> None:
+    def clients(self) -> list[tuple[str, PeerState]]:
+        """Clients, those first that have not appended for the longest time."""
+        found = [(name, state) for name, state in self._states.items() if state.is_client]
+        return sorted(found, key=lambda each: each[1].appended_ms)
+
+    def apply(self, change: PeerAppended | PeerGone, log_offset: int = 0, timestamp_ms: int = 0) -> None:
+        """`log_offset`: where the record of the change stands."""
         self._dirty.add(change.name)
-        if isinstance(change, PeerAppended):
-            self._states[change.name] = PeerState(change.sequence, change.refused)
-        else:
+        if isinstance(change, PeerGone):
             self._states.pop(change.name, None)
+        elif change.is_client:
+            state = self._states.setdefault(change.name, PeerState(0, (), True))
+            state.sequence, state.refused, state.appended_ms = change.sequence, change.refused, timestamp_ms
+            state.places.append((change.sequence, log_offset))
+            del state.places[:-PLACES_KEPT]
+        else:
+            self._states[change.name] = PeerState(change.sequence, change.refused)
 
     def stage(self) -> None:
         """Hand what changed to the index, for its next write; once that succeeded, written() is to be called."""

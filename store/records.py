@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-from store._records import walk
+from store.record_bytes import walk
 
 
 class RecordType(IntEnum):
@@ -49,7 +49,8 @@ class Attribute(IntEnum):
 
     PACKET_ID = 1  # 2 bytes: the publisher's packet identifier of a QoS 2 message, for a session that outlives it
     STORED_MS = 2  # 8 bytes: when a carried message was first stored
-    KEY = 3  # messages with the same key are dealt out in order by an ordered consumer group
+    KEY = 3  # 1 to 1,024 bytes of text: looked up by, and dealt out in order by an ordered consumer group
+    TAG = 4  # 1 to 255 bytes of text: what a client tells messages of one topic apart by
 
 
 class Record(NamedTuple):

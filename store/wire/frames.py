@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from store._records import check_records
 from store.errors import WireError
+from store.record_bytes import check_records
 from store.wire.messages import KINDS, Kind, Message, Role
 
 Readable = bytes | bytearray | memoryview

@@ -9,6 +9,17 @@ from store.wire.base import MOST_ITEMS as MOST_ITEMS
 from store.wire.base import MOST_NAME_CHARACTERS as MOST_NAME_CHARACTERS
 from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueName, QueueOffset, Ref, TopicFilter
 from store.wire.base import Message as Message
+from store.wire.client_messages import Find as Find
+from store.wire.client_messages import Found as Found
+from store.wire.client_messages import Get as Get
+from store.wire.client_messages import Got as Got
+from store.wire.client_messages import Publish as Publish
+from store.wire.client_messages import Published as Published
+from store.wire.client_messages import Scan as Scan
+from store.wire.client_messages import Scanned as Scanned
+from store.wire.client_messages import Seek as Seek
+from store.wire.client_messages import Sought as Sought
+from store.wire.client_messages import Wait as Wait
 from store.wire.group_messages import (
     Ack,
     ChangeInvisible,
@@ -81,7 +92,8 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     `live_only` are kept in no queue; the log ends at log_offset `log_end`. All Appends under this name up to the
     sequence `appended` are in the log, and safe. `resumed`: the store still holds the sessions that this name claimed,
     and follows its queues if `store_name` is the same, which no two processes have; if not, others may have them, and
-    nothing that was begun before may be sent again. `now_ms` is as in Pong.
+    nothing that was begun before may be sent again. `now_ms` is as in Pong. `address`: IP:PORT by which message ids
+    name the store; empty: the one at which the peer reached it.
     """
 
     version: Positive
@@ -95,6 +107,7 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     appended: Count = 0
     resumed: bool = False
     now_ms: Count = 0
+    address: Name = ""
 
     def __post_init__(self) -> None:
         if self.credit_bytes < self.max_frame_bytes:
@@ -375,6 +388,7 @@ class Kind(NamedTuple):
 
 _STORE = frozenset((Role.STORE,))
 _GATEWAY = frozenset((Role.GATEWAY,))
+_CLIENT = frozenset((Role.CLIENT,))
 _PEERS = frozenset((Role.GATEWAY, Role.CLIENT))
 _ALL = frozenset(Role)
 
@@ -412,6 +426,16 @@ KINDS = (
     Kind(39, Pushed, _STORE, records=True),
     Kind(40, Enough, _PEERS),
     Kind(41, Holds, _GATEWAY),
+    Kind(48, Publish, _CLIENT, asked=True, records=True),
+    Kind(49, Published, _STORE, asked=True),
+    Kind(50, Scan, _CLIENT, asked=True),
+    Kind(51, Scanned, _STORE, asked=True, records=True),
+    Kind(52, Seek, _CLIENT, asked=True),
+    Kind(53, Sought, _STORE, asked=True),
+    Kind(54, Get, _CLIENT, asked=True),
+    Kind(55, Got, _STORE, asked=True, records=True),
+    Kind(56, Find, _CLIENT, asked=True),
+    Kind(57, Found, _STORE, asked=True, records=True),
     Kind(64, GroupOpen, _PEERS, asked=True),
     Kind(65, GroupOpened, _STORE, asked=True),
     Kind(66, GroupClose, _PEERS),

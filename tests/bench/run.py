@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.bench import apart  # noqa: E402
+from tests.bench.client import publish_rates, read_rates  # noqa: E402
 from tests.bench.whole import gateway_start, idle_memory, offline_backlog, restart_time  # noqa: E402
 from tests.server_process import PenstockServer, ServeOptions, free_port, start_mosquitto  # noqa: E402
 
@@ -229,6 +230,8 @@ def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
         ("apart: storm", apart.storm),
         ("apart: fan-out", apart.fan_out),
         ("start of a gateway", gateway_start),
+        ("client reads 1,000,000 messages", read_rates),
+        ("client publishes, autobatch off and on", publish_rates),
     )
     return [{"work": name, **run(folder)} for name, run in runs if only in name]
 

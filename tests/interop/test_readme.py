@@ -16,9 +16,9 @@ README = (ROOT / "README.md").read_text()
 ISOLATED = ["unshare", "--net", "--pid", "--fork", "--mount-proc", *([] if os.geteuid() == 0 else ["--map-root-user"])]
 
 
-def block(marker: str) -> str:
-    """The shell block that follows a marker."""
-    found = re.search(rf"{re.escape(marker)}.*?```sh\n(.*?)```", README, re.DOTALL)
+def block(marker: str, language: str = "sh") -> str:
+    """The block that follows a marker."""
+    found = re.search(rf"{re.escape(marker)}.*?```{language}\n(.*?)```", README, re.DOTALL)
     assert found, f"README.md has no block after '{marker}'"
     return found[1]
 
@@ -45,6 +45,13 @@ def test_from_nothing_to_a_delivered_message_and_through_a_kill(tmp_path: Path) 
     before, _, after = printed.partition("---\n")
     assert before.split() == ["21.5", "22.0"]
     assert [line for line in after.split() if line in ("21.5", "22.0")] == ["21.5", "22.0"]
+
+
+def test_the_client(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(block("<!-- client", "python"))
+    store = "penstock store --data data > store.log 2>&1 &\nuntil grep -q ready store.log; do sleep 0.05; done\n"
+    printed = run(f"{store}python program.py", tmp_path)
+    assert printed.splitlines() == ["C", "line/7/temp 21.5", "line/7/temp 21.6", "line/7/temp 21.7"]
 
 
 def test_the_two_set_up_commands_are_the_ones_that_ci_runs() -> None:

@@ -67,6 +67,19 @@ def are_properties(data: bytes) -> bool:
     return True
 
 
+def are_attributes(data: bytes) -> bool:
+    found: dict[int, bytes] = {}
+    while data:
+        size = int.from_bytes(data[1:3], "little")
+        if len(data) < 3 + size or data[0] in found:
+            return False
+        found[data[0]], data = data[3 : 3 + size], data[3 + size :]
+    return all(
+        len(value) == 2 if tag == 1 else tag in (3, 4) and 0 < len(value) < 256 and is_text(value)
+        for tag, value in found.items()
+    )
+
+
 def is_good(fields: Fields) -> bool:
     flags, topic, client_id, attributes, properties = fields
     return (
@@ -74,7 +87,7 @@ def is_good(fields: Fields) -> bool:
         and flags & 3 < 3
         and is_topic(topic)
         and is_text(client_id)
-        and (not attributes or (len(attributes) == 5 and attributes[:3] == b"\1\2\0"))
+        and are_attributes(attributes)
         and are_properties(properties)
     )
 
@@ -114,7 +127,10 @@ values = st.one_of(
     st.tuples(st.binary(min_size=1, max_size=1), strings),
 ).map(b"".join)
 properties = st.lists(values, max_size=4).map(b"".join) | st.binary(max_size=12)
-attributes = st.just(b"") | st.binary(max_size=3).map(lambda tail: b"\1\2\0" + tail) | st.binary(max_size=6)
+attribute = st.tuples(st.sampled_from((3, 4, 1, 5)), texts | st.binary(min_size=2, max_size=2)).map(
+    lambda each: bytes((each[0], len(each[1]), 0)) + each[1]
+)
+attributes = st.just(b"") | st.lists(attribute, max_size=3).map(b"".join) | st.binary(max_size=6)
 topics = st.lists(texts, min_size=1, max_size=4).map(b"/".join).filter(bool)
 flags = st.sampled_from((0, 1, 2, 4, 8, 16, 30)) | st.integers(0, 255)
 

@@ -59,6 +59,11 @@ def a_frame(rng: random.Random, number: int) -> bytes:
         (wire.Claim("h", bool(number & 1)), b""),
         (wire.Check([rng.randrange(4), 1, 1, 2**32 - 1]), b""),
         *((each, b"") for each in group_requests(rng, topic_filter, large)),
+        (wire.Publish(rng.choice((number, number, 1, large or 1)), wire.Wait(number % 2)), message),
+        (wire.Scan(topic_filter, rng.choice((0, 64, number * 8, large)), large, large or 1), b""),
+        (wire.Seek(topic_filter, rng.choice(("now", "-1h", "@9", f"={number * 8}", "x")), rng.choice((0, large))), b""),
+        (wire.Find("k", rng.choice(("", topic_filter)), rng.choice(("-1h", "x")), "now", large, large or 1), b""),
+        (wire.Get(rng.choice((large, number * 8, 104))), b""),
     ]
     told = (
         wire.Ping(),

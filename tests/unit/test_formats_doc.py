@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lightqueue._queues import ENTRY_BYTES, FILTER, LEVEL, TOPIC, pack_entry
+from lightqueue._queues import ENTRY_BYTES, FILTER, LEVEL, TOPIC, key_hash, pack_entry
+from lightqueue.keys import index_key
 from lightqueue.message_store import MessageStore
 from lightqueue.table import NEXT_ID_KEY, entry_key, queue_key, queue_value
 from lightqueue.trimming import TRIMMED_KEY
@@ -118,6 +119,7 @@ def test_keys() -> None:
         "the queue of the first level `line`": queue_key(LEVEL, b"line"),
         "the queue of the filter `+/7`": queue_key(FILTER, b"+/7"),
         "queue 5, entries from queue_offset 1024 on": entry_key(5, 1024),
+        "the message at log_offset 4096 with the key `foobar`": index_key(0, key_hash(b"foobar"), 4096),
         "the retained message of `line/7`": retained._key(b"line/7"),
         "the session `m7`": sessions.KEY_PREFIX + b"m7",
         "the peer `gw-1`": peers.KEY_PREFIX + b"gw-1",

@@ -31,6 +31,7 @@ SECTION = PAGE[PAGE.index("## Wire protocol") :]
 SENDERS = {
     "store": {Role.STORE},
     "gateway": {Role.GATEWAY},
+    "client": {Role.CLIENT},
     "peer": {Role.GATEWAY, Role.CLIENT},
     "both": {Role.STORE, Role.GATEWAY, Role.CLIENT},
 }

@@ -19,6 +19,7 @@ from store.wire.messages import (
     Grew,
     Hello,
     Ping,
+    Publish,
     Ranges,
     Role,
     Welcome,
@@ -132,7 +133,7 @@ def test_a_credit_too_small_for_a_frame_is_no_welcome() -> None:
 
 def test_each_number_and_each_message_is_there_once() -> None:
     assert len({kind.number for kind in KINDS}) == len({kind.message for kind in KINDS}) == len(KINDS)
-    assert {kind.message for kind in KINDS if kind.records and Role.STORE not in kind.senders} == {Append}
+    assert {kind.message for kind in KINDS if kind.records and Role.STORE not in kind.senders} == {Append, Publish}
     assert {kind.message for kind in KINDS if Role.CLIENT not in kind.senders and Role.GATEWAY in kind.senders} >= {
         Claim
     }

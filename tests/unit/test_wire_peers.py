@@ -11,6 +11,7 @@ from store._records import RecordBatch
 from store.changes import PeerAppended, Progress, SessionClosed, SessionOpened, WillState, decode_change
 from store.commitlog import CommitLog
 from store.errors import StoreFull
+from store.peers import PeerState
 from store.records import RecordType, read_records
 from store.wire.messages import (
     Append,
@@ -143,10 +144,10 @@ def test_a_pong_says_that_refusals_are_known(bench: WireBench) -> None:
     assert failure(gateway.call(Append(1), message(b"1", topic=b"+"))) == FailureCode.BAD_REQUEST
     assert len(gateway.events(Ping)) == 1
     gateway.call(Append(2), message(b"2"))
-    assert bench.store.peers.get("gw") == (2, ((1, 1),))
+    assert bench.store.peers.get("gw") == PeerState(2, ((1, 1),))
     gateway.tell(Pong())
     gateway.call(Append(3), message(b"3"))
-    assert bench.store.peers.get("gw") == (3, ())
+    assert bench.store.peers.get("gw") == PeerState(3, ())
     gateway.cut()
     assert bench.connect("gw").welcome.appended == 3
 
@@ -157,7 +158,7 @@ def test_refusals_in_a_row_are_one_range(bench: WireBench) -> None:
         gateway.ask(Append(sequence), message(b"x", topic=b"+"))
     gateway.flush()
     gateway.call(Append(1_000), message(b"y"))
-    assert bench.store.peers.get("gw") == (1_000, ((1, 999),))
+    assert bench.store.peers.get("gw") == PeerState(1_000, ((1, 999),))
 
 
 def test_what_no_segment_holds(tmp_path: Path) -> None:

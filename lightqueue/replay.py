@@ -1,0 +1,300 @@
+"""Reading what was stored again, for clients: any topic filter, in the order of the log, from any position or time.
+
+A position is a log_offset, whatever the filter, so nothing has to be remembered between two requests. A topic is read
+from its own queue, `a/...` with wildcards from that of the first level, everything else from the log itself. Each call
+looks at a bounded part of it: who wants more goes on from `next`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from lightqueue._queues import Queue, read_at
+from lightqueue.errors import NoSuchPosition
+from lightqueue.following import time_ms
+from lightqueue.matching import has_wildcard, matches
+from lightqueue.message_store import MessageStore
+from lightqueue.table import level_of
+from store._records import Records, check_records, messages_in, records_bytes, topics_of, verify
+from store.commitlog import CommitLog
+from store.errors import CorruptSegment
+from store.records import RecordFlag, RecordType, read_records
+
+ROUND_BYTES = 256 << 10  # how much is read of the log, or of a queue, at a time
+LOG_BYTES = 4 << 20  # of the log that one scan looks at
+SEEK_BYTES = 16 << 20  # of the log that one seek looks at
+MOST_RECORDS = 16_384  # that one scan looks at
+TOPICS_REMEMBERED = 10_000
+
+_MESSAGE = bytes((RecordType.MESSAGE,))
+_IN_NO_QUEUE = RecordFlag.LIVE_ONLY | RecordFlag.CARRIED
+
+
+class Scanned(NamedTuple):
+    """Messages in log format; where to go on; the queue_offset of the first if the filter is a topic, else -1."""
+
+    records: bytes
+    number: int
+    next: int
+    queue_offset: int = -1
+
+
+class Sought(NamedTuple):
+    """A log_offset; if that is not what was sought so far, the one to go on from."""
+
+    log_offset: int
+    found: bool = True
+
+
+def scan(store: MessageStore, topic_filter: str, start: int, stop: int, max_bytes: int, limit_bytes: int) -> Scanned:
+    """Messages that match from `start` on and before `stop`: some `max_bytes`, and never more than `limit_bytes`.
+
+    Raises NoSuchPosition if no record begins at `start`, where that matters, or another StoreError.
+    """
+    room = _Room(max_bytes, limit_bytes)
+    stop = min(stop, store.end)
+    if start >= stop:
+        return Scanned(b"", 0, start)
+    queue = _queue(store, topic_filter)
+    wanted = _wanted(topic_filter)
+    if queue is None:
+        end = _scan_log(store.log, start, stop, room, wanted)
+        return Scanned(*room.taken, end)
+    position = store.queues.position_of(queue, max(start, store.log.first))
+    end = _scan_queue(store, queue, position, stop, room, wanted)
+    queue_offset = room.first_position if room.count and not has_wildcard(topic_filter) else -1
+    return Scanned(*room.taken, end, queue_offset)
+
+
+def _queue(store: MessageStore, topic_filter: str) -> Queue | None:
+    """The queue that has all matches, and perhaps others."""
+    if not has_wildcard(topic_filter):
+        return store.queues.stored(topic_filter)
+    level = topic_filter.split("/", 1)[0]
+    return None if has_wildcard(level) else store.queues.stored(level + "/#")
+
+
+def _wanted(topic_filter: str) -> Callable[[bytes], bool] | None:
+    """Says of a topic in that queue whether it matches; None if all do."""
+    if not has_wildcard(topic_filter) or level_of(topic_filter) is not None:
+        return None
+    known: dict[bytes, bool] = {}
+
+    def is_wanted(topic: bytes) -> bool:
+        found = known.get(topic)
+        if found is None:
+            if len(known) >= TOPICS_REMEMBERED:
+                known.clear()
+            found = known[topic] = matches(topic_filter, topic.decode())
+        return found
+
+    return is_wanted
+
+
+class _Room:
+    """What one scan has found so far."""
+
+    def __init__(self, max_bytes: int, limit_bytes: int) -> None:
+        self._max_bytes = min(max_bytes, limit_bytes)
+        self._limit_bytes = limit_bytes
+        self._parts: list[bytes] = []
+        self._used_bytes = 0
+        self._looked_at = 0
+        self.count = 0
+        self.first_position = 0
+
+    @property
+    def taken(self) -> tuple[bytes, int]:
+        return b"".join(self._parts), self.count
+
+    @property
+    def left_bytes(self) -> int:
+        """Not more than 0 when no more is to be looked at."""
+        return self._max_bytes - self._used_bytes if self._looked_at < MOST_RECORDS else 0
+
+    def take(self, records: Records, count: int, wanted: Callable[[bytes], bool] | None) -> int:
+        """Add those of the first `count` records that are wanted; how many were looked at before it was full."""
+        self._looked_at += count
+        if wanted is None:
+            return self._take_run(records, 0, count)
+        topics = topics_of(records)
+        at = 0
+        while at < count:
+            while at < count and not wanted(topics[at]):
+                at += 1
+            end = at
+            while end < count and wanted(topics[end]):
+                end += 1
+            taken = self._take_run(records, at, end - at)
+            if taken < end - at:
+                return at + taken
+            at = end
+        return count
+
+    def _take_run(self, records: Records, at: int, count: int) -> int:
+        data = records_bytes(records, at, count)
+        taken = count
+        while taken and self._used_bytes + len(data) > self._limit_bytes:
+            if taken == 1 and not self.count:
+                return 1  # larger than any answer: passed over
+            taken //= 2
+            data = records_bytes(records, at, taken)
+        if not self.count:
+            self.first_position = records.first + at
+        if taken:
+            self._parts.append(data)
+        self._used_bytes += len(data)
+        self.count += taken
+        return taken
+
+
+def _scan_queue(
+    store: MessageStore, queue: Queue, position: int, stop: int, room: _Room, wanted: Callable[[bytes], bool] | None
+) -> int:
+    """The log_offset to go on from."""
+    behind = 0
+    while room.left_bytes > 0:
+        records = store.queues.read(queue, position, MOST_RECORDS, min(ROUND_BYTES, room.left_bytes))
+        if not records.count:
+            return stop
+        count = bisect_left(range(records.count), stop, key=records.log_offset)
+        taken = room.take(records, count, wanted)
+        if taken:
+            behind = records.log_offset(taken - 1) + 8  # a record is longer, so that no other begins before
+        if taken < count:
+            return behind or records.log_offset(0)
+        if count < records.count:
+            return stop
+        position = records.next
+    return behind
+
+
+def _scan_log(log: CommitLog, start: int, stop: int, room: _Room, wanted: Callable[[bytes], bool] | None) -> int:
+    """The same where no queue has all of it."""
+    until = min(stop, start + LOG_BYTES)
+    for at, chunk in _ranges(log, start, stop):
+        records = messages_in(chunk)
+        count = bisect_left(range(records.count), stop, key=records.log_offset)
+        taken = room.take(records, count, wanted)
+        following = records.log_offset(taken) if taken < count else at + len(chunk)
+        is_full = taken < count
+        del records  # it points into the chunk
+        if is_full or room.left_bytes <= 0 or following >= until:
+            return min(following, stop)
+    return stop
+
+
+def _ranges(log: CommitLog, start: int, stop: int) -> Iterator[tuple[int, memoryview]]:
+    if stop > log.committed:
+        log.commit()
+    try:
+        yield from log.ranges(start, ROUND_BYTES)
+    except CorruptSegment as error:
+        if error.log_offset == start:
+            raise NoSuchPosition(str(start)) from error
+        raise
+
+
+# --- where to begin
+
+
+def seek(store: MessageStore, topic_filter: str, where: str, start: int) -> Sought:
+    """The log_offset that `earliest`, `now`, `-1h`, an RFC 3339 time, `@7` (a queue_offset) or `=4096` stands for.
+
+    Raises NoSuchPosition, or another StoreError.
+    """
+    queue = _queue(store, topic_filter)
+    if where == "earliest":
+        return Sought(store.log.first)
+    if where == "now":
+        return Sought(store.end)
+    position = re.fullmatch(r"([@=])(\d{1,19})", where)
+    if position is None:
+        at_ms = time_ms(where)
+        if queue is None:
+            return _seek_time(store.log, at_ms, start)
+        return Sought(_log_offset(store, queue, store.queues.position_at(queue, at_ms)))
+    number = int(position[2])
+    if position[1] == "=":
+        return Sought(number) if queue is not None else _seek_record(store.log, number, start)
+    if queue is None or _wanted(topic_filter) is not None:
+        raise NoSuchPosition(f"{where} of {topic_filter}")
+    return Sought(_log_offset(store, queue, max(number, store.queues.first_offset(queue))))
+
+
+def _log_offset(store: MessageStore, queue: Queue, queue_offset: int) -> int:
+    if queue_offset >= queue.next_offset:
+        return store.end
+    return store.queues.log_offset_at(queue, queue_offset)
+
+
+def _seek_time(log: CommitLog, at_ms: int, start: int) -> Sought:
+    """The first record that was stored at a time or later."""
+    if not start:
+        earlier = [segment.first for segment in log.segments if segment.created_ms < at_ms]
+        start = earlier[-1] if earlier else log.first
+    for at, chunk in _ranges(log, start, log.end):
+        for record in read_records(chunk) if verify(chunk, at)[1] >= at_ms else ():
+            if record.timestamp_ms >= at_ms:
+                return Sought(record.log_offset)
+        if at + len(chunk) >= start + SEEK_BYTES:
+            return Sought(at + len(chunk), False)
+    return Sought(log.end)
+
+
+def _seek_record(log: CommitLog, target: int, start: int) -> Sought:
+    """The first record at or behind a log_offset, which may be in the middle of one."""
+    if target <= log.first or target >= log.end:
+        return Sought(max(log.first, min(target, log.end)))
+    if not start and not target & 7:
+        try:
+            log.memory.timestamp_ms(target)
+            return Sought(target)
+        except LookupError:
+            pass
+    start = start or max(segment.first for segment in log.segments if segment.first <= target)
+    for at, chunk in _ranges(log, start, log.end):
+        for record in read_records(chunk) if at + len(chunk) > target else ():
+            if record.log_offset >= target:
+                return Sought(record.log_offset)
+        if at + len(chunk) >= start + SEEK_BYTES:
+            return Sought(at + len(chunk), False)
+    return Sought(log.end)
+
+
+# --- one message
+
+
+def get(store: MessageStore, log_offset: int) -> tuple[bytes, int] | None:
+    """A message, and its queue_offset in its topic's queue; None if none that a queue has stands there.
+
+    A payload may look like a record: so what counts is that the queue says so.
+    """
+    if log_offset & 7:
+        return None
+    try:
+        data = records_bytes(read_at(store.log.memory, [log_offset]))
+        check_records(data, _MESSAGE)
+        (record,) = read_records(memoryview(data))
+        topic = record.topic.decode()
+    except (LookupError, ValueError):
+        return None
+    if record.flags & _IN_NO_QUEUE or has_wildcard(topic):
+        return None
+    queue_offset = queue_offset_of(store, topic, log_offset)
+    return None if queue_offset < 0 else (data, queue_offset)
+
+
+def queue_offset_of(store: MessageStore, topic: str, log_offset: int) -> int:
+    """Where the message at a log_offset stands in its topic's queue; -1 if it does not."""
+    queue = store.queues.stored(topic)
+    assert queue is not None
+    newest = queue.entry(queue.tail_first_offset)
+    low = queue.tail_first_offset if newest is not None and newest <= log_offset else 0
+    position = store.queues.position_of(queue, log_offset, low)
+    if position >= queue.next_offset or store.queues.log_offset_at(queue, position) != log_offset:
+        return -1
+    return position

@@ -1,0 +1,365 @@
+"""The client of a store for asyncio programs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import ssl
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from penstock.sdk.address import Address
+from penstock.sdk.autobatch import AutoBatch, Gatherer
+from penstock.sdk.batch import BatchOfOneTopic
+from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
+from penstock.sdk.filters import matches_any
+from penstock.sdk.link import Link
+from penstock.sdk.message import Message, Receipt
+from penstock.sdk.message_id import parse_message_id
+from penstock.sdk.outgoing import Outgoing, PublishOptions, outgoing
+from penstock.sdk.positions import Moment, Position, moment
+from penstock.sdk.publishing import Entry, Outbox
+from penstock.sdk.reading import NO_END, Reading
+from penstock.sdk.requests import Outcome
+from store.record_bytes import walk
+from store.wire import messages as wire
+from store.wire.messages import FailureCode
+
+MOST_UNANSWERED_BYTES = 64 << 20
+TOPICS_REMEMBERED = 100_000
+FRAME_ROOM_BYTES = 8_192  # of a frame, or of an append, for what is not a client's records
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to a store. If it is lost it is made again; what has no answer is sent again, and stored once.
+
+    Use it inside `async with`, or call connect() and close(). All calls are made from one event loop.
+
+    >>> import asyncio
+    >>> from penstock import Client
+    >>> async def example(url):
+    ...     async with Client(url) as client:
+    ...         receipt = await client.publish("line/7/temp", b"21.5", key="m-7", headers={"unit": "C"})
+    ...         found = await client.get(receipt.message_id)
+    ...         return found.topic, found.payload, found.headers
+    >>> asyncio.run(example(store_url))
+    ('line/7/temp', b'21.5', {'unit': 'C'})
+    """
+
+    def __init__(
+        self,
+        url: str = "penstock://localhost:7700",
+        *,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = 30.0,
+        autobatch: bool | AutoBatch = False,
+    ) -> None:
+        """`url`: penstock://HOST:PORT, penstocks://HOST:PORT (TLS) or unix:///PATH; raises AddressError.
+
+        `token`: what the store wants to be shown (its setting wire.token). `tls`: whom to trust, for penstocks://
+        (default: the machine's certificate authorities). `timeout_s`: how long connect() and each request wait for an
+        answer. `autobatch`: hold messages back for up to 10 ms, so that those of a topic are sent 32 KB at a time; an
+        AutoBatch for other bounds.
+        """
+        self._address = Address.parse(url)
+        self._token = token
+        self._tls = tls
+        self._timeout_s = timeout_s
+        settings = AutoBatch() if autobatch is True else autobatch or None
+        self._autobatch = settings
+        self._gatherer = Gatherer(settings) if settings is not None else None
+        self._is_ticking = False
+        self._link: Link | None = None
+        self._outbox: Outbox | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sent: set[asyncio.Future[Receipt]] = set()
+        self._room = asyncio.Event()
+        self._live_only: dict[str, bool] = {}
+
+    # --- coming and going
+
+    async def connect(self) -> None:
+        """Raises CannotConnect if no store lets this client in within `timeout_s`."""
+        if self._link is not None:
+            return
+        name = f"client-{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}"
+        link = Link(self._address, name, self._token, self._tls, self._timeout_s)
+        self._outbox = Outbox(link.requests, lambda: link.place, link.wake)
+        link.before_sending = self._outbox.flush
+        link.on_welcome = self._live_only.clear
+        self._link = link
+        self._tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.tick())]
+        try:
+            await self._until_welcome(link)
+        except BaseException:
+            await self._end(ClientClosed())
+            raise
+
+    async def _until_welcome(self, link: Link) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await link.tried.wait()
+                if link.refused is None:
+                    await link.welcomed.wait()
+        except TimeoutError:
+            raise CannotConnect(f"{self._address.url}: {link.requests.away}") from None
+        if link.refused is not None:
+            raise CannotConnect(f"{self._address.url}: {link.refused}")
+
+    async def close(self) -> None:
+        """Wait until what was sent is answered (for `timeout_s` at most), then leave."""
+        if self._link is None:
+            return
+        self._send_all()
+        if self._sent:
+            await asyncio.wait(self._sent, timeout=self._timeout_s)
+        await self._end(ClientClosed())
+
+    async def _end(self, error: Exception) -> None:
+        link, outbox = self._link, self._outbox
+        assert link is not None
+        assert outbox is not None
+        link.goodbye()
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        self._link = self._outbox = None
+        for reading in list(link.readings):
+            reading.fail(error)
+        outbox.fail_all(error)
+        link.requests.fail_all(error)
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def _opened(self) -> Link:
+        """Raises ClientClosed."""
+        if self._link is None:
+            raise ClientClosed
+        return self._link
+
+    # --- publishing
+
+    async def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]) -> Receipt:
+        """Store a message, and wait for the receipt. What it may have besides a payload: see PublishOptions.
+
+        Raises BadMessage, StoreRefused (a full disk, a message larger than the store's frames), or TimedOut: then it
+        may be stored or not.
+        """
+        message = self._message(topic, payload, options)
+        while self._unanswered_bytes + len(message.record) > MOST_UNANSWERED_BYTES and self._unanswered_bytes:
+            self._room.clear()
+            await self._room.wait()
+        return await self._send(message)
+
+    def send(
+        self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]
+    ) -> asyncio.Future[Receipt]:
+        """As publish(), without waiting: the receipt comes with the future.
+
+        Raises Overloaded while 64 MiB of messages have no receipt.
+        """
+        message = self._message(topic, payload, options)
+        if self._unanswered_bytes + len(message.record) > MOST_UNANSWERED_BYTES and self._unanswered_bytes:
+            raise Overloaded(f"{self._unanswered_bytes} bytes are sent and not answered; await some of their receipts")
+        return self._send(message)
+
+    def batch(self) -> BatchOfOneTopic:
+        """Messages of one topic that are stored together, or not at all, when the `async with` block ends.
+
+        async with client.batch() as batch:
+            batch.publish("line/7/temp", b"21.5")
+            batch.publish("line/7/temp", b"21.6")
+        first, second = batch.receipts
+        """
+        return BatchOfOneTopic(self._message, self._publish_batch, self._batch_bytes)
+
+    @property
+    def _batch_bytes(self) -> int:
+        """Of messages that one batch can have."""
+        welcome = self._opened.requests.welcome
+        return (welcome.max_frame_bytes if welcome is not None else 256 << 10) - FRAME_ROOM_BYTES
+
+    @property
+    def _unanswered_bytes(self) -> int:
+        held = self._gatherer.held_bytes if self._gatherer is not None else 0
+        return max(held, self._outbox.unanswered_bytes if self._outbox is not None else 0)
+
+    def _message(self, topic: str, payload: bytes | str, options: PublishOptions) -> Outgoing:
+        message = outgoing(topic, payload, self._is_live_only(topic), **options)
+        if len(message.record) > self._batch_bytes:
+            text = f"a message of {len(message.record)} bytes; it takes {self._batch_bytes}: raise wire.max_frame_bytes"
+            raise StoreRefused(FailureCode.RECORD_TOO_LARGE, text)
+        return message
+
+    def _is_live_only(self, topic: str) -> bool:
+        welcome = self._opened.requests.welcome
+        found = self._live_only.get(topic)
+        if found is None:
+            found = welcome is not None and matches_any(welcome.live_only, topic)
+            if len(self._live_only) >= TOPICS_REMEMBERED:
+                self._live_only.clear()
+            self._live_only[topic] = found
+        return found
+
+    def _send(self, message: Outgoing) -> asyncio.Future[Receipt]:
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._sent.add(future)
+        entry = Entry(message, lambda outcome: self._settle(future, entry, outcome))
+        assert self._outbox is not None
+        if self._gatherer is None:
+            self._outbox.add(entry)
+        else:
+            for each in self._gatherer.add(entry, self._now_s()):
+                self._outbox.add(each)
+            self._tick_soon()
+        return future
+
+    def _settle(self, future: asyncio.Future[Receipt], entry: Entry, outcome: Receipt | Exception) -> None:
+        self._sent.discard(future)
+        self._room.set()
+        if self._gatherer is not None:
+            self._gatherer.answered(entry)
+        if future.done():  # whoever waited was cancelled
+            return
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    async def _publish_batch(self, messages: list[Outgoing]) -> list[Receipt]:
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Receipt]] = [loop.create_future() for _ in messages]
+        if self._outbox is None:
+            raise ClientClosed
+        self._send_all()
+
+        def entry(message: Outgoing, future: asyncio.Future[Receipt]) -> Entry:
+            return Entry(message, lambda outcome: _settle(future, outcome))
+
+        self._outbox.add_whole([entry(*each) for each in zip(messages, futures, strict=True)])
+        self._sent.update(futures)
+        try:
+            return list(await asyncio.gather(*futures))
+        finally:
+            self._sent.difference_update(futures)
+            self._room.set()
+
+    # --- autobatch: the clock that belongs to the rules
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _tick_soon(self) -> None:
+        if self._gatherer and not self._is_ticking:
+            assert self._autobatch is not None
+            self._is_ticking = True
+            asyncio.get_running_loop().call_later(self._autobatch.tick_s, self._tick)
+
+    def _tick(self) -> None:
+        self._is_ticking = False
+        if self._gatherer is not None and self._outbox is not None:
+            for batch in self._gatherer.due(self._now_s()):
+                for entry in batch:
+                    self._outbox.add(entry)
+            self._tick_soon()
+
+    def _send_all(self) -> None:
+        """Hold nothing back."""
+        for batch in self._gatherer.take_all() if self._gatherer is not None else ():
+            for entry in batch:
+                assert self._outbox is not None
+                self._outbox.add(entry)
+
+    # --- reading
+
+    def read(self, topic_filter: str, *, start: Position = "earliest", stop: Position | None = "now") -> Reading:
+        """What was stored of a topic, a filter, or everything (`#`), in the store's order, without a consumer group.
+
+        `start` (that one included) and `stop` (that one not): `earliest`, `now`, `-90s`, `-15m`, `-1h`, `-7d`, an RFC
+        3339 time, a datetime, a timedelta (so long ago), a log_offset (int), or `@7` for a queue_offset of one topic.
+        With stop=None it goes on with what comes. Messages of topics in the store's `live_only` are not kept, so they
+        are not read.
+
+        async for message in client.read("line/#", start="-1h"): ...
+        async for batch in client.read("line/#", start="-1h").batches(): ...     # faster: some thousand at a time
+
+        Raises BadPosition; while it is iterated over, StoreRefused or TimedOut.
+        """
+        return Reading(self._opened, topic_filter, start, stop)
+
+    async def find(
+        self, key: str, *, topic: str = "", since: Moment = "earliest", until: Moment = "now", limit: int = 100
+    ) -> list[Message]:
+        """The newest `limit` messages with a key, newest first; of a topic or filter, if one is given.
+
+        `since` and `until` (that one not): `earliest`, `now`, `-90s`, `-1h`, `-7d`, an RFC 3339 time, a datetime, or
+        a timedelta (so long ago). Raises BadPosition, StoreRefused, TimedOut.
+        """
+        link = self._opened
+        times = moment(since), moment(until)
+        found: list[Message] = []
+        before = NO_END
+        while before and len(found) < limit:
+            answer, records = await self._ask(wire.Find(key, topic, *times, before, limit - len(found)))
+            assert isinstance(answer, wire.Found)
+            found += [Message(record, None, link.place) for record in walk(records)]
+            before = answer.before
+        return found
+
+    async def _ask(self, message: wire.Message) -> tuple[wire.Message, memoryview]:
+        """An answer and the records behind it. Raises a ClientError."""
+        future: asyncio.Future[tuple[wire.Message, memoryview]] = asyncio.get_running_loop().create_future()
+
+        def answered(outcome: Outcome, records: memoryview) -> None:
+            _settle(future, outcome if isinstance(outcome, Exception) else (outcome, records))
+
+        self._opened.requests.ask(message, answered)
+        return await future
+
+    async def get(self, message_id: str) -> Message:
+        """The message that a receipt or a message names.
+
+        Raises BadMessageId for what is no id, was changed, or is of another store; NotFound where no message begins, or
+        it is not kept any more.
+        """
+        link = self._opened
+        place, log_offset = parse_message_id(message_id)
+        if place != link.place:
+            raise BadMessageId(
+                f"{message_id} is of the store at {place}, and this client is connected to {link.place}; ask that "
+                "store (if it is the same one, set its wire.advertise, so that all ids name it alike)"
+            )
+        try:
+            answer, records = await self._ask(wire.Get(log_offset))
+        except StoreRefused as error:
+            if error.code == FailureCode.NO_SUCH_POSITION:
+                raise NotFound(f"{message_id}: {error}") from None
+            raise
+        assert isinstance(answer, wire.Got)
+        (record,) = walk(records)
+        return Message(record, answer.queue_offset, place)
+
+
+def _settle(future: asyncio.Future[T], outcome: T | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

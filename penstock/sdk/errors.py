@@ -1,0 +1,60 @@
+"""What can go wrong for a client. Each message says what to do."""
+
+from penstock.errors import PenstockError
+
+
+class ClientError(PenstockError):
+    """Base of every error of the client."""
+
+
+class AddressError(ClientError, ValueError):
+    """The address of the store makes no sense."""
+
+
+class CannotConnect(ClientError):
+    """No store answers at the address, or it does not let this client in."""
+
+
+class ClientClosed(ClientError):
+    """The client is not connected any more, or not yet."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the client is not open; use it inside `async with Client(...)` (or `with`), or after connect()"
+        )
+
+
+class TimedOut(ClientError):
+    """The store did not answer in time."""
+
+
+class Overloaded(ClientError):
+    """More is sent than the store can take, and nobody waits for it."""
+
+
+class StoreRefused(ClientError):
+    """The store understood, and will not or cannot do it. `code` is that of the wire protocol."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(f"the store refused: {message} ({code})")
+
+
+class BadMessage(ClientError, ValueError):
+    """A message that cannot be published."""
+
+
+class BatchRefused(BadMessage):
+    """Messages that cannot be one batch."""
+
+
+class BadPosition(ClientError, ValueError):
+    """A place to read from that cannot be understood."""
+
+
+class NotFound(ClientError, LookupError):
+    """There is no such message (any more)."""
+
+
+class BadMessageId(ClientError, ValueError):
+    """No message id, one that was tampered with, or one of another store."""

@@ -1,0 +1,254 @@
+"""The connection to a store: made again whenever it ends, with a growing pause in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from penstock.sdk.address import Address
+from penstock.sdk.message_id import StorePlace
+from penstock.sdk.requests import Requests
+from store.errors import HandshakeRefused, WireError
+from store.wire import messages as wire
+from store.wire.frames import Frame, FrameReader, encode
+from store.wire.handshake import VERSIONS, ClientHandshake
+from store.wire.messages import Hello, Role, Welcome
+
+log = logging.getLogger("penstock.client")
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+ATTEMPT_TIMEOUT_S = 5.0
+TICK_S = 0.1
+LATE_S = 0.5  # a tick that comes later than so long says that this process stood still, not the store
+SILENT_HEARTBEATS = 6  # a store that says nothing for so many of them is gone
+UNNAMED = StorePlace.of("0.0.0.0", 0)
+
+
+class Reader(Protocol):
+    """Somebody who follows queues."""
+
+    def grew(self, refs: set[int]) -> None: ...
+
+    def reconnected(self) -> None: ...
+
+    def fail(self, error: Exception) -> None: ...
+
+
+class Link(asyncio.Protocol):
+    """Owner of the connection. run() keeps it up."""
+
+    def __init__(self, address: Address, name: str, token: str, tls: ssl.SSLContext | None, timeout_s: float) -> None:
+        self.requests = Requests(timeout_s, asyncio.get_running_loop().time, self.wake)
+        self.welcomed = asyncio.Event()  # by a store, once at least
+        self.place = UNNAMED  # of the store, in message ids
+        self.refused: HandshakeRefused | None = None
+        self.before_sending: Callable[[], None] = lambda: None
+        self.readings: set[Reader] = set()  # those under way
+        self.tried = asyncio.Event()  # once at least: let in, or refused
+        self.on_welcome: Callable[[], None] = lambda: None
+        self._address = address
+        self._hello = Hello(list(VERSIONS), Role.CLIENT, name, token)
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._handshake = ClientHandshake(self._hello)
+        self._reader: FrameReader | None = None
+        self._ended = asyncio.Event()
+        self._why = ""
+        self._is_scheduled = False
+        self._is_writable = True
+        self._heard_s = self._ticked_s = self._pinged_s = 0.0
+
+    async def run(self) -> None:
+        """Connect, again and again, until cancelled."""
+        pause_s = FIRST_PAUSE_S
+        said = ""
+        while True:
+            why = await self._connect_once()
+            if self._reader is not None:
+                pause_s, said = FIRST_PAUSE_S, ""
+                self._reader = None
+            self.requests.lost(why)
+            if why != said:
+                log.warning("store %s: %s; trying again", self._address.url, why)
+                said = why
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def tick(self) -> None:
+        """What goes by the clock, until cancelled: heartbeats, a store that is silent, requests that wait too long."""
+        self._ticked_s = self._loop.time()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s = self._loop.time()
+            if now_s - self._ticked_s > TICK_S + LATE_S:
+                self._heard_s = now_s
+            self._ticked_s = now_s
+            self.requests.tick()
+            self._beat(now_s)
+
+    def _beat(self, now_s: float) -> None:
+        welcome = self.requests.welcome
+        if welcome is None:
+            if self._transport is not None and now_s - self._heard_s > ATTEMPT_TIMEOUT_S:
+                self._end("it takes the connection, and says nothing")
+            return
+        heartbeat_s = welcome.heartbeat_ms / 1000
+        if now_s - self._pinged_s >= heartbeat_s:
+            self._pinged_s = now_s
+            self._write(encode(wire.Ping()))
+        if now_s - self._heard_s > max(SILENT_HEARTBEATS * heartbeat_s, LATE_S):
+            self._end("it is silent")
+
+    async def _connect_once(self) -> str:
+        """Why the connection ended, or did not come about."""
+        self._ended.clear()
+        self._handshake = ClientHandshake(self._hello)
+        self._reader = None
+        self._why = "the connection was closed"
+        address = self._address
+        try:
+            async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
+                if address.path:
+                    await self._loop.create_unix_connection(lambda: self, address.path)
+                else:
+                    tls = (self._tls or ssl.create_default_context()) if address.is_tls else None
+                    await self._loop.create_connection(lambda: self, address.host, address.port, ssl=tls)
+        except TimeoutError:
+            return "no answer; is it running, and is the address right?"
+        except ssl.SSLCertVerificationError as error:
+            return (
+                f"its certificate is not trusted ({error.verify_message}); give tls= an ssl.SSLContext that trusts it"
+            )
+        except ssl.SSLError as error:
+            return f"no TLS there ({error.reason}); use penstock:// for a store without TLS"
+        except OSError as error:
+            return f"cannot connect ({error.strerror or error}); is it running, and is the address right?"
+        try:
+            await self._ended.wait()
+        finally:
+            self._transport_abort()
+        return self._why
+
+    def _end(self, why: str) -> None:
+        self._why = why
+        self._transport_abort()
+
+    def _transport_abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def goodbye(self) -> None:
+        """The last word: the store forgets this client at once."""
+        if self._transport is not None and self.requests.welcome is not None:
+            self._flush()
+            self._transport.write(encode(wire.Goodbye("the client closes")))
+            self._transport.close()
+            self._transport = None
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base
+        self._is_writable = True
+        self._heard_s = self._pinged_s = self._loop.time()
+        transport.write(self._handshake.greeting)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_s = self._loop.time()
+        try:
+            if self._reader is None:
+                welcome = self._handshake.feed(data)
+                if welcome is None:
+                    return
+                data = self._handshake.rest
+                self._welcomed(welcome)
+            assert self._reader is not None
+            for frame in self._reader.feed(data):
+                self._received(frame)
+        except HandshakeRefused as error:
+            self.refused = error
+            self.tried.set()
+            self._end(str(error))
+        except WireError as error:
+            self._end(str(error))
+
+    def _received(self, frame: Frame) -> None:
+        match frame.message:
+            case wire.Ping():
+                self._write(encode(wire.Pong()))
+            case wire.Pong():
+                pass
+            case wire.Goodbye(reason):
+                self._why = f"it said goodbye: {reason}"
+            case _ if frame.request_id:
+                self.requests.received(frame)
+            case wire.Grew(queues):
+                refs = {ref for ref, _ in queues}
+                for reading in list(self.readings):
+                    reading.grew(refs)
+            case _:
+                pass  # how far the log is safe, for one
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
+        self.refused = None
+        self.place = self._place(welcome)
+        log.info("store %s: connected", self._address.url)
+        self.requests.connected(welcome)
+        self.tried.set()
+        self.welcomed.set()
+        for reading in list(self.readings):
+            reading.reconnected()
+        self.on_welcome()
+
+    def _place(self, welcome: Welcome) -> StorePlace:
+        if welcome.address:
+            try:
+                return StorePlace.parse(welcome.address)
+            except (ValueError, OverflowError):
+                raise WireError(f"its address {welcome.address!r} is none; set wire.advertise to IP:PORT") from None
+        assert self._transport is not None
+        peer = self._transport.get_extra_info("peername")
+        return StorePlace.of(*peer[:2]) if isinstance(peer, tuple) else UNNAMED
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if error is not None:
+            self._why = f"connection lost ({error})"
+        self._transport = None
+        self._ended.set()
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self.wake()
+
+    # --- sending
+
+    def wake(self) -> None:
+        """Send what there is at the end of this turn of the loop."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_scheduled = False
+        if self._is_writable and self._reader is not None:
+            self.before_sending()
+            chunks = self.requests.outgoing()
+            if chunks:
+                self._write(b"".join(chunks))
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)

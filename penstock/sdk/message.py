@@ -1,0 +1,155 @@
+"""What a client gets: receipts of what it published, and messages that it reads. Decoded where somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import count, repeat
+from typing import Final, NamedTuple
+
+from penstock.sdk.message_id import StorePlace
+from store.record_bytes import walk
+from store.records import Attribute, RecordFlag, decode_attributes
+
+MESSAGE_EXPIRY_INTERVAL, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA = 0x02, 0x03, 0x08, 0x09
+PAYLOAD_FORMAT_INDICATOR, USER_PROPERTY = 0x01, 0x26
+_FIXED_BYTES = {PAYLOAD_FORMAT_INDICATOR: 1, MESSAGE_EXPIRY_INTERVAL: 4}
+
+RecordTuple = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes, bytes]
+TIMESTAMP: Final = 1  # where these stand in it
+FLAGS: Final = 4
+TOPIC: Final = 5
+CLIENT_ID: Final = 6
+ATTRIBUTES: Final = 7
+PROPERTIES: Final = 8
+PAYLOAD: Final = 9
+
+
+class Receipt(NamedTuple):
+    """A message is stored, and is as safe as was asked for.
+
+    `log_offset`: its place in the store's log (bytes); `queue_offset`: its place in its topic's queue (entries), None
+    for a topic that the store delivers live only.
+    """
+
+    store: StorePlace
+    queue: str
+    log_offset: int
+    queue_offset: int | None
+
+    @property
+    def message_id(self) -> str:
+        """What Client.get() finds the message by."""
+        return self.store.message_id(self.log_offset)
+
+
+class Message:
+    """A stored message."""
+
+    __slots__ = ("_record", "_store", "queue_offset")
+
+    def __init__(self, record: RecordTuple, queue_offset: int | None, store: StorePlace) -> None:
+        self._record = record
+        self._store = store
+        self.queue_offset = queue_offset
+        """Its place in its topic's queue (entries), where that is known: where one topic was read."""
+
+    def __repr__(self) -> str:
+        return f"<Message {self.topic} log_offset={self.log_offset} {len(self.payload)} bytes>"
+
+    @property
+    def topic(self) -> str:
+        return self._record[TOPIC].decode()
+
+    @property
+    def payload(self) -> bytes:
+        return self._record[PAYLOAD]
+
+    @property
+    def log_offset(self) -> int:
+        """Its place in the store's log (bytes)."""
+        return self._record[0]
+
+    @property
+    def message_id(self) -> str:
+        """What Client.get() finds it by."""
+        return self._store.message_id(self._record[0])
+
+    @property
+    def stored_at(self) -> datetime:
+        """When it was stored, in UTC, by the store's clock, to the millisecond."""
+        return datetime.fromtimestamp(self._record[TIMESTAMP] / 1000, UTC)
+
+    @property
+    def client_id(self) -> str:
+        """Of the MQTT client that published it; empty where it was not one."""
+        return self._record[CLIENT_ID].decode()
+
+    @property
+    def qos(self) -> int:
+        return self._record[FLAGS] & RecordFlag.QOS_MASK
+
+    @property
+    def retain(self) -> bool:
+        """Whether it was published as the topic's retained message."""
+        return bool(self._record[FLAGS] & RecordFlag.RETAIN)
+
+    @property
+    def key(self) -> str | None:
+        return self._attribute(Attribute.KEY)
+
+    @property
+    def tag(self) -> str | None:
+        return self._attribute(Attribute.TAG)
+
+    def _attribute(self, tag: Attribute) -> str | None:
+        data = self._record[ATTRIBUTES]
+        value = decode_attributes(data).get(tag) if data else None
+        return None if value is None else value.decode()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """MQTT 5 user properties; of several with one name, the last."""
+        return dict(user_properties(self._record[PROPERTIES]))
+
+
+def user_properties(data: bytes) -> Iterator[tuple[str, str]]:
+    """The user properties among the MQTT 5 properties of a stored message, in their order."""
+    at = 0
+    while at < len(data):
+        identifier = data[at]
+        at += 1
+        if identifier in _FIXED_BYTES:
+            at += _FIXED_BYTES[identifier]
+            continue
+        end = at + 2 + int.from_bytes(data[at : at + 2], "big")
+        if identifier == USER_PROPERTY:
+            name = data[at + 2 : end].decode()
+            at = end
+            end = at + 2 + int.from_bytes(data[at : at + 2], "big")
+            yield name, data[at + 2 : end].decode()
+        at = end
+
+
+class Batch:
+    """Messages that came together; len() is known, and each is decoded when it is iterated over."""
+
+    __slots__ = ("_count", "_queue_offset", "_store", "records")
+
+    def __init__(self, records: memoryview, number: int, queue_offset: int, store: StorePlace) -> None:
+        self.records = records
+        """Them all in log format (docs/formats.md), for whoever decodes them himself."""
+        self._count = number
+        self._queue_offset = queue_offset
+        self._store = store
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Message]:
+        offsets = repeat(None) if self._queue_offset < 0 else count(self._queue_offset)
+        return map(Message, walk(self.records), offsets, repeat(self._store))
+
+    def payloads(self) -> Iterator[bytes]:
+        """The payloads alone."""
+        return (record[PAYLOAD] for record in walk(self.records))

@@ -1,0 +1,139 @@
+"""A message that is to be published: checked once, then bytes in log format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Literal, NamedTuple, TypedDict
+
+from penstock.sdk.errors import BadMessage
+from store.record_bytes import RecordBatch
+from store.records import Attribute, RecordType, encode_attribute, message_flags
+from store.wire.messages import Wait
+
+MOST_TEXT_BYTES = 65_535
+MOST_LEVELS = 200
+MOST_KEY_BYTES = 1_024
+MOST_TAG_BYTES = 255
+MOST_EXPIRY_S = 0xFFFFFFFF
+MESSAGE_EXPIRY_INTERVAL, USER_PROPERTY = 0x02, 0x26  # of MQTT 5
+
+WAITS = {None: Wait.POLICY, "stored": Wait.STORED, "flushed": Wait.FLUSHED}
+
+
+class PublishOptions(TypedDict, total=False):
+    """What a message may have besides a topic and a payload.
+
+    key: what it can be found by, up to 1,024 bytes of UTF-8.
+    tag: what kind of message it is, up to 255 bytes of UTF-8.
+    headers: names and values; MQTT 5 subscribers see them as user properties, in this order.
+    qos: the most that MQTT subscribers get it with: 0, 1 (default) or 2.
+    retain: it becomes the topic's retained message, which new MQTT subscribers get.
+    expires_after: MQTT subscribers that come later do not get it; whole seconds.
+    wait: what the receipt says: "stored": in the page cache, it survives a SIGKILL of the store; "flushed": on the
+        disk, it survives power loss; None (default): whichever of the two the store's `flush` setting promises.
+    """
+
+    key: str | None
+    tag: str | None
+    headers: Mapping[str, str] | None
+    qos: int
+    retain: bool
+    expires_after: timedelta | None
+    wait: Literal["stored", "flushed"] | None
+
+
+class Outgoing(NamedTuple):
+    """A message in log format, and what the client has to know of it."""
+
+    topic: str
+    record: bytes
+    wait: Wait
+
+
+def outgoing(
+    topic: str,
+    payload: bytes | str,
+    is_live_only: bool,
+    *,
+    key: str | None = None,
+    tag: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    qos: int = 1,
+    retain: bool = False,
+    expires_after: timedelta | None = None,
+    wait: Literal["stored", "flushed"] | None = None,
+) -> Outgoing:
+    """A message. Raises BadMessage, or TypeError for what is no text, bytes or number.
+
+    >>> outgoing("line/7", "21.5", False, key="m-7").topic
+    'line/7'
+    """
+    if qos not in (0, 1, 2):
+        raise BadMessage(f"QoS {qos!r}; use 0, 1 or 2")
+    if wait not in WAITS:
+        raise BadMessage(f"wait={wait!r}; use 'stored', 'flushed' or None (as the store's flush policy promises)")
+    if not isinstance(payload, bytes | bytearray | memoryview | str):
+        raise TypeError(f"the payload is a {type(payload).__name__}; give bytes or str")
+    expiry = b"" if expires_after is None else _expiry(expires_after)
+    batch = RecordBatch()
+    batch.append(
+        RecordType.MESSAGE,
+        payload.encode() if isinstance(payload, str) else bytes(payload),
+        topic=_topic(topic),
+        attributes=_attribute(Attribute.KEY, "key", key, MOST_KEY_BYTES)
+        + _attribute(Attribute.TAG, "tag", tag, MOST_TAG_BYTES),
+        properties=expiry + _user_properties(headers),
+        flags=message_flags(qos, retain=retain, expires=bool(expiry), live_only=is_live_only),
+    )
+    return Outgoing(topic, bytes(batch), WAITS[wait])
+
+
+def _topic(topic: str) -> bytes:
+    if not topic or "+" in topic or "#" in topic:
+        raise BadMessage(f"topic {topic!r}: use the name of one topic, without + and #")
+    if topic.startswith("$SYS"):
+        raise BadMessage(
+            f"topic {topic!r}: what begins with $SYS is for the server to publish; use another first level"
+        )
+    if topic.count("/") >= MOST_LEVELS:
+        raise BadMessage(f"a topic of more than {MOST_LEVELS} levels; use fewer /")
+    return _text("topic", topic, MOST_TEXT_BYTES)
+
+
+def _text(what: str, text: str, most_bytes: int) -> bytes:
+    if not isinstance(text, str):
+        raise TypeError(f"the {what} is a {type(text).__name__}; give a str")
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise BadMessage(f"{what} {text!r} is not Unicode text") from None
+    if "\0" in text:
+        raise BadMessage(f"{what} {text!r} has a U+0000, which MQTT does not allow")
+    if len(data) > most_bytes:
+        raise BadMessage(f"a {what} of {len(data)} bytes; at most {most_bytes} are possible")
+    return data
+
+
+def _attribute(tag: Attribute, what: str, value: str | None, most_bytes: int) -> bytes:
+    if value is None:
+        return b""
+    if not value:
+        raise BadMessage(f"an empty {what}; use None where there is none")
+    return encode_attribute(tag, _text(what, value, most_bytes))
+
+
+def _user_properties(headers: Mapping[str, str] | None) -> bytes:
+    parts = []
+    for name, value in (headers or {}).items():
+        parts.append(bytes((USER_PROPERTY,)))
+        for data in (_text("header", name, MOST_TEXT_BYTES), _text("header", value, MOST_TEXT_BYTES)):
+            parts.append(len(data).to_bytes(2, "big") + data)
+    return b"".join(parts)
+
+
+def _expiry(after: timedelta) -> bytes:
+    seconds = int(after.total_seconds())
+    if not 0 < seconds <= MOST_EXPIRY_S:
+        raise BadMessage(f"expires_after={after}; use 1 second to {MOST_EXPIRY_S} seconds")
+    return bytes((MESSAGE_EXPIRY_INTERVAL,)) + seconds.to_bytes(4, "big")

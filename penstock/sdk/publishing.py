@@ -1,0 +1,111 @@
+"""How messages become Publishes, and their answers receipts. No I/O.
+
+What is published in one turn of the loop goes out together, and so does what comes while MOST_PUBLISHES are without an
+answer. A batch of the caller's stays whole: it is a Publish of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from penstock.sdk.errors import ClientError
+from penstock.sdk.message import Receipt
+from penstock.sdk.message_id import StorePlace
+from penstock.sdk.outgoing import Outgoing
+from penstock.sdk.requests import Outcome, Requests
+from store.wire import messages as wire
+
+PACK_BYTES = 256 << 10  # of messages that go out together because they happen to wait together
+
+Done = Callable[[Receipt | Exception], None]
+
+
+class Entry(NamedTuple):
+    """A message, and who is told what became of it."""
+
+    message: Outgoing
+    done: Done
+
+
+class Outbox:
+    """Owner of messages that wait to become Publishes, and of their sequence."""
+
+    def __init__(self, requests: Requests, place: Callable[[], StorePlace], wake: Callable[[], None]) -> None:
+        """`wake`: flush() is to be called, soon."""
+        self.unanswered_bytes = 0
+        self._requests = requests
+        self._place = place
+        self._wake = wake
+        self._sequence = 0
+        self._waiting: deque[Entry] = deque()
+
+    def add(self, entry: Entry) -> None:
+        """A message, to go out with those that wait as well."""
+        self._waiting.append(entry)
+        self.unanswered_bytes += len(entry.message.record)
+        self._wake()
+
+    def add_whole(self, entries: Sequence[Entry]) -> None:
+        """Messages that are stored together, or not at all."""
+        self.flush(everything=True)
+        self.unanswered_bytes += sum(len(entry.message.record) for entry in entries)
+        self._publish(entries)
+
+    def flush(self, everything: bool = False) -> None:
+        """Make Publishes of what waits, as many as may be sent now; of `everything` if that is wanted."""
+        while self._waiting and (everything or self._requests.can_publish):
+            wait = self._waiting[0].message.wait
+            pack: list[Entry] = []
+            size_bytes = 0
+            while self._waiting:
+                message = self._waiting[0].message
+                size_bytes += len(message.record)
+                if pack and (size_bytes > PACK_BYTES or message.wait is not wait):
+                    break
+                pack.append(self._waiting.popleft())
+            self._publish(pack)
+
+    def _publish(self, entries: Sequence[Entry]) -> None:
+        def answered(outcome: Outcome, _: memoryview) -> None:
+            self._answered(entries, outcome)
+
+        self._sequence += 1
+        records = b"".join([entry.message.record for entry in entries])
+        self._requests.ask(wire.Publish(self._sequence, entries[0].message.wait), answered, records)
+
+    def _answered(self, entries: Sequence[Entry], outcome: Outcome) -> None:
+        self.unanswered_bytes -= sum(len(entry.message.record) for entry in entries)
+        if isinstance(outcome, wire.Published):
+            found = receipts([entry.message for entry in entries], outcome, self._place())
+            for entry, receipt in zip(entries, found, strict=True):
+                entry.done(receipt)
+        else:
+            error = outcome if isinstance(outcome, Exception) else ClientError(f"{type(outcome).__name__} to a Publish")
+            for entry in entries:
+                entry.done(error)
+        self._wake()
+
+    def fail_all(self, error: Exception) -> None:
+        """What waits here will not be sent."""
+        waiting, self._waiting = self._waiting, deque()
+        for entry in waiting:
+            self.unanswered_bytes -= len(entry.message.record)
+            entry.done(error)
+
+
+def receipts(messages: Sequence[Outgoing], published: wire.Published, place: StorePlace) -> list[Receipt]:
+    """Where each of the messages of a Publish is: one behind the other, and in runs of one topic in its queue."""
+    found = []
+    log_offset = published.log_offset
+    runs = iter(published.queue_offsets)
+    topic, queue_offset = None, -1
+    for message in messages:
+        if message.topic != topic:
+            topic, queue_offset = message.topic, next(runs, -1)
+        known = queue_offset if queue_offset >= 0 else None
+        found.append(Receipt(place, message.topic, log_offset, known))
+        log_offset += len(message.record)
+        queue_offset += queue_offset >= 0
+    return found

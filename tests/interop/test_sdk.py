@@ -1,0 +1,386 @@
+"""The native client against a real `penstock store`, and beside MQTT clients of a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+import pytest_asyncio
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from penstock import Client
+from penstock.sdk import message_id
+from penstock.sdk.errors import (
+    BadMessageId,
+    BadPosition,
+    BatchRefused,
+    CannotConnect,
+    ClientClosed,
+    NotFound,
+    Overloaded,
+    StoreRefused,
+    TimedOut,
+)
+from penstock.sdk.message import Message, Receipt
+from tests.cluster import Part, Wire
+from tests.interop.conftest import StartStore
+from tests.interop.programs import PahoClient, mark_ready, mosquitto_sub, run
+from tests.server_process import free_port
+from tests.store_process import StoreProcess
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+
+
+@pytest_asyncio.fixture
+async def client(url: str) -> AsyncIterator[Client]:
+    async with Client(url) as client:
+        yield client
+
+
+async def payloads(reading: AsyncIterator[Message]) -> list[bytes]:
+    return [message.payload async for message in reading]
+
+
+# --- publishing
+
+
+async def test_a_receipt_says_where_the_message_is(client: Client) -> None:
+    options = {"key": "m-7", "tag": "C", "headers": {"unit": "C"}}
+    receipt = await client.publish("line/7/temp", b"21.5", **options)  # type: ignore[arg-type]
+    assert (receipt.queue, receipt.queue_offset) == ("line/7/temp", 0)
+    message = await client.get(receipt.message_id)
+    assert (message.topic, message.payload, message.log_offset) == ("line/7/temp", b"21.5", receipt.log_offset)
+    assert (message.key, message.tag, message.headers) == ("m-7", "C", {"unit": "C"})
+    assert (message.message_id, message.queue_offset) == (receipt.message_id, 0)
+    (read,) = [each async for each in client.read("line/7/temp")]
+    assert (read.message_id, read.queue_offset, read.stored_at) == (receipt.message_id, 0, message.stored_at)
+    live = await client.publish("live/7", b"x")
+    assert live.queue_offset is None
+
+
+@pytest.mark.parametrize("flush", ["async", "sync", "buffered"])
+async def test_every_wish_is_answered(start_client_store: StartStore, flush: str) -> None:
+    store = start_client_store(store__flush=flush)
+    async with Client(store.url.replace("tcp://", "penstock://")) as client:
+        sent = [client.send("t", wait=wait) for wait in ("flushed", None, "stored") for _ in range(3)]
+        found = await asyncio.gather(*sent)
+        assert sorted(receipt.queue_offset or 0 for receipt in found) == list(range(9))
+
+
+async def test_one_batch_is_stored_as_one_and_each_message_is_found(client: Client) -> None:
+    sizes = (4, 1, 3)
+    receipts: list[Receipt] = []
+    for size in sizes:
+        async with client.batch() as batch:
+            for number in range(size):
+                batch.publish("b", b"%d" % len(receipts) + b"-%d" % number, tag=f"tag-{number}")
+        receipts += batch.receipts
+    assert [receipt.queue_offset for receipt in receipts] == list(range(8))
+    assert len({receipt.message_id for receipt in receipts}) == 8
+    read = [message async for message in client.read("b")]
+    assert [message.message_id for message in read] == [receipt.message_id for receipt in receipts]
+    assert [message.tag for message in read] == [f"tag-{number}" for size in sizes for number in range(size)]
+
+
+async def test_what_is_no_batch(client: Client) -> None:
+    async with client.batch() as batch:
+        batch.publish("a", b"1", wait="stored")
+        with pytest.raises(BatchRefused, match="a batch has one topic: 'a', and not 'b' as well"):
+            batch.publish("b", b"2", wait="stored")
+        with pytest.raises(BatchRefused, match="need the same `wait`"):
+            batch.publish("a", b"2")
+        batch.publish("a", bytes(3 << 20), wait="stored")
+        with pytest.raises(BatchRefused, match="send it as several"):
+            batch.publish("a", bytes(3 << 20), wait="stored")
+    with pytest.raises(BatchRefused, match="begin another one"):
+        batch.publish("a", b"3")
+    given_up = client.batch()
+    await given_up.__aenter__()
+    given_up.publish("c", b"1")
+    await given_up.__aexit__(KeyError, KeyError(), None)
+    assert await payloads(aiter(client.read("c"))) == []
+
+
+async def test_autobatch_gives_each_its_own_receipt(url: str, client: Client) -> None:
+    async with Client(url, autobatch=True) as gathering:
+        lone = await gathering.publish("lone", b"x")
+        assert lone.queue_offset == 0
+        sent = [gathering.send(f"t/{number % 3}", b"%d" % number) for number in range(3_000)]
+        receipts = await asyncio.gather(*sent)
+        unanswered = [gathering.send("end", b"x") for _ in range(3)]
+    assert [future.result().queue_offset for future in unanswered] == [0, 1, 2]  # closing sends what is held back
+    assert len({receipt.log_offset for receipt in receipts}) == 3_000
+    for number in range(3):
+        read = [(message.payload, message.log_offset) async for message in client.read(f"t/{number}")]
+        mine = range(number, 3_000, 3)
+        assert read == [(b"%d" % each, receipts[each].log_offset) for each in mine]
+
+
+async def test_messages_that_the_store_cannot_take(client: Client, running: StoreProcess) -> None:
+    with pytest.raises(StoreRefused, match=r"raise wire.max_frame_bytes \(record_too_large\)"):
+        await client.publish("t", bytes(5 << 20))
+    assert (await client.publish("t", bytes(3 << 20))).queue_offset == 0
+    running.pause()
+    for _ in range(63):
+        client.send("t", bytes(1 << 20))
+    with pytest.raises(Overloaded, match="await some of their receipts"):
+        client.send("t", bytes(1 << 20))
+    running.resume()
+    assert (await client.publish("t", b"x")).queue_offset == 64
+
+
+# --- reading
+
+
+async def test_reading_from_any_place(client: Client) -> None:
+    receipts = [await client.publish(f"r/{number % 2}/x", b"%d" % number) for number in range(10)]
+    everything = [b"%d" % number for number in range(10)]
+    for topic_filter in ("r/#", "r/+/x", "#", "+/+/x"):
+        assert await payloads(aiter(client.read(topic_filter))) == everything
+        for start in (receipts[4].log_offset, receipts[3].log_offset + 1):
+            assert await payloads(aiter(client.read(topic_filter, start=start))) == everything[4:]
+        assert await payloads(aiter(client.read(topic_filter, stop=receipts[4].log_offset))) == everything[:4]
+        assert await payloads(aiter(client.read(topic_filter, start="-1h", stop="now"))) == everything
+        assert await payloads(aiter(client.read(topic_filter, start="now"))) == []
+    assert await payloads(aiter(client.read("r/1/x", start="@2"))) == everything[5::2]
+    with pytest.raises(StoreRefused, match="is not a position"):
+        await payloads(aiter(client.read("#", start="@2")))
+    with pytest.raises(BadPosition):
+        client.read("#", start="yesterday")
+    with pytest.raises(StoreRefused, match="has a wildcard where none may be"):
+        await payloads(aiter(client.read("a/#/b")))
+
+
+async def test_reading_on_with_what_comes(client: Client, url: str) -> None:
+    await client.publish("on/1", b"before")
+    found: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def follow(topic_filter: str) -> None:
+        async for message in client.read(topic_filter, stop=None):
+            await found.put(message.payload)
+
+    readers = [asyncio.create_task(follow(topic_filter)) for topic_filter in ("on/1", "on/#", "+/1", "#")]
+    assert [await found.get() for _ in readers] == [b"before"] * 4
+    for number in range(200):
+        await client.publish("on/1", b"%d" % number)
+    got = [await found.get() for _ in range(800)]
+    assert sorted(got) == sorted(b"%d" % number for number in range(200) for _ in range(4))
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def test_a_reader_that_stops_early_and_many_at_a_time(client: Client) -> None:
+    async with client.batch() as batch:
+        for number in range(20_000):
+            batch.publish("many", b"%d" % number + bytes(100))
+    batches = client.read("many").batches()
+    first = await anext(batches)
+    assert 0 < len(first) == len(list(first)) == len(list(first.payloads())) < 20_000
+    await batches.aclose()
+    counts = await asyncio.gather(*[_count(client, "many") for _ in range(5)])
+    assert counts == [20_000] * 5
+
+
+async def _count(client: Client, topic_filter: str) -> int:
+    return sum([len(batch) async for batch in client.read(topic_filter).batches()])
+
+
+async def test_ids_that_are_not_good_here(client: Client, start_client_store: StartStore) -> None:
+    receipt = await client.publish("t", b"x")
+    place, _ = message_id.parse_message_id(receipt.message_id)
+    forged = place.message_id(receipt.log_offset + 8)
+    with pytest.raises(NotFound, match="no message begins at log_offset"):
+        await client.get(forged)
+    foreign = message_id.StorePlace.of("192.0.2.1", 7700).message_id(receipt.log_offset)
+    with pytest.raises(BadMessageId, match=r"is of the store at 192.0.2.1:7700, and this client is connected to 127"):
+        await client.get(foreign)
+    with pytest.raises(BadMessageId, match="it was changed"):
+        await client.get(receipt.message_id[:-1] + ("0" if receipt.message_id[-1] != "0" else "1"))
+    named = start_client_store(wire__advertise="[2001:db8::7]:7700")
+    async with Client(named.url.replace("tcp://", "penstock://")) as other:
+        receipt = await other.publish("t", b"y")
+        assert len(receipt.message_id) == 56
+        assert (await other.get(receipt.message_id)).payload == b"y"
+        with pytest.raises(BadMessageId, match=r"is of the store at \[2001:db8::7\]:7700"):
+            await client.get(receipt.message_id)
+
+
+async def test_messages_are_found_by_key(client: Client, running: StoreProcess) -> None:
+    async with client.batch() as batch:
+        for number in range(500):
+            batch.publish("line/7/temp", b"%d" % number, key="m-7" if number % 2 else "m-8")
+    await client.publish("line/8/temp", b"last", key="m-7")
+    newest = [message.payload for message in await client.find("m-7", limit=3)]
+    assert newest == [b"last", b"499", b"497"]
+    for _ in range(2):
+        found = await client.find("m-7", topic="line/7/#", since="-1d", limit=1_000)
+        assert [message.payload for message in found] == [b"%d" % number for number in range(499, 0, -2)]
+        assert {message.key for message in found} == {"m-7"}
+        assert [message.log_offset for message in found[-2:]] == [
+            batch.receipts[3].log_offset,
+            batch.receipts[1].log_offset,
+        ]
+        await asyncio.to_thread(running.restart)
+    assert await client.find("m-7", until="-1h") == []
+    assert await client.find("m-9") == []
+    with pytest.raises(BadPosition, match="is no time"):
+        await client.find("m-7", since="@5")
+    with pytest.raises(StoreRefused, match="has a wildcard where none may be"):
+        await client.find("m-7", topic="#/a")
+
+
+# --- beside MQTT
+
+
+async def test_one_message_seen_by_mqtt_and_by_the_client(
+    client: Client, running: StoreProcess, tmp_path: Path
+) -> None:
+    """MQTT shows no log_offset, but a subscriber can ask to be given what stands from one on."""
+    port = free_port()
+    gateway = ["gateway", "--store", running.url, "--listen", f"mqtt://127.0.0.1:{port}"]
+    part = Part(tmp_path / "gateway.log", gateway, {})
+    try:
+        mark_ready(port)
+        subscriber = mosquitto_sub(port, "m/#", 1, "-F", "%t %p %P", version=5)
+        receipt = await client.publish("m/sdk", b"21.5", headers={"unit": "C"}, key="k")
+        line = await asyncio.to_thread(subscriber.messages, 1)
+        assert line == [("m/sdk", b"21.5 unit:C")]
+        done = [
+            "-V",
+            "mqttv5",
+            "-q",
+            "1",
+            "-t",
+            "m/mqtt",
+            "-m",
+            "22.0",
+            "-D",
+            "publish",
+            "user-property",
+            "from",
+            "mqtt",
+        ]
+        await asyncio.to_thread(run, "mosquitto_pub", "-p", str(port), "-i", "device", *done)
+        first, second = [message async for message in client.read("m/#")]
+        assert (first.message_id, first.headers) == (receipt.message_id, {"unit": "C"})
+        assert (second.payload, second.headers, second.client_id) == (b"22.0", {"from": "mqtt"}, "device")
+        assert (await client.get(second.message_id)).queue_offset == 0
+        for queue_offset, payload in ((0, b"21.5"), (1, b"22.0")):
+            assert await asyncio.to_thread(first_from, port, "m/#", queue_offset) == payload
+    finally:
+        part.kill()
+
+
+def first_from(port: int, topic_filter: str, queue_offset: int) -> bytes:
+    """The first message that a stock MQTT 5 client gets which asks for them from a place on."""
+    client = PahoClient(port)
+    client.connect()
+    properties = Properties(PacketTypes.SUBSCRIBE)
+    properties.UserProperty = ("penstock-from", str(queue_offset))
+    client.client.subscribe([(topic_filter, SubscribeOptions(qos=1))], properties=properties)
+    payload = bytes(client.raw_messages(1)[0].payload)
+    client.kill()
+    return payload
+
+
+# --- connections
+
+
+async def test_a_connection_that_is_cut_is_made_again(running: StoreProcess) -> None:
+    port = urlsplit(running.url).port
+    assert port is not None
+    wire = Wire(port)
+    try:
+        async with Client(f"penstock://127.0.0.1:{wire.port}") as client:
+            found: list[bytes] = []
+            seen = asyncio.Event()
+
+            async def follow() -> None:
+                async for message in client.read("cut", stop=None):
+                    found.append(message.payload)
+                    seen.set()
+
+            reader = asyncio.create_task(follow())
+            for number in range(5):
+                sent = [client.send("cut", b"%d-%d" % (number, each)) for each in range(100)]
+                wire.cut()
+                more = [client.send("cut", b"%d-%d" % (number, each)) for each in range(100, 200)]
+                wire.mend()
+                receipts = await asyncio.gather(*sent, *more)
+                assert [receipt.queue_offset for receipt in receipts] == list(range(number * 200, number * 200 + 200))
+            while len(found) < 1_000:
+                seen.clear()
+                await seen.wait()
+            reader.cancel()
+            assert found == [b"%d-%d" % (number, each) for number in range(5) for each in range(200)]
+            wire.cut()
+            client_timeout = Client(f"penstock://127.0.0.1:{wire.port}", timeout_s=0.5)
+            with pytest.raises(CannotConnect):
+                await client_timeout.connect()
+            wire.mend()
+    finally:
+        wire.close()
+
+
+async def test_a_program_that_stands_still_for_longer_than_its_lease(start_client_store: StartStore) -> None:
+    store = start_client_store(wire__heartbeat_ms=20, wire__lease_ms=100)
+    process = psutil.Process(store.process.pid)
+    async with Client(store.url.replace("tcp://", "penstock://")) as client:
+        for number in range(3):
+            sent = [client.send("t", b"x") for _ in range(100)]
+            await asyncio.sleep(0)  # they are on their way
+            while any(each.status == "ESTABLISHED" for each in process.net_connections()):
+                time.sleep(0.05)  # noqa: ASYNC251 - it is what this is about
+            receipts = await asyncio.gather(*sent)
+            assert [receipt.queue_offset for receipt in receipts] == list(range(number * 100, number * 100 + 100))
+        assert await _count(client, "t") == 300
+
+
+async def test_a_store_that_does_not_answer(url: str, running: StoreProcess) -> None:
+    async with Client(url, timeout_s=0.5) as client:
+        running.pause()
+        with pytest.raises(TimedOut, match=r"publish: no answer from the store within 0.5 s .*may be stored or not"):
+            await client.publish("t", b"x")
+        running.resume()
+
+
+async def test_who_is_not_let_in_is_told_why(start_client_store: StartStore) -> None:
+    store = start_client_store(wire__token="s3cret")
+    url = store.url.replace("tcp://", "penstock://")
+    with pytest.raises(CannotConnect, match=r"refused the connection \(token\)"):
+        await Client(url).connect()
+    async with Client(url, token="s3cret") as client:
+        await client.publish("t", b"x")
+    with pytest.raises(CannotConnect, match=r"cannot connect .*; is it running, and is the address right\?"):
+        await Client(f"penstock://127.0.0.1:{free_port()}", timeout_s=0.3).connect()
+    with pytest.raises(ClientClosed, match="use it inside `async with Client"):
+        await client.publish("t", b"x")
+
+
+async def test_tls_and_unix_sockets(start_client_store: StartStore, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    )
+    await asyncio.to_thread(run, *command.split(), "-keyout", str(key), "-out", str(certificate))
+    store = start_client_store(
+        f"tls://127.0.0.1:{free_port()}", wire__tls_certificate=certificate, wire__tls_key=key, wire__token="s"
+    )
+    url = store.url.replace("tls://", "penstocks://")
+    async with Client(url, tls=ssl.create_default_context(cafile=certificate), token="s") as client:
+        assert (await client.publish("t", b"x")).queue_offset == 0
+    with pytest.raises(CannotConnect, match=r"its certificate is not trusted .*; give tls="):
+        await Client(url, token="s", timeout_s=1).connect()
+    store = start_client_store(f"unix://{tmp_path}/socket")
+    async with Client(store.url) as client:
+        receipt = await client.publish("t", b"x")
+        assert (await client.get(receipt.message_id)).payload == b"x"

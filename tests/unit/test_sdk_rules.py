@@ -1,0 +1,311 @@
+"""The client's rules without a store, a loop or a clock: gathering, requests that outlive connections, refusals."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from penstock.sdk.address import Address
+from penstock.sdk.autobatch import AutoBatch, Gatherer
+from penstock.sdk.errors import AddressError, BadMessage, BadMessageId, BadPosition, StoreRefused, TimedOut
+from penstock.sdk.filters import matches_any
+from penstock.sdk.message import user_properties
+from penstock.sdk.message_id import StorePlace, parse_message_id
+from penstock.sdk.outgoing import Outgoing, outgoing
+from penstock.sdk.positions import where
+from penstock.sdk.publishing import Entry, Outbox, receipts
+from penstock.sdk.requests import MOST_PUBLISHES, Outcome, Requests
+from store.records import Attribute, RecordFlag, decode_attributes, read_records
+from store.wire import messages as wire
+from store.wire.frames import Frame, FrameReader, encode
+from store.wire.messages import Role, Wait
+
+PLACE = StorePlace.of("10.0.0.1", 7700)
+WELCOME = wire.Welcome(1, "main", 0, 1 << 20, 256 << 10, 500, [], 64)
+
+
+# --- autobatch: times are those of a clock that the test moves
+
+
+def entry(topic: str = "t", size: int = 100, wait: Wait = Wait.POLICY) -> Entry:
+    return Entry(Outgoing(topic, bytes(size), wait), lambda _: None)
+
+
+def leaves_at(settings: AutoBatch, came_s: float) -> float:
+    """When a lone message goes that came at a time, if the clock ticks from then on."""
+    gatherer = Gatherer(settings)
+    assert gatherer.add(entry(), came_s) == ()
+    now_s = came_s
+    while True:
+        now_s += settings.tick_s
+        due = gatherer.due(now_s)
+        if due:
+            assert [len(batch) for batch in due] == [1]
+            assert not gatherer
+            return now_s
+
+
+def test_a_lone_message_leaves_within_15_ms() -> None:
+    assert 0.010 <= leaves_at(AutoBatch(), 0.0) <= 0.015
+    gatherer = Gatherer(AutoBatch())
+    gatherer.add(entry("other"), 0.0)  # its clock ticks already, at any phase
+    gatherer.add(entry("t"), 0.0049)
+    ticks = [0.005, 0.010, 0.015]
+    went = [(now_s, each[0].message.topic) for now_s in ticks for each in gatherer.due(now_s)]
+    assert went == [(0.010, "other"), (0.015, "t")]
+
+
+def test_a_full_batch_goes_at_once() -> None:
+    gatherer = Gatherer(AutoBatch(batch_bytes=1_000))
+    assert [len(gatherer.add(entry(), 0.0)) for _ in range(10)] == [0] * 9 + [10]
+    assert gatherer.due(1.0) == []
+    assert len(gatherer.add(entry(size=5_000), 0.0)) == 1
+
+
+def test_each_topic_and_wish_has_a_batch_of_its_own() -> None:
+    gatherer = Gatherer(AutoBatch())
+    for each in (entry("a"), entry("b"), entry("a"), entry("a", wait=Wait.FLUSHED)):
+        gatherer.add(each, 0.0)
+    assert [[each.message.topic for each in batch] for batch in gatherer.due(0.010)] == [["a", "a"], ["b"], ["a"]]
+
+
+def test_past_the_bound_of_all_together_it_goes_straight_through_and_in_order() -> None:
+    gatherer = Gatherer(AutoBatch(batch_bytes=1_000, total_bytes=2_000))
+    held = [entry(f"t{number}", 500) for number in range(4)]
+    assert all(gatherer.add(each, 0.0) == () for each in held)
+    over = entry("t0", 500)
+    assert gatherer.add(over, 0.0) == [held[0], over]
+    assert list(gatherer.add(entry("new"), 0.0)) != []
+    for each in (*held, over):
+        gatherer.answered(each)
+    assert gatherer.add(entry("new"), 0.0) == ()
+
+
+def test_bounds_that_make_no_sense() -> None:
+    for bad in ({"batch_bytes": 0}, {"delay_s": 0}, {"total_bytes": 5}):
+        with pytest.raises(ValueError, match="must be above 0"):
+            AutoBatch(**bad)
+
+
+# --- requests
+
+
+class Talk:
+    """A store's end of what Requests say."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.requests = Requests(30.0, lambda: self.now_s, lambda: None)
+        self.outcomes: list[Outcome] = []
+
+    def ask(self, message: wire.Message, records: bytes = b"") -> None:
+        self.requests.ask(message, lambda outcome, _: self.outcomes.append(outcome), records)
+
+    def sent(self) -> list[Frame]:
+        return FrameReader(WELCOME.max_frame_bytes, Role.CLIENT).feed(b"".join(self.requests.outgoing()))
+
+    def answer(self, message: wire.Message, request_id: int) -> None:
+        (frame,) = FrameReader(WELCOME.max_frame_bytes, Role.STORE).feed(encode(message, request_id))
+        self.requests.received(frame)
+
+
+def test_what_has_no_answer_is_sent_again_in_order() -> None:
+    talk = Talk()
+    record = outgoing("t", b"x", False).record
+    for sequence in (1, 2, 3):
+        talk.ask(wire.Publish(sequence, Wait.POLICY), record)
+    assert talk.sent() == []
+    talk.requests.connected(WELCOME)
+    first = talk.sent()
+    talk.answer(wire.Published(64, [0]), first[0].request_id)
+    talk.requests.lost("cut")
+    talk.ask(wire.Publish(4, Wait.POLICY), record)
+    assert talk.sent() == []
+    talk.requests.connected(WELCOME)
+    again = [frame.message for frame in talk.sent()]
+    assert again == [wire.Publish(sequence, Wait.POLICY) for sequence in (2, 3, 4)]
+    assert talk.outcomes == [wire.Published(64, [0])]
+
+
+def test_no_more_publishes_than_the_store_remembers_and_no_more_than_the_credit() -> None:
+    talk = Talk()
+    talk.requests.connected(WELCOME)
+    record = outgoing("t", b"x", False).record
+    for sequence in range(1, MOST_PUBLISHES + 10):
+        talk.ask(wire.Publish(sequence, Wait.POLICY), record)
+    talk.ask(wire.Get(64))
+    sent = talk.sent()
+    assert sum(isinstance(frame.message, wire.Publish) for frame in sent) == MOST_PUBLISHES
+    assert wire.Get(64) in [frame.message for frame in sent]
+    talk.answer(wire.Published(64, [0]), sent[-1].request_id)
+    assert len(talk.sent()) == 1
+    large = Talk()
+    large.requests.connected(WELCOME)
+    for sequence in range(1, 7):
+        large.ask(wire.Publish(sequence, Wait.POLICY), outgoing("t", bytes(200 << 10), False).record)
+    assert len(large.sent()) == 5
+
+
+def test_what_is_too_large_for_the_store_is_refused_and_the_rest_goes_on() -> None:
+    talk = Talk()
+    talk.requests.connected(WELCOME)
+    talk.ask(wire.Publish(1, Wait.POLICY), outgoing("t", bytes(300 << 10), False).record)
+    talk.ask(wire.Publish(2, Wait.POLICY), outgoing("t", b"x", False).record)
+    assert [frame.message for frame in talk.sent()] == [wire.Publish(2, Wait.POLICY)]
+    (refused,) = talk.outcomes
+    assert isinstance(refused, StoreRefused)
+    assert "wire.max_frame_bytes" in str(refused)
+
+
+def test_a_request_that_waits_for_too_long() -> None:
+    talk = Talk()
+    talk.requests.connected(WELCOME)
+    talk.ask(wire.Publish(1, Wait.POLICY), outgoing("t", b"x", False).record)
+    (sent,) = talk.sent()
+    talk.requests.lost("cannot connect")
+    talk.now_s = 10.0
+    talk.ask(wire.Publish(2, Wait.POLICY), outgoing("t", b"x", False).record)
+    talk.now_s = 30.0
+    talk.requests.tick()
+    (sure,) = talk.outcomes
+    assert isinstance(sure, TimedOut)
+    assert "within 30 s (cannot connect); the message may be stored or not" in str(sure)
+    talk.now_s = 40.0
+    talk.requests.tick()
+    assert "the message was not sent" in str(talk.outcomes[1])
+    talk.requests.connected(WELCOME)
+    assert talk.sent() == []
+    with pytest.raises(Exception, match="which nobody asked for"):
+        talk.answer(wire.Published(64, [0]), sent.request_id)
+
+
+def test_messages_of_one_turn_go_together_and_each_has_its_receipt() -> None:
+    talk = Talk()
+    talk.requests.connected(WELCOME)
+    outbox = Outbox(talk.requests, lambda: PLACE, lambda: None)
+    got: list[Any] = []
+    for topic, wait in (("a", Wait.POLICY), ("b", Wait.POLICY), ("b", Wait.FLUSHED)):
+        message = Outgoing(topic, outgoing(topic, b"x", False).record, wait)
+        outbox.add(Entry(message, got.append))
+    outbox.flush()
+    first, second = talk.sent()
+    assert (first.message, second.message) == (wire.Publish(1, Wait.POLICY), wire.Publish(2, Wait.FLUSHED))
+    talk.answer(wire.Failed(wire.FailureCode.STORE_FULL, "full"), second.request_id)
+    talk.answer(wire.Published(104, [7, 3]), first.request_id)
+    refused, one, other = got
+    assert isinstance(refused, StoreRefused)
+    assert (one.queue, one.log_offset, one.queue_offset) == ("a", 104, 7)
+    assert (other.queue, other.log_offset, other.queue_offset) == ("b", 104 + len(first.records) // 2, 3)
+    assert outbox.unanswered_bytes == 0
+
+
+def test_receipts_of_runs_and_of_topics_that_are_in_no_queue() -> None:
+    sent = [Outgoing(topic, bytes(48), Wait.POLICY) for topic in ("a", "a", "live", "a")]
+    found = receipts(sent, wire.Published(104, [5, -1, 7]), PLACE)
+    assert [(each.log_offset, each.queue_offset) for each in found] == [(104, 5), (152, 6), (200, None), (248, 7)]
+
+
+# --- what a message is
+
+
+def test_a_message_in_log_format() -> None:
+    options: dict[str, Any] = {"key": "m-7", "tag": "C", "headers": {"unit": "C", "é": ""}, "retain": True}
+    message = outgoing("line/7", "21.5", True, expires_after=timedelta(seconds=70), wait="flushed", **options)
+    (record,) = read_records(memoryview(message.record))
+    assert (record.topic, record.payload, record.qos, record.retain) == (b"line/7", b"21.5", 1, True)
+    assert decode_attributes(record.attributes) == {Attribute.KEY: b"m-7", Attribute.TAG: b"C"}
+    assert record.properties.startswith(b"\x02\0\0\0\x46")
+    assert list(user_properties(record.properties)) == [("unit", "C"), ("é", "")]
+    assert record.flags & (RecordFlag.EXPIRES | RecordFlag.LIVE_ONLY) == RecordFlag.EXPIRES | RecordFlag.LIVE_ONLY
+    assert message.wait is Wait.FLUSHED
+
+
+@pytest.mark.parametrize(
+    ("topic", "options", "fault"),
+    [
+        ("", {}, "use the name of one topic"),
+        ("a/+", {}, "use the name of one topic"),
+        ("$SYS/x", {}, "use another first level"),
+        ("/" * 200, {}, "use fewer /"),
+        ("a\0", {}, "U+0000"),
+        ("a\ud800", {}, "is not Unicode text"),
+        ("a" * 65_536, {}, "at most 65535 are possible"),
+        ("a", {"key": ""}, "use None where there is none"),
+        ("a", {"key": "k" * 1_025}, "at most 1024 are possible"),
+        ("a", {"tag": "k" * 256}, "at most 255 are possible"),
+        ("a", {"qos": 3}, "use 0, 1 or 2"),
+        ("a", {"wait": "later"}, "use 'stored', 'flushed' or None"),
+        ("a", {"expires_after": timedelta(0)}, "use 1 second to"),
+        ("a", {"headers": {"a": "\0"}}, "U+0000"),
+    ],
+)
+def test_what_is_no_message(topic: str, options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(BadMessage) as error:
+        outgoing(topic, b"", False, **options)
+    assert fault in str(error.value)
+    for bad in ({"key": 7}, {"headers": {"a": 1}}):
+        with pytest.raises(TypeError, match="give a str"):
+            outgoing("a", b"", False, **bad)
+    with pytest.raises(TypeError, match="give bytes or str"):
+        outgoing("a", 7, False)  # type: ignore[arg-type]
+
+
+# --- ids, positions, addresses
+
+
+@pytest.mark.parametrize("ip", ["10.0.0.1", "::1", "fe80::1%eth0", "::ffff:10.0.0.1"])
+def test_a_message_id_names_its_store_and_its_place(ip: str) -> None:
+    place = StorePlace.of(ip, 7700)
+    message_id = place.message_id(4096)
+    assert len(message_id) == (56 if ":" in ip and "ffff" not in ip else 32)
+    assert parse_message_id(message_id) == parse_message_id(message_id.lower()) == (place, 4096)
+    assert StorePlace.parse(str(place)) == place
+    for at, digit in enumerate(message_id):
+        with pytest.raises(BadMessageId, match="it was changed"):
+            parse_message_id(message_id[:at] + ("0" if digit != "0" else "1") + message_id[at + 1 :])
+
+
+@pytest.mark.parametrize("text", ["", "7F", "x" * 32, "0" * 30, " " * 32, "0 " * 32, "٠" * 32])
+def test_what_is_no_message_id(text: str) -> None:
+    with pytest.raises(BadMessageId, match="32 or 56 hexadecimal digits"):
+        parse_message_id(text)
+
+
+def test_positions() -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert where(at) == where("2026-01-02T03:04:05Z") == "2026-01-02T03:04:05+00:00"
+    assert [where(each) for each in ("earliest", "now", "-1h", "@7", 0, timedelta(minutes=1))] == [
+        "earliest",
+        "now",
+        "-1h",
+        "@7",
+        "=0",
+        "-60s",
+    ]
+    for bad in ("", "soon", "-1y", -5, True, 1 << 60, "=5", 1.5):
+        with pytest.raises(BadPosition, match="is no place in the log; use 'earliest'"):
+            where(bad)  # type: ignore[arg-type]
+
+
+def test_addresses() -> None:
+    assert Address.parse("penstocks://[::1]:9") == Address("penstocks://[::1]:9", "::1", 9, is_tls=True)
+    assert Address.parse("unix:///run/penstock").path == "/run/penstock"
+    for bad in (
+        "localhost:7700",
+        "tcp://localhost",
+        "penstock://",
+        "penstock://h:x",
+        "penstock://t@h",
+        "penstock://h/x",
+    ):
+        with pytest.raises(AddressError, match="use penstock://HOST:PORT"):
+            Address.parse(bad)
+
+
+def test_filters() -> None:
+    assert matches_any(["a/+/c", "live/#"], "live")
+    assert matches_any(["a/+/c"], "a/b/c")
+    assert not matches_any(["#", "+/b"], "$x/b")
+    assert not matches_any(["a/+"], "a")
