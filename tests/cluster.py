@@ -244,6 +244,15 @@ class Cluster:
         """Reads of any kind that gateways asked the store for."""
         return self.store.metric("penstock_wire_reads_total")
 
+    def cut_store_off(self) -> None:
+        """No gateway reaches the store any more."""
+        for wire in self.wires:
+            wire.cut()
+
+    def mend(self) -> None:
+        for wire in self.wires:
+            wire.mend()
+
     def restart(self) -> None:
         """Everything is killed, and starts again."""
         for part in (*self.gateways, self.store):

@@ -25,6 +25,7 @@ Action = Callable[[Cluster], None]
 FAULTS: dict[str, tuple[float, Action, Action]] = {
     "store killed": (KILLED_S, lambda c: c.store.kill(), lambda c: c.store.start()),
     "store stopped": (STOPPED_S, lambda c: c.store.pause(), lambda c: c.store.resume()),
+    "store cut off": (CUT_S, lambda c: c.cut_store_off(), lambda c: c.mend()),
     "gateway killed": (KILLED_S, lambda c: c.gateways[0].kill(), lambda c: c.gateways[0].start()),
     "gateway stopped": (STOPPED_S, lambda c: c.gateways[0].pause(), lambda c: c.gateways[0].resume()),
     "gateway cut off": (CUT_S, lambda c: c.wires[0].cut(), lambda c: c.wires[0].mend()),
