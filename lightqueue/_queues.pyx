@@ -10,7 +10,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
 from store._records cimport (
-    FLAG_CARRIED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES, LogMemory, RecordHeader, Records,
+    FLAG_CARRIED, FLAG_DELAYED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES, LogMemory, RecordHeader, Records,
     TYPE_BATCH, TYPE_MESSAGE, topic_of,
 )
 
@@ -196,7 +196,7 @@ cdef class Dispatcher:
                 at += HEADER_BYTES
                 continue
             at += record.length
-            if record.type != TYPE_MESSAGE or record.flags & FLAG_CARRIED:
+            if record.type != TYPE_MESSAGE or record.flags & (FLAG_CARRIED | FLAG_DELAYED):
                 self.owner.apply(as_bytes(record))
                 continue
             if topic is None or not same_name(topic, record):

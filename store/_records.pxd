@@ -22,6 +22,7 @@ cdef enum:
     FLAG_EXPIRES = 8
     FLAG_LIVE_ONLY = 16
     FLAG_CARRIED = 32
+    FLAG_DELAYED = 64
 
 cdef struct Part:
     const char *data

@@ -123,6 +123,12 @@ class PeerGone(Change, frozen=True):
     name: str
 
 
+class DelayedEnded(Change, frozen=True):
+    """Delayed messages that are not to be dispatched any more: due_ms of each, and where it was first stored."""
+
+    messages: list[tuple[int, int]]
+
+
 TYPES: dict[RecordType, type[Change]] = {
     RecordType.SESSION_OPENED: SessionOpened,
     RecordType.SESSION_CLOSED: SessionClosed,
@@ -134,6 +140,7 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.QUEUE_DROPPED: QueueDropped,
     RecordType.PEER_APPENDED: PeerAppended,
     RecordType.PEER_GONE: PeerGone,
+    RecordType.DELAYED_ENDED: DelayedEnded,
 }
 _RECORD_TYPES = {change: record_type for record_type, change in TYPES.items()}
 _DECODERS = {record_type: msgspec.msgpack.Decoder(change) for record_type, change in TYPES.items()}

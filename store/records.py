@@ -22,6 +22,7 @@ class RecordType(IntEnum):
     QUEUE_DROPPED = 23
     PEER_APPENDED = 24
     PEER_GONE = 25
+    DELAYED_ENDED = 40
 
 
 class RecordFlag(IntFlag):
@@ -32,6 +33,7 @@ class RecordFlag(IntFlag):
     EXPIRES = 8
     LIVE_ONLY = 16
     CARRIED = 32
+    DELAYED = 64
 
 
 def message_flags(qos: int, *, retain: bool, expires: bool, live_only: bool) -> int:
@@ -45,6 +47,8 @@ class Attribute(IntEnum):
 
     PACKET_ID = 1  # 2 bytes: the publisher's packet identifier of a QoS 2 message, for a session that outlives it
     STORED_MS = 2  # 8 bytes: when a carried message was first stored
+    DUE_MS = 16  # 8 bytes: when a delayed message is to be dispatched, Unix time; the last attribute that a peer gives
+    FIRST_OFFSET = 17  # 8 bytes: the log_offset at which a delayed message that stands here again was first stored
 
 
 class Record(NamedTuple):

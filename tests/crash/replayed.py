@@ -55,6 +55,7 @@ def dump(settings: StoreSettings) -> Dump:
         return {
             "queues": dict(_queues(store)),
             "sessions": {session.client_id: _fields(session) for session in store.sessions},
+            "delayed": {"pending": list(store.index.scan(b"d", b"e"))},
             "retained": {topic.decode(): log_offset for topic, log_offset in store.retained.below(b"")},
         }
     finally:
