@@ -77,6 +77,9 @@ class Store(Protocol):
     messages: MessageStore | None
     """The store itself where it is in this process: for what is told of it, nothing else."""
 
+    max_delay_s: int
+    """Longest delay that a message may have."""
+
     is_certain: bool
     """An append that did not fail at once gets into the log before all that follow. If not, it or they may get lost."""
 

@@ -306,6 +306,7 @@ class Member:
         self._messages = messages = hub.messages
         self.messages: MessageStore | None = messages
         self.patience_s = messages.settings.flush_timeout_ms / 1000
+        self.max_delay_s = messages.settings.max_delay_s
         has_live_only = bool(messages.settings.live_only)
         self.is_live_only: Callable[[bytes], bool] | None = messages.queues.is_live_only if has_live_only else None
 

@@ -30,6 +30,7 @@ log = logging.getLogger("penstock.wire")
 HEAD_ROOM_BYTES = 4_096  # of a frame, or of what an append takes in the log, for what is not a peer's records
 LATE_S = 0.25  # a tick that comes later than so long after the one before says that this process stood still
 RETRY_S = 1.0
+CLOCKS_DIFFER_S = 60
 MOST_FOLLOWED = 1_000_000
 MOST_REFUSED_RANGES = 64
 
@@ -135,7 +136,7 @@ class Peer:
             raise RecordTooLarge(len(records), limit_bytes)
         batch = RecordBatch()
         batch.begin_atomic()
-        changes = contents.add_records(batch, records, self.role, limit_bytes)
+        changes = contents.add_records(batch, records, self.role, limit_bytes, self._latest_due_ms)
         self._check_holders(changes)
         if any(isinstance(change, SessionOpened) and change.holder != self.name for change in changes):
             batch = RecordBatch()
@@ -144,6 +145,12 @@ class Peer:
         batch.append(*encode_change(PeerAppended(self.name, sequence, tuple(self._refused))))
         batch.end_atomic()
         return batch, changes
+
+    @property
+    def _latest_due_ms(self) -> int:
+        """When a delayed message may be due. A peer's idea of what time it is may be somewhat different."""
+        messages = self._hub.messages
+        return messages.now_ms() + 1_000 * (messages.settings.max_delay_s + CLOCKS_DIFFER_S)
 
     def _check_holders(self, changes: list[Change]) -> None:
         for change in changes:
@@ -300,6 +307,7 @@ class Peers:
             appended=peer.confirmed,
             resumed=resumed,
             now_ms=messages.now_ms(),
+            max_delay_s=messages.settings.max_delay_s,
         )
 
     def lost(self, peer: Peer, line: Line) -> None:

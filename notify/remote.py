@@ -82,6 +82,7 @@ class RemoteStore:
         self.listener: Listener = NOBODY
         self.messages: MessageStore | None = None
         self.is_live_only: Callable[[bytes], bool] | None = None
+        self.max_delay_s = 0  # until the store has said so
         self.is_certain = False
         self.patience_s = patience_s
         self.end = 0
@@ -399,6 +400,7 @@ class RemoteStore:
         restarted = welcome.store_name != self._store_name
         self.welcome = welcome
         self.set_clock(welcome.now_ms)
+        self.max_delay_s = welcome.max_delay_s
         self.connects += 1
         self._store_name = welcome.store_name
         self.is_live_only = any_of(welcome.live_only) if welcome.live_only else None

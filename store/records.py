@@ -47,6 +47,7 @@ class Attribute(IntEnum):
 
     PACKET_ID = 1  # 2 bytes: the publisher's packet identifier of a QoS 2 message, for a session that outlives it
     STORED_MS = 2  # 8 bytes: when a carried message was first stored
+    KEY = 3  # 1 to 1,024 bytes of text: what a client looks messages up by
     DUE_MS = 16  # 8 bytes: when a delayed message is to be dispatched, Unix time; the last attribute that a peer gives
     FIRST_OFFSET = 17  # 8 bytes: the log_offset at which a delayed message that stands here again was first stored
 
