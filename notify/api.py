@@ -160,6 +160,9 @@ class Store(Protocol):
     def now_ms(self) -> int:
         """Unix time by the store's clock, which stamps messages and so is the one that they expire by."""
 
+    def due_ms(self, delay_s: int) -> int:
+        """When a delay that begins now is over, by the store's clock; rather late than early."""
+
     def fault(self) -> str:
         """Why messages cannot be stored now; empty if they can."""
 

@@ -404,6 +404,9 @@ class Member:
     def now_ms(self) -> int:
         return self._messages.now_ms()
 
+    def due_ms(self, delay_s: int) -> int:
+        return self.now_ms() + 1_000 * delay_s + 1  # now_ms() is rounded down
+
     def fault(self) -> str:
         return str(self._messages.log.fault() or "")
 

@@ -8,6 +8,7 @@ one; Appends bear numbers by which the store knows those that it has. Only when 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -97,6 +98,7 @@ class RemoteStore:
         self._clock = clock
         self._log = RateLimitedLog(log)
         self._store_name = ""
+        self._clock_behind_ms = 0  # at most
         self._clock_ahead_ms = 0  # of the store's Unix time before our clock
         self._request_ids = 0
         self._to_send: deque[_Request] = deque()
@@ -262,8 +264,16 @@ class RemoteStore:
         return self._clock_ahead_ms + int(self._clock() * 1000)
 
     def set_clock(self, now_ms: int) -> None:
-        """What time it was a moment ago by the store's clock. Rather late than early, as messages expire by it."""
+        """What time it was a moment ago by the store's clock: not before `heard_s`, when it was asked.
+
+        Rather late than early, as messages expire by it.
+        """
         self._clock_ahead_ms = now_ms - int(self._clock() * 1000)
+        self._clock_behind_ms = max(0, math.ceil((self._clock() - self.heard_s) * 1000))
+
+    def due_ms(self, delay_s: int) -> int:
+        rounded_ms = 2  # here and there
+        return self.now_ms() + self._clock_behind_ms + rounded_ms + 1_000 * delay_s
 
     def fault(self) -> str:
         return (
