@@ -17,7 +17,7 @@ from store.records import Attribute, Record, RecordFlag, RecordType, encode_attr
 
 log = logging.getLogger("penstock.store")
 
-PER_STEP = 1_000  # some 15 ms
+PER_STEP = 500  # some 8 ms
 STEP_BYTES = 1 << 20
 RETRY_S = 1.0
 GROWTH_BYTES = 32  # at most, of a record by being appended again
@@ -76,6 +76,7 @@ class Dispatching:
         self._delayed = delayed
         self._append = append
         self._resume_s = 0.0
+        self.has_more = False  # more is due than the last step did
         self.dispatched = 0
         self.expired = 0
         self.lost = 0
@@ -83,21 +84,19 @@ class Dispatching:
         self.late_ms = 0  # of all together
 
     def step(self, now_ms: int, now_s: float) -> bool:
-        """Dispatch some of what is due; `now_ms`: Unix time, `now_s`: monotonic. True if there is more at once.
+        """Dispatch some of what is due; `now_ms`: Unix time, `now_s`: monotonic. Returns `has_more`.
 
         What cannot be stored is tried again a second later.
         """
-        if now_s < self._resume_s:
-            return False
-        due = self._delayed.due(now_ms, PER_STEP)
-        if not due:
-            return False
-        try:
-            done = self._dispatch(due, now_ms)
-        except StoreError:  # said already, by whoever else wants to store something
-            self._resume_s = now_s + RETRY_S
-            return False
-        return done == PER_STEP or done < len(due)
+        self.has_more = False
+        due = self._delayed.due(now_ms, PER_STEP) if now_s >= self._resume_s else []
+        if due:
+            try:
+                done = self._dispatch(due, now_ms)
+                self.has_more = done == PER_STEP or done < len(due)
+            except StoreError:  # said already, by whoever else wants to store something
+                self._resume_s = now_s + RETRY_S
+        return self.has_more
 
     def _dispatch(self, due: list[Pending], now_ms: int) -> int:
         """Dispatch the first of them, up to STEP_BYTES; how many that were. Raises StoreError; then none was."""
