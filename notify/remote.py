@@ -264,16 +264,12 @@ class RemoteStore:
         return self._clock_ahead_ms + int(self._clock() * 1000)
 
     def set_clock(self, now_ms: int) -> None:
-        """What time it was a moment ago by the store's clock: not before `heard_s`, when it was asked.
-
-        Rather late than early, as messages expire by it.
-        """
+        """What time it was by the store's clock, since `heard_s`. Rather late than early, as messages expire by it."""
         self._clock_ahead_ms = now_ms - int(self._clock() * 1000)
         self._clock_behind_ms = max(0, math.ceil((self._clock() - self.heard_s) * 1000))
 
     def due_ms(self, delay_s: int) -> int:
-        rounded_ms = 2  # here and there
-        return self.now_ms() + self._clock_behind_ms + rounded_ms + 1_000 * delay_s
+        return self.now_ms() + self._clock_behind_ms + 2 + 1_000 * delay_s  # it was rounded down, here and there
 
     def fault(self) -> str:
         return (

@@ -90,7 +90,7 @@ def _show(report: dict[str, Any]) -> None:
     _show_table(console, "records", records)
     _show_table(console, "queues", report["queues"])
     _show_table(console, "sessions", report["sessions"])
-    if report["delayed_pending"]:
+    if report.get("delayed_pending"):
         console.print(f"delayed messages pending: {report['delayed_pending']}")
     if report.get("torn_tail_bytes"):
         console.print(f"torn tail: {report['torn_tail_bytes']} bytes that the next start will cut")

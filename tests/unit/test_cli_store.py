@@ -26,6 +26,7 @@ REPORT: dict[str, Any] = {
     "records": {"message": 2, "session": 1},
     "queues": [{"name": "plant/[red]", "kind": "topic", "first_queue_offset": 0, "next_queue_offset": 2}],
     "sessions": [{"client_id": "pump-1", "acked_log_offset": 256, "subscriptions": ["plant/+", "x/#"]}],
+    "delayed_pending": 7,
     "applied_offset": 512,
     "corruption": [],
 }
@@ -50,7 +51,7 @@ def test_json_is_the_report(inspect: Any) -> None:
 def test_tables_show_every_value(inspect: Any) -> None:
     result = inspect(REPORT)
     assert result.exit_code == 0
-    for shown in ("00000000000000000000", "message", "plant/[red]", "pump-1", "plant/+, x/#"):
+    for shown in ("00000000000000000000", "message", "plant/[red]", "pump-1", "plant/+, x/#", "pending: 7"):
         assert shown in result.stdout
 
 
