@@ -38,7 +38,7 @@ class Machine:
         return MessageStore(small(data, retention_bytes=KEPT_BYTES, index_flush_ms=30))
 
     def run(self) -> None:
-        things: list[Callable[[], object]] = [self.publish] * 3 + [self.cancel, self.fill, self.upkeep, self.pass_time]
+        things: list[Callable[[], None]] = [self.publish] * 3 + [self.cancel, self.fill, self.upkeep, self.pass_time]
         things += [self.store_tick, self.write, self.kill]
         for _ in range(STEPS):
             self.randomly.choice(things)()
