@@ -16,7 +16,7 @@ from notify.api import Store
 from store.changes import Change, Progress, encode_change
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
-from store.records import Attribute, RecordType, encode_attribute, message_flags
+from store.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
 
 PUBACK_BYTE, PUBREC_BYTE = 0x40, 0x50
 
@@ -63,6 +63,11 @@ class Journal:
         """Nothing is to be stored, and nothing waits."""
         return not self._turn.batch.size and not self._waiting
 
+    @property
+    def max_delay_s(self) -> int:
+        """Longest delay that a message may have."""
+        return self._store.max_delay_s
+
     # --- into the batch
 
     def record(self, change: Change, must_be_told: bool = False) -> None:
@@ -90,19 +95,25 @@ class Journal:
         properties: bytes = b"",
         expires: bool = False,
         packet_id: int = 0,
+        delay_s: int | None = None,
     ) -> None:
         """Put a message into this turn's batch; its packet_id if that must outlive a crash (QoS 2)."""
         topic = topic_name.encode()
         is_live_only = self._store.is_live_only
         live_only = is_live_only is not None and is_live_only(topic)
+        flags = message_flags(qos, retain=retain, expires=expires, live_only=live_only)
+        attributes = encode_attribute(Attribute.PACKET_ID, packet_id.to_bytes(2, "little")) if packet_id else b""
+        if delay_s is not None:
+            flags |= RecordFlag.DELAYED
+            attributes += encode_attribute(Attribute.DUE_MS, self._store.due_ms(delay_s).to_bytes(8, "little"))
         self._turn.batch.append(
             RecordType.MESSAGE,
             payload,
             topic=topic,
             client_id=client_id,
-            attributes=encode_attribute(Attribute.PACKET_ID, packet_id.to_bytes(2, "little")) if packet_id else b"",
+            attributes=attributes,
             properties=properties,
-            flags=message_flags(qos, retain=retain, expires=expires, live_only=live_only),
+            flags=flags,
         )
         self._turn.request()
 

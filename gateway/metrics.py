@@ -200,6 +200,25 @@ STORE: tuple[Figure[MessageStore], ...] = (
         lambda store: len(store.retained),
     ),
     Figure(
+        "penstock_delayed_pending",
+        "gauge",
+        "Delayed messages that are yet to be dispatched, as of the last write of the index.",
+        lambda store: len(store.delayed),
+    ),
+    Figure(
+        "penstock_delayed_late_seconds",
+        "histogram",
+        "How long after they were due delayed messages were dispatched.",
+        lambda store: Times(store.dispatching.late, store.dispatching.late_ms / 1000),
+    ),
+    Figure(
+        "penstock_delayed_dropped_total",
+        "counter",
+        "Delayed messages that were not dispatched: expired by then, or not in the log any more.",
+        lambda store: {"expired": store.dispatching.expired, "lost": store.dispatching.lost},
+        "reason",
+    ),
+    Figure(
         "penstock_log_first_log_offset",
         "gauge",
         "log_offset of the oldest record that is kept.",

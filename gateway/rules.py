@@ -33,6 +33,7 @@ from gateway.registry import SessionRegistry
 from gateway.session import Session
 from gateway.settings import GatewaySettings
 from gateway.subscriptions import Subscriptions
+from gateway.topics import DELAYED_PREFIX, split_delayed
 from store.ratelimit import RateLimitedLog
 
 
@@ -99,7 +100,7 @@ class PacketRules:
     # --- publishing
 
     def publish(self, connection: Connection, publish: Publish) -> None:
-        """A PUBLISH that the compiled part did not take: QoS 2, topic aliases, uncommon properties."""
+        """A PUBLISH that the compiled part did not take: aliases, uncommon properties, `$delayed/`, duplicates."""
         if publish.properties.subscription_identifiers:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "subscription_identifiers: not a client's [MQTT-3.3.4-6]")
         self._resolve_alias(connection, publish)
@@ -110,10 +111,13 @@ class PacketRules:
         outstanding = max(connection.unsafe_acks, len(received) if publish.qos == 2 else 0)
         if publish.qos and outstanding >= connection.ack_limit:
             raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more PUBLISH packets than receive_maximum")
+        delay_s: int | None = None
+        if publish.topic_name.startswith(DELAYED_PREFIX):
+            delay_s, publish.topic_name = split_delayed(publish.topic_name, self._journal.max_delay_s)
         if publish.topic_name.startswith("$"):
             self._refuse_publish(connection, publish)
         else:
-            self._store_publish(connection, publish)
+            self._store_publish(connection, publish, delay_s)
 
     def _resolve_alias(self, connection: Connection, publish: Publish) -> None:
         """Topic aliases of the client's making (MQTT 5, 3.3.2.3.4)."""
@@ -132,7 +136,7 @@ class PacketRules:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"topic_alias {alias} was never given a topic_name")
         publish.properties.topic_alias = None
 
-    def _store_publish(self, connection: Connection, publish: Publish) -> None:
+    def _store_publish(self, connection: Connection, publish: Publish, delay_s: int | None) -> None:
         session: Session = connection.session
         properties = publish.properties
         self._journal.message(
@@ -144,6 +148,7 @@ class PacketRules:
             properties=encode_properties(properties) if connection.version == 5 else b"",
             expires=properties.message_expiry_interval is not None,
             packet_id=publish.packet_id or 0 if publish.qos == 2 and session.expiry_s else 0,
+            delay_s=delay_s,
         )
         self._turn.count_received(publish.qos, len(publish.payload))
         if publish.qos == 2:

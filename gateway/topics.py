@@ -1,4 +1,4 @@
-"""Topic names, topic filters and shared subscriptions (MQTT 5.0, 4.7 and 4.8.2)."""
+"""Topic names, topic filters and shared subscriptions (MQTT 5.0, 4.7 and 4.8.2), and delayed publishes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ MAX_TOPIC_LEVELS: Final = 200
 """Matching goes down one level at a time; gateway/_scan.pxi has the same limit."""
 
 _SHARE_PREFIX: Final = "$share/"
+DELAYED_PREFIX: Final = "$delayed/"
+MOST_DELAY_DIGITS: Final = 10
 
 
 def validate_topic_name(topic_name: str, field: str = "topic_name") -> None:
@@ -48,6 +50,19 @@ def split_shared(topic_filter: str, field: str = "topic_filter") -> tuple[str | 
     if fault is not None:
         raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, f"{field}: {fault}")
     return share_name, shared_filter
+
+
+def split_delayed(topic_name: str, max_delay_s: int, field: str = "topic_name") -> tuple[int, str]:
+    """The delay in seconds, at most `max_delay_s`, and the topic name proper of `$delayed/SECONDS/TOPIC`."""
+    seconds, _, real_name = topic_name.removeprefix(DELAYED_PREFIX).partition("/")
+    is_number = seconds.isascii() and seconds.isdecimal() and len(seconds) <= MOST_DELAY_DIGITS
+    if not is_number or not real_name:
+        fault = "is not $delayed/SECONDS/TOPIC"
+    elif not max_delay_s or int(seconds) > max_delay_s:
+        fault = f"delays for {seconds} s, longer than store.max_delay_s = {max_delay_s}"
+    else:
+        return int(seconds), real_name
+    raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, f"{field}: {fault}")
 
 
 def _text_fault(topic: str) -> str | None:

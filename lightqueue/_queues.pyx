@@ -11,8 +11,8 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
 from store._records cimport (
-    ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES, LogMemory,
-    Part, RecordHeader, Records,
+    ATTRIBUTE_DUE_MS, ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_DELAYED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES,
+    LogMemory, Part, RecordHeader, Records,
     TYPE_BATCH, TYPE_MESSAGE, attributes_of, topic_of,
 )
 
@@ -201,7 +201,7 @@ cdef class Dispatcher:
                 at += HEADER_BYTES
                 continue
             at += record.length
-            if record.type != TYPE_MESSAGE or record.flags & FLAG_CARRIED:
+            if record.type != TYPE_MESSAGE or record.flags & (FLAG_CARRIED | FLAG_DELAYED):
                 self.owner.apply(as_bytes(record))
                 continue
             if topic is None or not same_name(topic, record):
@@ -212,7 +212,8 @@ cdef class Dispatcher:
             self.dispatch(topic, record, tag_hash(record) if record.attributes_length else 0)
             if record.attributes_length and not record.flags & FLAG_LIVE_ONLY:
                 self.note_key(record)
-            if record.flags & FLAG_RETAIN or attribute(record, ATTRIBUTE_PACKET_ID).data != NULL:
+            if (record.flags & FLAG_RETAIN or attribute(record, ATTRIBUTE_PACKET_ID).data != NULL
+                    or attribute(record, ATTRIBUTE_DUE_MS).data != NULL):
                 self.owner.apply(as_bytes(record))
 
     cdef note_key(self, const RecordHeader *record):

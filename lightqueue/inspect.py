@@ -50,7 +50,7 @@ def _report(path: Path) -> dict[str, Any]:
         index = next((index for index in indexes if index and index.fits(log.base, log.end)), None)
         if index is None and log.base == 0:
             index = copies.enter_context(_empty_index())
-        state: dict[str, Any] = {"queues": [], "sessions": [], "groups": [], "applied_offset": 0}
+        state: dict[str, Any] = {"queues": [], "sessions": [], "groups": [], "delayed_pending": 0, "applied_offset": 0}
         if index is None:
             corruption.append(str(NotRebuildable(path / INDEX, path / CHECKPOINT, log.base)))
         else:
@@ -90,7 +90,7 @@ def _type_name(record_type: int) -> str:
 
 
 def _state(log: LogScan, index: Index) -> dict[str, Any]:
-    """Queues and sessions as of the log's end; `applied_offset` is how far the folder's index has come by itself."""
+    """What there is as of the log's end; `applied_offset` is how far the folder's index has come by itself."""
     applied = index.applied_offset
     state = Projection(log, index, StoreSettings())
     for start, data in log.pieces(applied):
@@ -114,7 +114,13 @@ def _state(log: LogScan, index: Index) -> dict[str, Any]:
         for group in sorted(state.groups, key=lambda group: group.key)
     ]
     queues = list(_queue_rows(log, state.queues))
-    return {"queues": queues, "sessions": sessions, "groups": groups, "applied_offset": applied}
+    return {
+        "queues": queues,
+        "sessions": sessions,
+        "groups": groups,
+        "delayed_pending": len(state.delayed),
+        "applied_offset": applied,
+    }
 
 
 def _queue_rows(log: LogScan, queues: QueueTable) -> Iterator[dict[str, Any]]:

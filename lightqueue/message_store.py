@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 
 from lightqueue._queues import Queue
 from lightqueue.absent import AbsentSessions
+from lightqueue.dispatching import Dispatching
 from lightqueue.groups import Groups
 from lightqueue.projection import Projection
 from lightqueue.upkeep import Upkeep
@@ -55,6 +56,8 @@ class MessageStore:
         self.peers = self._state.peers
         self.groups = Groups(self.log, self.queues, self._state.groups, self._append_all, settings.group_flush_ms)
         self.keys = self._state.keys
+        self.delayed = self._state.delayed
+        self.dispatching = Dispatching(self.log, self.delayed, self._append_all)
         self.absent = AbsentSessions(self.sessions, self._append_all, self.queues.is_live_only)
 
     def _replay(self) -> None:
@@ -135,8 +138,8 @@ class MessageStore:
     def tick(self) -> bool:
         """To be called several times a second: write the index when it is time to, advance what upkeep there is.
 
-        Takes a few milliseconds. True if the index has to be written on: then it is to be called again as soon as
-        others have had their turn.
+        Takes a few milliseconds. True if the index has to be written on, or more delayed messages are due: then it is
+        to be called again as soon as others have had their turn.
         """
         now_s = time.monotonic()
         try:
@@ -155,11 +158,12 @@ class MessageStore:
             self._refusing = error
         with suppress(StoreError):  # said already; it is tried again
             self.absent.tick()
+        has_more_due = self.dispatching.step(self.now_ms(), now_s)
         self.upkeep.step(now_s)
         if self.log.memory.mapped_bytes_read > self._pages_forgotten_at + self.settings.mapped_resident_bytes:
             self._pages_forgotten_at = self.log.memory.mapped_bytes_read
             self.log.forget_pages()
-        return self._refusing is None and self._state.applied < self._write_until
+        return has_more_due or (self._refusing is None and self._state.applied < self._write_until)
 
     def _index_write_due(self, now_s: float) -> bool:
         if self.queues.dispatcher.pending >= self.settings.index_flush_entries:

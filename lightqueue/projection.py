@@ -1,14 +1,15 @@
-"""All that is rebuilt from the log: queues, sessions, retained pointers. Applying a record has no clock and no I/O.
+"""All that is rebuilt from the log: queues, sessions, retained and delayed messages. Applying has no clock and no I/O.
 
 The index follows in steps. Each writes all that changed of sessions, peers, groups and which filters are held, but only
-so many of the queue entries and retained pointers, oldest first. So a replay begins at the oldest that is missing, and
-up to where the index knows the sessions it applies nothing else: entries and pointers may be applied twice.
+so many of the queue entries, retained pointers and delayed messages, oldest first. So a replay begins at the oldest
+that is missing, and up to where the index knows the sessions it applies nothing else: these may be applied twice.
 """
 
 from lightqueue.keys import KeyIndex
 from lightqueue.table import LogReader, QueueTable
 from store.changes import (
     TYPES,
+    DelayedEnded,
     GroupAdvanced,
     GroupDropped,
     GroupMade,
@@ -18,6 +19,7 @@ from store.changes import (
     QueueDropped,
     decode_change,
 )
+from store.delayed import Delayed, due_of
 from store.errors import UnknownRecord
 from store.group_states import GroupStates
 from store.index import Index
@@ -37,6 +39,7 @@ class Projection:
         self.keys = KeyIndex(index, self.queues.dispatcher.keys)
         self.sessions = Sessions(index, self.queues.hold, self.queues.release)
         self.retained = Retained(index)
+        self.delayed = Delayed(index)
         self.peers = Peers(index)
         self.groups = GroupStates(index, self.queues.hold, self.queues.release)
         self.position = self.applied = index.applied_offset  # before `applied` the index has everything
@@ -63,12 +66,12 @@ class Projection:
         self.sessions.stage()
         self.peers.stage()
         self.groups.stage()
-        missing = [self.queues.stage(until), self.retained.stage(until), self.keys.stage(until), self.position]
-        applied = min(log_offset for log_offset in missing if log_offset is not None)
+        missing = [part.stage(until) for part in (self.queues, self.retained, self.keys, self.delayed)]
+        applied = min([self.position, *(log_offset for log_offset in missing if log_offset is not None)])
         state_offset = max(self._state_offset, self.position)
         self.index.write(applied, state_offset)
         self.applied, self._state_offset = applied, state_offset
-        for part in (self.sessions, self.peers, self.groups, self.queues, self.retained, self.keys):
+        for part in (self.sessions, self.peers, self.groups, self.queues, self.retained, self.keys, self.delayed):
             part.written()
         return applied >= until
 
@@ -80,10 +83,13 @@ class Projection:
             return
         if record.type not in TYPES:
             raise UnknownRecord(record.log_offset, record.type)
-        if record.log_offset < self._state_offset:
+        if record.log_offset < self._state_offset and record.type != RecordType.DELAYED_ENDED:
             return
         change = decode_change(record.type, record.payload)
-        if isinstance(change, QueueDropped):
+        if isinstance(change, DelayedEnded):
+            for due_ms, first_offset in change.messages:
+                self.delayed.remove(due_ms, first_offset, record.log_offset)
+        elif isinstance(change, QueueDropped):
             for topic_filter in change.topic_filters:
                 self.queues.drop(topic_filter)
         elif isinstance(change, PeerAppended | PeerGone):
@@ -94,8 +100,16 @@ class Projection:
             self.sessions.apply(change, record.log_offset, record.timestamp_ms)
 
     def _apply_message(self, record: Record) -> None:
-        if record.flags & RecordFlag.RETAIN:
+        attributes = decode_attributes(record.attributes)
+        is_pending = record.flags & RecordFlag.DELAYED
+        if record.flags & RecordFlag.RETAIN and not is_pending:
             self.retained.set(record.topic, record.log_offset, removed=not record.payload)
-        packet_id = decode_attributes(record.attributes).get(Attribute.PACKET_ID)
+        if Attribute.DUE_MS in attributes:
+            due_ms, first_offset = due_of(record, attributes)
+            if is_pending:
+                self.delayed.set(due_ms, first_offset, record.log_offset)
+            else:  # this is its dispatch
+                self.delayed.remove(due_ms, first_offset, record.log_offset)
+        packet_id = attributes.get(Attribute.PACKET_ID)
         if packet_id is not None and record.log_offset >= self._state_offset:
             self.sessions.received(record.client_id.decode(), int.from_bytes(packet_id, "little"))

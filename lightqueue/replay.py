@@ -30,7 +30,7 @@ MOST_RECORDS = 16_384  # that one scan looks at
 TOPICS_REMEMBERED = 10_000
 
 _MESSAGE = bytes((RecordType.MESSAGE,))
-_IN_NO_QUEUE = RecordFlag.LIVE_ONLY | RecordFlag.CARRIED
+_IN_NO_QUEUE = RecordFlag.LIVE_ONLY | RecordFlag.CARRIED | RecordFlag.DELAYED
 
 
 class Scanned(NamedTuple):

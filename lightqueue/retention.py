@@ -1,6 +1,7 @@
 """Dropping the log's oldest segments, by size and by age, without losing what must outlive them.
 
-    carry       retained messages that lie in them are appended again, flagged CARRIED; expired ones are removed
+    carry       retained and delayed messages that lie in them are appended again, flagged CARRIED; retained ones that
+                have expired are removed
     checkpoint  the index is copied, since it can no longer be rebuilt from the beginning
     drop        the files are deleted; queue entries that point there are trimmed afterwards (lightqueue.trimming)
 
@@ -11,15 +12,18 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from lightqueue.dispatching import add_again, record_of
 from lightqueue.projection import Projection
 from store import expiry
 from store._records import RecordBatch
 from store.checkpoint import publish_checkpoint, write_checkpoint
 from store.commitlog import CommitLog
+from store.delayed import Pending
 from store.folder import DataFolder
 from store.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute
 
 TOPICS_PER_STEP = 200
+DELAYED_PER_STEP = 1_000
 CARRY_BYTES = 256 << 10
 CARRIED_ATTRIBUTES = (Attribute.STORED_MS, Attribute.KEY, Attribute.TAG)
 
@@ -60,6 +64,7 @@ class Retention:
         while self._state.applied < boundary:  # until then the index may point, and replay begin, before it
             yield
         yield from self._carry(boundary)
+        yield from self._carry_delayed(boundary)
         yield from self._checkpoint()
         for _ in range(count):
             self._log.drop_first()
@@ -104,6 +109,26 @@ class Retention:
             properties=properties,
             flags=record.flags | RecordFlag.CARRIED,
         )
+
+    def _carry_delayed(self, boundary: int) -> Iterator[None]:
+        """Append the delayed messages that lie before `boundary` and are not due yet again."""
+        delayed = self._state.delayed
+        after: Pending | None = None
+        is_last = False
+        while not is_last:
+            found, after = delayed.older_than(boundary, after, DELAYED_PER_STEP)
+            is_last = after is None
+            batch = RecordBatch()
+            for pending in found:
+                if delayed.place(pending.due_ms, pending.first_offset) == pending.log_offset:
+                    record = record_of(self._log, pending)
+                    if record is not None:  # if not, it is given up once it is due
+                        add_again(batch, record, pending, is_pending=True)
+                if batch.size >= CARRY_BYTES:
+                    self._append(batch)
+                    batch.clear()
+            self._append(batch)
+            yield
 
     def _checkpoint(self) -> Iterator[None]:
         """Replace the checkpoint, once all that is carried and all that the new one knows of is on disk."""

@@ -77,6 +77,9 @@ class Store(Protocol):
     messages: MessageStore | None
     """The store itself where it is in this process: for what is told of it, nothing else."""
 
+    max_delay_s: int
+    """Longest delay that a message may have."""
+
     is_certain: bool
     """An append that did not fail at once gets into the log before all that follow. If not, it or they may get lost."""
 
@@ -156,6 +159,9 @@ class Store(Protocol):
 
     def now_ms(self) -> int:
         """Unix time by the store's clock, which stamps messages and so is the one that they expire by."""
+
+    def due_ms(self, delay_s: int) -> int:
+        """When a delay that begins now is over, by the store's clock; rather late than early."""
 
     def fault(self) -> str:
         """Why messages cannot be stored now; empty if they can."""

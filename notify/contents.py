@@ -41,9 +41,9 @@ class BadContents(ValueError):
     """A record that must not get into the log; says why."""
 
 
-def add_records(batch: RecordBatch, records: memoryview, role: Role, limit: int) -> list[Change]:
+def add_records(batch: RecordBatch, records: memoryview, role: Role, limit: int, latest_due_ms: int) -> list[Change]:
     """Add a peer's records to a batch. Returns the state changes among them. Raises ValueError; then none was added."""
-    return [_checked(Record._make(each)) for each in batch.extend_checked(records, TYPES[role], limit)]
+    return [_checked(Record._make(each)) for each in batch.extend_checked(records, TYPES[role], limit, latest_due_ms)]
 
 
 def add_held_by(batch: RecordBatch, records: memoryview, holder: str) -> None:

@@ -37,7 +37,7 @@ _encode_session = msgspec.msgpack.Encoder().encode
 
 
 class _Answer(NamedTuple):
-    """The answer to an Append, to be given once the log is safe up to a mark."""
+    """The answer to an Append, or a CancelDelayed, to be given once the log is safe up to a mark."""
 
     request_id: int
     mark: int
@@ -352,6 +352,19 @@ class Conversation:
     def _retained(self, frame: Frame, message: wire.Retained) -> None:
         self._reply(frame, lambda limit: reads.find_retained_messages(self._known.member, message, limit))
 
+    def _list_delayed(self, frame: Frame, message: wire.ListDelayed) -> None:
+        self._reply(frame, lambda limit: reads.list_delayed(self._known.member, message, limit))
+
+    def _cancel_delayed(self, frame: Frame, message: wire.CancelDelayed) -> None:
+        """The answer waits until it is as safe as what is appended."""
+        dispatching = self._peers.hub.messages.dispatching
+        try:
+            answer: Message = wire.DelayedCancelled(dispatching.cancel(message.due_ms, message.log_offset))
+        except StoreError as error:
+            answer = wire.Failed(failure_code(error), str(error))
+        self._answers.append(_Answer(frame.request_id, self._known.member.mark, answer))
+        self._wake(self)
+
     def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> Message:
         self._figures.reads += 1
         topic_filter = getattr(frame.message, "topic_filter", None)
@@ -444,6 +457,8 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.ReadAt: Conversation._read_at,
     wire.Locate: Conversation._locate,
     wire.Retained: Conversation._retained,
+    wire.ListDelayed: Conversation._list_delayed,
+    wire.CancelDelayed: Conversation._cancel_delayed,
     wire.Claim: Conversation._claim,
     wire.Release: Conversation._release,
     wire.Holds: Conversation._holds,

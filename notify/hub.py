@@ -306,6 +306,7 @@ class Member:
         self._messages = messages = hub.messages
         self.messages: MessageStore | None = messages
         self.patience_s = messages.settings.flush_timeout_ms / 1000
+        self.max_delay_s = messages.settings.max_delay_s
         has_live_only = bool(messages.settings.live_only)
         self.is_live_only: Callable[[bytes], bool] | None = messages.queues.is_live_only if has_live_only else None
 
@@ -420,6 +421,9 @@ class Member:
 
     def now_ms(self) -> int:
         return self._messages.now_ms()
+
+    def due_ms(self, delay_s: int) -> int:
+        return self.now_ms() + 1_000 * delay_s + 1  # now_ms() is rounded down
 
     def fault(self) -> str:
         return str(self._messages.log.fault() or "")

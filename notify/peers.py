@@ -35,6 +35,7 @@ log = logging.getLogger("penstock.wire")
 HEAD_ROOM_BYTES = 4_096  # of a frame, or of what an append takes in the log, for what is not a peer's records
 LATE_S = 0.25  # a tick that comes later than so long after the one before says that this process stood still
 RETRY_S = 1.0
+CLOCKS_DIFFER_S = 60
 MOST_FOLLOWED = 1_000_000
 MOST_REFUSED_RANGES = 64
 RECORD_HEADER_BYTES = 40  # of a batch record, in front of what it holds
@@ -157,7 +158,7 @@ class Peer:
         if place is None or place < len(records):
             return unknown
         try:
-            contents.add_records(RecordBatch(), records, Role.CLIENT, limit_bytes)
+            contents.add_records(RecordBatch(), records, Role.CLIENT, limit_bytes, self._latest_due_ms)
         except ValueError as error:
             return wire.Failed(FailureCode.BAD_REQUEST, str(error))
         answer = published(messages, records, place - len(records))
@@ -174,7 +175,7 @@ class Peer:
             raise RecordTooLarge(len(records), limit_bytes)
         batch = RecordBatch()
         batch.begin_atomic()
-        changes = contents.add_records(batch, records, self.role, limit_bytes)
+        changes = contents.add_records(batch, records, self.role, limit_bytes, self._latest_due_ms)
         self._check_holders(changes)
         if any(isinstance(change, SessionOpened) and change.holder != self.name for change in changes):
             batch = RecordBatch()
@@ -184,6 +185,12 @@ class Peer:
         batch.append(*encode_change(PeerAppended(self.name, sequence, tuple(self._refused), is_client)))
         batch.end_atomic()
         return batch, changes
+
+    @property
+    def _latest_due_ms(self) -> int:
+        """When a delayed message may be due. A peer's idea of what time it is may be somewhat different."""
+        messages = self._hub.messages
+        return messages.now_ms() + 1_000 * (messages.settings.max_delay_s + CLOCKS_DIFFER_S)
 
     def _check_holders(self, changes: list[Change]) -> None:
         for change in changes:
@@ -353,6 +360,7 @@ class Peers:
             resumed=resumed,
             now_ms=messages.now_ms(),
             address=self.settings.advertise,
+            max_delay_s=messages.settings.max_delay_s,
         )
 
     def lost(self, peer: Peer, line: Line) -> None:

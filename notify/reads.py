@@ -11,7 +11,7 @@ from lightqueue.retained_search import find_retained
 from notify.hub import Member
 from store._records import Records, check_records, records_bytes
 from store.errors import StoreError
-from store.records import RecordType
+from store.records import Attribute, RecordType, decode_attributes
 from store.wire import messages as wire
 from store.wire.messages import FailureCode
 
@@ -19,7 +19,8 @@ ANSWER_BYTES = 1 << 20
 MOST_RANGES = 2_048
 MOST_RECORDS_AT = 4_096
 MOST_RETAINED = 1_000
-ITEM_BYTES = 24  # at most, of one range or position in an answer
+MOST_DELAYED = 1_000
+ITEM_BYTES = 32  # at most, of one range or position in an answer
 _MESSAGE = bytes((RecordType.MESSAGE,))
 
 Answer = tuple[wire.Message, bytes]
@@ -113,6 +114,29 @@ def find_retained_messages(member: Member, request: wire.Retained, limit_bytes: 
         found.append((log_offset, record.qos, record.client_id))
         previous = record.topic.decode()
     return wire.RetainedFound(found, after), b""
+
+
+def list_delayed(member: Member, request: wire.ListDelayed, limit_bytes: int) -> Answer:
+    """A page of delayed messages that are pending, without what they say. Raises a StoreError."""
+    messages = member.messages
+    assert messages is not None
+    limit = min(request.limit, MOST_DELAYED)
+    page = messages.delayed.page(*request.after, limit)
+    found: list[tuple[int, int, str, bytes]] = []
+    left_bytes = limit_bytes
+    for pending in page:
+        try:
+            record = messages.record(pending.log_offset)
+        except LookupError:
+            continue  # it is given up once it is due
+        key = decode_attributes(record.attributes).get(Attribute.KEY, b"")
+        left_bytes -= len(record.topic) + len(key) + ITEM_BYTES
+        if left_bytes < 0 and found:
+            log_offset, due_ms, _, _ = found[-1]
+            return wire.DelayedFound(found, (due_ms, log_offset)), b""
+        found.append((pending.first_offset, pending.due_ms, record.topic.decode(), key))
+    following = (page[-1].due_ms, page[-1].first_offset) if len(page) == limit else None
+    return wire.DelayedFound(found, following), b""
 
 
 def _message_at(messages: MessageStore, log_offset: int) -> bytes:

@@ -8,6 +8,7 @@ one; Appends bear numbers by which the store knows those that it has. Only when 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ class RemoteStore:
         self.listener: Listener = NOBODY
         self.messages: MessageStore | None = None
         self.is_live_only: Callable[[bytes], bool] | None = None
+        self.max_delay_s = 0  # until the store has said so
         self.is_certain = False
         self.patience_s = patience_s
         self.end = 0
@@ -96,6 +98,7 @@ class RemoteStore:
         self._clock = clock
         self._log = RateLimitedLog(log)
         self._store_name = ""
+        self._clock_behind_ms = 0  # at most
         self._clock_ahead_ms = 0  # of the store's Unix time before our clock
         self._request_ids = 0
         self._to_send: deque[_Request] = deque()
@@ -261,8 +264,12 @@ class RemoteStore:
         return self._clock_ahead_ms + int(self._clock() * 1000)
 
     def set_clock(self, now_ms: int) -> None:
-        """What time it was a moment ago by the store's clock. Rather late than early, as messages expire by it."""
+        """What time it was by the store's clock, since `heard_s`. Rather late than early, as messages expire by it."""
         self._clock_ahead_ms = now_ms - int(self._clock() * 1000)
+        self._clock_behind_ms = max(0, math.ceil((self._clock() - self.heard_s) * 1000))
+
+    def due_ms(self, delay_s: int) -> int:
+        return self.now_ms() + self._clock_behind_ms + 2 + 1_000 * delay_s  # it was rounded down, here and there
 
     def fault(self) -> str:
         return (
@@ -399,6 +406,7 @@ class RemoteStore:
         restarted = welcome.store_name != self._store_name
         self.welcome = welcome
         self.set_clock(welcome.now_ms)
+        self.max_delay_s = welcome.max_delay_s
         self.connects += 1
         self._store_name = welcome.store_name
         self.is_live_only = any_of(welcome.live_only) if welcome.live_only else None

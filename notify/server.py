@@ -62,6 +62,7 @@ class StoreServer:
         self._socket_path: Path | None = None
         self._progress = asyncio.Event()
         self._is_cleaning_up = False  # in a later turn
+        self._is_dispatching = False  # the same
         self.is_stopping = False
 
     # --- listening
@@ -110,12 +111,25 @@ class StoreServer:
     def tick(self) -> None:
         """To be called every few hundredths of a second."""
         self.hub.tick()
+        self._dispatch_more()
         self.peers.tick()
         self._clean_up()
         now_s = self._loop.time()
         for connection in list(self.connections):
             connection.tick(now_s)
         self.events.settle()
+
+    def _dispatch_more(self) -> None:
+        """Go on with delayed messages that are due, with the loop's other business in between."""
+        if self.hub.messages.dispatching.has_more and not self._is_dispatching:
+            self._is_dispatching = True
+            self._loop.call_soon(self._dispatch_on)
+
+    def _dispatch_on(self) -> None:
+        self._is_dispatching = False
+        if not self.is_stopping:
+            self.hub.tick()
+            self._dispatch_more()
 
     def _clean_up(self) -> None:
         """In small steps, with the loop's other business in between."""

@@ -135,6 +135,7 @@ def ranges_from(data not None, list ranges not None):
 # --- what the records of a peer say
 
 cdef enum:
+    DUE_BYTES = 11              # of the attribute DUE_MS
     MOST_LEVELS = 200           # of a topic: matching goes down one level at a time
     MOST_KEY_BYTES = 1024
     MOST_TAG_BYTES = 255
@@ -264,24 +265,39 @@ cdef const char *attributes_fault(const unsigned char *data, size_t size) noexce
     return NULL
 
 
-cdef const char *message_fault(const RecordHeader *record) noexcept nogil:
+cdef const char *delay_fault(const unsigned char *data, size_t *size, uint64_t latest_due_ms) noexcept nogil:
+    """Why the last of these attributes is not when a delayed message may be due, or NULL; then it is left out of `size`."""
+    cdef uint64_t due_ms
+    if size[0] < DUE_BYTES or memcmp(data + size[0] - DUE_BYTES, b"\x10\x08\0", 3):
+        return b"delayed message whose last attribute is not DUE_MS"
+    size[0] -= DUE_BYTES
+    memcpy(&due_ms, data + size[0] + 3, 8)
+    if due_ms > latest_due_ms:
+        return b"delayed for longer than store.max_delay_s"
+    return NULL
+
+
+cdef const char *message_fault(const RecordHeader *record, uint64_t latest_due_ms) noexcept nogil:
     """Why a message of a peer, which is a whole record, must not get into the log; NULL if it may."""
     cdef const char *reason
-    if record.flags & ~(FLAG_QOS | FLAG_RETAIN | FLAG_EXPIRES | FLAG_LIVE_ONLY):
+    cdef size_t attributes = record.attributes_length
+    if record.flags & ~(FLAG_QOS | FLAG_RETAIN | FLAG_EXPIRES | FLAG_LIVE_ONLY | FLAG_DELAYED):
         return b"flags that a peer must not set"
     if record.flags & FLAG_QOS == FLAG_QOS:
         return b"QoS 3"
     reason = topic_fault(<const unsigned char *>topic_of(record), record.topic_length)
     if reason == NULL:
         reason = text_fault(<const unsigned char *>client_id_of(record), record.client_id_length)
+    if reason == NULL and record.flags & FLAG_DELAYED:
+        reason = delay_fault(<const unsigned char *>attributes_of(record), &attributes, latest_due_ms)
     if reason == NULL:
-        reason = attributes_fault(<const unsigned char *>attributes_of(record), record.attributes_length)
+        reason = attributes_fault(<const unsigned char *>attributes_of(record), attributes)
     if reason == NULL:
         reason = properties_fault(<const unsigned char *>properties_of(record), record.properties_length)
     return reason
 
 
-cdef list check_messages(const char *data, size_t size):
+cdef list check_messages(const char *data, size_t size, uint64_t latest_due_ms):
     """Look at what messages say, in aligned whole records without batches. Returns the other records as tuples.
 
     Raises ValueError, naming the position and the fault, at what must not get into the log.
@@ -293,7 +309,7 @@ cdef list check_messages(const char *data, size_t size):
     while at < size:
         record = <const RecordHeader *>(data + at)
         if record.type == TYPE_MESSAGE:
-            reason = message_fault(record)
+            reason = message_fault(record, latest_due_ms)
             if reason != NULL:
                 raise ValueError(f"record at byte {at}: {reason.decode()}")
         else:
@@ -306,7 +322,7 @@ cdef list check_messages(const char *data, size_t size):
 
 def topic_runs(data not None):
     """Checked records without batches, as runs of one topic: (topic, byte of the first, how many, whether queues have
-    them: what is LIVE_ONLY is in none)."""
+    them: what is LIVE_ONLY or DELAYED is in none)."""
     cdef size_t at = 0, start = 0
     cdef const RecordHeader *record
     cdef const RecordHeader *first = NULL
@@ -316,24 +332,24 @@ def topic_runs(data not None):
     while at < <size_t>view.shape[0]:
         record = <const RecordHeader *>&view[at]
         if first != NULL and is_other_topic(first, record):
-            runs.append((topic_of(first)[:first.topic_length], start, count, not first.flags & FLAG_LIVE_ONLY))
+            runs.append((topic_of(first)[:first.topic_length], start, count, not first.flags & FLAGS_IN_NO_QUEUE))
             first = NULL
         if first == NULL:
             first, start, count = record, at, 0
         count += 1
         at += record.length
     if first != NULL:
-        runs.append((topic_of(first)[:first.topic_length], start, count, not first.flags & FLAG_LIVE_ONLY))
+        runs.append((topic_of(first)[:first.topic_length], start, count, not first.flags & FLAGS_IN_NO_QUEUE))
     return runs
 
 
 cdef bint is_other_topic(const RecordHeader *one, const RecordHeader *other) noexcept nogil:
-    return ((one.flags ^ other.flags) & FLAG_LIVE_ONLY or one.topic_length != other.topic_length
+    return ((one.flags ^ other.flags) & FLAGS_IN_NO_QUEUE or one.topic_length != other.topic_length
             or memcmp(topic_of(one), topic_of(other), one.topic_length) != 0)
 
 
 def messages_in(data not None):
-    """The messages in verified log bytes that queues have, batches opened: neither LIVE_ONLY nor CARRIED ones."""
+    """The messages in verified log bytes that queues have, batches opened: neither LIVE_ONLY, DELAYED nor CARRIED ones."""
     cdef const unsigned char[::1] view = data
     cdef size_t at = 0
     cdef const RecordHeader *record
@@ -344,7 +360,7 @@ def messages_in(data not None):
         if record.type == TYPE_BATCH:
             at += HEADER_BYTES
             continue
-        if record.type == TYPE_MESSAGE and not record.flags & (FLAG_LIVE_ONLY | FLAG_CARRIED):
+        if record.type == TYPE_MESSAGE and not record.flags & (FLAGS_IN_NO_QUEUE | FLAG_CARRIED):
             records.push(record)
         at += record.length
     return records

@@ -22,9 +22,12 @@ cdef enum:
     FLAG_EXPIRES = 8
     FLAG_LIVE_ONLY = 16
     FLAG_CARRIED = 32
+    FLAG_DELAYED = 64
+    FLAGS_IN_NO_QUEUE = 80      # LIVE_ONLY and DELAYED, of what a peer may append
     ATTRIBUTE_PACKET_ID = 1
     ATTRIBUTE_KEY = 3
     ATTRIBUTE_TAG = 4
+    ATTRIBUTE_DUE_MS = 16
 
 cdef struct Part:
     const char *data

@@ -112,14 +112,16 @@ cdef class RecordBatch:
         return batch
 
     def extend_checked(self, const unsigned char[::1] data not None, const unsigned char[::1] types not None,
-                       size_t limit):
+                       size_t limit, uint64_t latest_due_ms=<uint64_t>-1):
         """Add records of a peer, if they and what their messages say may stand in the log; there must be no batch.
+
+        No delayed message may be due later than `latest_due_ms`.
 
         Returns those that are no messages as tuples (fields as in store.records.Record), for somebody else to look at.
         Raises ValueError, naming the position and the fault; then none was added.
         """
         cdef size_t size = self.copy_in(data, types, limit)
-        others = check_messages(self.data + self.size, size)
+        others = check_messages(self.data + self.size, size, latest_due_ms)
         self.size += size
         return others
 

@@ -179,6 +179,12 @@ class GroupDropped(Change, frozen=True):
     topic_filter: str
 
 
+class DelayedEnded(Change, frozen=True):
+    """Delayed messages that are not to be dispatched any more: due_ms of each, and where it was first stored."""
+
+    messages: list[tuple[int, int]]
+
+
 TYPES: dict[RecordType, type[Change]] = {
     RecordType.SESSION_OPENED: SessionOpened,
     RecordType.SESSION_CLOSED: SessionClosed,
@@ -194,6 +200,7 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.GROUP_ADVANCED: GroupAdvanced,
     RecordType.GROUP_RESET: GroupReset,
     RecordType.GROUP_DROPPED: GroupDropped,
+    RecordType.DELAYED_ENDED: DelayedEnded,
 }
 _RECORD_TYPES = {change: record_type for record_type, change in TYPES.items()}
 _DECODERS = {record_type: msgspec.msgpack.Decoder(change) for record_type, change in TYPES.items()}

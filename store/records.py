@@ -26,6 +26,7 @@ class RecordType(IntEnum):
     GROUP_ADVANCED = 33
     GROUP_RESET = 34
     GROUP_DROPPED = 35
+    DELAYED_ENDED = 40
 
 
 class RecordFlag(IntFlag):
@@ -36,6 +37,7 @@ class RecordFlag(IntFlag):
     EXPIRES = 8
     LIVE_ONLY = 16
     CARRIED = 32
+    DELAYED = 64
 
 
 def message_flags(qos: int, *, retain: bool, expires: bool, live_only: bool) -> int:
@@ -51,6 +53,8 @@ class Attribute(IntEnum):
     STORED_MS = 2  # 8 bytes: when a carried message was first stored
     KEY = 3  # 1 to 1,024 bytes of text: looked up by, and dealt out in order by an ordered consumer group
     TAG = 4  # 1 to 255 bytes of text: what a client tells messages of one topic apart by
+    DUE_MS = 16  # 8 bytes: when a delayed message is to be dispatched, Unix time; the last attribute that a peer gives
+    FIRST_OFFSET = 17  # 8 bytes: the log_offset at which a delayed message that stands here again was first stored
 
 
 class Record(NamedTuple):

@@ -84,6 +84,14 @@ class StoreSettings:
             "at_least": 1,
         },
     )
+    max_delay_s: int = field(
+        default=31_536_000,
+        metadata={
+            "doc": "Longest delay of a delayed message; 0 takes none.",
+            "at_least": 0,
+            "at_most": 3_153_600_000,
+        },
+    )
     reserve_bytes: int = field(
         default=64 * MIB,
         metadata={

@@ -1,6 +1,7 @@
 """Random use of a MessageStore from a seed, and what its index says in a form that two stores can be compared by."""
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ from store.changes import (
 )
 from store.records import Attribute, RecordFlag, RecordType, encode_attribute
 from store.sessions import SessionState
-from tests.stores import change
+from tests.stores import change, publish_delayed
 
 FILTERS = ("d/+/t", "+/1/#", "#", "d/#", "d/1/t", "x/+", "$s/#")
 
@@ -40,7 +41,7 @@ class Workload:
     def run(self, store: MessageStore, steps: int) -> None:
         things: list[Callable[[MessageStore], Any]] = [self.publish] * 8
         things += [self.publish_mixed, self.open_or_close, self.subscribe, self.progress, self.drop, self.write_index]
-        things += [self.write_step] * 2 + [self.come_and_go]
+        things += [self.write_step] * 2 + [self.come_and_go, self.publish_delayed, self.dispatch, self.cancel]
         for _ in range(steps):
             self.randomly.choice(things)(store)
 
@@ -120,6 +121,19 @@ class Workload:
             change(store, SessionEnded(client))
             self.drop(store)
 
+    def publish_delayed(self, store: MessageStore) -> None:
+        """On a clock of its own, which begins at 0 in each store: what one left behind is due in the next."""
+        flags = self.randomly.choice((0, 1, RecordFlag.RETAIN))
+        due_ms = self.randomly.randrange(1_000)
+        publish_delayed(store, self.randomly.choice(self.topics), b"later", b"too", due_ms=due_ms, flags=flags)
+
+    def dispatch(self, store: MessageStore) -> None:
+        store.dispatching.step(self.randomly.randrange(1_000), time.monotonic())
+
+    def cancel(self, store: MessageStore) -> None:
+        for pending in store.delayed.page(self.randomly.randrange(1_000), 0, 1):
+            assert store.dispatching.cancel(pending.due_ms, pending.first_offset)
+
     def write_index(self, store: MessageStore) -> None:
         store.write_index()
         if self.randomly.random() < 0.3:
@@ -159,5 +173,7 @@ def state_of(store: MessageStore) -> dict[str, Any]:
         "sessions": {session.client_id: session for session in sessions},
         "retained": dict(store.retained.below(b"")),
         "retained_count": len(store.retained),
+        "delayed": list(index.scan(b"d", b"e")),
+        "delayed_count": len(store.delayed),
         "applied": (index.applied_offset, index.state_offset),
     }

@@ -11,7 +11,7 @@ from lightqueue._queues import Queue
 from lightqueue.message_store import MessageStore
 from store._records import RecordBatch
 from store.changes import Change, SessionOpened, Subscribed, SubscriptionState, encode_change
-from store.records import Record, RecordFlag, RecordType
+from store.records import Attribute, Record, RecordFlag, RecordType, encode_attribute
 from store.settings import StoreSettings
 
 SEGMENT_BYTES = 64 << 10
@@ -81,6 +81,34 @@ def publish(store: MessageStore, topic: str, *payloads: bytes, retain: bool = Fa
     flags = (RecordFlag.RETAIN if retain else 0) | (RecordFlag.EXPIRES if properties[:1] == b"\2" else 0)
     for payload in payloads:
         batch.append(RecordType.MESSAGE, payload, topic=topic.encode(), properties=properties, flags=flags)
+    return store.append(batch)
+
+
+def publish_delayed(
+    store: MessageStore,
+    topic: str,
+    *payloads: bytes,
+    due_ms: int,
+    flags: int = 0,
+    properties: bytes = b"",
+    client_id: bytes = b"",
+    attributes: bytes = b"",
+) -> int:
+    """Store messages that are due at a Unix time; the log_offset of the first."""
+    batch = RecordBatch()
+    attributes += encode_attribute(Attribute.DUE_MS, due_ms.to_bytes(8, "little"))
+    if properties[:1] == b"\2":
+        flags |= RecordFlag.EXPIRES
+    for payload in payloads:
+        batch.append(
+            RecordType.MESSAGE,
+            payload,
+            topic=topic.encode(),
+            client_id=client_id,
+            attributes=attributes,
+            properties=properties,
+            flags=flags | RecordFlag.DELAYED,
+        )
     return store.append(batch)
 
 

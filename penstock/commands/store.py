@@ -82,6 +82,8 @@ def _show(report: dict[str, Any]) -> None:
     show_table(console, "queues", report["queues"])
     show_table(console, "sessions", report["sessions"])
     show_table(console, "groups", report["groups"])
+    if report.get("delayed_pending"):
+        console.print(f"delayed messages pending: {report['delayed_pending']}")
     if report.get("torn_tail_bytes"):
         console.print(f"torn tail: {report['torn_tail_bytes']} bytes that the next start will cut")
     for damage in report["corruption"]:

@@ -21,7 +21,7 @@ MOST_ROWS = 16_384  # of a RecordBatch
 MOST_TOPICS_REMEMBERED = 100_000
 US_PER_MS = 1000
 # A carried message stands in the log a second time, and a live-only one is in no history.
-NOT_HISTORY = RecordFlag.LIVE_ONLY | RecordFlag.CARRIED
+NOT_HISTORY = RecordFlag.LIVE_ONLY | RecordFlag.CARRIED | RecordFlag.DELAYED
 PAIRS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
 Array = NDArray[np.int64]

@@ -93,7 +93,7 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     sequence `appended` are in the log, and safe. `resumed`: the store still holds the sessions that this name claimed,
     and follows its queues if `store_name` is the same, which no two processes have; if not, others may have them, and
     nothing that was begun before may be sent again. `now_ms` is as in Pong. `address`: IP:PORT by which message ids
-    name the store; empty: the one at which the peer reached it.
+    name the store; empty: the one at which the peer reached it. A message may be delayed for `max_delay_s`.
     """
 
     version: Positive
@@ -108,6 +108,7 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     resumed: bool = False
     now_ms: Count = 0
     address: Name = ""
+    max_delay_s: Count = 0
 
     def __post_init__(self) -> None:
         if self.credit_bytes < self.max_frame_bytes:
@@ -329,6 +330,39 @@ class RetainedFound(Message, frozen=True):
     next: Name | None
 
 
+# --- delayed messages
+
+
+class ListDelayed(Message, frozen=True):
+    """Up to `limit` messages that are pending, those due first before others, behind (due_ms, log_offset) `after`."""
+
+    after: tuple[Count, LogOffset]
+    limit: Positive
+
+
+class DelayedFound(Message, frozen=True):
+    """Of each its log_offset, due_ms, topic and key (empty: none). `next`: what to ask for `after`; None: that was all.
+
+    The log_offset is that which Appended gave, wherever the message lies by now.
+    """
+
+    messages: Annotated[list[tuple[LogOffset, Count, Name, bytes]], Items]
+    next: tuple[Count, LogOffset] | None
+
+
+class CancelDelayed(Message, frozen=True):
+    """Take back the message that Appended gave this log_offset and that is due at `due_ms`."""
+
+    log_offset: LogOffset
+    due_ms: Count
+
+
+class DelayedCancelled(Message, frozen=True):
+    """`was_pending`: it was, and is not any more; if not, it was dispatched or cancelled before, or never there."""
+
+    was_pending: bool
+
+
 # --- sessions
 
 
@@ -450,4 +484,8 @@ KINDS = (
     Kind(75, GroupReset, _PEERS, asked=True),
     Kind(76, GroupDrop, _PEERS, asked=True),
     Kind(77, GroupDone, _STORE, asked=True),
+    Kind(80, ListDelayed, _PEERS, asked=True),
+    Kind(81, DelayedFound, _STORE, asked=True),
+    Kind(82, CancelDelayed, _PEERS, asked=True),
+    Kind(83, DelayedCancelled, _STORE, asked=True),
 )

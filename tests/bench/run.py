@@ -27,7 +27,14 @@ sys.path.insert(0, str(ROOT))
 
 from tests.bench import apart  # noqa: E402
 from tests.bench.client import publish_rates, read_rates  # noqa: E402
-from tests.bench.whole import gateway_start, idle_memory, offline_backlog, restart_time  # noqa: E402
+from tests.bench.whole import (  # noqa: E402
+    delayed_lateness,
+    delayed_memory,
+    gateway_start,
+    idle_memory,
+    offline_backlog,
+    restart_time,
+)
 from tests.server_process import PenstockServer, ServeOptions, free_port, start_mosquitto  # noqa: E402
 
 BROKER_CORE, LOAD_CORE = "0", "1"
@@ -226,6 +233,8 @@ def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
         ("memory per idle connection", idle_memory),
         ("100 offline sessions, 100,000 messages", offline_backlog),
         ("restart with a 2 GB log", restart_time),
+        ("delayed: lateness", delayed_lateness),
+        ("delayed: memory", delayed_memory),
         ("apart: connections", apart.connections),
         ("apart: storm", apart.storm),
         ("apart: fan-out", apart.fan_out),

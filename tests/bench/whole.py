@@ -23,6 +23,10 @@ WARM_UP = 1_000
 SESSIONS = 100
 MESSAGES = 100_000
 GATEWAY_STARTS = 9
+DUE_AT_ONCE = 10_000
+DELAY_S = 5
+PENDING = 1_000_000
+PENDING_BEFORE = 100_000
 GIB = 1 << 30
 
 
@@ -108,6 +112,75 @@ def _publish_all(port: int) -> None:
 
 def _disk_bytes(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
+def delayed_lateness(folder: Path) -> dict[str, object]:
+    """How late 10,000 delayed messages come that are published, and so are due, within one second."""
+    with _server(folder) as server:
+        subscriber = _client(server.port, "subscriber", "later", True)
+        publisher = _client(server.port, "publisher", None, True)
+        began_s = time.monotonic()
+        for start in range(0, DUE_AT_ONCE, 500):
+            _publish_delayed(publisher, range(start, start + 500), DELAY_S, "later")
+        took_s = time.monotonic() - began_s
+        late_ms = sorted(_late_ms(subscriber, DUE_AT_ONCE))
+        subscriber.close()
+        publisher.close()
+    p50, p99 = (late_ms[len(late_ms) * share // 100] for share in (50, 99))
+    print(
+        f"{f'{DUE_AT_ONCE:,} delayed messages due in {took_s:.2f} s':46} late by {late_ms[0]:.1f} ms or more, "
+        f"p50 {p50:.0f}, p99 {p99:.0f}, at most {late_ms[-1]:.0f} ms  goal: never early, ≤ 1,000",
+        flush=True,
+    )
+    return {"published_s": took_s, "least": late_ms[0], "p50": p50, "p99": p99, "most": late_ms[-1], "goal": 1000}
+
+
+def delayed_memory(folder: Path) -> dict[str, object]:
+    """What a million delayed messages that are pending cost in memory, and on disk."""
+    with _server(folder) as server:
+        publisher = _client(server.port, "publisher", None, True)
+        for start in range(0, PENDING_BEFORE, 1000):
+            _publish_delayed(publisher, range(start, start + 1000), 86_400, "later/and/later")
+        before, disk_before, began_s = _settled_rss(server), _disk_bytes(server.data), time.monotonic()
+        for start in range(0, PENDING, 1000):
+            _publish_delayed(publisher, range(start, start + 1000), 86_400, "later/and/later")
+        rate = PENDING / (time.monotonic() - began_s)
+        grown, disk = _settled_rss(server) - before, _disk_bytes(server.data) - disk_before
+        publisher.close()
+    print(
+        f"{f'{PENDING:,} more delayed messages pending':46} memory +{grown / 1e6:.1f} MB, disk +{disk / 1e6:.0f} MB, "
+        f"taken in at {rate:,.0f}/s"
+    )
+    return {"rss_growth_bytes": grown, "disk_growth_bytes": disk, "rate": rate}
+
+
+def _publish_delayed(publisher: socket.socket, numbers: range, delay_s: int, topic: str) -> None:
+    """At QoS 1, and wait for the acknowledgements. Each says when it was sent."""
+    sent_ns = time.time_ns()
+    packets = (
+        Publish(
+            f"$delayed/{delay_s}/{topic}", b"%020d" % sent_ns + bytes(80), QoS.AT_LEAST_ONCE, packet_id=i % 1000 + 1
+        )
+        for i in numbers
+    )
+    publisher.sendall(b"".join(encode(packet, 4) for packet in packets))
+    publisher.recv(4 * len(numbers), socket.MSG_WAITALL)
+
+
+def _late_ms(subscriber: socket.socket, count: int) -> Iterator[float]:
+    """How long after they were due messages come that are delayed by DELAY_S; QoS 1, all of one size."""
+    size = len(encode(Publish("later", bytes(100), QoS.AT_LEAST_ONCE, packet_id=1), 4))
+    unread = b""
+    while count:
+        unread += subscriber.recv(1 << 16)
+        now_ns = time.time_ns()
+        acks = []
+        while len(unread) >= size:
+            packet, unread = unread[:size], unread[size:]
+            acks.append(b"\x40\2" + packet[-102:-100])
+            yield (now_ns - int(packet[-100:-80])) / 1e6 - 1_000 * DELAY_S
+            count -= 1
+        subscriber.sendall(b"".join(acks))
 
 
 def restart_time(folder: Path) -> dict[str, object]:

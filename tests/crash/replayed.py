@@ -56,6 +56,7 @@ def dump(settings: StoreSettings) -> Dump:
             "queues": dict(_queues(store)),
             "sessions": {session.client_id: _fields(session) for session in store.sessions},
             "groups": {":".join(each.state.key): each.state for each in store.groups},
+            "delayed": {"pending": list(store.index.scan(b"d", b"e"))},
             "retained": {topic.decode(): log_offset for topic, log_offset in store.retained.below(b"")},
         }
     finally:

@@ -7,7 +7,7 @@ import pytest
 
 from lightqueue import table
 from lightqueue.message_store import MessageStore
-from store import retained
+from store import delayed, retained
 from tests.store_workload import Workload, state_of
 from tests.stores import crash_copy, small
 
@@ -25,6 +25,7 @@ def test_the_index_equals_a_fresh_replay(
     monkeypatch.setattr(table, "STEP_COST", step_cost)
     monkeypatch.setattr(table, "ENTRIES_PER_COST", 2)
     monkeypatch.setattr(retained, "KEYS_PER_STEP", keys_per_step)
+    monkeypatch.setattr(delayed, "KEYS_PER_STEP", keys_per_step)
     workload = Workload(seed)
     data = tmp_path / "data-0"
     for kill in range(1, 4):

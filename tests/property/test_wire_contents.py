@@ -14,6 +14,7 @@ pytestmark = pytest.mark.property
 TYPES = bytes((RecordType.MESSAGE, RecordType.PROGRESS))
 FUZZED = 30_000
 FLAGS = int(RecordFlag.QOS_MASK | RecordFlag.RETAIN | RecordFlag.EXPIRES | RecordFlag.LIVE_ONLY)
+LATEST_DUE_MS = 1 << 40
 Fields = tuple[int, bytes, bytes, bytes, bytes]  # flags, topic, client_id, attributes, properties
 
 
@@ -82,8 +83,12 @@ def are_attributes(data: bytes) -> bool:
 
 def is_good(fields: Fields) -> bool:
     flags, topic, client_id, attributes, properties = fields
+    if flags & RecordFlag.DELAYED:
+        due, attributes = attributes[-11:], attributes[:-11]
+        if due[:3] != b"\x10\x08\0" or len(due) != 11 or int.from_bytes(due[3:], "little") > LATEST_DUE_MS:
+            return False
     return (
-        not flags & ~FLAGS
+        not flags & ~(FLAGS | RecordFlag.DELAYED)
         and flags & 3 < 3
         and is_topic(topic)
         and is_text(client_id)
@@ -106,7 +111,7 @@ def is_taken(fields: Fields) -> bool:
     )
     taken = RecordBatch()
     try:
-        assert taken.extend_checked(bytes(batch), TYPES, batch.size) == []
+        assert taken.extend_checked(bytes(batch), TYPES, batch.size, LATEST_DUE_MS) == []
     except ValueError:
         assert taken.size == 0
         return False
@@ -131,8 +136,10 @@ attribute = st.tuples(st.sampled_from((3, 4, 1, 5)), texts | st.binary(min_size=
     lambda each: bytes((each[0], len(each[1]), 0)) + each[1]
 )
 attributes = st.just(b"") | st.lists(attribute, max_size=3).map(b"".join) | st.binary(max_size=6)
+dues = st.binary(max_size=8).map(lambda tail: b"\x10\x08\0" + tail.ljust(8, b"\0"))
+attributes = attributes | st.tuples(attributes, dues).map(b"".join)
 topics = st.lists(texts, min_size=1, max_size=4).map(b"/".join).filter(bool)
-flags = st.sampled_from((0, 1, 2, 4, 8, 16, 30)) | st.integers(0, 255)
+flags = st.sampled_from((0, 1, 2, 4, 8, 16, 30, 64, 65)) | st.integers(0, 255)
 
 
 @given(st.tuples(flags, topics, texts | st.just(b""), attributes, properties))

@@ -27,6 +27,7 @@ REPORT: dict[str, Any] = {
     "queues": [{"name": "plant/[red]", "kind": "topic", "first_queue_offset": 0, "next_queue_offset": 2}],
     "sessions": [{"client_id": "pump-1", "acked_log_offset": 256, "subscriptions": ["plant/+", "x/#"]}],
     "groups": [{"name": "billing", "topic_filter": "plant/#", "queue_offset": 1, "held": 0, "dead_letters": 0}],
+    "delayed_pending": 7,
     "applied_offset": 512,
     "corruption": [],
 }
@@ -51,7 +52,7 @@ def test_json_is_the_report(inspect: Any) -> None:
 def test_tables_show_every_value(inspect: Any) -> None:
     result = inspect(REPORT)
     assert result.exit_code == 0
-    for shown in ("00000000000000000000", "message", "plant/[red]", "pump-1", "plant/+, x/#", "billing"):
+    for shown in ("00000000000000000000", "message", "plant/[red]", "pump-1", "plant/+, x/#", "billing", "pending: 7"):
         assert shown in result.stdout
 
 

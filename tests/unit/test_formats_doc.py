@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from lightqueue._queues import ENTRY_BYTES, FILTER, LEVEL, TOPIC, key_hash, pack_entry
+from lightqueue.dispatching import add_again
 from lightqueue.keys import index_key
 from lightqueue.message_store import MessageStore
 from lightqueue.table import NEXT_ID_KEY, entry_key, queue_key, queue_value
 from lightqueue.trimming import TRIMMED_KEY
-from store import group_states, peers, retained, sessions
-from store._records import verify, walk
+from store import delayed, group_states, peers, retained, sessions
+from store._records import RecordBatch, verify, walk
 from store.changes import (
     TYPES,
     Progress,
@@ -31,6 +32,7 @@ from tests.stores import small, subscribe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
 NOVEMBER_2023_MS = 1_700_000_000_000
+DUE_MS = NOVEMBER_2023_MS + 30_000
 
 
 def vector(name: str) -> list[bytes]:
@@ -89,6 +91,20 @@ def test_carried() -> None:
     assert decode_attributes(record.attributes) == {Attribute.STORED_MS: NOVEMBER_2023_MS.to_bytes(8, "little")}
 
 
+def test_delayed() -> None:
+    """The page's dispatch is what a store makes of the page's delayed message."""
+    lines = vector("delayed")
+    pending, dispatched = b"".join(lines[:2]), b"".join(lines[2:])
+    assert (verify(pending, 64)[0], verify(dispatched, 8192)[0]) == (len(pending), len(dispatched))
+    record = Record._make(next(iter(walk(pending))))
+    assert record.flags == RecordFlag.DELAYED | 1
+    assert decode_attributes(record.attributes) == {Attribute.DUE_MS: DUE_MS.to_bytes(8, "little")}
+    batch = RecordBatch()
+    assert add_again(batch, record, delayed.Pending(DUE_MS, 64, 64), is_pending=False)
+    again, expected = Record._make(next(iter(walk(bytes(batch))))), Record._make(next(iter(walk(dispatched))))
+    assert again._replace(log_offset=8192, timestamp_ms=DUE_MS) == expected
+
+
 def examples() -> list[tuple[RecordType, bytes, str]]:
     found = re.findall(r"^\| (\d\d) \| `([0-9a-f]+)` \| `(.*)` \|$", PAGE, re.MULTILINE)
     return [(RecordType(int(number)), bytes.fromhex(payload), says) for number, payload, says in found]
@@ -121,12 +137,13 @@ def test_keys() -> None:
         "queue 5, entries from queue_offset 1024 on": entry_key(5, 1024),
         "the message at log_offset 4096 with the key `foobar`": index_key(0, key_hash(b"foobar"), 4096),
         "the retained message of `line/7`": retained._key(b"line/7"),
+        "the delayed message of log_offset 64 that is due in November 2023": delayed._key(DUE_MS, 64),
         "the session `m7`": sessions.KEY_PREFIX + b"m7",
         "the peer `gw-1`": peers.KEY_PREFIX + b"gw-1",
         "the group `billing` over `line/#`": group_states.index_key(("billing", "line/#")),
     }
     assert b"".join(vector("queue")) == queue_value(5, 7)
-    for key in (APPLIED_KEY, STATE_KEY, NEXT_ID_KEY, TRIMMED_KEY, retained.COUNT_KEY):
+    for key in (APPLIED_KEY, STATE_KEY, NEXT_ID_KEY, TRIMMED_KEY, retained.COUNT_KEY, delayed.COUNT_KEY):
         assert f"`{key.decode()}`" in PAGE
 
 

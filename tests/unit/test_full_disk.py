@@ -10,7 +10,7 @@ import pytest
 from lightqueue.inspect import inspect_folder
 from lightqueue.message_store import MessageStore
 from store.errors import StoreError, StoreFull
-from tests.stores import Stores, change, payloads, publish, subscribe, wait_until
+from tests.stores import Stores, change, payloads, publish, publish_delayed, subscribe, wait_until
 
 DISK_BYTES = 24 << 20
 MESSAGE_BYTES = 20_000
@@ -176,6 +176,24 @@ def test_a_store_is_opened_and_closed_on_a_full_disk(open_store: Stores, disk: P
     assert payloads(store, "t/x") == taken
     change(store)
     open_store.stop(store)
+
+
+def test_delayed_messages_wait_for_room(open_store: Stores, disk: Path) -> None:
+    other = take(disk, 12 << 20)
+    store = open_store()
+    publish_delayed(store, "later", b"x" * MESSAGE_BYTES, due_ms=store.now_ms() + 200)
+    fill(store)
+    fill(store, 1)
+    wait_until(lambda: store.delayed.due(store.now_ms(), 1) != [])
+    store.tick()
+    assert payloads(store, "later") == []
+    other.unlink()
+
+    def is_dispatched() -> bool:
+        store.tick()
+        return payloads(store, "later") == [b"x" * MESSAGE_BYTES]
+
+    wait_until(is_dispatched, timeout_s=20)
 
 
 def test_a_new_store_on_a_full_disk_says_so(open_store: Stores, disk: Path) -> None:

@@ -16,7 +16,7 @@ from store.errors import FolderUnusable
 from store.segment import segment_paths
 from tests.server_process import ROOT
 from tests.store_workload import Workload, state_of
-from tests.stores import crash_copy, publish, small, subscribe
+from tests.stores import crash_copy, publish, publish_delayed, small, subscribe
 
 
 @pytest.fixture
@@ -88,6 +88,13 @@ def test_a_folder_in_use_is_seen_up_to_now_and_left_alone(store: MessageStore) -
     assert {"name": "plant/9", "kind": "topic", "first_queue_offset": 0, "next_queue_offset": 1} in report["queues"]
     assert (report["applied_offset"], report["end_log_offset"]) == (applied, store.end)
     assert listing(data_of(store)) == before
+
+
+def test_pending_delayed_messages_are_counted(store: MessageStore) -> None:
+    assert "delayed" not in command(data_of(store)).stdout
+    publish_delayed(store, "plant/1", b"later", b"too", due_ms=1 << 60)
+    assert inspect_folder(data_of(store))["delayed_pending"] == 2
+    assert "delayed messages pending: 2" in command(data_of(store)).stdout
 
 
 def test_a_killed_folder_is_shown_as_a_restart_would_find_it(store: MessageStore, tmp_path: Path) -> None:

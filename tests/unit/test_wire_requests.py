@@ -219,6 +219,9 @@ def in_a_batch() -> bytes:
     return bytes(batch)
 
 
+DUE = encode_attribute(Attribute.DUE_MS, bytes(8))
+TOO_LATE = encode_attribute(Attribute.DUE_MS, (1 << 42).to_bytes(8, "little"))
+FIRST = encode_attribute(Attribute.FIRST_OFFSET, bytes(8))
 GOOD_MESSAGES = [
     one(),
     one(flags=RecordFlag.RETAIN | RecordFlag.LIVE_ONLY | 2, client_id="é".encode()),
@@ -229,6 +232,8 @@ GOOD_MESSAGES = [
         properties=b"\1\1\2\0\0\0\5\3\0\1a\x08\0\3r/1\x09\0\2\0\xff\x26\0\1k\0\1v\x26\0\0\0\0",
     ),
     one(topic=b"$SYS/x"),
+    one(flags=RecordFlag.DELAYED, attributes=DUE),
+    one(flags=RecordFlag.DELAYED | 2, attributes=encode_attribute(Attribute.PACKET_ID, b"\1\0") + DUE),
     b"",
 ]
 
@@ -255,6 +260,14 @@ BAD_MESSAGES = [
     (one(attributes=encode_attribute(Attribute.STORED_MS, bytes(8))), "attribute that a peer must not set"),
     (one(attributes=encode_attribute(Attribute.TAG, b"\0")), "U+0000 in a text"),
     (one(attributes=encode_attribute(Attribute.TAG, b"a") * 2), "attribute given twice"),
+    (one(attributes=DUE), "attribute that a peer must not set"),
+    (one(flags=RecordFlag.DELAYED), "delayed message whose last attribute is not DUE_MS"),
+    (
+        one(flags=RecordFlag.DELAYED, attributes=DUE + FIRST),
+        "delayed message whose last attribute is not DUE_MS",
+    ),
+    (one(flags=RecordFlag.DELAYED, attributes=FIRST + DUE), "attribute that a peer must not set"),
+    (one(flags=RecordFlag.DELAYED, attributes=TOO_LATE), "delayed for longer than store.max_delay_s"),
     (one(properties=b"\2"), "properties that are cut off"),
     (one(properties=b"\2\0\0\0"), "properties that are cut off"),
     (one(properties=b"\3\0\5a"), "properties that are cut off"),
