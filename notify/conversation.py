@@ -86,6 +86,7 @@ class Conversation:
         self._flushing = client_requests.Flushing()
         self._taken_over: dict[str, None] = {}
         self._told_safe = 0
+        self._told_end = 0  # log_offset: of all before it this peer knows in which queues it is
         self._has_all_ends_to_tell = False
         self._pings = self._pongs = 0
         self._refusals: deque[tuple[int, int]] = deque()  # (number of the Ping behind it, sequence)
@@ -207,33 +208,42 @@ class Conversation:
         if safe > self._told_safe:
             self._told_safe = safe
             self._tell(wire.Safe(safe))
-        self._tell_grown([peer.refs[queue] for queue in grown if queue in peer.refs], end)
         named, others = peer.member.take_named()
         if named or others:
-            self._tell_named(named, others, end)
+            self._tell_named(named, others)
+        self._tell_grown([peer.refs[queue] for queue in grown if queue in peer.refs], end)
         for client_id in self._taken_over:
             self._tell(wire.TakenOver(client_id))
         self._taken_over.clear()
 
     def _tell_grown(self, refs: list[int], end: int) -> None:
-        """Tell of the ends first: what is pushed may be delivered at once, and a message may be in several queues."""
+        """Tell of the ends first: what is pushed may be delivered at once, and a message may be in several queues.
+
+        Only the last frame says where the log ends: who knows that takes all queues for known up to there.
+        """
         peer = self._known
         pushed = self._push.take(peer.member, peer.queues, refs, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
         ends = [(ref, peer.queues[ref].next_offset) for ref in pushed.rest]
+        told: list[tuple[Message, bytes]] = []
         most = self._most_ends
         for at in range(0, len(ends), most):
             self._figures.events += 1
-            self._tell(wire.Grew(ends[at : at + most], end))
+            told.append((wire.Grew(ends[at : at + most], self._told_end), b""))
         if pushed.ranges:
             self._figures.pushes += 1
-            self._tell(wire.Pushed(pushed.ranges, end), pushed.records)
+            told.append((wire.Pushed(pushed.ranges, self._told_end), pushed.records))
+        if told:
+            self._told_end = end
+            told[-1] = (msgspec.structs.replace(told[-1][0], log_end=end), told[-1][1])
+        for message, records in told:
+            self._tell(message, records)
 
     @property
     def _most_ends(self) -> int:
         """Queues that one frame can name by their refs."""
         return min(wire.MOST_ITEMS, (self._peers.max_frame_bytes - FRAME_ROOM_BYTES) // GREW_BYTES)
 
-    def _tell_named(self, grown: list[Queue], others: bool, end: int) -> None:
+    def _tell_named(self, grown: list[Queue], others: bool) -> None:
         room_bytes = self._peers.max_frame_bytes - FRAME_ROOM_BYTES
         portion: list[tuple[bytes, int]] = []
         left_bytes = room_bytes
@@ -242,11 +252,11 @@ class Conversation:
             left_bytes -= len(name) + GREW_BYTES
             if left_bytes < 0:
                 self._figures.named_events += 1
-                self._tell(wire.GrewNamed(portion, False, end))
+                self._tell(wire.GrewNamed(portion, False, self._told_end))
                 portion, left_bytes = [], room_bytes - len(name) - GREW_BYTES
             portion.append((name, queue.next_offset))
         self._figures.named_events += 1
-        self._tell(wire.GrewNamed(portion, others, end))
+        self._tell(wire.GrewNamed(portion, others, self._told_end))
 
     # --- Line
 
@@ -320,6 +330,7 @@ class Conversation:
         return self.peer
 
     def _follow(self, frame: Frame, message: wire.Follow) -> None:
+        self._tell_events()  # the answer says where the log ends
         try:
             answer = self._known.follow(message)
         except StoreError as error:
@@ -392,6 +403,9 @@ class Conversation:
             return
 
         def then(state: SessionState | None) -> None:
+            if self.is_closing:
+                return
+            self._tell_events()  # the answer says where the log ends
             session = _encode_session(state) if state is not None else b""
             if len(session) + FRAME_ROOM_BYTES > self._peers.max_frame_bytes:
                 text = f"the session of client {message.client_id} does not fit in a frame; raise wire.max_frame_bytes"

@@ -11,6 +11,8 @@ from store._records import ranges_from
 from store.records import Record
 from store.wire.messages import (
     Append,
+    Claim,
+    Claimed,
     Enough,
     Failed,
     FailureCode,
@@ -91,6 +93,37 @@ def test_what_was_not_read_to_its_end_is_not_pushed(bench: WireBench) -> None:
     reader.call(Read([(ref, 0)], 1, 1000))
     publisher.call(Append(2), message(b"3"))
     assert (pushed(reader), reader.events(Grew)[-1].queues) == ([], [(ref, 3)])
+
+
+def ends_told(talk: Talk) -> list[int]:
+    """What the frames since the last call said of the log's end, in their order."""
+    talk.flush()
+    frames, talk.frames = talk.frames, []
+    return [frame.message.log_end for frame in frames if isinstance(frame.message, Grew | Pushed | Claimed | Following)]
+
+
+def test_the_log_s_end_is_told_once_all_queues_are(bench: WireBench) -> None:
+    """A gateway that knows of the end takes its readers for having come that far."""
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref = followed(reader).queues[0].ref
+    followed(reader, "t/1")
+    reader.call(Read([(ref, 0)], 10, 1000))
+    publisher.call(Append(1), message(b"1"))
+    first_end = bench.store.end
+    assert ends_told(reader) == [0, first_end]
+    publisher.call(Append(2), message(b"2"))
+    reader.ask(Claim("c1", False))
+    reader.ask(Follow("t/2", True, -1, False))
+    assert ends_told(reader) == [first_end, *[bench.store.end] * 3]
+
+
+def test_who_comes_back_knows_the_end_once_it_knows_its_queues(bench: WireBench) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    followed(reader)
+    followed(reader, "t/1")
+    reader.cut()
+    publisher.call(Append(1), message(b"1"))
+    assert ends_told(bench.connect("gw-2")) == [bench.store.end]
 
 
 def test_who_has_enough_is_told_of_the_end_only(bench: WireBench) -> None:
