@@ -135,6 +135,7 @@ class Conversation:
             return met
         self.peer, welcome = met
         self._credit = Credit(welcome.credit_bytes)
+        self._told_end = 0 if self.peer.refs else welcome.log_end
         self._has_all_ends_to_tell = welcome.resumed  # events may have got lost with the last connection
         for client_id in self._peers.hub.contested(self.peer.member):
             self.tell_taken_over(client_id)
@@ -208,10 +209,10 @@ class Conversation:
         if safe > self._told_safe:
             self._told_safe = safe
             self._tell(wire.Safe(safe))
+        self._tell_grown([peer.refs[queue] for queue in grown if queue in peer.refs], end)
         named, others = peer.member.take_named()
         if named or others:
-            self._tell_named(named, others)
-        self._tell_grown([peer.refs[queue] for queue in grown if queue in peer.refs], end)
+            self._tell_named(named, others, end)
         for client_id in self._taken_over:
             self._tell(wire.TakenOver(client_id))
         self._taken_over.clear()
@@ -243,7 +244,7 @@ class Conversation:
         """Queues that one frame can name by their refs."""
         return min(wire.MOST_ITEMS, (self._peers.max_frame_bytes - FRAME_ROOM_BYTES) // GREW_BYTES)
 
-    def _tell_named(self, grown: list[Queue], others: bool) -> None:
+    def _tell_named(self, grown: list[Queue], others: bool, end: int) -> None:
         room_bytes = self._peers.max_frame_bytes - FRAME_ROOM_BYTES
         portion: list[tuple[bytes, int]] = []
         left_bytes = room_bytes
@@ -252,11 +253,11 @@ class Conversation:
             left_bytes -= len(name) + GREW_BYTES
             if left_bytes < 0:
                 self._figures.named_events += 1
-                self._tell(wire.GrewNamed(portion, False, self._told_end))
+                self._tell(wire.GrewNamed(portion, False, end))
                 portion, left_bytes = [], room_bytes - len(name) - GREW_BYTES
             portion.append((name, queue.next_offset))
         self._figures.named_events += 1
-        self._tell(wire.GrewNamed(portion, others, self._told_end))
+        self._tell(wire.GrewNamed(portion, others, end))
 
     # --- Line
 
@@ -403,15 +404,12 @@ class Conversation:
             return
 
         def then(state: SessionState | None) -> None:
-            if self.is_closing:
-                return
-            self._tell_events()  # the answer says where the log ends
             session = _encode_session(state) if state is not None else b""
             if len(session) + FRAME_ROOM_BYTES > self._peers.max_frame_bytes:
                 text = f"the session of client {message.client_id} does not fit in a frame; raise wire.max_frame_bytes"
                 self._answer(frame.request_id, wire.Failed(FailureCode.UNAVAILABLE, text))
             else:
-                self._answer(frame.request_id, wire.Claimed(session, self._known.member.end))
+                self._answer(frame.request_id, wire.Claimed(session, self._told_end))
 
         self._known.member.claim(message.client_id, message.clean_start, then)
 

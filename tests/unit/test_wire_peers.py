@@ -199,11 +199,11 @@ def test_taking_over(bench: WireBench) -> None:
 
 def test_a_session_without_a_record_is_released(bench: WireBench) -> None:
     one, two = bench.connect("gw-1"), bench.connect("gw-2")
-    assert one.call(Claim("c1", True)) == Claimed(b"", bench.store.end)
+    assert one.call(Claim("c1", True)) == Claimed(b"", one.welcome.log_end)
     asked = two.ask(Claim("c1", True))
     assert one.events(TakenOver) == [TakenOver("c1")]
     one.tell(Release("c1"))
-    assert two.answer(asked) == Claimed(b"", bench.store.end)
+    assert two.answer(asked) == Claimed(b"", two.welcome.log_end)
 
 
 def test_a_session_is_claimed_by_several(bench: WireBench) -> None:
