@@ -18,7 +18,6 @@ from store.wire.messages import (
     Appended,
     Claim,
     Claimed,
-    Failed,
     FailureCode,
     Follow,
     Following,
@@ -32,7 +31,7 @@ from store.wire.messages import (
     TakenOver,
 )
 from tests.stores import batch_of, payloads
-from tests.wire_bench import Talk, WireBench, changes_of
+from tests.wire_bench import Talk, WireBench, changes_of, failure, message
 
 WILL = WillState("gone/c1", b"gone", 1, False, b"", 0)
 LEASE_S = WireSettings().lease_ms / 1000
@@ -43,15 +42,6 @@ def bench(tmp_path: Path) -> Iterator[WireBench]:
     bench = WireBench(tmp_path)
     yield bench
     bench.store.close()
-
-
-def message(payload: bytes, topic: bytes = b"t/1") -> bytes:
-    return bytes(batch_of(payload, topic=topic))
-
-
-def failure(answer: object) -> str:
-    assert isinstance(answer, Failed)
-    return answer.code
 
 
 def opened(gateway: Talk, sequence: int = 1, client_id: str = "c1", will: WillState | None = None) -> None:

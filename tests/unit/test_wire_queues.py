@@ -14,7 +14,6 @@ from store.wire.messages import (
     Claim,
     Claimed,
     Enough,
-    Failed,
     FailureCode,
     Follow,
     Following,
@@ -24,8 +23,7 @@ from store.wire.messages import (
     Read,
     Unfollow,
 )
-from tests.stores import batch_of
-from tests.wire_bench import Talk, WireBench
+from tests.wire_bench import Talk, WireBench, failure, message
 
 
 @pytest.fixture
@@ -33,15 +31,6 @@ def bench(tmp_path: Path) -> Iterator[WireBench]:
     bench = WireBench(tmp_path)
     yield bench
     bench.store.close()
-
-
-def message(payload: bytes, topic: bytes = b"t/1") -> bytes:
-    return bytes(batch_of(payload, topic=topic))
-
-
-def failure(answer: object) -> str:
-    assert isinstance(answer, Failed)
-    return answer.code
 
 
 def followed(talk: Talk, topic_filter: str = "t/#", **more: Any) -> Following:
