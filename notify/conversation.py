@@ -86,6 +86,7 @@ class Conversation:
         self._flushing = client_requests.Flushing()
         self._taken_over: dict[str, None] = {}
         self._told_safe = 0
+        self._told_end = 0  # log_offset: of all before it this peer knows in which queues it is
         self._has_all_ends_to_tell = False
         self._pings = self._pongs = 0
         self._refusals: deque[tuple[int, int]] = deque()  # (number of the Ping behind it, sequence)
@@ -134,6 +135,7 @@ class Conversation:
             return met
         self.peer, welcome = met
         self._credit = Credit(welcome.credit_bytes)
+        self._told_end = 0 if self.peer.refs else welcome.log_end
         self._has_all_ends_to_tell = welcome.resumed  # events may have got lost with the last connection
         for client_id in self._peers.hub.contested(self.peer.member):
             self.tell_taken_over(client_id)
@@ -216,17 +218,26 @@ class Conversation:
         self._taken_over.clear()
 
     def _tell_grown(self, refs: list[int], end: int) -> None:
-        """Tell of the ends first: what is pushed may be delivered at once, and a message may be in several queues."""
+        """Tell of the ends first: what is pushed may be delivered at once, and a message may be in several queues.
+
+        Only the last frame says where the log ends: who knows that takes all queues for known up to there.
+        """
         peer = self._known
         pushed = self._push.take(peer.member, peer.queues, refs, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
         ends = [(ref, peer.queues[ref].next_offset) for ref in pushed.rest]
+        told: list[tuple[Message, bytes]] = []
         most = self._most_ends
         for at in range(0, len(ends), most):
             self._figures.events += 1
-            self._tell(wire.Grew(ends[at : at + most], end))
+            told.append((wire.Grew(ends[at : at + most], self._told_end), b""))
         if pushed.ranges:
             self._figures.pushes += 1
-            self._tell(wire.Pushed(pushed.ranges, end), pushed.records)
+            told.append((wire.Pushed(pushed.ranges, self._told_end), pushed.records))
+        if told:
+            self._told_end = end
+            told[-1] = (msgspec.structs.replace(told[-1][0], log_end=end), told[-1][1])
+        for message, records in told:
+            self._tell(message, records)
 
     @property
     def _most_ends(self) -> int:
@@ -320,6 +331,7 @@ class Conversation:
         return self.peer
 
     def _follow(self, frame: Frame, message: wire.Follow) -> None:
+        self._tell_events()  # the answer says where the log ends
         try:
             answer = self._known.follow(message)
         except StoreError as error:
@@ -410,7 +422,7 @@ class Conversation:
                 text = f"the session of client {message.client_id} does not fit in a frame; raise wire.max_frame_bytes"
                 self._answer(frame.request_id, wire.Failed(FailureCode.UNAVAILABLE, text))
             else:
-                self._answer(frame.request_id, wire.Claimed(session, self._known.member.end))
+                self._answer(frame.request_id, wire.Claimed(session, self._told_end))
 
         self._known.member.claim(message.client_id, message.clean_start, then)
 

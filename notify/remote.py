@@ -414,7 +414,8 @@ class RemoteStore:
             self._begin_anew(welcome)
         else:
             self._go_on(welcome, restarted)
-        self.end = max(self.end, welcome.log_end)
+        if not self._mirrors:  # of those that there are it is not known yet what they have up to there
+            self.end = max(self.end, welcome.log_end)
         self._wake_sender()
         self.listener.safe_advanced()
         self.listener.wake()

@@ -26,9 +26,10 @@ M = TypeVar("M", bound=Message)
 class StoreClient:
     """A peer of a store, of role `client`. Every method raises PenstockError, in one line."""
 
-    def __init__(self, address: StoreAddress, token: str) -> None:
+    def __init__(self, address: StoreAddress, token: str, tls: ssl.SSLContext | None) -> None:
+        """`tls`: whom to trust, at an address with TLS."""
         self._url = address.url
-        self._socket = self._connected(address)
+        self._socket = self._connected(address, tls)
         self._frames: list[Frame] = []
         handshake = ClientHandshake(Hello(list(VERSIONS), Role.CLIENT, _own_name(), token))
         try:
@@ -47,7 +48,7 @@ class StoreClient:
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self._socket.close()
 
-    def _connected(self, address: StoreAddress) -> socket.socket:
+    def _connected(self, address: StoreAddress, tls: ssl.SSLContext | None) -> socket.socket:
         try:
             if address.path:
                 found = socket.socket(socket.AF_UNIX)
@@ -55,8 +56,8 @@ class StoreClient:
                 found.connect(address.path)
                 return found
             found = socket.create_connection((address.host, address.port), TIMEOUT_S)
-            if address.is_tls:
-                found = ssl.create_default_context().wrap_socket(found, server_hostname=address.host)
+            if tls is not None:
+                found = tls.wrap_socket(found, server_hostname=address.host)
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConnectionFailed(

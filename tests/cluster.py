@@ -50,7 +50,7 @@ class Part:
         already_logged_bytes = self._log.stat().st_size
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *self._command, *([] if "--admin" in self._command else ADMIN)],
+                [sys.executable, "-m", "penstock", *self._command, *([] if self._has_admin else ADMIN)],
                 cwd=ROOT,
                 env=ServeOptions(settings=self._settings).environment() | self.environment,
                 stdin=subprocess.DEVNULL,
@@ -67,6 +67,11 @@ class Part:
                 self.kill()
                 raise RuntimeError(f"{self._command} did not become ready:\n{logged}")
             time.sleep(0.02)
+
+    @property
+    def _has_admin(self) -> bool:
+        """Whether it was given an admin address of its own."""
+        return "--admin" in self._command or "admin" in self._settings
 
     def log_text(self) -> str:
         return self._log.read_text(errors="replace")

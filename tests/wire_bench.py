@@ -23,8 +23,8 @@ from store.changes import Change, encode_change
 from store.errors import WireError
 from store.wire.frames import Frame, FrameReader, Readable, encode
 from store.wire.handshake import ClientHandshake
-from store.wire.messages import Append, Hello, Message, Ping, Role, Welcome
-from tests.stores import small
+from store.wire.messages import Append, Failed, Hello, Message, Ping, Role, Welcome
+from tests.stores import batch_of, small
 
 M = TypeVar("M", bound=Message)
 
@@ -149,6 +149,17 @@ class Talk:
 
     def ping(self) -> None:
         self.tell(Ping())
+
+
+def message(payload: bytes, topic: bytes = b"t/1") -> bytes:
+    """The record of one, for an Append."""
+    return bytes(batch_of(payload, topic=topic))
+
+
+def failure(answer: object) -> str:
+    """The code of a Failed."""
+    assert isinstance(answer, Failed)
+    return answer.code
 
 
 def changes_of(*changes: Change) -> bytes:

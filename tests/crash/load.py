@@ -79,8 +79,8 @@ class Client:
         self.close_abandoned()
         async with connection:
             self.port = port
-            if connack.reason_code == ReasonCode.SERVER_UNAVAILABLE:
-                raise ConnectionResetError("the server has no store")
+            if connack.reason_code in (ReasonCode.SERVER_UNAVAILABLE, ReasonCode.USE_ANOTHER_SERVER):
+                raise ConnectionResetError("the server has no store, or was given up by it")
             if connack.reason_code != ReasonCode.SUCCESS:
                 self.fault(f"refused: {connack.reason_code.name}")
             if self.known and not connack.session_present:

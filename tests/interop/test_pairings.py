@@ -29,7 +29,11 @@ def test_every_publisher_reaches_every_subscriber(port: int, qos: int) -> None:
         publish(port, f"pair/{name}", payloads, qos)
         sent += [(f"pair/{name}", payload) for payload in payloads]
     for name, subscriber in subscribers.items():
-        assert subscriber.messages(len(sent)) == sent, name
+        found = subscriber.messages(len(sent))
+        if qos == 0:  # nobody waits for an answer, so at several gateways one publisher may overtake another
+            assert [each for topic in dict(sent) for each in found if each[0] == topic] == sent, name
+        else:
+            assert found == sent, name
 
 
 @pytest.mark.parametrize(("published", "subscribed"), [(2, 1), (1, 2), (2, 0), (0, 2)])

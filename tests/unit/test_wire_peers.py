@@ -18,7 +18,6 @@ from store.wire.messages import (
     Appended,
     Claim,
     Claimed,
-    Failed,
     FailureCode,
     Follow,
     Following,
@@ -32,7 +31,7 @@ from store.wire.messages import (
     TakenOver,
 )
 from tests.stores import batch_of, payloads
-from tests.wire_bench import Talk, WireBench, changes_of
+from tests.wire_bench import Talk, WireBench, changes_of, failure, message
 
 WILL = WillState("gone/c1", b"gone", 1, False, b"", 0)
 LEASE_S = WireSettings().lease_ms / 1000
@@ -43,15 +42,6 @@ def bench(tmp_path: Path) -> Iterator[WireBench]:
     bench = WireBench(tmp_path)
     yield bench
     bench.store.close()
-
-
-def message(payload: bytes, topic: bytes = b"t/1") -> bytes:
-    return bytes(batch_of(payload, topic=topic))
-
-
-def failure(answer: object) -> str:
-    assert isinstance(answer, Failed)
-    return answer.code
 
 
 def opened(gateway: Talk, sequence: int = 1, client_id: str = "c1", will: WillState | None = None) -> None:
@@ -199,11 +189,11 @@ def test_taking_over(bench: WireBench) -> None:
 
 def test_a_session_without_a_record_is_released(bench: WireBench) -> None:
     one, two = bench.connect("gw-1"), bench.connect("gw-2")
-    assert one.call(Claim("c1", True)) == Claimed(b"", bench.store.end)
+    assert one.call(Claim("c1", True)) == Claimed(b"", one.welcome.log_end)
     asked = two.ask(Claim("c1", True))
     assert one.events(TakenOver) == [TakenOver("c1")]
     one.tell(Release("c1"))
-    assert two.answer(asked) == Claimed(b"", bench.store.end)
+    assert two.answer(asked) == Claimed(b"", two.welcome.log_end)
 
 
 def test_a_session_is_claimed_by_several(bench: WireBench) -> None:

@@ -11,8 +11,9 @@ from store._records import ranges_from
 from store.records import Record
 from store.wire.messages import (
     Append,
+    Claim,
+    Claimed,
     Enough,
-    Failed,
     FailureCode,
     Follow,
     Following,
@@ -22,8 +23,7 @@ from store.wire.messages import (
     Read,
     Unfollow,
 )
-from tests.stores import batch_of
-from tests.wire_bench import Talk, WireBench
+from tests.wire_bench import Talk, WireBench, failure, message
 
 
 @pytest.fixture
@@ -31,15 +31,6 @@ def bench(tmp_path: Path) -> Iterator[WireBench]:
     bench = WireBench(tmp_path)
     yield bench
     bench.store.close()
-
-
-def message(payload: bytes, topic: bytes = b"t/1") -> bytes:
-    return bytes(batch_of(payload, topic=topic))
-
-
-def failure(answer: object) -> str:
-    assert isinstance(answer, Failed)
-    return answer.code
 
 
 def followed(talk: Talk, topic_filter: str = "t/#", **more: Any) -> Following:
@@ -91,6 +82,38 @@ def test_what_was_not_read_to_its_end_is_not_pushed(bench: WireBench) -> None:
     reader.call(Read([(ref, 0)], 1, 1000))
     publisher.call(Append(2), message(b"3"))
     assert (pushed(reader), reader.events(Grew)[-1].queues) == ([], [(ref, 3)])
+
+
+def ends_told(talk: Talk) -> list[int]:
+    """What the frames since the last call said of the log's end, in their order."""
+    talk.flush()
+    frames, talk.frames = talk.frames, []
+    return [frame.message.log_end for frame in frames if isinstance(frame.message, Grew | Pushed | Claimed | Following)]
+
+
+def test_the_log_s_end_is_told_once_all_queues_are(bench: WireBench) -> None:
+    """A gateway that knows of the end takes its readers for having come that far."""
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref = followed(reader).queues[0].ref
+    followed(reader, "t/1")
+    reader.call(Read([(ref, 0)], 10, 1000))
+    publisher.call(Append(1), message(b"1"))
+    first_end = bench.store.end
+    told = ends_told(reader)
+    assert told[1] == first_end > told[0]
+    publisher.call(Append(2), message(b"2"))
+    reader.ask(Claim("c1", False))
+    reader.ask(Follow("t/2", True, -1, False))
+    assert ends_told(reader) == [first_end, first_end, bench.store.end, bench.store.end]
+
+
+def test_who_comes_back_knows_the_end_once_it_knows_its_queues(bench: WireBench) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    followed(reader)
+    followed(reader, "t/1")
+    reader.cut()
+    publisher.call(Append(1), message(b"1"))
+    assert ends_told(bench.connect("gw-2")) == [bench.store.end]
 
 
 def test_who_has_enough_is_told_of_the_end_only(bench: WireBench) -> None:
