@@ -8,7 +8,6 @@ one; Appends bear numbers by which the store knows those that it has. Only when 
 from __future__ import annotations
 
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from notify.position_reads import PositionReads
 from notify.range_cache import RangeCache
 from notify.range_reads import RangeReads
 from notify.recheck import Recheck
+from notify.store_clock import StoreClock
 from store._records import RecordBatch, Records
 from store.errors import RecordTooLarge, StoreAway, StoreError, WireError
 from store.ratelimit import RateLimitedLog
@@ -98,8 +98,7 @@ class RemoteStore:
         self._clock = clock
         self._log = RateLimitedLog(log)
         self._store_name = ""
-        self._clock_behind_ms = 0  # at most
-        self._clock_ahead_ms = 0  # of the store's Unix time before our clock
+        self.store_clock = StoreClock(clock)
         self._request_ids = 0
         self._to_send: deque[_Request] = deque()
         self._unanswered: dict[int, _Request] = {}
@@ -261,15 +260,10 @@ class RemoteStore:
         return False
 
     def now_ms(self) -> int:
-        return self._clock_ahead_ms + int(self._clock() * 1000)
-
-    def set_clock(self, now_ms: int) -> None:
-        """What time it was by the store's clock, since `heard_s`. Rather late than early, as messages expire by it."""
-        self._clock_ahead_ms = now_ms - int(self._clock() * 1000)
-        self._clock_behind_ms = max(0, math.ceil((self._clock() - self.heard_s) * 1000))
+        return self.store_clock.now_ms()
 
     def due_ms(self, delay_s: int) -> int:
-        return self.now_ms() + self._clock_behind_ms + 2 + 1_000 * delay_s  # it was rounded down, here and there
+        return self.store_clock.due_ms(delay_s)
 
     def fault(self) -> str:
         return (
@@ -405,7 +399,7 @@ class RemoteStore:
         is_first = not self._store_name
         restarted = welcome.store_name != self._store_name
         self.welcome = welcome
-        self.set_clock(welcome.now_ms)
+        self.store_clock.set(welcome.now_ms, self.heard_s)
         self.max_delay_s = welcome.max_delay_s
         self.connects += 1
         self._store_name = welcome.store_name

@@ -130,7 +130,7 @@ class StoreLink(asyncio.Protocol):
                         self._write(encode(wire.Pong()))
                     case wire.Pong(now_ms):
                         self.store.heard_s = self._pinged_s
-                        self.store.set_clock(now_ms)
+                        self.store.store_clock.set(now_ms, self.store.heard_s)
                         self._is_pinging = False
                         self.store.listener.wake()  # it may have waited for this trust
                     case wire.Goodbye(reason):

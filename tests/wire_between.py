@@ -46,7 +46,7 @@ class WireBetween:
     def heartbeat(self) -> None:
         """The store was heard of just now, and so was the time by its clock."""
         self.gateway.heard_s = self._loop.time()
-        self.gateway.set_clock(MessageStore.now_ms())
+        self.gateway.store_clock.set(MessageStore.now_ms(), self.gateway.heard_s)
 
     def _wake(self) -> None:
         if not self._scheduled:
