@@ -43,15 +43,15 @@ class Push:
     def take(self, member: Member, queues: Mapping[int, Queue], grown: list[int], limit_bytes: int) -> Pushed:
         """What to give of queues that grew. What is too much for once is left for the peer to ask for."""
         given = self._given
-        wanted = [(ref, given[ref]) for ref in grown if ref in given][:MOST_RANGES]
+        wanted = [(ref, given[ref]) for ref in grown if ref in given and given[ref] < queues[ref].next_offset]
         if not wanted:
             return Pushed([], b"", grown)
-        answer, records = read(member, queues, wire.Read(wanted, PUSHED_RECORDS, ANSWER_BYTES), limit_bytes)
+        asked = wire.Read(wanted[:MOST_RANGES], PUSHED_RECORDS, ANSWER_BYTES)
+        answer, records = read(member, queues, asked, limit_bytes)
         assert isinstance(answer, wire.Ranges)
-        rest = dict.fromkeys(grown)
-        for ref, first, count in answer.ranges:
-            if first + count == queues[ref].next_offset:
-                given[ref] = first + count
-                del rest[ref]
-        self.stop(rest)
-        return Pushed(answer.ranges, records, list(rest))
+        ranges = [each for each in answer.ranges if each[2]]  # nothing is what stands for a record that is too large
+        self.was_read(queues, ranges)
+        whole = {ref for ref, first, count in ranges if first + count == given[ref]}
+        rest = [ref for ref in grown if ref not in whole]
+        self.stop(ref for ref in rest if given.get(ref) != queues[ref].next_offset)
+        return Pushed(ranges, records, rest)

@@ -74,7 +74,7 @@ class RangeReads:
         too_much = []
         for (ref, first, _), records in zip(message.ranges, came, strict=True):
             queue = queues.get(ref)
-            if queue is None:
+            if queue is None or not records.count:  # nothing would stand there for what comes next
                 continue
             ranges.append((queue, first, records))
             unread_bytes = self._unread_bytes.pop(queue, 0) + each_bytes

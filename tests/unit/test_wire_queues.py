@@ -75,6 +75,18 @@ def test_what_was_read_to_its_end_is_pushed(bench: WireBench) -> None:
     assert reader.events(Grew) == []
 
 
+def test_what_was_read_since_it_grew_is_not_pushed(bench: WireBench) -> None:
+    """An empty range would be taken for all that there is at its place, whatever comes there later."""
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref = followed(reader).queues[0].ref
+    reader.call(Read([(ref, 0)], 10, 1000))
+    publisher.call(Append(1), message(b"1"))
+    reader.ask(Read([(ref, 0)], 10, 1000))
+    assert (pushed(reader), reader.events(Grew)[-1].queues) == ([], [(ref, 1)])
+    publisher.call(Append(2), message(b"2"))
+    assert pushed(reader) == [(ref, 1, [b"2"])]
+
+
 def test_what_was_not_read_to_its_end_is_not_pushed(bench: WireBench) -> None:
     publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
     ref = followed(reader).queues[0].ref
