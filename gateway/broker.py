@@ -30,6 +30,7 @@ from gateway.subscriptions import Subscriptions
 from gateway.sys_topics import SysTopics
 from lightqueue._queues import Queue
 from notify.api import Store
+from notify.steps import Steps
 from store.deadlines import Deadlines
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
@@ -72,6 +73,7 @@ class Broker:
         self._set_clock()
         self._started_s = self.turn.now_s
         self._next_second = 0.0
+        self._upkeep = Steps(store.tick, loop.call_soon)
         self.events = events = RateLimitedLog(log)
         self.deadlines = Deadlines()
         self.journal = journal = Journal(store, self.turn, events)
@@ -208,8 +210,7 @@ class Broker:
         """To be called every few hundredths of a second: the store's upkeep, positions, deadlines."""
         self._set_clock()
         self.deadlines.run(self.turn.now_s)
-        if self.store.tick():
-            self._loop.call_soon(self._go_on_with_upkeep)
+        self._upkeep.start()
         progressed, self._progressed = self._progressed, set()
         self.registry.note_positions(progressed)
         self.delivery.settle()
@@ -221,11 +222,6 @@ class Broker:
             self.sys_topics.tick()
             self.events.settle()
             self.journal.tell_again()
-
-    def _go_on_with_upkeep(self) -> None:
-        """The store's upkeep comes in small steps, with the loop's other business in between."""
-        if self.store.tick():
-            self._loop.call_soon(self._go_on_with_upkeep)
 
     def _close_silent(self) -> None:
         """Clients past 1.5 times their keep alive [MQTT-3.1.2-22], and connections that never said CONNECT."""

@@ -107,10 +107,11 @@ class Hub:
                     self._free(client_id)
             self.settle()
 
-    def tick(self) -> None:
-        """To be called several times a second where no member does it."""
-        self.messages.tick()
+    def tick(self) -> bool:
+        """To be called several times a second where no member does it. True if there is more to do at once."""
+        more = self.messages.tick()
         self.settle()
+        return more
 
     # --- queues
 
@@ -193,8 +194,9 @@ class Hub:
 
     def take_grown(self, member: Member) -> list[Queue]:
         """What grew, of the queues that this member follows."""
-        if len(self._members) == 1 and not member.has_news:
-            return self.messages.take_grown()
+        if len(self._members) == 1:
+            grown = self.messages.take_grown()
+            return list(dict.fromkeys(member.take_news() + grown)) if member.has_news else grown
         self.settle(member)
         return member.take_news()
 

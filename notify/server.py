@@ -26,6 +26,7 @@ from notify.errors import NotifyError
 from notify.hub import Hub
 from notify.peers import Peers
 from notify.settings import WireSettings
+from notify.steps import Steps
 from notify.tls import TlsListener
 from store.errors import WireError
 from store.ratelimit import RateLimitedLog
@@ -61,8 +62,8 @@ class StoreServer:
         self._server: asyncio.Server | TlsListener | None = None
         self._socket_path: Path | None = None
         self._progress = asyncio.Event()
-        self._is_cleaning_up = False  # in a later turn
-        self._is_dispatching = False  # the same
+        self._upkeep = Steps(self.hub.tick, self._loop.call_soon)
+        self._cleaning_up = Steps(self.peers.go_on, self._loop.call_soon)
         self.is_stopping = False
 
     # --- listening
@@ -110,36 +111,13 @@ class StoreServer:
 
     def tick(self) -> None:
         """To be called every few hundredths of a second."""
-        self.hub.tick()
-        self._dispatch_more()
+        self._upkeep.start()
         self.peers.tick()
-        self._clean_up()
+        self._cleaning_up.start()
         now_s = self._loop.time()
         for connection in list(self.connections):
             connection.tick(now_s)
         self.events.settle()
-
-    def _dispatch_more(self) -> None:
-        """Go on with delayed messages that are due, with the loop's other business in between."""
-        if self.hub.messages.dispatching.has_more and not self._is_dispatching:
-            self._is_dispatching = True
-            self._loop.call_soon(self._dispatch_on)
-
-    def _dispatch_on(self) -> None:
-        self._is_dispatching = False
-        if not self.is_stopping:
-            self.hub.tick()
-            self._dispatch_more()
-
-    def _clean_up(self) -> None:
-        """In small steps, with the loop's other business in between."""
-        if not self._is_cleaning_up and self.peers.go_on():
-            self._is_cleaning_up = True
-            self._loop.call_soon(self._clean_up_more)
-
-    def _clean_up_more(self) -> None:
-        self._is_cleaning_up = False
-        self._clean_up()
 
     def wake(self, connection: _Connection) -> None:
         """Send what it has to send at the end of this turn."""
@@ -181,6 +159,8 @@ class StoreServer:
         except TimeoutError:
             for connection in list(self.connections):
                 connection.abort()
+        self._upkeep.stop()
+        self._cleaning_up.stop()
         if self._socket_path is not None:
             self._socket_path.unlink(missing_ok=True)
         self.events.close()

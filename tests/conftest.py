@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import server_process
 from tests.server_process import PenstockServer, ServeOptions
+
+settings.register_profile("shared machine", deadline=None)  # a test is no benchmark
+settings.load_profile("shared machine")
 
 
 @dataclass

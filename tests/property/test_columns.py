@@ -118,7 +118,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitLog]:
     commit_log.close()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(appends=appends, parts=st.integers(1, 5))
 def test_rows_are_what_the_store_reads(log: CommitLog, appends: list[tuple[bool, list[Any]]], parts: int) -> None:
     reader = LogFolder(str(log.folder.parent))
@@ -134,7 +134,7 @@ def test_rows_are_what_the_store_reads(log: CommitLog, appends: list[tuple[bool,
         assert [row for cut in cuts for row in read_rows(reader, *cut)] == expected
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(records=st.lists(messages, min_size=1, max_size=5), data=st.data())
 def test_a_position_may_lie_within_a_batch(log: CommitLog, records: list[Any], data: st.DataObject) -> None:
     reader = LogFolder(str(log.folder.parent))

@@ -214,7 +214,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 GroupMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=200, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestGroups = GroupMachine.TestCase
 

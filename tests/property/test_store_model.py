@@ -362,6 +362,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestStore.settings = settings(max_examples=40, stateful_step_count=40, suppress_health_check=list(HealthCheck))

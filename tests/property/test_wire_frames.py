@@ -129,7 +129,7 @@ class Samples:
 def samples() -> Samples:
     samples = Samples()
 
-    @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # it is much that is drawn each time
+    @settings(suppress_health_check=[HealthCheck.too_slow])  # it is much that is drawn each time
     @given(st.data())
     def draw(data: st.DataObject) -> None:
         for kind in KINDS:

@@ -109,3 +109,19 @@ def test_nothing_is_made_of_a_queue_that_is_not_followed_any_more(reading: Readi
     reading.loop.run()
     assert reading.gateway.take_grown() == []
     assert reading.gateway.cache.get(reading.queue, 1) is None
+
+
+def test_who_stays_alone_is_told_of_what_grew_before_and_after(tmp_path: Path) -> None:
+    store = MessageStore(small(tmp_path))
+    hub = Hub(store)
+    left, stays = hub.join("left"), hub.join("stays")
+    followed: list[Followed] = []
+    for topic_filter in ("t/1", "t/2"):
+        stays.follow(topic_filter, FROM_NOW, True, True, followed.extend)
+    publish(store, "t/1", b"1")
+    hub.settle(left)
+    hub.leave(left, {})
+    publish(store, "t/2", b"2")
+    assert stays.take_grown() == [each.queue for each in followed]
+    assert stays.take_grown() == []
+    store.close()
