@@ -18,6 +18,7 @@ LEAVES = {
     "lightqueue._queues": ["lightqueue/_queues.pyx"],
     "gateway._inflight": ["gateway/_inflight.pyx"],
     "gateway._wire": ["gateway/_wire.pyx"],
+    "loadtest._swarm": ["loadtest/_swarm.pyx"],
 }
 
 

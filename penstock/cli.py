@@ -5,6 +5,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from penstock.commands.bench import bench
 from penstock.commands.gateway import gateway
 from penstock.commands.group import group
 from penstock.commands.pub import pub
@@ -27,8 +28,9 @@ app.command()(pub)
 app.command()(sub)
 app.add_typer(store, name="store")
 app.add_typer(group, name="group")
+app.add_typer(bench, name="bench")
 
-LEAVES = ("store._records", "lightqueue._queues", "gateway._inflight", "gateway._wire")
+LEAVES = ("store._records", "lightqueue._queues", "gateway._inflight", "gateway._wire", "loadtest._swarm")
 CLIENT_ONLY = (
     "without a C compiler only the client was installed: install one (apt-get install gcc), "
     "then `pip install --force-reinstall .`"
@@ -59,10 +61,11 @@ def package_errors() -> tuple[type[Exception], ...]:
     """The bases of what the packages raise for the user to read, without a traceback."""
     from gateway.errors import GatewayError
     from lightqueue.errors import LightQueueError
+    from loadtest.errors import LoadTestError
     from notify.errors import NotifyError
     from store.errors import StoreError
 
-    return (StoreError, LightQueueError, NotifyError, GatewayError)
+    return (StoreError, LightQueueError, NotifyError, GatewayError, LoadTestError)
 
 
 def show_version(wanted: bool) -> None:

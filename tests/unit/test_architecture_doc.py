@@ -7,7 +7,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("penstock", "gateway", "notify", "lightqueue", "store")
+PACKAGES = ("penstock", "loadtest", "gateway", "notify", "lightqueue", "store")
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 
@@ -32,7 +32,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_is_named_exists(page: Path) -> None:
     text = page.read_text()
-    named = re.findall(r"(?<![\w/])((?:store|lightqueue|gateway|penstock|tests)/[\w/]+\.\w+)", text)
+    named = re.findall(r"(?<![\w/])((?:store|lightqueue|gateway|penstock|loadtest|tests)/[\w/]+\.\w+)", text)
     linked = re.findall(r"\]\((?!http)([^)#]+)", text)
     missing = [name for name in named if not (ROOT / name).exists()]
     missing += [link for link in linked if not (page.parent / link).exists()]

@@ -1,0 +1,1 @@
+"""Load for MQTT brokers: simulated devices, workloads, side-by-side runs."""

@@ -1,0 +1,244 @@
+"""Brokers that a comparison starts by itself, each in a folder of its own, on this machine's loopback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from loadtest.errors import LoadTestError
+from loadtest.fleet import Address
+from loadtest.resources import family
+
+START_S = 60.0
+STOP_S = 20.0
+HOST = "127.0.0.1"
+SBIN = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/lib/rabbitmq/bin"
+"""Debian keeps brokers where not every user looks for programs."""
+
+
+class Start(NamedTuple):
+    """How a broker is started."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str] = {}
+
+
+class Kind(NamedTuple):
+    """A broker with its settings. `prepare` writes what it needs into a folder, for a port and a second one."""
+
+    name: str
+    settings: str
+    program: str
+    version: Sequence[str]
+    prepare: Callable[[Path, int, int], Start]
+
+    @property
+    def is_installed(self) -> bool:
+        return _found(self.program) is not None
+
+    def version_text(self) -> str:
+        """The first line of what it says, with a number in it."""
+        command = [_found(self.version[0]) or self.version[0], *self.version[1:]]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        lines = [line.strip() for line in (said.stdout + said.stderr).splitlines()]
+        return next((line for line in lines if any(map(str.isdigit, line))), "")
+
+
+def _found(program: str) -> str | None:
+    return shutil.which(program, path=SBIN)
+
+
+# --- who can be compared
+
+
+def _penstock(*options: str) -> Callable[[Path, int, int], Start]:
+    def prepare(folder: Path, port: int, _: int) -> Start:
+        fixed = ["--data", str(folder / "data"), "--listen", f"mqtt://{HOST}:{port}", "--log-level", "warning"]
+        return Start([sys.executable, "-m", "penstock", "serve", *fixed, *options])
+
+    return prepare
+
+
+def _mosquitto(config: str) -> Callable[[Path, int, int], Start]:
+    def prepare(folder: Path, port: int, _: int) -> Start:
+        lines = [f"listener {port} {HOST}", "allow_anonymous true", "log_type error", "max_queued_messages 0"]
+        lines += ["max_inflight_messages 0", config.format(folder=folder)]
+        if os.geteuid() == 0:
+            lines.append("user root")  # otherwise it becomes one who may not write here
+        (folder / "mosquitto.conf").write_text("\n".join([*lines, ""]))
+        return Start(["mosquitto", "-c", str(folder / "mosquitto.conf")])
+
+    return prepare
+
+
+def _amqtt(folder: Path, port: int, _: int) -> Start:
+    (folder / "amqtt.yaml").write_text(
+        f"listeners:\n  default:\n    type: tcp\n    bind: {HOST}:{port}\n    max_connections: 100000\n"
+        "plugins:\n  amqtt.plugins.authentication.AnonymousAuthPlugin:\n    allow_anonymous: true\n"
+    )
+    return Start([str(Path(sys.executable).parent / "amqtt"), "-c", str(folder / "amqtt.yaml")])
+
+
+def _rabbitmq(folder: Path, port: int, other_port: int) -> Start:
+    (folder / "rabbitmq.conf").write_text(
+        f"listeners.tcp = none\nmqtt.listeners.tcp.1 = {HOST}:{port}\nmqtt.allow_anonymous = true\n"
+        f"mqtt.exchange = amq.topic\ndistribution.listener.interface = {HOST}\nlog.console = false\n"
+    )
+    (folder / "enabled_plugins").write_text("[rabbitmq_mqtt].\n")
+    (folder / ".erlang.cookie").write_text("LOADTEST")
+    (folder / ".erlang.cookie").chmod(0o400)
+    environment = {
+        "HOME": str(folder),
+        "RABBITMQ_NODENAME": f"loadtest{port}@localhost",
+        "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+        "RABBITMQ_PID_FILE": str(folder / "pid"),
+        "RABBITMQ_DIST_PORT": str(other_port),
+        "ERL_EPMD_ADDRESS": HOST,
+        "ERL_EPMD_PORT": str(other_port + 1),
+    }
+    return Start(["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment)
+
+
+_PENSTOCK_VERSION = (sys.executable, "-m", "penstock", "--version")
+KINDS: Mapping[str, Kind] = {
+    "penstock": Kind(
+        "Penstock", "one process, flush async", sys.executable, _PENSTOCK_VERSION, _penstock("--flush", "async")
+    ),
+    "penstock-sync": Kind(
+        "Penstock sync", "one process, flush sync", sys.executable, _PENSTOCK_VERSION, _penstock("--flush", "sync")
+    ),
+    "penstock-apart": Kind(
+        "Penstock apart",
+        "a store and two gateways, flush async",
+        sys.executable,
+        _PENSTOCK_VERSION,
+        _penstock("--flush", "async", "--gateways", "2"),
+    ),
+    "mosquitto": Kind(
+        "Mosquitto", "in memory, no queue limits", "mosquitto", ("mosquitto", "-h"), _mosquitto("persistence false")
+    ),
+    "mosquitto-safe": Kind(
+        "Mosquitto safest",
+        "persistence, saved after each change",
+        "mosquitto",
+        ("mosquitto", "-h"),
+        _mosquitto("persistence true\npersistence_location {folder}/\nautosave_interval 1\nautosave_on_changes true"),
+    ),
+    "amqtt": Kind(
+        "amqtt",
+        "as it comes",
+        str(Path(sys.executable).parent / "amqtt"),
+        (sys.executable, "-c", "from importlib.metadata import version; print(version('amqtt'))"),
+        _amqtt,
+    ),
+    "rabbitmq": Kind(
+        "RabbitMQ", "MQTT plug-in as it comes", "rabbitmq-server", ("dpkg-query", "-W", "rabbitmq-server"), _rabbitmq
+    ),
+}
+
+
+# --- running
+
+
+class Running:
+    """A broker's processes, from start() to stop() or kill(); can be started again on the same folder."""
+
+    def __init__(self, kind: Kind, folder: Path, cores: set[int]) -> None:
+        """`cores` that it may run on; empty: all."""
+        self.kind = kind
+        self.address = Address(HOST, free_port())
+        self._folder = folder
+        self._cores = cores
+        self._other_port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pids(self) -> list[int]:
+        return [self._process.pid] if self._process is not None else []
+
+    def start(self) -> None:
+        """Returns when it takes connections. Raises LoadTestError."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        command, environment = self.kind.prepare(self._folder, self.address.port, self._other_port)
+        log_path = self._folder / "output"
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [_found(command[0]) or command[0], *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env={**os.environ, **environment},
+                start_new_session=True,
+                preexec_fn=self._pin,
+            )
+        until_s = time.monotonic() + START_S
+        while not _accepts(self.address):
+            if self._process.poll() is not None or time.monotonic() > until_s:
+                said = log_path.read_text(errors="replace").strip().splitlines()
+                self.kill()
+                raise LoadTestError(f"{self.kind.name} does not start: {said[-1] if said else 'it says nothing'}")
+            time.sleep(0.05)
+
+    def _pin(self) -> None:
+        if self._cores:
+            os.sched_setaffinity(0, self._cores)
+
+    def kill(self) -> None:
+        """SIGKILL to all of it at once."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, by: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        everybody = family([process.pid])
+        for each in everybody if by is signal.SIGKILL else {p for p in everybody if p.pid == process.pid}:
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, by)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for each in everybody:  # whoever outlived it
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGKILL)
+
+
+@contextmanager
+def running(kind: Kind, folder: Path, cores: set[int]) -> Iterator[Running]:
+    """Raises LoadTestError."""
+    broker = Running(kind, folder, cores)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def free_port() -> int:
+    with socket.create_server((HOST, 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _accepts(address: Address) -> bool:
+    with suppress(OSError), socket.create_connection(address, 1):
+        return True
+    return False

@@ -1,0 +1,50 @@
+"""What processes take: CPU time and memory, of a broker and of the load generator apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import psutil
+
+
+class Taken(NamedTuple):
+    """By a process and those that it started: CPU seconds since each began, resident bytes now."""
+
+    cpu_s: float
+    resident_bytes: int
+
+
+def taken(pids: Iterable[int]) -> Taken:
+    cpu_s, resident_bytes = 0.0, 0
+    for process in family(pids):
+        try:
+            times = process.cpu_times()
+            cpu_s += times.user + times.system
+            resident_bytes += process.memory_info().rss
+        except psutil.Error:
+            continue  # it has ended
+    return Taken(cpu_s, resident_bytes)
+
+
+def listening_at(port: int) -> list[int]:
+    """Processes of this machine that listen at a TCP port, as far as one may see them."""
+    try:
+        found = psutil.net_connections("tcp")
+    except psutil.Error:
+        return []
+    return sorted(
+        {each.pid for each in found if each.pid and each.status == "LISTEN" and each.laddr and each.laddr.port == port}
+    )
+
+
+def family(pids: Iterable[int]) -> set[psutil.Process]:
+    """These processes and all that they started, as far as they are still there."""
+    family: set[psutil.Process] = set()
+    for pid in pids:
+        try:
+            process = psutil.Process(pid)
+            family |= {process, *process.children(recursive=True)}
+        except psutil.Error:
+            continue
+    return family

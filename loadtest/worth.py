@@ -1,0 +1,109 @@
+"""What an acknowledgement is worth: how many of the messages that a broker acknowledged are there after a SIGKILL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from loadtest.brokers import Running
+from loadtest.errors import LoadTestError
+from loadtest.fleet import Address
+
+MESSAGES = 2_000
+IN_FLIGHT = 200
+QUIET_S = 2.0
+PATIENCE_S = 60.0
+TOPIC = "load-test/worth"
+
+
+class Worth(msgspec.Struct, frozen=True):
+    """Of messages with QoS 1 to a session that was away: how many the broker acknowledged before it was killed."""
+
+    acknowledged: int
+    survived: int
+
+
+def measure(broker: Running) -> Worth:
+    """Kills the broker, and starts it again. Raises LoadTestError."""
+    subscriber = _Client(broker.address, "worth-subscriber", is_clean=False)
+    subscriber.do(lambda client: client.subscribe(TOPIC, 1))
+    subscriber.close()
+    publisher = _Client(broker.address, "worth-publisher", is_clean=True)
+    acknowledged = publisher.publish_until(MESSAGES, broker.kill)
+    publisher.close()
+    broker.start()
+    subscriber = _Client(broker.address, "worth-subscriber", is_clean=False)
+    came = subscriber.what_comes()
+    subscriber.close()
+    return Worth(len(acknowledged), len(acknowledged & came))
+
+
+class _Client:
+    """A stock client with a thread of its own."""
+
+    def __init__(self, address: Address, client_id: str, is_clean: bool) -> None:
+        self._changed = threading.Condition()
+        self._connected = False
+        self._answered: set[int] = set()
+        self._came: set[int] = set()
+        self._client = client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id, clean_session=is_clean, protocol=paho.MQTTv311
+        )
+        client.max_inflight_messages_set(IN_FLIGHT)
+        client.on_connect = self._on_connect
+        client.on_subscribe = client.on_publish = self._on_answer
+        client.on_message = self._on_message
+        client.connect(address.host, address.port)
+        client.loop_start()
+        self._until(lambda: self._connected, "a CONNACK")
+
+    def _on_connect(self, *_: Any) -> None:
+        with self._changed:
+            self._connected = True
+            self._changed.notify_all()
+
+    def _on_answer(self, _client: Any, _userdata: Any, packet_id: int, *_: Any) -> None:
+        with self._changed:
+            self._answered.add(packet_id)
+            self._changed.notify_all()
+
+    def _on_message(self, _client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
+        with self._changed:
+            self._came.add(int(message.payload))
+            self._changed.notify_all()
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        with self._changed:
+            if not self._changed.wait_for(condition, PATIENCE_S):
+                raise LoadTestError(f"{what} did not come within {PATIENCE_S:.0f} s")
+
+    def do(self, action: Callable[[paho.Client], tuple[Any, int | None]]) -> None:
+        _, packet_id = action(self._client)
+        self._until(lambda: packet_id in self._answered, "the answer")
+
+    def publish_until(self, messages: int, kill: Callable[[], None]) -> set[int]:
+        """Publish twice as many numbers, and kill once so many are acknowledged. Those that were by then."""
+        numbers = {self._client.publish(TOPIC, str(i), 1).mid: i for i in range(2 * messages)}
+        self._until(lambda: len(self._answered) >= messages, "the acknowledgements")
+        with self._changed:
+            acknowledged = {numbers[packet_id] for packet_id in self._answered}
+        kill()
+        return acknowledged
+
+    def what_comes(self) -> set[int]:
+        """Everything until nothing came for a while."""
+        with self._changed:
+            known = -1
+            while len(self._came) != known:
+                known = len(self._came)
+                self._changed.wait(QUIET_S)
+            return set(self._came)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()

@@ -1,0 +1,172 @@
+"""`penstock bench`: simulated devices on a broker, and what they measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from loadtest.brokers import Kind
+    from loadtest.results import Results, Row
+
+EXTRA = ("hdrh", "matplotlib", "psutil")
+
+bench = typer.Typer(
+    help="Measure a broker under load.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
+
+Repeats = Annotated[int, typer.Option("--repeats", metavar="N", min=1, max=1_000, help="Runs; medians are shown.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots there.")]
+
+
+@bench.command("list")
+def list_workloads() -> None:
+    """The workloads that come along; one of your own is a TOML file of the same form."""
+    from loadtest.workload import load, shipped
+
+    for name in shipped():
+        typer.echo(f"{name:16} {' '.join(load(name).text.split())}")
+
+
+@bench.command("run")
+def run_workloads(
+    workloads: Annotated[
+        list[str], typer.Argument(metavar="WORKLOAD...", help="Names of `bench list`, or TOML files.")
+    ],
+    url: Annotated[str, typer.Option("--url", metavar="URL", help="The broker.")] = "mqtt://127.0.0.1:1883",
+    repeats: Repeats = 3,
+    pid: Annotated[
+        list[int] | None, typer.Option("--pid", metavar="PID", help="The broker's process, if it cannot be found.")
+    ] = None,
+    json: Json = None,
+    html: Html = None,
+) -> None:
+    """Run workloads on a broker that listens already."""
+    _check_extra()
+    from loadtest.fleet import Address
+    from loadtest.resources import listening_at
+    from loadtest.results import Results, Row, Subject
+    from loadtest.run import run
+    from loadtest.workload import load
+    from penstock.commands.progress import shown
+
+    address = Address.parse(url)
+    results = Results.begin()
+    subject = Subject(name=url, url=url)
+    asked = [load(name) for name in workloads]
+    for workload in asked:
+        row = Row(workload, subject, [])
+        results.rows.append(row)
+        for number in range(repeats):
+            with shown(f"{workload.name} {number + 1}/{repeats}") as progress:
+                row.runs.append(run(workload, address, pid or listening_at(address.port), progress))
+        typer.echo(_line(row))
+    _write(results, json, html)
+
+
+@bench.command("compare")
+def compare_brokers(
+    workloads: Annotated[
+        list[str], typer.Argument(metavar="WORKLOAD...", help="Names of `bench list`, or TOML files.")
+    ],
+    brokers: Annotated[
+        str, typer.Option("--brokers", metavar="NAME,...", help="Which to start; default: all that are installed.")
+    ] = "",
+    repeats: Repeats = 3,
+    worth: Annotated[bool, typer.Option(help="Kill each broker first, to see what survives.")] = True,
+    pin: Annotated[bool, typer.Option(help="Brokers on one core and the load on another.")] = True,
+    json: Json = None,
+    html: Html = None,
+) -> None:
+    """Start brokers on this machine and run workloads on them in turn."""
+    _check_extra()
+    from loadtest.compare import Comparison, Cores
+    from loadtest.workload import load
+    from penstock.commands.progress import one_after_another, shown
+
+    asked = [load(name) for name in workloads]
+    comparison = Comparison(_kinds(brokers), repeats, Cores.apart() if pin else Cores(set(), set()))
+    if worth:
+        with shown("what survives SIGKILL") as progress:
+            comparison.measure_worth(progress)
+    for workload in asked:
+        with one_after_another() as shown_next:
+            rows = comparison.run(workload, shown_next)
+        for row in rows:
+            typer.echo(f"{row.subject.name:18} {_line(row)}" if row.runs else f"{row.subject.name:18} {row.fault}")
+    _write(comparison.results, json, html)
+
+
+def _kinds(names: str) -> list[Kind]:
+    from loadtest.brokers import KINDS
+
+    known = ", ".join(KINDS)
+    wanted = (
+        [name.strip() for name in names.split(",")] if names else [n for n, kind in KINDS.items() if kind.is_installed]
+    )
+    for name in wanted:
+        if name not in KINDS:
+            raise PenstockError(f"{name!r}: no broker that can be started; --brokers takes {known}")
+        if not KINDS[name].is_installed:
+            raise PenstockError(f"{name}: {KINDS[name].program} is not installed; install it, or leave it out")
+    return [KINDS[name] for name in wanted]
+
+
+@bench.command("report")
+def show_report(
+    results: Annotated[Path, typer.Argument(metavar="FILE", help="What --json wrote.")],
+    html: Html = None,
+) -> None:
+    """Results as Markdown on standard output, or as a page with plots."""
+    _check_extra()
+    from loadtest.results import read
+    from loadtest.tables import markdown
+
+    found = read(results)
+    if html is None:
+        typer.echo(markdown(found), nl=False)
+    else:
+        _write(found, None, html)
+
+
+def _line(row: Row) -> str:
+    from loadtest.report import cores, duration, number
+    from loadtest.results import percentile
+
+    lowest, highest = row.spread(lambda run: run.delivered_per_s)
+    p50 = row.median(percentile("p50"))
+    p99 = row.median(percentile("p99"))
+    lost = row.median(lambda run: run.lost)
+    line = (
+        f"{row.workload.name:20} sent {number(row.median(lambda run: run.sent_per_s))}/s"
+        f"  delivered {number(row.median(lambda run: run.delivered_per_s))}/s ({number(lowest)}–{number(highest)})"
+        f"  p50 {duration(p50) or '-'}  p99 {duration(p99) or '-'}"
+        f"  broker {cores(row.median(lambda run: run.broker_cores)) or '-'}"
+    )
+    return f"{line}  LOST {number(lost)}" if lost else line
+
+
+def _write(results: Results, json: Path | None, html: Path | None) -> None:
+    from loadtest.report import page
+    from loadtest.results import write
+
+    if json is not None:
+        write(results, json)
+    if html is not None:
+        try:
+            html.write_text(page(results), encoding="utf-8")
+        except OSError as error:
+            raise PenstockError(f"{html}: {error.strerror}; name a file that can be written with --html") from None
+
+
+def _check_extra() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in EXTRA if find_spec(name) is None]
+    if missing:
+        raise PenstockError(f"{', '.join(missing)} not installed: pip install 'penstock[bench]'")

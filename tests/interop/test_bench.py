@@ -1,0 +1,159 @@
+"""`penstock bench`: devices on real brokers, what it writes, what it says when something is wrong."""
+
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from loadtest import worth
+from loadtest.brokers import KINDS, running
+from loadtest.errors import BrokerRefuses
+from loadtest.results import read
+from loadtest.run import Run, run
+from loadtest.workload import Publishers, Subscribers, Timing, Workload
+from tests.interop.programs import penstock
+from tests.interop.programs import run as run_program
+
+pytestmark = pytest.mark.interop
+
+SHORT = """
+name = "short"
+text = "Everything at once."
+version = {version}
+
+[[publishers]]
+count = 20
+topics = ["load/{{i}}", "more/{{i%4}}"]
+qos = {qos}
+sizes = [16, 1000]
+rate = 2_000
+
+[[subscribers]]
+count = 3
+filters = ["load/+", "more/+"]
+qos = {qos}
+
+[timing]
+warm_up_s = 0.2
+duration_s = 1
+"""
+BROKERS = [
+    "mosquitto",
+    "penstock",
+    pytest.param("penstock-apart", marks=pytest.mark.slow),
+]
+
+
+def measured(kind: str, folder: Path, workload: Workload) -> Run:
+    with running(KINDS[kind], folder / "broker", set()) as broker:
+        return run(workload, broker.address, broker.pids, lambda *_: None)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_is_sent_is_delivered_and_counted(tmp_path: Path, qos: int, version: int) -> None:
+    file = tmp_path / "short.toml"
+    file.write_text(SHORT.format(qos=qos, version=version))
+    with running(KINDS["penstock"], tmp_path / "broker", set()) as broker:
+        url = f"mqtt://127.0.0.1:{broker.address.port}"
+        said = run_program(
+            *penstock("bench", "run", str(file), "--url", url, "--repeats", "2"),
+            *("--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")),
+        )
+    assert said.startswith(b"short ")
+    (row,) = read(tmp_path / "r.json").rows
+    assert len(row.runs) == 2
+    for found in row.runs:
+        assert (found.devices, found.lost, found.refused, found.unacknowledged) == (23, 0, 0, 0)
+        assert found.delivery is not None
+        assert found.delivery.count > found.sent_per_s
+        assert (found.acknowledging is not None) == (qos > 0)
+        assert found.broker_cores is not None
+        assert found.slices
+    page = (tmp_path / "r.html").read_text()
+    assert page.count("<svg") == 2
+    assert "Everything at once." in page
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    ).replace("https://matplotlib.org", ""), "the page is to need nothing else"
+    assert b"| mqtt://" in run_program(*penstock("bench", "report", str(tmp_path / "r.json")))
+
+
+@pytest.mark.parametrize("kind", BROKERS)
+def test_as_fast_as_it_goes(kind: str, tmp_path: Path) -> None:
+    workload = Workload(
+        "fast",
+        "",
+        [Publishers(["load/{i}"], 5, qos=1, window=50)],
+        [Subscribers(["load/#"], qos=1)],
+        timing=Timing(0.1, 0.5),
+    )
+    found = measured(kind, tmp_path, workload)
+    assert (found.lost, found.refused, found.unacknowledged) == (0, 0, 0)
+    assert found.delivered_per_s > 1_000
+
+
+def test_a_stall_shows_in_the_latency(tmp_path: Path) -> None:
+    """Messages that should have been sent while the broker stood still are late, although they were sent later."""
+    workload = Workload(
+        "stall",
+        "",
+        [Publishers(["load/all"], qos=1, window=1, rate=1_000)],
+        [Subscribers(["load/all"], qos=1)],
+        timing=Timing(0.1, 2),
+    )
+    with running(KINDS["mosquitto"], tmp_path / "broker", set()) as broker:
+        (pid,) = broker.pids
+
+        def stall() -> None:
+            subprocess.run(["kill", "-STOP", str(pid)], check=True)
+            threading.Timer(0.5, lambda: subprocess.run(["kill", "-CONT", str(pid)], check=True)).start()
+
+        threading.Timer(0.8, stall).start()
+        found = run(workload, broker.address, broker.pids, lambda *_: None)
+    assert found.delivery is not None
+    assert found.lost == 0
+    assert found.delivery.max >= 490_000
+    late = found.delivery.p90
+    assert late > 50_000, "one message in ten was late, and not just the one that was on its way"
+
+
+def test_a_broker_that_dies_is_said(tmp_path: Path) -> None:
+    workload = Workload("gone", "", [Publishers(["load/all"])], [], timing=Timing(0.1, 30))
+    with running(KINDS["mosquitto"], tmp_path / "broker", set()) as broker:
+        threading.Timer(0.5, broker.kill).start()
+        with pytest.raises(BrokerRefuses, match="have no connection"):
+            run(workload, broker.address, broker.pids, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["run", "nowhere.toml"], b"nowhere.toml: No such file or directory; name a file"),
+        (["run", "qos0", "--url", "mqtt://127.0.0.1:1"], b"does a broker listen there?"),
+        (["run", "qos0", "--url", "http://127.0.0.1"], b"no broker's address; use mqtt://HOST:PORT"),
+        (["compare", "qos0", "--brokers", "nobody"], b"no broker that can be started; --brokers takes penstock"),
+        (["report", "pyproject.toml"], b"not the results of a load test"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(arguments: list[str], fault: bytes) -> None:
+    done = subprocess.run(penstock("bench", *arguments), capture_output=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"penstock: ")
+    assert fault in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_compare(tmp_path: Path) -> None:
+    file = tmp_path / "short.toml"
+    file.write_text(SHORT.format(qos=1, version=4))
+    command = penstock("bench", "compare", str(file), "--brokers", "mosquitto,penstock", "--repeats", "2")
+    run_program(*command, "--json", str(tmp_path / "r.json"))
+    results = read(tmp_path / "r.json")
+    assert [(row.subject.name, len(row.runs)) for row in results.rows] == [("Mosquitto", 2), ("Penstock", 2)]
+    theirs, ours = (row.subject.worth for row in results.rows)
+    assert theirs is not None
+    assert theirs.survived == 0
+    assert ours is not None
+    assert ours.survived == ours.acknowledged >= worth.MESSAGES
