@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gateway._wire import BLOCKED, SESSION, Reader, fan_out
 from gateway.exchange import Exchange
+from gateway.plain import as_published
 from gateway.session import Session
 from gateway.settings import GatewaySettings
 from lightqueue._queues import LIVE, Queue
@@ -175,7 +176,7 @@ class Delivery:
         records = self._store.read(queue, position, RANGE_RECORDS, RANGE_BYTES)
         self.store_reads += 1
         if records is not None:
-            self._ranges[queue, position] = records
+            records = self._ranges[queue, position] = as_published(records)
         return records
 
     def settle(self) -> None:

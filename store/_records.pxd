@@ -23,6 +23,7 @@ cdef enum:
     FLAG_LIVE_ONLY = 16
     FLAG_CARRIED = 32
     FLAG_DELAYED = 64
+    FLAG_COMPRESSED = 128
     FLAGS_IN_NO_QUEUE = 80      # LIVE_ONLY and DELAYED, of what a peer may append
     ATTRIBUTE_PACKET_ID = 1
     ATTRIBUTE_KEY = 3

@@ -14,6 +14,7 @@ from typing import Self, TypeVar, Unpack
 from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
 from penstock.sdk.batch import BatchOfOneTopic
+from penstock.sdk.compression import Compression, chosen
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
 from penstock.sdk.link import Link
@@ -59,18 +60,21 @@ class Client:
         tls: ssl.SSLContext | None = None,
         timeout_s: float = 30.0,
         autobatch: bool | AutoBatch = False,
+        compress: bool | Compression = True,
     ) -> None:
         """`url`: penstock://HOST:PORT, penstocks://HOST:PORT (TLS) or unix:///PATH; raises AddressError.
 
         `token`: what the store wants to be shown (its setting wire.token). `tls`: whom to trust, for penstocks://
         (default: the machine's certificate authorities). `timeout_s`: how long connect() and each request wait for an
         answer. `autobatch`: hold messages back for up to 10 ms, so that those of a topic are sent 32 KB at a time; an
-        AutoBatch for other bounds.
+        AutoBatch for other bounds. `compress`: payloads above 4 KB are stored compressed (zstd), and every reader
+        gets them as they were; a Compression for another bound or level.
         """
         self._address = Address.parse(url)
         self._token = token
         self._tls = tls
         self._timeout_s = timeout_s
+        self._compression = chosen(compress)
         settings = AutoBatch() if autobatch is True else autobatch or None
         self._autobatch = settings
         self._gatherer = Gatherer(settings) if settings is not None else None
@@ -201,7 +205,7 @@ class Client:
         return max(held, self._outbox.unanswered_bytes if self._outbox is not None else 0)
 
     def _message(self, topic: str, payload: bytes | str, options: PublishOptions) -> Outgoing:
-        message = outgoing(topic, payload, self._is_live_only(topic), **options)
+        message = outgoing(topic, payload, self._is_live_only(topic), self._compression, **options)
         if len(message.record) > self._batch_bytes:
             text = f"a message of {len(message.record)} bytes; it takes {self._batch_bytes}: raise wire.max_frame_bytes"
             raise StoreRefused(FailureCode.RECORD_TOO_LARGE, text)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Literal, NamedTuple, TypedDict
 
+from penstock.sdk.compression import NEVER, Compression, as_stored, chosen
 from penstock.sdk.errors import BadMessage
 from store.record_bytes import RecordBatch
 from store.records import Attribute, RecordType, encode_attribute, message_flags
@@ -30,6 +31,8 @@ class PublishOptions(TypedDict, total=False):
     qos: the most that MQTT subscribers get it with: 0, 1 (default) or 2.
     retain: it becomes the topic's retained message, which new MQTT subscribers get.
     expires_after: MQTT subscribers that come later do not get it; whole seconds.
+    compress: True: whatever its size; False: not at all; None (default): as Client(compress=...) says. Every reader
+        gets the payload as it was published.
     wait: what the receipt says: "stored": in the page cache, it survives a SIGKILL of the store; "flushed": on the
         disk, it survives power loss; None (default): whichever of the two the store's `flush` setting promises.
     """
@@ -40,6 +43,7 @@ class PublishOptions(TypedDict, total=False):
     qos: int
     retain: bool
     expires_after: timedelta | None
+    compress: bool | None
     wait: Literal["stored", "flushed"] | None
 
 
@@ -55,6 +59,7 @@ def outgoing(
     topic: str,
     payload: bytes | str,
     is_live_only: bool,
+    compression: Compression = NEVER,
     *,
     key: str | None = None,
     tag: str | None = None,
@@ -62,6 +67,7 @@ def outgoing(
     qos: int = 1,
     retain: bool = False,
     expires_after: timedelta | None = None,
+    compress: bool | None = None,
     wait: Literal["stored", "flushed"] | None = None,
 ) -> Outgoing:
     """A message. Raises BadMessage, or TypeError for what is no text, bytes or number.
@@ -76,15 +82,18 @@ def outgoing(
     if not isinstance(payload, bytes | bytearray | memoryview | str):
         raise TypeError(f"the payload is a {type(payload).__name__}; give bytes or str")
     expiry = b"" if expires_after is None else _expiry(expires_after)
+    if compress is not None:
+        compression = chosen(Compression(0, compression.level)) if compress else NEVER
+    content, flag = as_stored(payload.encode() if isinstance(payload, str) else bytes(payload), compression)
     batch = RecordBatch()
     batch.append(
         RecordType.MESSAGE,
-        payload.encode() if isinstance(payload, str) else bytes(payload),
+        content,
         topic=_topic(topic),
         attributes=_attribute(Attribute.KEY, "key", key, MOST_KEY_BYTES)
         + _attribute(Attribute.TAG, "tag", tag, MOST_TAG_BYTES),
         properties=expiry + _user_properties(headers),
-        flags=message_flags(qos, retain=retain, expires=bool(expiry), live_only=is_live_only),
+        flags=message_flags(qos, retain=retain, expires=bool(expiry), live_only=is_live_only) | flag,
     )
     return Outgoing(topic, bytes(batch), WAITS[wait])
 
