@@ -20,7 +20,7 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
         link = reader.link
         if reader.position != records.first or not reader.alone or link is None or link.paused or link.behind:
             rest.append(reader)
-        elif (reader.qos == 0 and not reader.no_local and not records_differ(records)
+        elif (reader.qos == 0 and not reader.no_local and not records.flags & (FLAG_EXPIRES | FLAG_COMPRESSED)
                 and link.max_packet_out == 0xFFFFFFFF and reader.since <= records.items[0].log_offset):
             link.share(shared_block(records, reader, link))
             link.turn.sent[0] += records.count
@@ -58,15 +58,6 @@ cdef bytes shared_block(Records records, Reader reader, Link link):
                             &reader.subscription_id, id_count, link.turn.now_ms)
     records.blocks[variant] = block
     return block
-
-
-cdef bint records_differ(Records records) noexcept:
-    """Whether some may go out to one reader and not to another, or to none."""
-    cdef Py_ssize_t i
-    for i in range(records.count):
-        if records.items[i].flags & (FLAG_EXPIRES | FLAG_COMPRESSED):
-            return True
-    return False
 
 
 cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids, bint again=False) except -1:

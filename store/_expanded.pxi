@@ -65,8 +65,9 @@ def expanded(Records records not None, plain, uint64_t most_bytes, Py_ssize_t st
     cdef uint64_t total = 0
     cdef Records found
     cdef bytes data
-    for i in range(start, end):
-        flags |= records.items[i].flags
+    if records.flags & FLAG_COMPRESSED:
+        for i in range(start, end):
+            flags |= records.items[i].flags
     if not flags & FLAG_COMPRESSED:
         return records
     found = Records(records.first + start)

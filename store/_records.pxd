@@ -69,6 +69,7 @@ cdef class Records:
     cdef Py_ssize_t capacity
     cdef readonly Py_ssize_t count
     cdef readonly uint64_t first       # queue_offset of the first record asked for
+    cdef readonly uint8_t flags        # that any of them has
     cdef readonly uint64_t next        # queue_offset after the last one read
     cdef readonly object blocks        # encodings that several readers share, by variant
     cdef object owner                  # of the bytes that are pointed into, if not the log

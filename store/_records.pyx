@@ -476,6 +476,7 @@ cdef class Records:
                 raise MemoryError
             self.items = moved
         self.items[self.count] = record
+        self.flags |= record.flags
         self.count += 1
         self.next += 1
         return 0
