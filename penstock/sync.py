@@ -136,11 +136,13 @@ class Client:
 
     # --- reading
 
-    def read(self, topic_filter: str, *, start: Position = "earliest", stop: Position | None = "now") -> Reading:
+    def read(
+        self, topic_filter: str, *, start: Position = "earliest", stop: Position | None = "now", tag: str = ""
+    ) -> Reading:
         """What was stored of a topic, a filter, or everything (`#`); see penstock.Client.read()."""
 
         async def begin() -> AsyncReading:
-            return self._client.read(topic_filter, start=start, stop=stop)
+            return self._client.read(topic_filter, start=start, stop=stop, tag=tag)
 
         return Reading(self, self._call(begin()))
 

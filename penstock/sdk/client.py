@@ -292,20 +292,22 @@ class Client:
 
     # --- reading
 
-    def read(self, topic_filter: str, *, start: Position = "earliest", stop: Position | None = "now") -> Reading:
+    def read(
+        self, topic_filter: str, *, start: Position = "earliest", stop: Position | None = "now", tag: str = ""
+    ) -> Reading:
         """What was stored of a topic, a filter, or everything (`#`), in the store's order, without a consumer group.
 
         `start` (that one included) and `stop` (that one not): `earliest`, `now`, `-90s`, `-15m`, `-1h`, `-7d`, an RFC
         3339 time, a datetime, a timedelta (so long ago), a log_offset (int), or `@7` for a queue_offset of one topic.
         With stop=None it goes on with what comes. Messages of topics in the store's `live_only` are not kept, so they
-        are not read.
+        are not read. `tag`: messages with this tag alone; the store passes the others over without reading them.
 
         async for message in client.read("line/#", start="-1h"): ...
         async for batch in client.read("line/#", start="-1h").batches(): ...     # faster: some thousand at a time
 
         Raises BadPosition; while it is iterated over, StoreRefused or TimedOut.
         """
-        return Reading(self._opened, topic_filter, start, stop)
+        return Reading(self._opened, topic_filter, start, stop, tag)
 
     async def find(
         self, key: str, *, topic: str = "", since: Moment = "earliest", until: Moment = "now", limit: int = 100
