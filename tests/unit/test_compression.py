@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.plain import as_published
+from lightqueue.dead_letters import append_dead_letter
 from penstock.sdk.compression import NEVER, Compression, as_stored, chosen
 from penstock.sdk.errors import Unreadable
 from penstock.sdk.message import Batch, Message
@@ -20,8 +22,11 @@ from penstock.sdk.message_id import StorePlace
 from penstock.sdk.outgoing import outgoing
 from store._records import RecordBatch, records_from
 from store.compression import BadFrame, compressed, plain, stated_bytes
+from store.group_settings import GroupSettings
+from store.group_states import GroupState
 from store.record_bytes import walk
 from store.records import RecordFlag, RecordType, read_records
+from tests.stores import KEPT_BYTES, Stores, fill, publish_delayed, read_all, run_upkeep
 
 MESSAGE = bytes((RecordType.MESSAGE,))
 TEXT = b"the same again and again. " * 400
@@ -176,3 +181,34 @@ def test_without_the_library_the_client_says_what_to_install() -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 2
     assert all("pip install 'zstandard>=" in line for line in lines)
+
+
+def test_a_message_that_is_appended_again_is_still_compressed(tmp_path: Path) -> None:
+    """A retained one that retention carries, a delayed one at its time, a dead letter, which may lose its payload."""
+    stores = Stores(tmp_path / "data", retention_bytes=KEPT_BYTES)
+    store = stores()
+    frame = compressed(TEXT, 3)
+    flags = int(RecordFlag.COMPRESSED)
+    batch = RecordBatch()
+    batch.append(RecordType.MESSAGE, frame, topic=b"kept", flags=flags | RecordFlag.RETAIN)
+    store.append(batch)
+    publish_delayed(store, "late", frame, due_ms=store.now_ms() - 1, flags=flags)
+    while store.tick():
+        pass
+    (late,) = read_all(store, store.queues.topic_queue(b"late"))
+    assert (plain(late.payload), late.flags) == (TEXT, flags)
+    fill(store, 10)
+    run_upkeep(store)
+    log_offset = store.retained.get(b"kept")
+    assert log_offset is not None
+    assert log_offset >= store.log.first
+    kept = store.record(log_offset)
+    assert (plain(kept.payload), kept.flags) == (TEXT, flags | RecordFlag.RETAIN | RecordFlag.CARRIED)
+
+    state = GroupState("billing", "late", GroupSettings(), [0])
+    for most_bytes, payload, flag in ((1 << 20, frame, flags), (100, b"", 0)):
+        batch = RecordBatch()
+        assert append_dead_letter(batch, state, late, "no such order", 3, store.now_ms(), most_bytes)
+        (dead,) = read_records(memoryview(bytes(batch)))
+        assert (dead.payload, dead.flags) == (payload, flag)
+    stores.close()
