@@ -82,7 +82,7 @@ class Client:
         self._link: Link | None = None
         self._outbox: Outbox | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._sent: set[asyncio.Future[Receipt]] = set()
+        self._sent: set[asyncio.Future[Receipt] | asyncio.Future[list[Receipt]]] = set()
         self._room = asyncio.Event()
         self._live_only: dict[str, bool] = {}
 
@@ -247,21 +247,27 @@ class Client:
             future.set_result(outcome)
 
     async def _publish_batch(self, messages: list[Outgoing]) -> list[Receipt]:
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Receipt]] = [loop.create_future() for _ in messages]
+        """Raises a ClientError."""
+        future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
+        receipts: list[Receipt] = []
         if self._outbox is None:
             raise ClientClosed
         self._send_all()
 
-        def entry(message: Outgoing, future: asyncio.Future[Receipt]) -> Entry:
-            return Entry(message, lambda outcome: _settle(future, outcome))
+        def answered(outcome: Receipt | Exception) -> None:
+            if isinstance(outcome, Exception):
+                _settle(future, outcome)
+                return
+            receipts.append(outcome)
+            if len(receipts) == len(messages):
+                _settle(future, receipts)
 
-        self._outbox.add_whole([entry(*each) for each in zip(messages, futures, strict=True)])
-        self._sent.update(futures)
+        self._outbox.add_whole([Entry(message, answered) for message in messages])
+        self._sent.add(future)
         try:
-            return list(await asyncio.gather(*futures))
+            return await future
         finally:
-            self._sent.difference_update(futures)
+            self._sent.discard(future)
             self._room.set()
 
     # --- autobatch: the clock that belongs to the rules

@@ -19,6 +19,7 @@ MOST_TAG_BYTES = 255
 MOST_EXPIRY_S = 0xFFFFFFFF
 MESSAGE_EXPIRY_INTERVAL, USER_PROPERTY = 0x02, 0x26  # of MQTT 5
 
+PAYLOAD_TYPES = (bytes, bytearray, memoryview, str)
 WAITS = {None: Wait.POLICY, "stored": Wait.STORED, "flushed": Wait.FLUSHED}
 
 
@@ -79,7 +80,7 @@ def outgoing(
         raise BadMessage(f"QoS {qos!r}; use 0, 1 or 2")
     if wait not in WAITS:
         raise BadMessage(f"wait={wait!r}; use 'stored', 'flushed' or None (as the store's flush policy promises)")
-    if not isinstance(payload, bytes | bytearray | memoryview | str):
+    if not isinstance(payload, PAYLOAD_TYPES):
         raise TypeError(f"the payload is a {type(payload).__name__}; give bytes or str")
     expiry = b"" if expires_after is None else _expiry(expires_after)
     if compress is not None:
