@@ -9,24 +9,33 @@ is replayed after a crash. Each turn applies what it appended, so nothing can ru
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
+
+import psutil
 
 from lightqueue.message_store import MessageStore
 from store._records import RecordBatch
 from store.changes import SessionOpened, Subscribed, SubscriptionState, encode_change
 from store.records import Attribute, RecordType, encode_attribute
 from store.settings import StoreSettings
+from store.wire.messages import Find, Found, Publish, Published, Role, Wait
+from tests.group_consumer import GroupConsumer
+from tests.store_process import StoreProcess
 
 MESSAGES = 1_000_000
 TURN_MESSAGES = 1_000
 TOPICS = 1_000
+UNDER_WAY = 16  # Publishes of so many messages
 FILTERS = ("line/+/temp", "line/+/+", "+/+/temp")
 PAYLOAD = bytes(100)
 
 
 def keeping_up(folder: Path) -> dict[str, object]:
     """Messages/s of each part, and how far the index is behind at most; with keys and tags, and without."""
-    return {name: _keeping_up(folder, name, has_keys) for name, has_keys in (("keys, tags", True), ("neither", False))}
+    kinds = (("keys, tags", True), ("neither", False))
+    found: dict[str, object] = {name: _keeping_up(folder, name, has_keys) for name, has_keys in kinds}
+    return found | {f"{name}, by the wire": _by_the_wire(folder, name, has_keys) for name, has_keys in kinds}
 
 
 def _keeping_up(folder: Path, name: str, has_keys: bool) -> dict[str, float]:
@@ -45,6 +54,40 @@ def _keeping_up(folder: Path, name: str, has_keys: bool) -> dict[str, float]:
         flush=True,
     )
     return found
+
+
+def _by_the_wire(folder: Path, name: str, has_keys: bool) -> float:
+    """Messages for a second of a store process's CPU time, all threads; from one client, 16 Publishes under way."""
+    place = folder / f"indexing-{time.monotonic_ns()}"
+    place.mkdir()
+    store = StoreProcess(place)
+    try:
+        holders = [GroupConsumer(store.url, f"c-{each}", "bench", each) for each in FILTERS]
+        client = store.connect("client", Role.CLIENT)
+        turns = _turns(has_keys)
+        asked: deque[int] = deque()
+        process = psutil.Process(store.process.pid)
+        start_s, before_s = time.perf_counter(), sum(process.cpu_times()[:2])
+        for turn in range(MESSAGES // TURN_MESSAGES):
+            asked.append(client.ask(Publish(turn + 1, Wait.STORED), turns[turn % len(turns)]))
+            while len(asked) > UNDER_WAY or (asked and turn == MESSAGES // TURN_MESSAGES - 1):
+                assert isinstance(client.answer(asked.popleft()), Published)
+        elapsed_s = time.perf_counter() - start_s
+        rate = MESSAGES / (sum(process.cpu_times()[:2]) - before_s)
+        if has_keys:
+            answer = client.answer_frame(client.ask(Find("key-19999", "", "earliest", "now", 2**63 - 1, 1)))
+            assert isinstance(answer.message, Found)
+            assert answer.message.count == 1
+        for each in holders:
+            each.close()
+    finally:
+        store.close()
+    print(
+        f"index, 3 filters, {name:10}: by the wire {rate:,.0f} for each second of the store's CPU "
+        f"({MESSAGES / elapsed_s:,.0f}/s elapsed)",
+        flush=True,
+    )
+    return rate
 
 
 def _hold(store: MessageStore) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 from collections import deque
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ from tests.store_process import StoreProcess
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 GROUP = "bench"
 POP_BYTES = 4 << 20
+START_ATTEMPTS = 5  # RabbitMQ takes 5 s, and a minute on a busy machine
 
 
 class Queue(Protocol):
@@ -134,9 +136,16 @@ class RabbitQueue:
         epmd = shutil.which("epmd")
         assert epmd, "epmd is missing, which comes with rabbitmq-server"
         self._processes = [self._start([epmd], environment)]
-        wait_for_port(epmd_port, self._processes[0])
-        self._processes.append(self._start([str(RABBITMQ)], environment))
-        wait_for_port(self._port, self._processes[1])
+        try:
+            wait_for_port(epmd_port, self._processes[0])
+            self._processes.append(self._start([str(RABBITMQ)], environment))
+            for attempt in range(START_ATTEMPTS):
+                with suppress(RuntimeError) if attempt < START_ATTEMPTS - 1 else nullcontext():
+                    wait_for_port(self._port, self._processes[1])
+                    break
+        except BaseException:
+            self.close()
+            raise
 
     @staticmethod
     def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
