@@ -223,7 +223,7 @@ def _plain(place: Place) -> tuple[Place, int]:
     """A place where the message stands as it was published; and its size there if it is not where it was."""
     if place is None:
         return None, 0
-    records = as_published(*place, 1)
+    records = as_published(place[0], start=place[1], count=1)
     return (place, 0) if records is place[0] else ((records, 0), Record._make(records[0]).length)
 
 

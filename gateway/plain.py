@@ -13,12 +13,13 @@ EXPANDED_BYTES = 1 << 20  # of payloads that are decompressed at a time: one mes
 _log = RateLimitedLog(logging.getLogger(__name__))
 
 
-def as_published(records: Records, start: int = 0, count: int = -1) -> Records:
+def as_published(records: Records, most_bytes: int = EXPANDED_BYTES, start: int = 0, count: int = -1) -> Records:
     """The same messages with their payloads as they were published; `records` itself where that is so anyway.
 
-    The range may end early. A payload that cannot be decompressed stays: it is dropped where it would be sent.
+    The range ends early once its payloads have `most_bytes`. A payload that cannot be decompressed stays as it is: the
+    message is dropped where it would be sent.
     """
-    return expanded(records, _payload, EXPANDED_BYTES, start, count)
+    return expanded(records, _payload, most_bytes, start, count)
 
 
 def _payload(frame: bytes) -> bytes | None:

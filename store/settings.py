@@ -93,11 +93,11 @@ class StoreSettings:
         },
     )
     max_plain_bytes: int = field(
-        default=16 * MIB,
+        default=4 * MIB,
         metadata={
             "doc": "Largest payload that a compressed message may have once it is decompressed.",
             "at_least": 4 * KIB,
-            "at_most": 512 * MIB,
+            "at_most": 128 * MIB,
         },
     )
     reserve_bytes: int = field(

@@ -93,13 +93,13 @@ def test_readers_get_what_was_published() -> None:
         (1, b"t/%d" % number, b"\3\1\0k") for number in range(4)
     ]
     assert (found.first, found.next) == (7, 11)
-    one = as_published(records_from(records(b"short", frame, b"tail"), 7), 1, 1)
+    one = as_published(records_from(records(b"short", frame, b"tail"), 7), start=1, count=1)
     assert (len(one), one[0][9]) == (1, TEXT)
 
 
 def test_records_without_a_compressed_one_are_passed_on_as_they_are() -> None:
     found = records_from(records(b"1", b"2", compressed(TEXT, 3)), 0)
-    assert as_published(found, 0, 2) is found
+    assert as_published(found, start=0, count=2) is found
 
 
 def test_a_range_ends_once_it_has_grown_large() -> None:
