@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypedDict
 
 from penstock.sdk.compression import NEVER, Compression, as_stored, chosen
@@ -14,6 +15,7 @@ from store.wire.messages import Wait
 
 MOST_TEXT_BYTES = 65_535
 MOST_LEVELS = 200
+TOPICS_REMEMBERED = 10_000  # that were found to be good
 MOST_KEY_BYTES = 1_024
 MOST_TAG_BYTES = 255
 MOST_EXPIRY_S = 0xFFFFFFFF
@@ -99,6 +101,7 @@ def outgoing(
     return Outgoing(topic, bytes(batch), WAITS[wait])
 
 
+@lru_cache(TOPICS_REMEMBERED)
 def _topic(topic: str) -> bytes:
     if not topic or "+" in topic or "#" in topic:
         raise BadMessage(f"topic {topic!r}: use the name of one topic, without + and #")
@@ -134,8 +137,10 @@ def _attribute(tag: Attribute, what: str, value: str | None, most_bytes: int) ->
 
 
 def _user_properties(headers: Mapping[str, str] | None) -> bytes:
+    if not headers:
+        return b""
     parts = []
-    for name, value in (headers or {}).items():
+    for name, value in headers.items():
         parts.append(bytes((USER_PROPERTY,)))
         for data in (_text("header", name, MOST_TEXT_BYTES), _text("header", value, MOST_TEXT_BYTES)):
             parts.append(len(data).to_bytes(2, "big") + data)
