@@ -40,6 +40,10 @@ class Queue(Protocol):
     async def consume(self, count: int, batch: int) -> None:
         """Take them as one consumer of a group, and acknowledge each batch."""
 
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The server; what it started counts as well."""
+
     def close(self) -> None: ...
 
 
@@ -48,6 +52,7 @@ class PenstockQueue:
 
     def __init__(self, folder: Path, flush: str) -> None:
         self._store = StoreProcess(folder, settings={"store.flush": flush})
+        self.process = self._store.process
 
     async def publish(self, payload: bytes, count: int, batch: int) -> None:
         async with Client(self._store.url.replace("tcp://", "penstock://")) as client:
@@ -86,8 +91,8 @@ class RedisStream:
         self.port = free_port()
         own = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
         command = ["redis-server", *own, "--appendonly", "yes", "--appendfsync", fsync]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for_port(self.port, self._process)
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for_port(self.port, self.process)
         self._redis = redis.Redis(port=self.port)
         self._redis.xgroup_create("queue", GROUP, "0", mkstream=True)
 
@@ -108,8 +113,8 @@ class RedisStream:
 
     def close(self) -> None:
         self._redis.close()
-        self._process.kill()
-        self._process.wait(STOP_TIMEOUT_S)
+        self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
 
 
 class RabbitQueue:
@@ -146,6 +151,10 @@ class RabbitQueue:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        return self._processes[-1]
 
     @staticmethod
     def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -17,6 +17,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
+
+import psutil
 
 from tests.bench.queue_peers import RABBITMQ, PenstockQueue, Queue, RabbitQueue, RedisStream
 
@@ -75,25 +78,37 @@ def _is_here(name: str) -> bool:
     return False
 
 
-def _row(folder: Path, servers: dict[str, Start], size_bytes: int, batch: int) -> dict[str, list[tuple[float, float]]]:
-    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
+class Rates(NamedTuple):
+    """Of one run: messages/s, and µs of CPU for each message, of the server and the client together."""
+
+    published: float
+    consumed: float
+    publish_us: float
+    consume_us: float
+
+
+def _row(folder: Path, servers: dict[str, Start], size_bytes: int, batch: int) -> dict[str, list[Rates]]:
+    rates: dict[str, list[Rates]] = {name: [] for name in servers}
     for _ in range(REPEATS):
         for name, start in servers.items():
             count = MESSAGES // RABBIT_SHARE if name.startswith("rabbitmq") else MESSAGES
             rates[name].append(_run(folder, start, (size_bytes, count, batch)))
     for name, runs in rates.items():
-        published, consumed = ([each[side] for each in runs] for side in (0, 1))
+        sides = Rates(*map(statistics.median, zip(*runs, strict=True)))
         print(
-            f"queue {size_bytes:5} B, batches of {batch:5}: {name:16} publish {statistics.median(published):>9,.0f}/s "
-            f"({min(published):,.0f}–{max(published):,.0f})  consume {statistics.median(consumed):>9,.0f}/s "
-            f"({min(consumed):,.0f}–{max(consumed):,.0f})",
+            f"queue {size_bytes:5} B, batches of {batch:5}: {name:16} publish {sides.published:>9,.0f}/s "
+            f"({_spread(runs, 0)}) {sides.publish_us:6.1f} µs CPU  consume {sides.consumed:>9,.0f}/s "
+            f"({_spread(runs, 1)}) {sides.consume_us:6.1f} µs CPU",
             flush=True,
         )
     return rates
 
 
-def _run(folder: Path, start: Start, work: tuple[int, int, int]) -> tuple[float, float]:
-    """Messages/s published, and then consumed."""
+def _spread(runs: list[Rates], side: int) -> str:
+    return f"{min(each[side] for each in runs):,.0f}–{max(each[side] for each in runs):,.0f}"
+
+
+def _run(folder: Path, start: Start, work: tuple[int, int, int]) -> Rates:
     place = Path(tempfile.mkdtemp(prefix="queue-", dir=folder))
     queue = start(place)
     try:
@@ -103,9 +118,17 @@ def _run(folder: Path, start: Start, work: tuple[int, int, int]) -> tuple[float,
         shutil.rmtree(place)
 
 
-async def _rates(queue: Queue, size_bytes: int, count: int, batch: int) -> tuple[float, float]:
-    began_s = time.perf_counter()
+async def _rates(queue: Queue, size_bytes: int, count: int, batch: int) -> Rates:
+    began_s, cpu_s = time.perf_counter(), _cpu_s(queue)
     await queue.publish(bytes(size_bytes), count, batch)
-    published_s = time.perf_counter()
+    published_s, publish_cpu_s = time.perf_counter(), _cpu_s(queue)
     await queue.consume(count, batch)
-    return count / (published_s - began_s), count / (time.perf_counter() - published_s)
+    consumed_s, consume_cpu_s = time.perf_counter(), _cpu_s(queue)
+    rates = count / (published_s - began_s), count / (consumed_s - published_s)
+    return Rates(*rates, 1e6 * (publish_cpu_s - cpu_s) / count, 1e6 * (consume_cpu_s - publish_cpu_s) / count)
+
+
+def _cpu_s(queue: Queue) -> float:
+    """CPU time so far, of the server with what it started, and of this process."""
+    server = psutil.Process(queue.process.pid)
+    return time.process_time() + sum(sum(each.cpu_times()[:2]) for each in (server, *server.children(recursive=True)))
