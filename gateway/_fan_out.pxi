@@ -20,7 +20,7 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
         link = reader.link
         if reader.position != records.first or not reader.alone or link is None or link.paused or link.behind:
             rest.append(reader)
-        elif (reader.qos == 0 and not reader.no_local and not records_expire(records)
+        elif (reader.qos == 0 and not reader.no_local and not records.flags & (FLAG_EXPIRES | FLAG_COMPRESSED)
                 and link.max_packet_out == 0xFFFFFFFF and reader.since <= records.items[0].log_offset):
             link.share(shared_block(records, reader, link))
             link.turn.sent[0] += records.count
@@ -60,22 +60,17 @@ cdef bytes shared_block(Records records, Reader reader, Link link):
     return block
 
 
-cdef bint records_expire(Records records) noexcept:
-    cdef Py_ssize_t i
-    for i in range(records.count):
-        if records.items[i].flags & FLAG_EXPIRES:
-            return True
-    return False
-
-
 cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids, bint again=False) except -1:
-    """0 if a record can be sent to a link; otherwise it is counted as expired or too large.
+    """0 if a record can be sent to a link; otherwise it is counted as expired, too large or unreadable.
 
     `again`: a QoS 2 message that was sent once does not expire any more (MQTT 5, 4.3.3).
     """
     if record.flags & FLAG_EXPIRES and not (again and qos == 2) and remaining_expiry_s(record, link.turn.now_ms) == 0:
         link.turn.expired += 1
         return 1
+    if record.flags & FLAG_COMPRESSED:
+        link.turn.unreadable += 1
+        return 3
     if publish_size(record, qos, link.version, ids, id_count) > link.max_packet_out:
         link.turn.too_large += 1
         return 2

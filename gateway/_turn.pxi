@@ -35,6 +35,7 @@ cdef class Turn:
     cdef readonly uint64_t sent_bytes
     cdef readonly uint64_t expired
     cdef readonly uint64_t too_large
+    cdef readonly uint64_t unreadable           # compressed, and nobody could decompress it
     cdef readonly uint64_t inflight     # messages that clients have not acknowledged, when overdue() was last called
     cdef uint64_t delivered[BUCKETS]    # messages by how long they were on their way; the last: longer than all bounds
     cdef uint64_t delivery_ms           # all of that together
@@ -132,7 +133,8 @@ cdef class Turn:
         return {"received": list(self.received), "received_bytes": self.received_bytes, "sent": list(self.sent),
                 "sent_payload_bytes": self.sent_payload_bytes, "packets_in": self.packets_in,
                 "packets_out": self.packets_out, "bytes_in": self.bytes_in, "sent_bytes": self.sent_bytes,
-                "expired": self.expired, "too_large": self.too_large, "inflight": self.inflight}
+                "expired": self.expired, "too_large": self.too_large, "unreadable": self.unreadable,
+                "inflight": self.inflight}
 
     cdef bint topic_known(self, const char *topic, size_t size) noexcept:
         return size == self.topic_size and size and memcmp(topic, self.topic, size) == 0

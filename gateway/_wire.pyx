@@ -20,7 +20,7 @@ cdef extern from "sys/socket.h" nogil:
 from gateway._inflight cimport Inflight
 from lightqueue._queues cimport Queue
 from store._records cimport (
-    FLAG_EXPIRES, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN, Part, RecordBatch, RecordHeader, Records, TYPE_MESSAGE,
+    FLAG_COMPRESSED, FLAG_EXPIRES, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN, Part, RecordBatch, RecordHeader, Records, TYPE_MESSAGE,
     client_id_of, payload_of, properties_of, topic_of,
 )
 
@@ -425,7 +425,7 @@ cdef class Link:
         return found
 
     cdef int encode(self, const RecordHeader *record, int qos, bint retain, const uint32_t *ids, int id_count) except -1:
-        """Append a PUBLISH for a record; one that has expired or is too large for this client is passed over."""
+        """Append a PUBLISH for a record; one that has expired, is too large or unreadable is passed over."""
         cdef uint16_t packet_id = 0
         cdef int outcome = fits(self, record, qos, id_count, ids)
         if outcome != 0:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gateway._wire import BLOCKED, SESSION, Reader, fan_out
 from gateway.exchange import Exchange
+from gateway.plain import EXPANDED_BYTES, as_published
 from gateway.session import Session
 from gateway.settings import GatewaySettings
 from lightqueue._queues import LIVE, Queue
@@ -15,6 +16,7 @@ from store._records import Records
 RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
 ROUNDS_PER_TURN = 4
+EXPANDED_RANGES = 16  # of messages that were compressed, of 1 MiB or one message each
 NOBODY: frozenset[Session] = frozenset()
 
 
@@ -31,6 +33,7 @@ class Delivery:
         self._behind: set[Session] = set()  # have more to read and room to take it
         self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that is not safe yet
         self._waiting_read: dict[Queue, set[Session]] = {}  # what they have to read is on its way
+        self._expanded = 0  # ranges, so far
         self.dropped = 0
         self.transient = 0  # subscriptions that end with their connection
         self.durable = 0  # those of connected clients that do not
@@ -159,7 +162,7 @@ class Delivery:
             if reader.qos == 0 and reader.lag > self._settings.qos0_lag_messages:
                 self.dropped += reader.lag - 1
                 reader.position = reader.queue.next_offset - 1
-            records = self._range(reader.queue, reader.position)
+            records = self._range(reader.queue, reader.position, len(readers))
             if records is None:
                 self._waiting_read.setdefault(reader.queue, set()).add(reader.session)
             else:
@@ -167,7 +170,8 @@ class Delivery:
                 ranges.append(records)
         return ranges if len(ranges) == len(readers) else None
 
-    def _range(self, queue: Queue, position: int) -> Records | None:
+    def _range(self, queue: Queue, position: int, share: int = 1) -> Records | None:
+        """`share`: so many ranges are held at a time."""
         records = self._ranges.get((queue, position))
         if records is not None:
             self.shared_reads += 1
@@ -175,8 +179,17 @@ class Delivery:
         records = self._store.read(queue, position, RANGE_RECORDS, RANGE_BYTES)
         self.store_reads += 1
         if records is not None:
-            self._ranges[queue, position] = records
+            records = self._ranges[queue, position] = self._as_published(records, share)
         return records
+
+    def _as_published(self, records: Records, share: int) -> Records:
+        """Decompressed ranges are copies, so only so many of a turn are kept for others."""
+        plain = as_published(records, EXPANDED_BYTES // share)
+        if plain is not records:
+            self._expanded += 1
+            if self._expanded % EXPANDED_RANGES == 0:
+                self._ranges.clear()
+        return plain
 
     def settle(self) -> None:
         """Tell each queue which entries its readers still need. To be called now and then."""

@@ -14,6 +14,7 @@ from gateway._wire import Reader
 from gateway.codec import encode, success
 from gateway.journal import Journal
 from gateway.packets import PacketType, PubComp, PubRel
+from gateway.plain import as_published
 from gateway.reason_codes import ReasonCode
 from gateway.session import Outgoing, Session, as_sent
 from lightqueue.matching import matches
@@ -86,6 +87,7 @@ class Exchange:
         if found is None:
             return False
         # In flight, but not on this connection so far; these come first.
+        sent_bytes = 0
         unsent = sum(1 for _ in takewhile(lambda item: isinstance(item, int), backlog))
         for item, log_offset in items:
             if log_offset is not None and log_offset not in found:
@@ -97,8 +99,11 @@ class Exchange:
             if not has_room:
                 inflight.blocked = True
                 return False
+            if sent_bytes >= SENT_BYTES_PER_ROUND:
+                break
             backlog.popleft()
-            place = found[log_offset] if log_offset is not None else None
+            place, size_bytes = _plain(found[log_offset] if log_offset is not None else None)
+            sent_bytes += size_bytes
             if isinstance(item, int):
                 unsent -= 1
                 self._send_again(session, item, ring, place)
@@ -212,6 +217,14 @@ def _position(item: int | Outgoing, inflight: Inflight, ring: dict[int, int]) ->
     if outgoing is None:
         return ring.get(item)
     return None if outgoing.released else outgoing.log_offset
+
+
+def _plain(place: Place) -> tuple[Place, int]:
+    """A place where the message stands as it was published; and its size there if it is not where it was."""
+    if place is None:
+        return None, 0
+    records = as_published(place[0], start=place[1], count=1)
+    return (place, 0) if records is place[0] else ((records, 0), Record._make(records[0]).length)
 
 
 def _encode(session: Session, packet_id: int, outgoing: Outgoing, place: Place, dup: bool = False) -> bytes | None:

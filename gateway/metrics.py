@@ -35,7 +35,7 @@ def _of_turn(name: str) -> Callable[[Broker], Value]:
 
 def _dropped(broker: Broker) -> Value:
     counts = broker.turn.counters()
-    return {"behind": broker.delivery.dropped, "expired": counts["expired"], "too_large": counts["too_large"]}
+    return {"behind": broker.delivery.dropped} | {why: counts[why] for why in ("expired", "too_large", "unreadable")}
 
 
 def _sessions(broker: Broker) -> Value:
@@ -58,7 +58,7 @@ TRAFFIC: tuple[Figure[Broker], ...] = (
     Figure(
         "penstock_messages_dropped_total",
         "counter",
-        "Messages a subscriber did not get: QoS 0 to one too far behind, expired, or larger than it takes.",
+        "Messages a subscriber did not get: QoS 0 to one too far behind, expired, larger than it takes, or unreadable.",
         _dropped,
         "reason",
     ),

@@ -73,7 +73,7 @@ def _of_turn(name: str) -> Callable[[Status], int]:
 
 def _dropped(status: Status) -> int:
     counts = status.turn.counters()
-    return int(status.delivery.dropped + counts["expired"] + counts["too_large"])
+    return int(status.delivery.dropped + counts["expired"] + counts["too_large"] + counts["unreadable"])
 
 
 def _of_store(read: Callable[[MessageStore], int]) -> Callable[[Status], int | None]:
@@ -108,7 +108,9 @@ SYS_TOPICS = (
     SysTopic("publish/messages/received", "PUBLISH packets taken in.", _of_turn("received")),
     SysTopic("publish/messages/sent", "PUBLISH packets sent.", _of_turn("sent")),
     SysTopic(
-        "publish/messages/dropped", "Messages that a subscriber did not get: behind, expired, too large.", _dropped
+        "publish/messages/dropped",
+        "Messages that a subscriber did not get: behind, expired, too large, unreadable.",
+        _dropped,
     ),
     SysTopic("publish/bytes/received", "Bytes of the payloads of those received.", _of_turn("received_bytes")),
     SysTopic("publish/bytes/sent", "Bytes of the payloads of those sent.", _of_turn("sent_payload_bytes")),

@@ -357,3 +357,6 @@ def read_at(LogMemory memory not None, list log_offsets not None):
     for log_offset in log_offsets:
         records.push(<const RecordHeader *>memory.at(log_offset))
     return records
+
+
+include "_tagged.pxi"

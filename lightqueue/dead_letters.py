@@ -49,7 +49,7 @@ def append_dead_letter(
         client_id=record.client_id,
         attributes=encode_attribute(Attribute.KEY, key) if key is not None else b"",
         properties=properties + b"".join(_user_property(name, value) for name, value in said.items()),
-        flags=record.flags & (RecordFlag.QOS_MASK | RecordFlag.EXPIRES),
+        flags=record.flags & (RecordFlag.QOS_MASK | RecordFlag.EXPIRES | (RecordFlag.COMPRESSED if fits else 0)),
     )
     return True
 

@@ -8,6 +8,7 @@ is a range. A hash says where to look; whoever looks compares the key itself.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -44,12 +45,12 @@ class KeyIndex:
         Returns a log_offset: nothing that is still missing then is older; None if nothing is.
         """
         most = KEYS_PER_STEP + len(self._pending) // BACKLOG_SHARE
-        self._staged = 0
-        for key in islice(self._pending, most):
-            if _log_offset(key) >= until:
-                break
-            self._index.put(key, b"")
-            self._staged += 1
+        keys = list(islice(self._pending, most))
+        if keys and _log_offset(keys[-1]) >= until:
+            del keys[bisect_left(keys, until, key=_log_offset) :]
+        self._staged = len(keys)
+        keys.sort()  # RocksDB takes those that lie near each other in half the time
+        self._index.put_all(keys, b"")
         return _log_offset(self._pending[self._staged]) if self._staged < len(self._pending) else None
 
     def written(self) -> None:

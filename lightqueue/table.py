@@ -24,6 +24,8 @@ from lightqueue._queues import (
     pack_entry,
     read_pack,
     read_tail,
+    tagged_pack,
+    tagged_tail,
 )
 from lightqueue.matching import FilterTrie, any_of, has_wildcard, overlap
 from store._records import LogMemory, Records
@@ -363,6 +365,20 @@ class QueueTable:
             except LookupError as error:
                 start = self._skip(queue, start, error)
         return Records(start)
+
+    def read_tagged(
+        self, queue: Queue, start: int, tag: bytes, stop: int, most_entries: int, max_bytes: int
+    ) -> tuple[Records, int, int]:
+        """Records of a queue with a tag: as _queues.tagged_tail(), of the pack or the tail that `start` is in."""
+        while start < queue.next_offset:
+            if start >= queue.tail_first_offset:
+                return tagged_tail(self._log.memory, queue, start, tag, stop, most_entries, max_bytes)
+            found = self._pack_before(queue.id, start) if queue.id else None
+            if found is not None and start < found[0] + pack_count(found[1]):
+                first, pack = found
+                return tagged_pack(self._log.memory, pack, first, start, tag, stop, most_entries, max_bytes)
+            start = self._next_kept(queue, start)
+        return Records(start), start, 0
 
     def _skip(self, queue: Queue, start: int, error: LookupError) -> int:
         """Where to go on after an entry whose record cannot be read: behind what retention dropped."""

@@ -63,8 +63,9 @@ def read(member: Member, request: Question, limit_bytes: int) -> Answer:
     assert messages is not None
     try:
         match request:
-            case wire.Scan(topic_filter, start, stop, max_bytes):
-                found = replay.scan(messages, topic_filter, start, stop, min(max_bytes, ANSWER_BYTES), limit_bytes)
+            case wire.Scan(topic_filter, start, stop, max_bytes, tag):
+                wanted = replay.Wanted(topic_filter, start, stop, tag.encode())
+                found = replay.scan(messages, wanted, min(max_bytes, ANSWER_BYTES), limit_bytes)
                 return wire.Scanned(found.next, messages.end, found.queue_offset, found.number), found.records
             case wire.Seek(topic_filter, where, start):
                 sought = replay.seek(messages, topic_filter, where, start)

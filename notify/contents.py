@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -41,9 +41,17 @@ class BadContents(ValueError):
     """A record that must not get into the log; says why."""
 
 
-def add_records(batch: RecordBatch, records: memoryview, role: Role, limit: int, latest_due_ms: int) -> list[Change]:
+class Limits(NamedTuple):
+    """Of what a peer may append: its records, when a delayed message is due, a payload before it was compressed."""
+
+    size_bytes: int
+    latest_due_ms: int
+    plain_bytes: int
+
+
+def add_records(batch: RecordBatch, records: memoryview, role: Role, limits: Limits) -> list[Change]:
     """Add a peer's records to a batch. Returns the state changes among them. Raises ValueError; then none was added."""
-    return [_checked(Record._make(each)) for each in batch.extend_checked(records, TYPES[role], limit, latest_due_ms)]
+    return [_checked(Record._make(each)) for each in batch.extend_checked(records, TYPES[role], *limits)]
 
 
 def add_held_by(batch: RecordBatch, records: memoryview, holder: str) -> None:

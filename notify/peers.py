@@ -158,7 +158,7 @@ class Peer:
         if place is None or place < len(records):
             return unknown
         try:
-            contents.add_records(RecordBatch(), records, Role.CLIENT, limit_bytes, self._latest_due_ms)
+            contents.add_records(RecordBatch(), records, Role.CLIENT, self._limits(limit_bytes))
         except ValueError as error:
             return wire.Failed(FailureCode.BAD_REQUEST, str(error))
         answer = published(messages, records, place - len(records))
@@ -175,7 +175,7 @@ class Peer:
             raise RecordTooLarge(len(records), limit_bytes)
         batch = RecordBatch()
         batch.begin_atomic()
-        changes = contents.add_records(batch, records, self.role, limit_bytes, self._latest_due_ms)
+        changes = contents.add_records(batch, records, self.role, self._limits(limit_bytes))
         self._check_holders(changes)
         if any(isinstance(change, SessionOpened) and change.holder != self.name for change in changes):
             batch = RecordBatch()
@@ -186,11 +186,12 @@ class Peer:
         batch.end_atomic()
         return batch, changes
 
-    @property
-    def _latest_due_ms(self) -> int:
-        """When a delayed message may be due. A peer's idea of what time it is may be somewhat different."""
+    def _limits(self, size_bytes: int) -> contents.Limits:
+        """Of its records. A peer's idea of what time it is may be somewhat different."""
         messages = self._hub.messages
-        return messages.now_ms() + 1_000 * (messages.settings.max_delay_s + CLOCKS_DIFFER_S)
+        settings = messages.settings
+        latest_due_ms = messages.now_ms() + 1_000 * (settings.max_delay_s + CLOCKS_DIFFER_S)
+        return contents.Limits(size_bytes, latest_due_ms, settings.max_plain_bytes)
 
     def _check_holders(self, changes: list[Change]) -> None:
         for change in changes:

@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar, Unpack
 from penstock.sdk import client as aio
 from penstock.sdk.autobatch import AutoBatch
 from penstock.sdk.batch import BatchOfOneTopic
+from penstock.sdk.compression import Compression
 from penstock.sdk.errors import ClientClosed
 from penstock.sdk.message import Batch, Message, Receipt
 from penstock.sdk.outgoing import PublishOptions
@@ -45,9 +46,12 @@ class Client:
         tls: ssl.SSLContext | None = None,
         timeout_s: float = 30.0,
         autobatch: bool | AutoBatch = False,
+        compress: bool | Compression = True,
     ) -> None:
         """As penstock.Client. Raises AddressError."""
-        self._client = aio.Client(url, token=token, tls=tls, timeout_s=timeout_s, autobatch=autobatch)
+        self._client = aio.Client(
+            url, token=token, tls=tls, timeout_s=timeout_s, autobatch=autobatch, compress=compress
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._may_send = threading.BoundedSemaphore(MOST_SENT)
@@ -132,11 +136,13 @@ class Client:
 
     # --- reading
 
-    def read(self, topic_filter: str, *, start: Position = "earliest", stop: Position | None = "now") -> Reading:
+    def read(
+        self, topic_filter: str, *, start: Position = "earliest", stop: Position | None = "now", tag: str = ""
+    ) -> Reading:
         """What was stored of a topic, a filter, or everything (`#`); see penstock.Client.read()."""
 
         async def begin() -> AsyncReading:
-            return self._client.read(topic_filter, start=start, stop=stop)
+            return self._client.read(topic_filter, start=start, stop=stop, tag=tag)
 
         return Reading(self, self._call(begin()))
 

@@ -277,11 +277,11 @@ cdef const char *delay_fault(const unsigned char *data, size_t *size, uint64_t l
     return NULL
 
 
-cdef const char *message_fault(const RecordHeader *record, uint64_t latest_due_ms) noexcept nogil:
+cdef const char *message_fault(const RecordHeader *record, uint64_t latest_due_ms, uint64_t most_plain_bytes) noexcept nogil:
     """Why a message of a peer, which is a whole record, must not get into the log; NULL if it may."""
     cdef const char *reason
     cdef size_t attributes = record.attributes_length
-    if record.flags & ~(FLAG_QOS | FLAG_RETAIN | FLAG_EXPIRES | FLAG_LIVE_ONLY | FLAG_DELAYED):
+    if record.flags & ~(FLAG_QOS | FLAG_RETAIN | FLAG_EXPIRES | FLAG_LIVE_ONLY | FLAG_DELAYED | FLAG_COMPRESSED):
         return b"flags that a peer must not set"
     if record.flags & FLAG_QOS == FLAG_QOS:
         return b"QoS 3"
@@ -294,10 +294,12 @@ cdef const char *message_fault(const RecordHeader *record, uint64_t latest_due_m
         reason = attributes_fault(<const unsigned char *>attributes_of(record), attributes)
     if reason == NULL:
         reason = properties_fault(<const unsigned char *>properties_of(record), record.properties_length)
+    if reason == NULL and record.flags & FLAG_COMPRESSED:
+        reason = compressed_fault(<const unsigned char *>payload_of(record), record.payload_length, most_plain_bytes)
     return reason
 
 
-cdef list check_messages(const char *data, size_t size, uint64_t latest_due_ms):
+cdef list check_messages(const char *data, size_t size, uint64_t latest_due_ms, uint64_t most_plain_bytes):
     """Look at what messages say, in aligned whole records without batches. Returns the other records as tuples.
 
     Raises ValueError, naming the position and the fault, at what must not get into the log.
@@ -309,7 +311,7 @@ cdef list check_messages(const char *data, size_t size, uint64_t latest_due_ms):
     while at < size:
         record = <const RecordHeader *>(data + at)
         if record.type == TYPE_MESSAGE:
-            reason = message_fault(record, latest_due_ms)
+            reason = message_fault(record, latest_due_ms, most_plain_bytes)
             if reason != NULL:
                 raise ValueError(f"record at byte {at}: {reason.decode()}")
         else:

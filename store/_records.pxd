@@ -23,6 +23,7 @@ cdef enum:
     FLAG_LIVE_ONLY = 16
     FLAG_CARRIED = 32
     FLAG_DELAYED = 64
+    FLAG_COMPRESSED = 128
     FLAGS_IN_NO_QUEUE = 80      # LIVE_ONLY and DELAYED, of what a peer may append
     ATTRIBUTE_PACKET_ID = 1
     ATTRIBUTE_KEY = 3
@@ -68,6 +69,7 @@ cdef class Records:
     cdef Py_ssize_t capacity
     cdef readonly Py_ssize_t count
     cdef readonly uint64_t first       # queue_offset of the first record asked for
+    cdef readonly uint8_t flags        # that any of them has
     cdef readonly uint64_t next        # queue_offset after the last one read
     cdef readonly object blocks        # encodings that several readers share, by variant
     cdef object owner                  # of the bytes that are pointed into, if not the log

@@ -112,16 +112,17 @@ cdef class RecordBatch:
         return batch
 
     def extend_checked(self, const unsigned char[::1] data not None, const unsigned char[::1] types not None,
-                       size_t limit, uint64_t latest_due_ms=<uint64_t>-1):
+                       size_t limit, uint64_t latest_due_ms=<uint64_t>-1,
+                       uint64_t most_plain_bytes=<uint64_t>-1):
         """Add records of a peer, if they and what their messages say may stand in the log; there must be no batch.
 
-        No delayed message may be due later than `latest_due_ms`.
+        No delayed message may be due later than `latest_due_ms`, no compressed payload state more than `most_plain_bytes`.
 
         Returns those that are no messages as tuples (fields as in store.records.Record), for somebody else to look at.
         Raises ValueError, naming the position and the fault; then none was added.
         """
         cdef size_t size = self.copy_in(data, types, limit)
-        others = check_messages(self.data + self.size, size, latest_due_ms)
+        others = check_messages(self.data + self.size, size, latest_due_ms, most_plain_bytes)
         self.size += size
         return others
 
@@ -475,6 +476,7 @@ cdef class Records:
                 raise MemoryError
             self.items = moved
         self.items[self.count] = record
+        self.flags |= record.flags
         self.count += 1
         self.next += 1
         return 0
@@ -491,4 +493,5 @@ cdef class Records:
         return as_tuple(self.items[i])
 
 
+include "_expanded.pxi"
 include "_received.pxi"

@@ -6,7 +6,7 @@ up to there only what may be applied twice is.
 (One column family, because rocksdict flushes only one even with atomic_flush.)
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -112,6 +112,12 @@ class Index:
     def put(self, key: bytes, value: bytes) -> None:
         """Stage a put for the next write()."""
         self._batch.put(key, value)
+
+    def put_all(self, keys: Iterable[bytes], value: bytes) -> None:
+        """The same for many keys with one value."""
+        put = self._batch.put
+        for key in keys:
+            put(key, value)
 
     def delete(self, key: bytes) -> None:
         self._batch.delete(key)

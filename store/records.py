@@ -38,6 +38,7 @@ class RecordFlag(IntFlag):
     LIVE_ONLY = 16
     CARRIED = 32
     DELAYED = 64
+    COMPRESSED = 128
 
 
 def message_flags(qos: int, *, retain: bool, expires: bool, live_only: bool) -> int:

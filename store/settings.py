@@ -92,6 +92,14 @@ class StoreSettings:
             "at_most": 3_153_600_000,
         },
     )
+    max_plain_bytes: int = field(
+        default=4 * MIB,
+        metadata={
+            "doc": "Largest payload that a compressed message may have once it is decompressed.",
+            "at_least": 4 * KIB,
+            "at_most": 128 * MIB,
+        },
+    )
     reserve_bytes: int = field(
         default=64 * MIB,
         metadata={

@@ -9,6 +9,11 @@ from typing import Self, Unpack
 from penstock.sdk.errors import BatchRefused
 from penstock.sdk.message import Receipt
 from penstock.sdk.outgoing import Outgoing, PublishOptions
+from store.records import RecordFlag
+
+FLAGS_AT = 25  # in a record
+DELAYED = int(RecordFlag.DELAYED)  # & of an IntFlag takes ten times as long
+DEAD_LETTERS = "$dead/"
 
 Make = Callable[[str, bytes | str, PublishOptions], Outgoing]
 Publish = Callable[[list[Outgoing]], Awaitable[list[Receipt]]]
@@ -41,6 +46,10 @@ class BatchOfOneTopic:
 
     def _check(self, message: Outgoing) -> None:
         first = self._messages[0] if self._messages else message
+        if message.record[FLAGS_AT] & DELAYED:
+            raise BatchRefused("a batch takes no delayed message; publish() that by itself")
+        if message.topic.startswith(DEAD_LETTERS):
+            raise BatchRefused(f"{message.topic!r} is for what a consumer group gives up, and in no batch")
         if message.topic != first.topic:
             raise BatchRefused(
                 f"a batch has one topic: {first.topic!r}, and not {message.topic!r} as well; use a batch for each, or "

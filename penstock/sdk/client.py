@@ -14,6 +14,7 @@ from typing import Self, TypeVar, Unpack
 from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
 from penstock.sdk.batch import BatchOfOneTopic
+from penstock.sdk.compression import Compression, chosen
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
 from penstock.sdk.link import Link
@@ -59,18 +60,21 @@ class Client:
         tls: ssl.SSLContext | None = None,
         timeout_s: float = 30.0,
         autobatch: bool | AutoBatch = False,
+        compress: bool | Compression = True,
     ) -> None:
         """`url`: penstock://HOST:PORT, penstocks://HOST:PORT (TLS) or unix:///PATH; raises AddressError.
 
         `token`: what the store wants to be shown (its setting wire.token). `tls`: whom to trust, for penstocks://
         (default: the machine's certificate authorities). `timeout_s`: how long connect() and each request wait for an
         answer. `autobatch`: hold messages back for up to 10 ms, so that those of a topic are sent 32 KB at a time; an
-        AutoBatch for other bounds.
+        AutoBatch for other bounds. `compress`: payloads above 4 KB are stored compressed (zstd), and every reader
+        gets them as they were; a Compression for another bound or level.
         """
         self._address = Address.parse(url)
         self._token = token
         self._tls = tls
         self._timeout_s = timeout_s
+        self._compression = chosen(compress)
         settings = AutoBatch() if autobatch is True else autobatch or None
         self._autobatch = settings
         self._gatherer = Gatherer(settings) if settings is not None else None
@@ -78,7 +82,7 @@ class Client:
         self._link: Link | None = None
         self._outbox: Outbox | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._sent: set[asyncio.Future[Receipt]] = set()
+        self._sent: set[asyncio.Future[Receipt] | asyncio.Future[list[Receipt]]] = set()
         self._room = asyncio.Event()
         self._live_only: dict[str, bool] = {}
 
@@ -201,7 +205,7 @@ class Client:
         return max(held, self._outbox.unanswered_bytes if self._outbox is not None else 0)
 
     def _message(self, topic: str, payload: bytes | str, options: PublishOptions) -> Outgoing:
-        message = outgoing(topic, payload, self._is_live_only(topic), **options)
+        message = outgoing(topic, payload, self._is_live_only(topic), self._compression, **options)
         if len(message.record) > self._batch_bytes:
             text = f"a message of {len(message.record)} bytes; it takes {self._batch_bytes}: raise wire.max_frame_bytes"
             raise StoreRefused(FailureCode.RECORD_TOO_LARGE, text)
@@ -243,21 +247,27 @@ class Client:
             future.set_result(outcome)
 
     async def _publish_batch(self, messages: list[Outgoing]) -> list[Receipt]:
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Receipt]] = [loop.create_future() for _ in messages]
+        """Raises a ClientError."""
+        future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
+        receipts: list[Receipt] = []
         if self._outbox is None:
             raise ClientClosed
         self._send_all()
 
-        def entry(message: Outgoing, future: asyncio.Future[Receipt]) -> Entry:
-            return Entry(message, lambda outcome: _settle(future, outcome))
+        def answered(outcome: Receipt | Exception) -> None:
+            if isinstance(outcome, Exception):
+                _settle(future, outcome)
+                return
+            receipts.append(outcome)
+            if len(receipts) == len(messages):
+                _settle(future, receipts)
 
-        self._outbox.add_whole([entry(*each) for each in zip(messages, futures, strict=True)])
-        self._sent.update(futures)
+        self._outbox.add_whole([Entry(message, answered) for message in messages])
+        self._sent.add(future)
         try:
-            return list(await asyncio.gather(*futures))
+            return await future
         finally:
-            self._sent.difference_update(futures)
+            self._sent.discard(future)
             self._room.set()
 
     # --- autobatch: the clock that belongs to the rules
@@ -288,20 +298,22 @@ class Client:
 
     # --- reading
 
-    def read(self, topic_filter: str, *, start: Position = "earliest", stop: Position | None = "now") -> Reading:
+    def read(
+        self, topic_filter: str, *, start: Position = "earliest", stop: Position | None = "now", tag: str = ""
+    ) -> Reading:
         """What was stored of a topic, a filter, or everything (`#`), in the store's order, without a consumer group.
 
         `start` (that one included) and `stop` (that one not): `earliest`, `now`, `-90s`, `-15m`, `-1h`, `-7d`, an RFC
         3339 time, a datetime, a timedelta (so long ago), a log_offset (int), or `@7` for a queue_offset of one topic.
         With stop=None it goes on with what comes. Messages of topics in the store's `live_only` are not kept, so they
-        are not read.
+        are not read. `tag`: messages with this tag alone; the store passes the others over without reading them.
 
         async for message in client.read("line/#", start="-1h"): ...
         async for batch in client.read("line/#", start="-1h").batches(): ...     # faster: some thousand at a time
 
         Raises BadPosition; while it is iterated over, StoreRefused or TimedOut.
         """
-        return Reading(self._opened, topic_filter, start, stop)
+        return Reading(self._opened, topic_filter, start, stop, tag)
 
     async def find(
         self, key: str, *, topic: str = "", since: Moment = "earliest", until: Moment = "now", limit: int = 100

@@ -48,6 +48,10 @@ class BatchRefused(BadMessage):
     """Messages that cannot be one batch."""
 
 
+class Unreadable(ClientError):
+    """A payload that was stored compressed and cannot be decompressed, or not here."""
+
+
 class BadPosition(ClientError, ValueError):
     """A place to read from that cannot be understood."""
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from itertools import count, repeat
 from typing import Final, NamedTuple
 
+from penstock.sdk.compression import as_published
 from penstock.sdk.message_id import StorePlace
 from store.record_bytes import walk
 from store.records import Attribute, RecordFlag, decode_attributes
@@ -23,6 +24,7 @@ CLIENT_ID: Final = 6
 ATTRIBUTES: Final = 7
 PROPERTIES: Final = 8
 PAYLOAD: Final = 9
+COMPRESSED = int(RecordFlag.COMPRESSED)
 
 
 class Receipt(NamedTuple):
@@ -43,6 +45,10 @@ class Receipt(NamedTuple):
         return self.store.message_id(self.log_offset)
 
 
+def _payload(record: RecordTuple) -> bytes:
+    return as_published(record[PAYLOAD]) if record[FLAGS] & COMPRESSED else record[PAYLOAD]
+
+
 class Message:
     """A stored message."""
 
@@ -55,7 +61,7 @@ class Message:
         """Its place in its topic's queue (entries), where that is known: where one topic was read."""
 
     def __repr__(self) -> str:
-        return f"<Message {self.topic} log_offset={self.log_offset} {len(self.payload)} bytes>"
+        return f"<Message {self.topic} log_offset={self.log_offset} {len(self._record[PAYLOAD])} bytes>"
 
     @property
     def topic(self) -> str:
@@ -63,7 +69,8 @@ class Message:
 
     @property
     def payload(self) -> bytes:
-        return self._record[PAYLOAD]
+        """As it was published. Raises Unreadable if it was compressed and cannot be decompressed here."""
+        return _payload(self._record)
 
     @property
     def log_offset(self) -> int:
@@ -152,4 +159,4 @@ class Batch:
 
     def payloads(self) -> Iterator[bytes]:
         """The payloads alone."""
-        return (record[PAYLOAD] for record in walk(self.records))
+        return map(_payload, walk(self.records))

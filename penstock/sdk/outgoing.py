@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypedDict
 
+from penstock.sdk.compression import NEVER, Compression, as_stored, chosen
 from penstock.sdk.errors import BadMessage
 from store.record_bytes import RecordBatch
 from store.records import Attribute, RecordType, encode_attribute, message_flags
@@ -13,11 +15,13 @@ from store.wire.messages import Wait
 
 MOST_TEXT_BYTES = 65_535
 MOST_LEVELS = 200
+TOPICS_REMEMBERED = 10_000  # that were found to be good
 MOST_KEY_BYTES = 1_024
 MOST_TAG_BYTES = 255
 MOST_EXPIRY_S = 0xFFFFFFFF
 MESSAGE_EXPIRY_INTERVAL, USER_PROPERTY = 0x02, 0x26  # of MQTT 5
 
+PAYLOAD_TYPES = (bytes, bytearray, memoryview, str)
 WAITS = {None: Wait.POLICY, "stored": Wait.STORED, "flushed": Wait.FLUSHED}
 
 
@@ -30,6 +34,8 @@ class PublishOptions(TypedDict, total=False):
     qos: the most that MQTT subscribers get it with: 0, 1 (default) or 2.
     retain: it becomes the topic's retained message, which new MQTT subscribers get.
     expires_after: MQTT subscribers that come later do not get it; whole seconds.
+    compress: True: whatever its size; False: not at all; None (default): as Client(compress=...) says. Every reader
+        gets the payload as it was published.
     wait: what the receipt says: "stored": in the page cache, it survives a SIGKILL of the store; "flushed": on the
         disk, it survives power loss; None (default): whichever of the two the store's `flush` setting promises.
     """
@@ -40,6 +46,7 @@ class PublishOptions(TypedDict, total=False):
     qos: int
     retain: bool
     expires_after: timedelta | None
+    compress: bool | None
     wait: Literal["stored", "flushed"] | None
 
 
@@ -55,6 +62,7 @@ def outgoing(
     topic: str,
     payload: bytes | str,
     is_live_only: bool,
+    compression: Compression = NEVER,
     *,
     key: str | None = None,
     tag: str | None = None,
@@ -62,6 +70,7 @@ def outgoing(
     qos: int = 1,
     retain: bool = False,
     expires_after: timedelta | None = None,
+    compress: bool | None = None,
     wait: Literal["stored", "flushed"] | None = None,
 ) -> Outgoing:
     """A message. Raises BadMessage, or TypeError for what is no text, bytes or number.
@@ -73,22 +82,26 @@ def outgoing(
         raise BadMessage(f"QoS {qos!r}; use 0, 1 or 2")
     if wait not in WAITS:
         raise BadMessage(f"wait={wait!r}; use 'stored', 'flushed' or None (as the store's flush policy promises)")
-    if not isinstance(payload, bytes | bytearray | memoryview | str):
+    if not isinstance(payload, PAYLOAD_TYPES):
         raise TypeError(f"the payload is a {type(payload).__name__}; give bytes or str")
     expiry = b"" if expires_after is None else _expiry(expires_after)
+    if compress is not None:
+        compression = chosen(Compression(0, compression.level)) if compress else NEVER
+    content, flag = as_stored(payload.encode() if isinstance(payload, str) else bytes(payload), compression)
     batch = RecordBatch()
     batch.append(
         RecordType.MESSAGE,
-        payload.encode() if isinstance(payload, str) else bytes(payload),
+        content,
         topic=_topic(topic),
         attributes=_attribute(Attribute.KEY, "key", key, MOST_KEY_BYTES)
         + _attribute(Attribute.TAG, "tag", tag, MOST_TAG_BYTES),
         properties=expiry + _user_properties(headers),
-        flags=message_flags(qos, retain=retain, expires=bool(expiry), live_only=is_live_only),
+        flags=message_flags(qos, retain=retain, expires=bool(expiry), live_only=is_live_only) | flag,
     )
     return Outgoing(topic, bytes(batch), WAITS[wait])
 
 
+@lru_cache(TOPICS_REMEMBERED)
 def _topic(topic: str) -> bytes:
     if not topic or "+" in topic or "#" in topic:
         raise BadMessage(f"topic {topic!r}: use the name of one topic, without + and #")
@@ -124,8 +137,10 @@ def _attribute(tag: Attribute, what: str, value: str | None, most_bytes: int) ->
 
 
 def _user_properties(headers: Mapping[str, str] | None) -> bytes:
+    if not headers:
+        return b""
     parts = []
-    for name, value in (headers or {}).items():
+    for name, value in headers.items():
         parts.append(bytes((USER_PROPERTY,)))
         for data in (_text("header", name, MOST_TEXT_BYTES), _text("header", value, MOST_TEXT_BYTES)):
             parts.append(len(data).to_bytes(2, "big") + data)

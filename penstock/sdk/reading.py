@@ -24,9 +24,10 @@ class Reading:
     The next part is asked for when the last one has come, so the store reads while messages are looked at here.
     """
 
-    def __init__(self, link: Link, topic_filter: str, start: Position, stop: Position | None) -> None:
+    def __init__(self, link: Link, topic_filter: str, start: Position, stop: Position | None, tag: str = "") -> None:
         self._link = link
         self._topic_filter = topic_filter
+        self._tag = tag
         self._wheres = [where(start)] + ([] if stop is None else [where(stop)])
         self._next = 0  # log_offset from which on to ask
         self._stop = NO_END
@@ -123,7 +124,7 @@ class Reading:
             if not self._has_grown:
                 return
             self._has_grown = False
-        self._ask(wire.Scan(self._topic_filter, self._next, self._stop, ANSWER_BYTES), self._scanned)
+        self._ask(wire.Scan(self._topic_filter, self._next, self._stop, ANSWER_BYTES, self._tag), self._scanned)
 
     def _scanned(self, answer: wire.Message, records: memoryview) -> None:
         assert isinstance(answer, wire.Scanned)

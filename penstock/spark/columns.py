@@ -14,10 +14,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store._columns import find_messages, find_pairs, find_properties, gather
+from store.compression import BadFrame, plain, stated_bytes
 from store.records import RecordFlag
 
 HEADER_BYTES = 40  # of a record (docs/formats.md)
 MOST_ROWS = 16_384  # of a RecordBatch
+MOST_PLAIN_BYTES = 64 << 20  # of a RecordBatch with compressed payloads, once they are decompressed
 MOST_TOPICS_REMEMBERED = 100_000
 US_PER_MS = 1000
 # A carried message stands in the log a second time, and a live-only one is in no history.
@@ -76,7 +78,19 @@ class Messages:
     def batches(self) -> Iterator["Messages"]:
         """The same, MOST_ROWS at a time."""
         for at in range(0, len(self), MOST_ROWS):
-            yield Messages(self.data, self.log_offset, self.positions[at : at + MOST_ROWS])
+            rows = Messages(self.data, self.log_offset, self.positions[at : at + MOST_ROWS])
+            yield from rows._by_size() if rows._compressed.any() else (rows,)
+
+    def _by_size(self) -> Iterator["Messages"]:
+        """The same, of so many that their payloads have MOST_PLAIN_BYTES, or one message that alone has more."""
+        start, total = 0, 0
+        for i, is_frame in enumerate(self._compressed):
+            size = stated_bytes(self._stored_payload(i)) if is_frame else int(self.payload.lengths[i])
+            if i > start and total + size > MOST_PLAIN_BYTES:
+                yield Messages(self.data, self.log_offset, self.positions[start:i])
+                start, total = i, 0
+            total += size
+        yield Messages(self.data, self.log_offset, self.positions[start:])
 
     def _header(self, dtype: str, at: int) -> NDArray[np.int64]:
         """A field of each header, that stands there at byte `at`."""
@@ -139,6 +153,25 @@ class Messages:
         buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(values)]
         return pa.Array.from_buffers(type_, len(parts.starts), buffers)
 
+    def _payload(self) -> pa.Array:
+        """As it was published; null where it was compressed and cannot be decompressed."""
+        if not self._compressed.any():
+            return self.binary(self.payload, pa.binary())
+        payloads = (self._stored_payload(i) for i in range(len(self)))
+        plain_ones = [
+            _plain(each) if is_frame else each for each, is_frame in zip(payloads, self._compressed, strict=True)
+        ]
+        return pa.array(plain_ones, pa.binary())
+
+    @cached_property
+    def _compressed(self) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = self._header("u1", 25) & RecordFlag.COMPRESSED != 0
+        return found
+
+    def _stored_payload(self, i: int) -> bytes:
+        start = int(self.payload.starts[i])
+        return self.data[start : start + int(self.payload.lengths[i])].tobytes()
+
     def _qos(self) -> pa.Array:
         return pa.array((self._header("u1", 25) & RecordFlag.QOS_MASK).astype(np.int32))
 
@@ -169,6 +202,13 @@ class Messages:
         return pa.ListArray.from_arrays(pa.array(offsets), pairs).cast(PAIRS)
 
 
+def _plain(frame: bytes) -> bytes | None:
+    try:
+        return plain(frame)
+    except BadFrame:
+        return None
+
+
 @dataclass(frozen=True)
 class Column:
     """One that can be asked for: its type, and how it is made."""
@@ -184,7 +224,7 @@ def _nulls(type_: pa.DataType) -> Column:
 
 COLUMNS: dict[str, Column] = {
     "topic": Column(pa.string(), lambda m: m.binary(m.topic, pa.string())),
-    "payload": Column(pa.binary(), lambda m: m.binary(m.payload, pa.binary())),
+    "payload": Column(pa.binary(), Messages._payload),
     "qos": Column(pa.int32(), Messages._qos),
     "retain": Column(pa.bool_(), Messages._retain),
     "timestamp": Column(pa.timestamp("us", tz="UTC"), Messages._timestamp),

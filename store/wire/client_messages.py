@@ -34,19 +34,23 @@ class Published(Message, frozen=True):
 
 
 class Scan(Message, frozen=True):
-    """Messages that match a filter and stand from log_offset `start` on and before `stop`, in the log's order."""
+    """Messages that match a filter and stand from log_offset `start` on and before `stop`, in the log's order.
+
+    `tag`: those alone that have it; empty: all.
+    """
 
     topic_filter: TopicFilter
     start: LogOffset
     stop: LogOffset
     max_bytes: Positive
+    tag: Name = ""
 
 
 class Scanned(Message, frozen=True):
     """`count` messages follow; the next is to be looked for from log_offset `next` on.
 
-    `queue_offset`: of the first, if the filter is a topic; else -1. Nothing is left where `next` is at or behind
-    `stop`, or behind the log's end `log_end`.
+    `queue_offset`: of the first, if the filter is a topic and there was no tag; else -1. Nothing is left where `next`
+    is at or behind `stop`, or behind the log's end `log_end`.
     """
 
     next: LogOffset

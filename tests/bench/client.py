@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import quantiles
 
 from penstock import Client
+from penstock.sdk.message import Receipt
 from tests.store_process import StoreProcess
 
 PAYLOAD = bytes(100)
@@ -16,6 +18,8 @@ READ_MESSAGES = 1_000_000
 BATCH_MESSAGES = 2_000
 FILTERS = ("line/7", "line/#", "line/+", "#")
 PUBLISHERS = {1: 1_000, 10: 10_000, 100: 50_000}  # how many messages that many publishers send together
+SENT_MESSAGES = 50_000
+WINDOW = 1_000
 GOAL_READ = 500_000
 
 
@@ -90,7 +94,33 @@ async def _publish_rates(url: str) -> dict[str, object]:
                 f"autobatch {on[0]:>8,.0f}/s p99 {on[1]:6.2f} ms, ratio {on[0] / off[0]:.2f}",
                 flush=True,
             )
+            off, on = [await _send(each, publishers) for each in (plain, gathering)]
+            rates[f"{publishers}, not waiting"] = [off, on]
+            print(
+                f"client, {publishers:3} publishers that do not wait: {off[0]:>8,.0f}/s p99 {off[1]:6.2f} ms, "
+                f"autobatch {on[0]:>8,.0f}/s p99 {on[1]:6.2f} ms, ratio {on[0] / off[0]:.2f}",
+                flush=True,
+            )
     return rates
+
+
+async def _send(client: Client, publishers: int) -> tuple[float, float]:
+    """The same of publishers that send a message a turn of the loop, and wait only for those that are WINDOW behind."""
+    waits_ms: list[float] = []
+
+    async def publisher() -> None:
+        sent: deque[asyncio.Future[Receipt]] = deque()
+        for _ in range(SENT_MESSAGES // publishers):
+            start_s = time.perf_counter()
+            future = client.send("line/9", PAYLOAD)
+            future.add_done_callback(lambda _, at_s=start_s: waits_ms.append((time.perf_counter() - at_s) * 1000))  # type: ignore[misc]
+            sent.append(future)
+            await (sent.popleft() if len(sent) > WINDOW else asyncio.sleep(0))
+        await asyncio.gather(*sent)
+
+    start_s = time.perf_counter()
+    await asyncio.gather(*[publisher() for _ in range(publishers)])
+    return len(waits_ms) / (time.perf_counter() - start_s), quantiles(waits_ms, n=100)[-1]
 
 
 async def _publish(client: Client, publishers: int, messages: int) -> tuple[float, float]:

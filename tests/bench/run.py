@@ -27,6 +27,8 @@ sys.path.insert(0, str(ROOT))
 
 from tests.bench import apart  # noqa: E402
 from tests.bench.client import publish_rates, read_rates  # noqa: E402
+from tests.bench.indexing import keeping_up  # noqa: E402
+from tests.bench.queues import beside_queues  # noqa: E402
 from tests.bench.whole import (  # noqa: E402
     delayed_lateness,
     delayed_memory,
@@ -241,6 +243,8 @@ def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
         ("start of a gateway", gateway_start),
         ("client reads 1,000,000 messages", read_rates),
         ("client publishes, autobatch off and on", publish_rates),
+        ("index keeps up", keeping_up),
+        ("queues beside Redis Streams and RabbitMQ", beside_queues),
     )
     return [{"work": name, **run(folder)} for name, run in runs if only in name]
 

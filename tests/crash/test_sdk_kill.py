@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from penstock import Client
 from penstock.sdk.message import Receipt
+from store.wire.messages import Published
+from tests.cluster import FrameWire
 from tests.store_process import StoreProcess
 
 pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
@@ -93,3 +96,41 @@ async def test_a_batch_whose_answer_is_lost_is_stored_once_and_whole(store: Stor
             )
         found = [message.payload async for message in client.read("b")]
         assert found == [b"%d-%d" % (attempt, number) for attempt in range(5) for number in range(1_000)]
+
+
+@pytest.mark.parametrize("autobatch", [False, True])
+async def test_a_store_killed_between_storing_and_answering(store: StoreProcess, autobatch: bool) -> None:
+    """The answers are lost and the store is killed, twice; its log knows what it has of this client."""
+    port = urlsplit(store.url).port
+    assert port is not None
+    wire = FrameWire(port)
+    direct_url = store.url.replace("tcp://", "penstock://")
+    try:
+        async with Client(f"penstock://127.0.0.1:{wire.port}", autobatch=autobatch) as client:
+            await client.publish("before", b"x")
+            wire.loses = (Published,)
+            sent = [client.send(f"k/{number % 3}", b"%d" % number, key=f"{number}") for number in range(30)]
+            for attempt in range(2):
+                async with Client(direct_url) as direct:
+                    await until_stored(direct, 30)
+                    await direct.publish("k/0", b"another client's %d" % attempt)
+                if attempt:
+                    wire.loses = ()
+                await asyncio.to_thread(store.restart)
+            receipts = await asyncio.gather(*sent)
+            found = [message async for message in client.read("k/#")]
+        ours = {message.payload: message.log_offset for message in found if message.payload.isdigit()}
+        assert len(found) == 32
+        assert ours == {b"%d" % number: receipt.log_offset for number, receipt in enumerate(receipts)}
+        assert [receipt.queue_offset for receipt in receipts[::3]] == list(range(10))
+    finally:
+        wire.close()
+
+
+async def until_stored(client: Client, count: int) -> None:
+    """Wait for so many messages."""
+    found = 0
+    async for message in client.read("k/#", stop=None):
+        found += message.payload.isdigit()
+        if found == count:
+            return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -43,6 +44,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 async def client(url: str) -> AsyncIterator[Client]:
     async with Client(url) as client:
         yield client
+
+
+LARGE = random.Random(3).randbytes(3 << 20)  # which cannot be compressed
 
 
 async def payloads(reading: AsyncIterator[Message]) -> list[bytes]:
@@ -97,9 +101,9 @@ async def test_what_is_no_batch(client: Client) -> None:
             batch.publish("b", b"2", wait="stored")
         with pytest.raises(BatchRefused, match="need the same `wait`"):
             batch.publish("a", b"2")
-        batch.publish("a", bytes(3 << 20), wait="stored")
+        batch.publish("a", LARGE, wait="stored")
         with pytest.raises(BatchRefused, match="send it as several"):
-            batch.publish("a", bytes(3 << 20), wait="stored")
+            batch.publish("a", LARGE, wait="stored")
     with pytest.raises(BatchRefused, match="begin another one"):
         batch.publish("a", b"3")
     given_up = client.batch()
@@ -126,13 +130,13 @@ async def test_autobatch_gives_each_its_own_receipt(url: str, client: Client) ->
 
 async def test_messages_that_the_store_cannot_take(client: Client, running: StoreProcess) -> None:
     with pytest.raises(StoreRefused, match=r"raise wire.max_frame_bytes \(record_too_large\)"):
-        await client.publish("t", bytes(5 << 20))
-    assert (await client.publish("t", bytes(3 << 20))).queue_offset == 0
+        await client.publish("t", bytes(5 << 20), compress=False)
+    assert (await client.publish("t", LARGE)).queue_offset == 0
     running.pause()
     for _ in range(63):
-        client.send("t", bytes(1 << 20))
+        client.send("t", bytes(1 << 20), compress=False)
     with pytest.raises(Overloaded, match="await some of their receipts"):
-        client.send("t", bytes(1 << 20))
+        client.send("t", bytes(1 << 20), compress=False)
     running.resume()
     assert (await client.publish("t", b"x")).queue_offset == 64
 
@@ -157,6 +161,18 @@ async def test_reading_from_any_place(client: Client) -> None:
         client.read("#", start="yesterday")
     with pytest.raises(StoreRefused, match="has a wildcard where none may be"):
         await payloads(aiter(client.read("a/#/b")))
+
+
+async def test_reading_the_messages_with_a_tag(client: Client) -> None:
+    for number in range(100):
+        async with client.batch() as batch:
+            for each in range(100):
+                batch.publish("r/tagged", b"%d" % (100 * number + each), tag="rare" if each == 7 else "common")
+    for topic_filter in ("r/tagged", "r/#", "+/tagged", "#"):
+        found = [message async for message in client.read(topic_filter, tag="rare")]
+        assert [int(message.payload) for message in found] == list(range(7, 10_000, 100))
+        assert {(message.tag, message.queue_offset) for message in found} == {("rare", None)}
+    assert await payloads(aiter(client.read("r/tagged", tag="nobody's"))) == []
 
 
 async def test_reading_on_with_what_comes(client: Client, url: str) -> None:

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from gateway.codec_primitives import encode_varint
 from gateway.properties import PacketContext, Properties, decode_properties, encode_properties
+from penstock.spark import columns
 from penstock.spark.columns import COLUMNS, record_batch
 from penstock.spark.folder import LogFolder
 from store._columns import find_messages, find_pairs, find_properties, gather
 from store._records import RecordBatch
 from store.commitlog import CommitLog
+from store.compression import compressed
 from store.records import Attribute, Record, RecordFlag, RecordType, encode_attribute, read_records
 from store.settings import StoreSettings
 
@@ -174,3 +176,26 @@ def test_parts_outside_of_the_data_are_refused() -> None:
             find_pairs(data, place, size, np.empty((2, 0), np.int64), np.empty((2, 0), np.int32))
     with pytest.raises(ValueError, match="too little room"):
         find_messages(np.zeros(80, np.uint8), np.empty(1, np.int64), 0)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(sizes=st.lists(st.integers(1, 5_000), min_size=1, max_size=8), kinds=st.lists(st.integers(0, 2), min_size=8))
+def test_compressed_payloads_are_as_published_and_damaged_ones_null(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch, sizes: list[int], kinds: list[int]
+) -> None:
+    monkeypatch.setattr(columns, "MOST_PLAIN_BYTES", 6_000)
+    start, expected = log.end, []
+    for size, kind in zip(sizes, kinds, strict=False):
+        payload = bytes(size)
+        frame = compressed(payload, 3)
+        stored, found = ((payload, payload), (frame, payload), (frame[:-1], None))[kind]
+        flags = RecordFlag.COMPRESSED if kind else 0
+        append(log, False, [("t", "", b"", Properties(), stored, flags)])
+        expected.append(found)
+    found_batches = [
+        [row["payload"] for row in record_batch(some, SCHEMA).to_pylist()]
+        for some_messages in LogFolder(str(log.folder.parent)).messages(start, log.end)
+        for some in some_messages.batches()
+    ]
+    assert [payload for batch in found_batches for payload in batch] == expected
+    assert all(len(batch) == 1 or sum(len(each or b"") for each in batch) <= 6_000 for batch in found_batches)

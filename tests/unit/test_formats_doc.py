@@ -25,6 +25,7 @@ from store.changes import (
     decode_change,
     encode_change,
 )
+from store.compression import plain
 from store.index import APPLIED_KEY, STATE_KEY
 from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes
 from store.segment import HEADER_BYTES, Segment
@@ -59,6 +60,13 @@ def test_message() -> None:
     assert (record.type, record.topic, record.client_id, record.payload) == (1, b"line/7", b"m7", b"21.5")
     assert (record.qos, record.retain, record.timestamp_ms) == (2, False, NOVEMBER_2023_MS)
     assert decode_attributes(record.attributes) == {Attribute.PACKET_ID: b"\5\0"}
+
+
+def test_compressed() -> None:
+    data = b"".join(vector("compressed"))
+    assert verify(data, 64)[0] == len(data)
+    record = Record._make(next(iter(walk(data))))
+    assert (record.flags, plain(record.payload)) == (RecordFlag.COMPRESSED | 1, b"21.5 " * 40)
 
 
 def test_batch() -> None:

@@ -9,11 +9,20 @@ import pytest
 
 from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
-from penstock.sdk.errors import AddressError, BadMessage, BadMessageId, BadPosition, StoreRefused, TimedOut
+from penstock.sdk.batch import BatchOfOneTopic
+from penstock.sdk.errors import (
+    AddressError,
+    BadMessage,
+    BadMessageId,
+    BadPosition,
+    BatchRefused,
+    StoreRefused,
+    TimedOut,
+)
 from penstock.sdk.filters import matches_any
-from penstock.sdk.message import user_properties
+from penstock.sdk.message import Receipt, user_properties
 from penstock.sdk.message_id import StorePlace, parse_message_id
-from penstock.sdk.outgoing import Outgoing, outgoing
+from penstock.sdk.outgoing import Outgoing, PublishOptions, outgoing
 from penstock.sdk.positions import where
 from penstock.sdk.publishing import Entry, Outbox, receipts
 from penstock.sdk.requests import MOST_PUBLISHES, Outcome, Requests
@@ -87,6 +96,28 @@ def test_bounds_that_make_no_sense() -> None:
     for bad in ({"batch_bytes": 0}, {"delay_s": 0}, {"total_bytes": 5}):
         with pytest.raises(ValueError, match="must be above 0"):
             AutoBatch(**bad)
+
+
+# --- batches
+
+
+def test_a_batch_takes_nothing_delayed_and_no_dead_letter() -> None:
+    async def publish(_: list[Outgoing]) -> list[Receipt]:
+        raise AssertionError("nothing was to be sent")
+
+    def make(topic: str, payload: bytes | str, _: PublishOptions) -> Outgoing:
+        message = outgoing(topic, payload, False)
+        record = bytearray(message.record)
+        record[25] |= RecordFlag.DELAYED if payload == b"later" else 0
+        return message._replace(record=bytes(record))
+
+    batch = BatchOfOneTopic(make, publish, 1_000)
+    batch.publish("t", b"now")
+    with pytest.raises(BatchRefused, match="takes no delayed message"):
+        batch.publish("t", b"later")
+    with pytest.raises(BatchRefused, match="consumer group gives up"):
+        BatchOfOneTopic(make, publish, 1_000).publish("$dead/billing/t", b"x")
+    assert len(batch) == 1
 
 
 # --- requests

@@ -1,0 +1,87 @@
+# Part of _records.pyx: compressed payloads (zstd frames) and what they state of themselves.
+
+cdef enum:
+    ZSTD_MAGIC = 0xFD2FB528
+
+
+cdef const char *compressed_fault(const unsigned char *frame, size_t size, uint64_t most_plain_bytes) noexcept nogil:
+    """Why a compressed payload must not get into the log, or NULL: what it says in its frame header (RFC 8878, 3.1.1.1)."""
+    cdef unsigned char described
+    cdef size_t at, size_bytes, i
+    cdef uint64_t plain_bytes = 0
+    cdef uint32_t magic = 0
+    if size < 6:
+        return b"compressed payload that is no zstd frame"
+    memcpy(&magic, frame, 4)
+    described = frame[4]
+    if magic != ZSTD_MAGIC or described & 8:
+        return b"compressed payload that is no zstd frame"
+    if described & 3:
+        return b"compressed payload that needs a dictionary"
+    at = 5 if described & 32 else 6                     # behind the window's size
+    size_bytes = 1 << (described >> 6)
+    if size_bytes == 1 and not described & 32:
+        return b"compressed payload that does not state its size"
+    if size < at + size_bytes:
+        return b"compressed payload that is no zstd frame"
+    for i in range(size_bytes):
+        plain_bytes |= <uint64_t>frame[at + i] << (8 * i)
+    if size_bytes == 2:
+        plain_bytes += 256
+    if not plain_bytes:
+        return b"compressed payload of nothing"
+    if plain_bytes > most_plain_bytes:
+        return b"compressed payload that states more than store.max_plain_bytes"
+    return NULL
+
+
+cdef bytes expanded_record(const RecordHeader *record, bytes payload):
+    """A record with another payload, which is not compressed. Its checksum is that of the old one."""
+    cdef size_t head = HEADER_BYTES + <size_t>record.topic_length + record.client_id_length
+    cdef size_t size
+    cdef bytes data
+    cdef RecordHeader *made
+    head += <size_t>record.attributes_length + record.properties_length
+    size = padded(head + PyBytes_GET_SIZE(payload))
+    data = PyBytes_FromStringAndSize(NULL, size)
+    made = <RecordHeader *>PyBytes_AS_STRING(data)
+    memcpy(made, record, head)
+    made.flags = record.flags & ~FLAG_COMPRESSED
+    made.length = <uint32_t>size
+    made.payload_length = <uint32_t>PyBytes_GET_SIZE(payload)
+    memset(copy(<char *>made + head, part(payload)), 0, size - head - made.payload_length)
+    return data
+
+
+def expanded(Records records not None, plain, uint64_t most_bytes, Py_ssize_t start=0, Py_ssize_t count=-1):
+    """Records from number `start` on with payloads as they were published; `records` itself if none of these is compressed.
+
+    `plain` makes a payload of a frame; where it gives None, the record stays as it is. The range ends early once its
+    payloads have `most_bytes`.
+    """
+    cdef Py_ssize_t i, end = records.count if count < 0 else min(start + count, records.count)
+    cdef const RecordHeader *record
+    cdef uint8_t flags = 0
+    cdef uint64_t total = 0
+    cdef Records found
+    cdef bytes data
+    if records.flags & FLAG_COMPRESSED:
+        for i in range(start, end):
+            flags |= records.items[i].flags
+    if not flags & FLAG_COMPRESSED:
+        return records
+    found = Records(records.first + start)
+    kept = [records]
+    found.owner = kept
+    for i in range(start, end):
+        record = records.items[i]
+        payload = plain(payload_of(record)[:record.payload_length]) if record.flags & FLAG_COMPRESSED else None
+        if payload is not None:
+            data = expanded_record(record, payload)
+            kept.append(data)
+            record = <const RecordHeader *>PyBytes_AS_STRING(data)
+        found.push(record)
+        total += record.payload_length
+        if total >= most_bytes:
+            break
+    return found

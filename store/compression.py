@@ -1,0 +1,85 @@
+"""Payloads that are stored compressed: one zstd frame that states its content's size (docs/formats.md).
+
+The library is looked for when it is needed, so that a client that meets no such payload works without it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import zstandard
+
+REMEDY = "pip install 'zstandard>=0.23,<0.26'"
+
+
+class NoLibrary(Exception):
+    """The library for zstd is not installed. Says what to do."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the payload is compressed, and zstandard is not installed here: {REMEDY}")
+
+
+class BadFrame(ValueError):
+    """What should be a compressed payload is none."""
+
+
+class _Contexts(threading.local):
+    """Those of zstd may be used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+        self.decompressor: zstandard.ZstdDecompressor | None = None
+
+
+_contexts = _Contexts()
+
+
+def is_possible() -> bool:
+    """Whether the library is there."""
+    try:
+        import zstandard  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def compressed(payload: bytes, level: int) -> bytes:
+    """A payload as a zstd frame with its size. Raises NoLibrary."""
+    compressor = _contexts.compressors.get(level)
+    if compressor is None:
+        try:
+            import zstandard
+        except ImportError:
+            raise NoLibrary from None
+        compressor = _contexts.compressors[level] = zstandard.ZstdCompressor(level=level)
+    return compressor.compress(payload)
+
+
+def stated_bytes(frame: bytes) -> int:
+    """How large the payload in a frame says that it is. Raises NoLibrary."""
+    try:
+        import zstandard
+    except ImportError:
+        raise NoLibrary from None
+    try:
+        return max(zstandard.frame_content_size(frame), 0)
+    except zstandard.ZstdError:
+        return 0
+
+
+def plain(frame: bytes) -> bytes:
+    """The payload in a frame, never larger than it states, as the store checked. Raises BadFrame, NoLibrary."""
+    try:
+        import zstandard
+    except ImportError:
+        raise NoLibrary from None
+    if _contexts.decompressor is None:
+        _contexts.decompressor = zstandard.ZstdDecompressor()
+    try:
+        if zstandard.frame_content_size(frame) < 1:
+            raise BadFrame("it does not state its size")
+        return _contexts.decompressor.decompress(frame, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise BadFrame(str(error)) from None
