@@ -16,6 +16,7 @@ from penstock.sdk.autobatch import AutoBatch, Gatherer
 from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
+from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, prefetch_of
 from penstock.sdk.link import Link
 from penstock.sdk.message import Message, Receipt
 from penstock.sdk.message_id import parse_message_id
@@ -24,6 +25,7 @@ from penstock.sdk.positions import Moment, Position, moment
 from penstock.sdk.publishing import Entry, Outbox
 from penstock.sdk.reading import NO_END, Reading
 from penstock.sdk.requests import Outcome
+from penstock.sdk.subscription import PREFETCH, Subscription, Wanted
 from store.record_bytes import walk
 from store.wire import messages as wire
 from store.wire.messages import FailureCode
@@ -81,6 +83,7 @@ class Client:
         self._sent: set[asyncio.Future[Receipt]] = set()
         self._room = asyncio.Event()
         self._live_only: dict[str, bool] = {}
+        self._subscriptions = 0
 
     # --- coming and going
 
@@ -113,10 +116,15 @@ class Client:
             raise CannotConnect(f"{self._address.url}: {link.refused}")
 
     async def close(self) -> None:
-        """Wait until what was sent is answered (for `timeout_s` at most), then leave."""
+        """Wait until what was sent is answered (for `timeout_s` at most), then leave.
+
+        What was not acked goes to other consumers of its group at once.
+        """
         if self._link is None:
             return
         self._send_all()
+        subscriptions = [each for each in self._link.readings if isinstance(each, Subscription)]
+        await asyncio.gather(*(each.aclose() for each in subscriptions))
         if self._sent:
             await asyncio.wait(self._sent, timeout=self._timeout_s)
         await self._end(ClientClosed())
@@ -302,6 +310,46 @@ class Client:
         Raises BadPosition; while it is iterated over, StoreRefused or TimedOut.
         """
         return Reading(self._opened, topic_filter, start, stop)
+
+    # --- consuming
+
+    def subscribe(
+        self,
+        topic_filter: str,
+        *,
+        group: str,
+        start: Position = "earliest",
+        prefetch: int = PREFETCH,
+        **options: Unpack[GroupOptions],
+    ) -> Subscription:
+        """Be a consumer of a group: each message is one consumer's, until it is acked, and comes again if it is not.
+
+        async for message in client.subscribe("line/+/temp", group="billing"):
+            await message.ack()  # or retry(after=5), reject("why"), extend(60); without await where it need not be sure
+
+        A group is its name and its filter; it is made by its first consumer, and begins at `start`: `earliest`, `now`,
+        a time as in read(), or `@7`, a queue_offset of the filter's queue. Of filters other than a topic and `level/#`
+        there is a queue only from their first use on, so that is their `earliest`. `prefetch`: no more messages than
+        this are in hand without having been settled. Options (see GroupOptions) say how the group deals.
+
+        Leaving the loop, or the `async with` block around it, gives back what is not settled, at once. If the
+        connection or the store goes away it goes on by itself as soon as it is back. Raises BadOption, BadPosition;
+        while it is iterated over, StoreRefused.
+
+        A program that stands still for longer than the store's wire.lease_ms (2 s) is taken for dead: have what takes
+        long run in a thread (asyncio.to_thread), or use penstock.sync.
+        """
+        self._subscriptions += 1
+        consumer = str(self._subscriptions)
+        wanted = Wanted(
+            topic_filter,
+            group_name(group),
+            consumer,
+            group_settings(**options),
+            group_start(start),
+            prefetch_of(prefetch),
+        )
+        return Subscription(self._opened, wanted)
 
     async def find(
         self, key: str, *, topic: str = "", since: Moment = "earliest", until: Moment = "now", limit: int = 100

@@ -30,11 +30,13 @@ UNNAMED = StorePlace.of("0.0.0.0", 0)
 
 
 class Reader(Protocol):
-    """Somebody who follows queues."""
+    """Somebody who follows queues, or gets messages of a group."""
 
     def grew(self, refs: set[int]) -> None: ...
 
     def reconnected(self) -> None: ...
+
+    def tick(self) -> None: ...
 
     def fail(self, error: Exception) -> None: ...
 
@@ -90,6 +92,8 @@ class Link(asyncio.Protocol):
                 self._heard_s = now_s
             self._ticked_s = now_s
             self.requests.tick()
+            for reading in list(self.readings):
+                reading.tick()
             self._beat(now_s)
 
     def _beat(self, now_s: float) -> None:

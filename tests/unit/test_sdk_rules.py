@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,8 +10,18 @@ import pytest
 
 from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
-from penstock.sdk.errors import AddressError, BadMessage, BadMessageId, BadPosition, StoreRefused, TimedOut
+from penstock.sdk.errors import (
+    AddressError,
+    AlreadySettled,
+    BadMessage,
+    BadMessageId,
+    BadPosition,
+    ConnectionLost,
+    StoreRefused,
+    TimedOut,
+)
 from penstock.sdk.filters import matches_any
+from penstock.sdk.hands import ACK, GIVE_BACK, Answer, Hand, Place, Said, Verdict
 from penstock.sdk.message import user_properties
 from penstock.sdk.message_id import StorePlace, parse_message_id
 from penstock.sdk.outgoing import Outgoing, outgoing
@@ -18,6 +29,7 @@ from penstock.sdk.positions import where
 from penstock.sdk.publishing import Entry, Outbox, receipts
 from penstock.sdk.requests import MOST_PUBLISHES, Outcome, Requests
 from store.records import Attribute, RecordFlag, decode_attributes, read_records
+from store.wire import group_messages
 from store.wire import messages as wire
 from store.wire.frames import Frame, FrameReader, encode
 from store.wire.messages import Role, Wait
@@ -109,6 +121,41 @@ class Talk:
     def answer(self, message: wire.Message, request_id: int) -> None:
         (frame,) = FrameReader(WELCOME.max_frame_bytes, Role.STORE).feed(encode(message, request_id))
         self.requests.received(frame)
+
+
+def test_what_means_something_on_one_connection_ends_with_it() -> None:
+    talk = Talk()
+    talk.requests.connected(WELCOME)
+    for number in (1, 2):
+        talk.requests.ask_once(wire.Get(number), lambda outcome, _: talk.outcomes.append(outcome))
+        if number == 1:
+            assert len(talk.sent()) == 1
+    talk.requests.lost("gone")
+    assert [type(outcome) for outcome in talk.outcomes] == [ConnectionLost, ConnectionLost]
+    talk.requests.connected(WELCOME)
+    assert talk.sent() == []
+
+
+def test_what_is_said_together_is_one_request() -> None:
+    said = Said(ACK, 30.0)
+    for place in ((7, 0, 1), (7, 1, 1), (7, 2, 3), (8, 5, 1), (7, 9, 1)):
+        said.add(*place)
+    assert said.verdict.request(1, said.places) == group_messages.Ack(1, [(7, 0, 5), (8, 5, 1), (7, 9, 1)])  # type: ignore[list-item]
+    assert GIVE_BACK.request(1, [(7, 0, 1)]) == group_messages.Reject(1, [(7, 0, 1)], 0, "", True)  # type: ignore[list-item]
+    verdicts: list[Verdict] = []
+
+    def say(_: Hand, verdict: Verdict, places: Sequence[Place]) -> Answer:
+        verdicts.append(verdict)
+        return Answer(said, places)
+
+    hand = Hand((7, 2, 10, 4), 0.0, say)
+    hand.settle(11, ACK)
+    with pytest.raises(AlreadySettled):
+        hand.settle(11, ACK)
+    assert hand.settle_rest(Verdict(invisible_ms=5)) == [(7, 10, 1), (7, 12, 1), (7, 13, 1)]
+    assert hand.left == 3
+    assert hand.settle_rest(ACK) == [(7, 10, 1), (7, 12, 1), (7, 13, 1)]
+    assert (hand.left, hand.settle_rest(ACK), verdicts) == (0, [], [ACK])
 
 
 def test_what_has_no_answer_is_sent_again_in_order() -> None:
