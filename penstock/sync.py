@@ -17,8 +17,9 @@ import concurrent.futures
 import ssl
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 from penstock.sdk import client as aio
 from penstock.sdk.autobatch import AutoBatch
@@ -28,8 +29,9 @@ from penstock.sdk.delivery import Delivery as AsyncDelivery
 from penstock.sdk.errors import ClientClosed
 from penstock.sdk.group_options import Duration, GroupOptions
 from penstock.sdk.hands import Answer
-from penstock.sdk.message import Batch, Message, Receipt
-from penstock.sdk.outgoing import PublishOptions
+from penstock.sdk.message import Batch, Message
+from penstock.sdk.message import Receipt as AsyncReceipt
+from penstock.sdk.outgoing import PublishLater
 from penstock.sdk.positions import Moment, Position
 from penstock.sdk.reading import Reading as AsyncReading
 from penstock.sdk.subscription import PREFETCH
@@ -126,12 +128,15 @@ class Client:
 
     # --- publishing
 
-    def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]) -> Receipt:
+    def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> Receipt:
         """Store a message, and wait for the receipt; see penstock.Client.publish()."""
-        return self._call(self._client.publish(topic, payload, **options))
+        return self._call(self._published(topic, payload, options))
+
+    async def _published(self, topic: str, payload: bytes | str, options: PublishLater) -> Receipt:
+        return Receipt.of(self, await self._client.publish(topic, payload, **options))
 
     def send(
-        self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]
+        self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]
     ) -> concurrent.futures.Future[Receipt]:
         """As publish(), without waiting: the receipt, or the error, comes with the future.
 
@@ -139,7 +144,7 @@ class Client:
         """
         self._may_send.acquire()
         try:
-            future = self._start(self._client.publish(topic, payload, **options))
+            future = self._start(self._published(topic, payload, options))
         except BaseException:
             self._may_send.release()
             raise
@@ -149,6 +154,15 @@ class Client:
     def batch(self) -> SyncBatch:
         """Messages of one topic that are stored together, or not at all, when the `with` block ends."""
         return SyncBatch(self, self._client.batch())
+
+    def delayed(self, topic_filter: str = "#", *, key: str | None = None) -> list[Pending]:
+        """Delayed messages that are yet to be published; see penstock.Client.delayed()."""
+
+        async def found() -> list[Pending]:
+            pending = self._client.delayed(topic_filter, key=key)
+            return [Pending(each.topic, each.key, Receipt.of(self, each.receipt)) async for each in pending]
+
+        return self._call(found())
 
     # --- reading
 
@@ -193,6 +207,46 @@ class Client:
         return self._call(self._client.get(message_id))
 
 
+class Receipt(AsyncReceipt):
+    """As penstock.sdk.message.Receipt; cancel() waits."""
+
+    _client: Client
+    _receipt: AsyncReceipt
+
+    @classmethod
+    def of(cls, client: Client, receipt: AsyncReceipt) -> Receipt:
+        made = cls(*receipt)
+        made._client = client
+        made._receipt = receipt
+        return made
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self._receipt.due_at
+
+    def cancel(self) -> bool:  # type: ignore[override]
+        """Take back a delayed message. False: not in time, it is published (or was cancelled before)."""
+        return self._client._call(self._receipt.cancel())
+
+
+class Pending(NamedTuple):
+    """A delayed message that is yet to be published."""
+
+    topic: str
+    key: str | None
+    receipt: Receipt
+
+    @property
+    def due_at(self) -> datetime:
+        """When it is published, in UTC."""
+        assert self.receipt.due_at is not None
+        return self.receipt.due_at
+
+    def cancel(self) -> bool:
+        """Take it back. False: not in time, it is published (or was cancelled before)."""
+        return self.receipt.cancel()
+
+
 class SyncBatch:
     """What Client.batch() gives."""
 
@@ -206,9 +260,9 @@ class SyncBatch:
     @property
     def receipts(self) -> list[Receipt]:
         """One for each message, in their order, once the block has ended."""
-        return self._batch.receipts
+        return [Receipt.of(self._client, receipt) for receipt in self._batch.receipts]
 
-    def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]) -> None:
+    def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> None:
         """Add a message. Raises BadMessage; BatchRefused for another topic or `wait` than the first one's."""
         self._batch.publish(topic, payload, **options)
 

@@ -8,9 +8,9 @@ from typing import Self, Unpack
 
 from penstock.sdk.errors import BatchRefused
 from penstock.sdk.message import Receipt
-from penstock.sdk.outgoing import Outgoing, PublishOptions
+from penstock.sdk.outgoing import Outgoing, PublishLater
 
-Make = Callable[[str, bytes | str, PublishOptions], Outgoing]
+Make = Callable[[str, bytes | str, PublishLater], Outgoing]
 Publish = Callable[[list[Outgoing]], Awaitable[list[Receipt]]]
 
 
@@ -30,7 +30,7 @@ class BatchOfOneTopic:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]) -> None:
+    def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> None:
         """Add a message. Raises BadMessage; BatchRefused for another topic or `wait` than the first one's."""
         if self._is_over:
             raise BatchRefused("this batch was sent, or given up, when its block ended; begin another one")
@@ -41,6 +41,8 @@ class BatchOfOneTopic:
 
     def _check(self, message: Outgoing) -> None:
         first = self._messages[0] if self._messages else message
+        if message.due_ms is not None:
+            raise BatchRefused("a batch takes no delayed message; publish() that by itself")
         if message.topic != first.topic:
             raise BatchRefused(
                 f"a batch has one topic: {first.topic!r}, and not {message.topic!r} as well; use a batch for each, or "

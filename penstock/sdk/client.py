@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import ssl
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
@@ -18,9 +19,9 @@ from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFo
 from penstock.sdk.filters import matches_any
 from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, prefetch_of
 from penstock.sdk.link import Link
-from penstock.sdk.message import Message, Receipt
+from penstock.sdk.message import DelayedReceipt, Message, Pending, Receipt
 from penstock.sdk.message_id import parse_message_id
-from penstock.sdk.outgoing import Outgoing, PublishOptions, outgoing
+from penstock.sdk.outgoing import Outgoing, PublishLater, PublishOptions, due, outgoing
 from penstock.sdk.positions import Moment, Position, moment
 from penstock.sdk.publishing import Entry, Outbox
 from penstock.sdk.reading import NO_END, Reading
@@ -31,6 +32,8 @@ from store.wire import messages as wire
 from store.wire.messages import FailureCode
 
 MOST_UNANSWERED_BYTES = 64 << 20
+MOST_DELAY_S = 0xFFFFFFFF  # while no store says how much it takes
+DELAYED_PER_PAGE = 1_000
 TOPICS_REMEMBERED = 100_000
 FRAME_ROOM_BYTES = 8_192  # of a frame, or of an append, for what is not a client's records
 
@@ -93,7 +96,7 @@ class Client:
             return
         name = f"client-{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}"
         link = Link(self._address, name, self._token, self._tls, self._timeout_s)
-        self._outbox = Outbox(link.requests, lambda: link.place, link.wake)
+        self._outbox = Outbox(link.requests, lambda: link.place, link.wake, self._cancel)
         link.before_sending = self._outbox.flush
         link.on_welcome = self._live_only.clear
         self._link = link
@@ -163,26 +166,26 @@ class Client:
 
     # --- publishing
 
-    async def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]) -> Receipt:
-        """Store a message, and wait for the receipt. What it may have besides a payload: see PublishOptions.
+    async def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> Receipt:
+        """Store a message, and wait for the receipt. What it may have besides a payload: see PublishLater.
+
+        With `delay` it is published so much later; receipt.cancel() takes it back, and says whether that was in time.
 
         Raises BadMessage, StoreRefused (a full disk, a message larger than the store's frames), or TimedOut: then it
         may be stored or not.
         """
-        message = self._message(topic, payload, options)
+        message = self._message_with_delay(topic, payload, options)
         while self._unanswered_bytes + len(message.record) > MOST_UNANSWERED_BYTES and self._unanswered_bytes:
             self._room.clear()
             await self._room.wait()
         return await self._send(message)
 
-    def send(
-        self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]
-    ) -> asyncio.Future[Receipt]:
+    def send(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> asyncio.Future[Receipt]:
         """As publish(), without waiting: the receipt comes with the future.
 
         Raises Overloaded while 64 MiB of messages have no receipt.
         """
-        message = self._message(topic, payload, options)
+        message = self._message_with_delay(topic, payload, options)
         if self._unanswered_bytes + len(message.record) > MOST_UNANSWERED_BYTES and self._unanswered_bytes:
             raise Overloaded(f"{self._unanswered_bytes} bytes are sent and not answered; await some of their receipts")
         return self._send(message)
@@ -195,7 +198,7 @@ class Client:
             batch.publish("line/7/temp", b"21.6")
         first, second = batch.receipts
         """
-        return BatchOfOneTopic(self._message, self._publish_batch, self._batch_bytes)
+        return BatchOfOneTopic(self._message_with_delay, self._publish_batch, self._batch_bytes)
 
     @property
     def _batch_bytes(self) -> int:
@@ -208,8 +211,18 @@ class Client:
         held = self._gatherer.held_bytes if self._gatherer is not None else 0
         return max(held, self._outbox.unanswered_bytes if self._outbox is not None else 0)
 
-    def _message(self, topic: str, payload: bytes | str, options: PublishOptions) -> Outgoing:
-        message = outgoing(topic, payload, self._is_live_only(topic), **options)
+    def _message_with_delay(self, topic: str, payload: bytes | str, options: PublishLater) -> Outgoing:
+        if "delay" not in options:
+            return self._message(topic, payload, options)
+        delay = options.pop("delay")
+        welcome = self._opened.requests.welcome
+        most_s = MOST_DELAY_S if welcome is None else welcome.max_delay_s
+        return self._message(topic, payload, options, due(delay, self._opened.store_ms, most_s))
+
+    def _message(
+        self, topic: str, payload: bytes | str, options: PublishOptions, due_ms: int | None = None
+    ) -> Outgoing:
+        message = outgoing(topic, payload, self._is_live_only(topic), due_ms=due_ms, **options)
         if len(message.record) > self._batch_bytes:
             text = f"a message of {len(message.record)} bytes; it takes {self._batch_bytes}: raise wire.max_frame_bytes"
             raise StoreRefused(FailureCode.RECORD_TOO_LARGE, text)
@@ -267,6 +280,28 @@ class Client:
         finally:
             self._sent.difference_update(futures)
             self._room.set()
+
+    async def delayed(self, topic_filter: str = "#", *, key: str | None = None) -> AsyncIterator[Pending]:
+        """Delayed messages that are yet to be published, those first that are due first; of a filter, or with a key.
+
+        async for pending in client.delayed("line/#"):
+            await pending.cancel()
+        """
+        link = self._opened
+        after: tuple[int, int] | None = (0, 0)
+        while after is not None:
+            answer, _ = await self._ask(wire.ListDelayed(after, DELAYED_PER_PAGE))
+            assert isinstance(answer, wire.DelayedFound)
+            for log_offset, due_ms, topic, its_key in answer.messages:
+                if key in (None, its_key.decode()) and matches_any((topic_filter,), topic):
+                    receipt = Receipt(link.place, topic, log_offset, None)
+                    yield Pending(topic, its_key.decode() or None, DelayedReceipt.of(receipt, due_ms, self._cancel))
+            after = answer.next
+
+    async def _cancel(self, log_offset: int, due_ms: int) -> bool:
+        answer, _ = await self._ask(wire.CancelDelayed(log_offset, due_ms))
+        assert isinstance(answer, wire.DelayedCancelled)
+        return answer.was_pending
 
     # --- autobatch: the clock that belongs to the rules
 

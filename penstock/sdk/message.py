@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from itertools import count, repeat
 from typing import Final, NamedTuple
@@ -41,6 +41,56 @@ class Receipt(NamedTuple):
     def message_id(self) -> str:
         """What Client.get() finds the message by."""
         return self.store.message_id(self.log_offset)
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When a delayed message is published, in UTC."""
+        return None
+
+    async def cancel(self) -> bool:
+        """Take back a delayed message. False: not in time, it is published (or was cancelled before)."""
+        return False
+
+
+Cancel = Callable[[int, int], Awaitable[bool]]  # of log_offset and due_ms
+
+
+class DelayedReceipt(Receipt):
+    """A message is stored, and is published when it is due: then it gets another log_offset, and a queue_offset."""
+
+    due_ms: int
+    canceller: Cancel
+
+    @classmethod
+    def of(cls, receipt: Receipt, due_ms: int, canceller: Cancel) -> DelayedReceipt:
+        made = cls(*receipt)
+        made.due_ms = due_ms
+        made.canceller = canceller
+        return made
+
+    @property
+    def due_at(self) -> datetime:
+        return datetime.fromtimestamp(self.due_ms / 1000, UTC)
+
+    async def cancel(self) -> bool:
+        return await self.canceller(self.log_offset, self.due_ms)
+
+
+class Pending(NamedTuple):
+    """A delayed message that is yet to be published. `receipt.cancel()` takes it back."""
+
+    topic: str
+    key: str | None
+    receipt: DelayedReceipt
+
+    @property
+    def due_at(self) -> datetime:
+        """When it is published, in UTC."""
+        return self.receipt.due_at
+
+    async def cancel(self) -> bool:
+        """Take it back. False: not in time, it is published (or was cancelled before)."""
+        return await self.receipt.cancel()
 
 
 class Message:

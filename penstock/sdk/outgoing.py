@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 from penstock.sdk.errors import BadMessage
 from store.record_bytes import RecordBatch
-from store.records import Attribute, RecordType, encode_attribute, message_flags
+from store.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
 from store.wire.messages import Wait
 
 MOST_TEXT_BYTES = 65_535
@@ -43,12 +43,23 @@ class PublishOptions(TypedDict, total=False):
     wait: Literal["stored", "flushed"] | None
 
 
+class PublishLater(PublishOptions, total=False):
+    """As PublishOptions, and what is not for messages of a batch.
+
+    delay: it is stored now, and published this much later: a timedelta, or seconds; once, whatever is killed
+        meanwhile. Its receipt has cancel().
+    """
+
+    delay: timedelta | float
+
+
 class Outgoing(NamedTuple):
     """A message in log format, and what the client has to know of it."""
 
     topic: str
     record: bytes
     wait: Wait
+    due_ms: int | None = None  # of a delayed message: when it is to be published, Unix time
 
 
 def outgoing(
@@ -63,6 +74,7 @@ def outgoing(
     retain: bool = False,
     expires_after: timedelta | None = None,
     wait: Literal["stored", "flushed"] | None = None,
+    due_ms: int | None = None,
 ) -> Outgoing:
     """A message. Raises BadMessage, or TypeError for what is no text, bytes or number.
 
@@ -82,11 +94,25 @@ def outgoing(
         payload.encode() if isinstance(payload, str) else bytes(payload),
         topic=_topic(topic),
         attributes=_attribute(Attribute.KEY, "key", key, MOST_KEY_BYTES)
-        + _attribute(Attribute.TAG, "tag", tag, MOST_TAG_BYTES),
+        + _attribute(Attribute.TAG, "tag", tag, MOST_TAG_BYTES)
+        + _due(due_ms),
         properties=expiry + _user_properties(headers),
-        flags=message_flags(qos, retain=retain, expires=bool(expiry), live_only=is_live_only),
+        flags=message_flags(qos, retain=retain, expires=bool(expiry), live_only=is_live_only)
+        | (0 if due_ms is None else RecordFlag.DELAYED),
     )
-    return Outgoing(topic, bytes(batch), WAITS[wait])
+    return Outgoing(topic, bytes(batch), WAITS[wait], due_ms)
+
+
+def due(delay: timedelta | float, now_ms: int, most_s: int) -> int:
+    """When a delayed message is to be published, in Unix time in ms. Raises BadMessage.
+
+    >>> due(timedelta(minutes=1), 1_000, 86_400)
+    61000
+    """
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not 0 <= seconds <= most_s:
+        raise BadMessage(f"delay={delay}; the store takes 0 to {most_s} seconds (its setting store.max_delay_s)")
+    return now_ms + round(seconds * 1000)
 
 
 def _topic(topic: str) -> bytes:
@@ -121,6 +147,10 @@ def _attribute(tag: Attribute, what: str, value: str | None, most_bytes: int) ->
     if not value:
         raise BadMessage(f"an empty {what}; use None where there is none")
     return encode_attribute(tag, _text(what, value, most_bytes))
+
+
+def _due(due_ms: int | None) -> bytes:
+    return b"" if due_ms is None else encode_attribute(Attribute.DUE_MS, due_ms.to_bytes(8, "little"))
 
 
 def _user_properties(headers: Mapping[str, str] | None) -> bytes:

@@ -22,7 +22,7 @@ from penstock.sdk.errors import (
 )
 from penstock.sdk.filters import matches_any
 from penstock.sdk.hands import ACK, GIVE_BACK, Answer, Hand, Place, Said, Verdict
-from penstock.sdk.message import user_properties
+from penstock.sdk.message import DelayedReceipt, user_properties
 from penstock.sdk.message_id import StorePlace, parse_message_id
 from penstock.sdk.outgoing import Outgoing, outgoing
 from penstock.sdk.positions import where
@@ -102,6 +102,10 @@ def test_bounds_that_make_no_sense() -> None:
 
 
 # --- requests
+
+
+async def cancel(log_offset: int, due_ms: int) -> bool:
+    return False
 
 
 class Talk:
@@ -231,7 +235,7 @@ def test_a_request_that_waits_for_too_long() -> None:
 def test_messages_of_one_turn_go_together_and_each_has_its_receipt() -> None:
     talk = Talk()
     talk.requests.connected(WELCOME)
-    outbox = Outbox(talk.requests, lambda: PLACE, lambda: None)
+    outbox = Outbox(talk.requests, lambda: PLACE, lambda: None, cancel)
     got: list[Any] = []
     for topic, wait in (("a", Wait.POLICY), ("b", Wait.POLICY), ("b", Wait.FLUSHED)):
         message = Outgoing(topic, outgoing(topic, b"x", False).record, wait)
@@ -246,6 +250,16 @@ def test_messages_of_one_turn_go_together_and_each_has_its_receipt() -> None:
     assert (one.queue, one.log_offset, one.queue_offset) == ("a", 104, 7)
     assert (other.queue, other.log_offset, other.queue_offset) == ("b", 104 + len(first.records) // 2, 3)
     assert outbox.unanswered_bytes == 0
+
+
+def test_delayed_messages_are_runs_of_their_own() -> None:
+    now, later = outgoing("t", b"x", False), outgoing("t", b"x", False, due_ms=61_000)
+    assert (now.due_ms, later.due_ms) == (None, 61_000)
+    found = receipts([now, later, now], wire.Published(64, [5, -1, 6]), PLACE)
+    assert [receipt.queue_offset for receipt in found] == [5, None, 6]
+    assert receipts([later, now], wire.Published(64, [-1, 7]), PLACE)[1].queue_offset == 7
+    receipt = DelayedReceipt.of(found[1], 61_000, cancel)
+    assert (receipt.log_offset, receipt.due_at) == (found[1].log_offset, datetime(1970, 1, 1, 0, 1, 1, tzinfo=UTC))
 
 
 def test_receipts_of_runs_and_of_topics_that_are_in_no_queue() -> None:
