@@ -14,6 +14,7 @@ from store.records import Attribute, RecordFlag, decode_attributes
 MESSAGE_EXPIRY_INTERVAL, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA = 0x02, 0x03, 0x08, 0x09
 PAYLOAD_FORMAT_INDICATOR, USER_PROPERTY = 0x01, 0x26
 _FIXED_BYTES = {PAYLOAD_FORMAT_INDICATOR: 1, MESSAGE_EXPIRY_INTERVAL: 4}
+_TEXTS = {CONTENT_TYPE: 1, RESPONSE_TOPIC: 1, CORRELATION_DATA: 1, USER_PROPERTY: 2}
 
 RecordTuple = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes, bytes]
 TIMESTAMP: Final = 1  # where these stand in it
@@ -162,22 +163,41 @@ class Message:
         """MQTT 5 user properties; of several with one name, the last."""
         return dict(user_properties(self._record[PROPERTIES]))
 
+    @property
+    def response_topic(self) -> str | None:
+        """Where whoever published it expects an answer (MQTT 5)."""
+        found = _property(self._record[PROPERTIES], RESPONSE_TOPIC)
+        return None if found is None else found.decode()
+
+    @property
+    def correlation_data(self) -> bytes | None:
+        """What an answer is to bear, or what it answers (MQTT 5)."""
+        return _property(self._record[PROPERTIES], CORRELATION_DATA)
+
 
 def user_properties(data: bytes) -> Iterator[tuple[str, str]]:
     """The user properties among the MQTT 5 properties of a stored message, in their order."""
+    for identifier, value in _properties(data):
+        if identifier == USER_PROPERTY:
+            end = 2 + int.from_bytes(value[:2], "big")
+            yield value[2:end].decode(), value[end + 2 :].decode()
+
+
+def _property(data: bytes, wanted: int) -> bytes | None:
+    return next((value[2:] for identifier, value in _properties(data) if identifier == wanted), None)
+
+
+def _properties(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Identifier and value of each property; texts with the two bytes of their length, a user property is two texts."""
     at = 0
     while at < len(data):
         identifier = data[at]
-        at += 1
+        start = end = at + 1
         if identifier in _FIXED_BYTES:
-            at += _FIXED_BYTES[identifier]
-            continue
-        end = at + 2 + int.from_bytes(data[at : at + 2], "big")
-        if identifier == USER_PROPERTY:
-            name = data[at + 2 : end].decode()
-            at = end
-            end = at + 2 + int.from_bytes(data[at : at + 2], "big")
-            yield name, data[at + 2 : end].decode()
+            end += _FIXED_BYTES[identifier]
+        for _ in range(_TEXTS.get(identifier, 0)):
+            end += 2 + int.from_bytes(data[end : end + 2], "big")
+        yield identifier, data[start:end]
         at = end
 
 

@@ -16,7 +16,7 @@ MOST_LEVELS = 200
 MOST_KEY_BYTES = 1_024
 MOST_TAG_BYTES = 255
 MOST_EXPIRY_S = 0xFFFFFFFF
-MESSAGE_EXPIRY_INTERVAL, USER_PROPERTY = 0x02, 0x26  # of MQTT 5
+MESSAGE_EXPIRY_INTERVAL, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY = 0x02, 0x08, 0x09, 0x26  # of MQTT 5
 
 WAITS = {None: Wait.POLICY, "stored": Wait.STORED, "flushed": Wait.FLUSHED}
 
@@ -29,6 +29,7 @@ class PublishOptions(TypedDict, total=False):
     headers: names and values; MQTT 5 subscribers see them as user properties, in this order.
     qos: the most that MQTT subscribers get it with: 0, 1 (default) or 2.
     retain: it becomes the topic's retained message, which new MQTT subscribers get.
+    response_topic, correlation_data: where an answer is expected, and what it is to bear (bytes), as in MQTT 5.
     expires_after: MQTT subscribers that come later do not get it; whole seconds.
     wait: what the receipt says: "stored": in the page cache, it survives a SIGKILL of the store; "flushed": on the
         disk, it survives power loss; None (default): whichever of the two the store's `flush` setting promises.
@@ -39,6 +40,8 @@ class PublishOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     qos: int
     retain: bool
+    response_topic: str | None
+    correlation_data: bytes | None
     expires_after: timedelta | None
     wait: Literal["stored", "flushed"] | None
 
@@ -72,6 +75,8 @@ def outgoing(
     headers: Mapping[str, str] | None = None,
     qos: int = 1,
     retain: bool = False,
+    response_topic: str | None = None,
+    correlation_data: bytes | None = None,
     expires_after: timedelta | None = None,
     wait: Literal["stored", "flushed"] | None = None,
     due_ms: int | None = None,
@@ -96,7 +101,7 @@ def outgoing(
         attributes=_attribute(Attribute.KEY, "key", key, MOST_KEY_BYTES)
         + _attribute(Attribute.TAG, "tag", tag, MOST_TAG_BYTES)
         + _due(due_ms),
-        properties=expiry + _user_properties(headers),
+        properties=expiry + _expected_answer(response_topic, correlation_data) + _user_properties(headers),
         flags=message_flags(qos, retain=retain, expires=bool(expiry), live_only=is_live_only)
         | (0 if due_ms is None else RecordFlag.DELAYED),
     )
@@ -151,6 +156,23 @@ def _attribute(tag: Attribute, what: str, value: str | None, most_bytes: int) ->
 
 def _due(due_ms: int | None) -> bytes:
     return b"" if due_ms is None else encode_attribute(Attribute.DUE_MS, due_ms.to_bytes(8, "little"))
+
+
+def _expected_answer(response_topic: str | None, correlation_data: bytes | None) -> bytes:
+    found = b""
+    if response_topic is not None:
+        found += _property(RESPONSE_TOPIC, _topic(response_topic))
+    if correlation_data is not None:
+        if len(correlation_data) > MOST_TEXT_BYTES:
+            raise BadMessage(
+                f"correlation_data of {len(correlation_data)} bytes; at most {MOST_TEXT_BYTES} are possible"
+            )
+        found += _property(CORRELATION_DATA, bytes(correlation_data))
+    return found
+
+
+def _property(identifier: int, data: bytes) -> bytes:
+    return bytes((identifier,)) + len(data).to_bytes(2, "big") + data
 
 
 def _user_properties(headers: Mapping[str, str] | None) -> bytes:
