@@ -69,7 +69,7 @@ class Subscription:
         self._rest: deque[Delivery] = deque()  # of the batch that is being iterated over, perhaps by another thread
         self._hands: dict[Hand, None] = {}
         self._unsettled = 0
-        self._ahead = 1
+        self._ahead = 0  # messages to be asked for before they are wanted
         self._taken: tuple[float, int] | None = None  # when the last batch was taken, and how many it had
         self._patience_s = 0.0  # until when its messages are to be looked at, by time.monotonic()
         # What was said of it.

@@ -240,6 +240,12 @@ async def test_who_becomes_slow_gives_back_what_it_has_not_looked_at(url: str, c
                     assert (int(message.payload) >= 500, message.deliveries) == (True, 1)
 
 
+async def test_who_takes_nothing_holds_nothing(client: Client) -> None:
+    async with client.subscribe("t", group="g", invisible=LONG_S), client.subscribe("t", group="g") as subscription:
+        await publish(client, "t", 10)
+        assert sorted(numbers(await take(aiter(subscription), 10))) == list(range(10))
+
+
 async def test_a_stopped_store_is_waited_for(url: str, running: StoreProcess) -> None:
     async with Client(url, timeout_s=0.5) as client:
         await publish(client, "t", 2)
