@@ -17,6 +17,7 @@ import concurrent.futures
 import ssl
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, Unpack
@@ -398,7 +399,8 @@ class Subscription:
                 for delivery in portion:
                     yield Delivery(self._client, delivery)
         finally:
-            self._client._call(_closed(messages))
+            with suppress(ClientClosed):
+                self._client._call(_closed(messages))
 
     def batches(self) -> Iterator[Deliveries]:
         """The same messages as they come from the store, each decoded when it is looked at; to be settled as one."""
@@ -407,4 +409,5 @@ class Subscription:
             while (batch := self._client._call(_following(batches))) is not None:
                 yield Deliveries(self._client, batch)
         finally:
-            self._client._call(_closed(batches))
+            with suppress(ClientClosed):
+                self._client._call(_closed(batches))

@@ -260,12 +260,14 @@ class Subscription:
         self._open()
 
     def fail(self, error: Exception) -> None:
-        """It is over."""
-        self._error = error if isinstance(error, ClientError) else ClientError(str(error))
+        """It is over. A loop that was ended before ends without an error."""
+        error = error if isinstance(error, ClientError) else ClientError(str(error))
+        if not self._is_closed:
+            self._error = error
         self._is_closed = True
         self._link.readings.discard(self)
         for said in (*self._saying.values(), *self._unsent, *self._unanswered):
-            said.answered((), self._error)
+            said.answered((), error)
         self._saying.clear()
         self._unsent.clear()
         self._unanswered.clear()

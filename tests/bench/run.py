@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.bench import apart  # noqa: E402
-from tests.bench.client import publish_rates, read_rates  # noqa: E402
+from tests.bench.client import consume_rates, publish_rates, read_rates  # noqa: E402
 from tests.bench.whole import (  # noqa: E402
     delayed_lateness,
     delayed_memory,
@@ -241,6 +241,7 @@ def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
         ("start of a gateway", gateway_start),
         ("client reads 1,000,000 messages", read_rates),
         ("client publishes, autobatch off and on", publish_rates),
+        ("client consumes in a group", consume_rates),
     )
     return [{"work": name, **run(folder)} for name, run in runs if only in name]
 
