@@ -33,6 +33,7 @@ LOOKS_PER_POP = 16  # reads of the queue for one answer, of LOOK_RECORDS each
 LOOK_RECORDS = 512
 LOOK_BYTES = 1 << 20
 MANY_CHANGES = 8_192  # are written without waiting
+CHANGES_PER_MS = 64  # are written at once if somebody waits for it: what is quick
 RANGES_PER_RECORD = 500
 DEAD_PER_WRITE = 100
 DEAD_BYTES = 1 << 20
@@ -163,8 +164,10 @@ class GroupQueue:
     def change_invisible(self, serial: int, first: int, count: int, due_ms: int) -> list[int]:
         return self._said(self.group.change_invisible(serial, first, count, due_ms))
 
-    def reject(self, serial: int, first: int, count: int, now_ms: int, delay_ms: int | None, dead: str) -> list[int]:
-        return self._said(self.group.reject(serial, first, count, now_ms, delay_ms, dead))
+    def reject(
+        self, serial: int, first: int, count: int, now_ms: int, delay_ms: int | None, dead: str, unseen: bool = False
+    ) -> list[int]:
+        return self._said(self.group.reject(serial, first, count, now_ms, delay_ms, dead, unseen))
 
     def _said(self, stale: list[int]) -> list[int]:
         self.version += 1
@@ -182,9 +185,10 @@ class GroupQueue:
         if group.changes >= MANY_CHANGES:
             return True
         flush_ms = self._owner.flush_ms
-        if 0 <= now_ms - self._written_ms < flush_ms:
-            return False
-        return self.logged_version != self.version or not 0 <= now_ms - self._changed_ms < flush_ms
+        passed_ms = now_ms - self._written_ms
+        if self.logged_version != self.version:
+            return not 0 <= passed_ms < flush_ms or group.changes <= CHANGES_PER_MS * (passed_ms + 1)
+        return not (0 <= passed_ms < flush_ms or 0 <= now_ms - self._changed_ms < flush_ms)
 
     def write(self, now_ms: int) -> None:
         """Have the log say what it does not. Raises a StoreError; then it is to be tried again."""

@@ -125,7 +125,9 @@ class Consumers:
             return
         queue.group.leave(seat.key, self.now_ms())
         waiting = self._waiting[queue]
-        waiting.polls = deque(poll for poll in waiting.polls if poll.seat is not seat)
+        for poll in [poll for poll in waiting.polls if poll.seat is seat]:
+            waiting.polls.remove(poll)
+            poll.answer(Dealt([], b""))
         self._serve(queue)
         self._forget_if_idle(queue)
 

@@ -438,6 +438,7 @@ class Conversation:
 
     def _ask_group(self, frame: Frame, message: Message) -> None:
         self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
+        self._wake(self)  # what was said may be written at once
 
     # --- the rest
 

@@ -105,7 +105,9 @@ class GroupRequests:
     def _reject(self, peer: str, _: Asker, message: wire.Reject, answer: Answer) -> None:
         queue = self._seat(peer, message.ref).queue
         now_ms = self.consumers.now_ms()
-        reject = partial(queue.reject, now_ms=now_ms, delay_ms=message.delay_ms, dead=message.dead)
+        reject = partial(
+            queue.reject, now_ms=now_ms, delay_ms=message.delay_ms, dead=message.dead, unseen=message.unseen
+        )
         self._settle(queue, message.receipts, reject, answer)
 
     def _settle(

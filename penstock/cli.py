@@ -6,6 +6,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock.commands.bench import bench
+from penstock.commands.delayed import delayed
 from penstock.commands.gateway import gateway
 from penstock.commands.group import group
 from penstock.commands.pub import pub
@@ -29,6 +30,7 @@ app.command()(sub)
 app.add_typer(store, name="store")
 app.add_typer(group, name="group")
 app.add_typer(bench, name="bench")
+app.add_typer(delayed, name="delayed")
 
 LEAVES = ("store._records", "lightqueue._queues", "gateway._inflight", "gateway._wire", "loadtest._swarm")
 CLIENT_ONLY = (

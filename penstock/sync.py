@@ -16,21 +16,31 @@ import asyncio
 import concurrent.futures
 import ssl
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 from penstock.sdk import client as aio
 from penstock.sdk.autobatch import AutoBatch
 from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.compression import Compression
+from penstock.sdk.delivery import Deliveries as AsyncDeliveries
+from penstock.sdk.delivery import Delivery as AsyncDelivery
 from penstock.sdk.errors import ClientClosed
-from penstock.sdk.message import Batch, Message, Receipt
-from penstock.sdk.outgoing import PublishOptions
+from penstock.sdk.group_options import Duration, GroupOptions
+from penstock.sdk.hands import Answer
+from penstock.sdk.message import Batch, Message
+from penstock.sdk.message import Receipt as AsyncReceipt
+from penstock.sdk.outgoing import PublishLater
 from penstock.sdk.positions import Moment, Position
 from penstock.sdk.reading import Reading as AsyncReading
+from penstock.sdk.subscription import PREFETCH
+from penstock.sdk.subscription import Subscription as AsyncSubscription
 
 T = TypeVar("T")
+B = TypeVar("B")
 
 MOST_SENT = 10_000  # messages without a receipt; with more, send() waits
 
@@ -108,14 +118,30 @@ class Client:
             future.cancel()
             raise
 
+    def _say(self, say: Callable[[], Answer], wait: bool) -> bool:
+        """Have something said of messages of a group."""
+        if self._loop is None:
+            raise ClientClosed
+        if not wait:
+            self._loop.call_soon_threadsafe(say)
+            return True
+
+        async def answered() -> bool:
+            return await say()
+
+        return self._call(answered())
+
     # --- publishing
 
-    def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]) -> Receipt:
+    def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> Receipt:
         """Store a message, and wait for the receipt; see penstock.Client.publish()."""
-        return self._call(self._client.publish(topic, payload, **options))
+        return self._call(self._published(topic, payload, options))
+
+    async def _published(self, topic: str, payload: bytes | str, options: PublishLater) -> Receipt:
+        return Receipt.of(self, await self._client.publish(topic, payload, **options))
 
     def send(
-        self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]
+        self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]
     ) -> concurrent.futures.Future[Receipt]:
         """As publish(), without waiting: the receipt, or the error, comes with the future.
 
@@ -123,7 +149,7 @@ class Client:
         """
         self._may_send.acquire()
         try:
-            future = self._start(self._client.publish(topic, payload, **options))
+            future = self._start(self._published(topic, payload, options))
         except BaseException:
             self._may_send.release()
             raise
@@ -133,6 +159,15 @@ class Client:
     def batch(self) -> SyncBatch:
         """Messages of one topic that are stored together, or not at all, when the `with` block ends."""
         return SyncBatch(self, self._client.batch())
+
+    def delayed(self, topic_filter: str = "#", *, key: str | None = None) -> list[Pending]:
+        """Delayed messages that are yet to be published; see penstock.Client.delayed()."""
+
+        async def found() -> list[Pending]:
+            pending = self._client.delayed(topic_filter, key=key)
+            return [Pending(each.topic, each.key, Receipt.of(self, each.receipt)) async for each in pending]
+
+        return self._call(found())
 
     # --- reading
 
@@ -146,6 +181,28 @@ class Client:
 
         return Reading(self, self._call(begin()))
 
+    # --- consuming
+
+    def subscribe(
+        self,
+        topic_filter: str,
+        *,
+        group: str,
+        start: Position = "earliest",
+        prefetch: int = PREFETCH,
+        **options: Unpack[GroupOptions],
+    ) -> Subscription:
+        """Be a consumer of a group; see penstock.Client.subscribe().
+
+        for message in client.subscribe("line/+/temp", group="billing"):
+            message.ack()
+        """
+
+        async def begin() -> AsyncSubscription:
+            return self._client.subscribe(topic_filter, group=group, start=start, prefetch=prefetch, **options)
+
+        return Subscription(self, self._call(begin()))
+
     def find(
         self, key: str, *, topic: str = "", since: Moment = "earliest", until: Moment = "now", limit: int = 100
     ) -> list[Message]:
@@ -155,6 +212,46 @@ class Client:
     def get(self, message_id: str) -> Message:
         """The message that a receipt or a message names; see penstock.Client.get()."""
         return self._call(self._client.get(message_id))
+
+
+class Receipt(AsyncReceipt):
+    """As penstock.sdk.message.Receipt; cancel() waits."""
+
+    _client: Client
+    _receipt: AsyncReceipt
+
+    @classmethod
+    def of(cls, client: Client, receipt: AsyncReceipt) -> Receipt:
+        made = cls(*receipt)
+        made._client = client
+        made._receipt = receipt
+        return made
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self._receipt.due_at
+
+    def cancel(self) -> bool:  # type: ignore[override]
+        """Take back a delayed message. False: not in time, it is published (or was cancelled before)."""
+        return self._client._call(self._receipt.cancel())
+
+
+class Pending(NamedTuple):
+    """A delayed message that is yet to be published."""
+
+    topic: str
+    key: str | None
+    receipt: Receipt
+
+    @property
+    def due_at(self) -> datetime:
+        """When it is published, in UTC."""
+        assert self.receipt.due_at is not None
+        return self.receipt.due_at
+
+    def cancel(self) -> bool:
+        """Take it back. False: not in time, it is published (or was cancelled before)."""
+        return self.receipt.cancel()
 
 
 class SyncBatch:
@@ -170,9 +267,9 @@ class SyncBatch:
     @property
     def receipts(self) -> list[Receipt]:
         """One for each message, in their order, once the block has ended."""
-        return self._batch.receipts
+        return [Receipt.of(self._client, receipt) for receipt in self._batch.receipts]
 
-    def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]) -> None:
+    def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> None:
         """Add a message. Raises BadMessage; BatchRefused for another topic or `wait` than the first one's."""
         self._batch.publish(topic, payload, **options)
 
@@ -206,9 +303,117 @@ class Reading:
             self._client._call(_closed(batches))
 
 
-async def _following(batches: AsyncGenerator[Batch, None]) -> Batch | None:
+async def _following(batches: AsyncGenerator[B, None]) -> B | None:
     return await anext(batches, None)
 
 
-async def _closed(batches: AsyncGenerator[Batch, None]) -> None:
+async def _closed(batches: AsyncGenerator[B, None]) -> None:
     await batches.aclose()
+
+
+class _Settled:
+    """What can be said of a message, or of a batch: see penstock.sdk.delivery.Settled.
+
+    It waits for the answer: True if the store did so; False if it was too late. With wait=False it does not, and gives
+    True; what is said so goes out together.
+    """
+
+    __slots__ = ()
+    _client: Client
+    _said_of: AsyncDelivery | AsyncDeliveries
+
+    def ack(self, wait: bool = True) -> bool:
+        """Done with: once that is answered, it never comes again."""
+        return self._client._say(self._said_of.ack, wait)
+
+    def retry(self, after: Duration | None = None, wait: bool = True) -> bool:
+        """It is to come again, to whoever is free: after a while (a timedelta, or seconds), None: as the group says."""
+        return self._client._say(lambda: self._said_of.retry(after), wait)
+
+    def reject(self, why: str = "rejected", wait: bool = True) -> bool:
+        """It is of no use: a dead letter, published to `$dead/GROUP/TOPIC` with the reason."""
+        return self._client._say(lambda: self._said_of.reject(why), wait)
+
+    def extend(self, invisible: Duration, wait: bool = True) -> bool:
+        """It is to be this consumer's for so long from now on: a timedelta, or seconds."""
+        return self._client._say(lambda: self._said_of.extend(invisible), wait)
+
+
+class Delivery(_Settled, Message):
+    """A message that was handed out to this consumer."""
+
+    __slots__ = ("_client", "_said_of")
+    _said_of: AsyncDelivery
+
+    def __init__(self, client: Client, delivery: AsyncDelivery) -> None:
+        super().__init__(delivery._record, delivery.queue_offset, delivery._store)
+        self._client = client
+        self._said_of = delivery
+
+    @property
+    def deliveries(self) -> int:
+        """How often it has been handed out, this time included."""
+        return self._said_of.deliveries
+
+
+class Deliveries(_Settled):
+    """Messages that were handed out together; len() is known, and each is decoded when it is iterated over."""
+
+    __slots__ = ("_client", "_said_of")
+    _said_of: AsyncDeliveries
+
+    def __init__(self, client: Client, batch: AsyncDeliveries) -> None:
+        self._client = client
+        self._said_of = batch
+
+    def __len__(self) -> int:
+        return len(self._said_of)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return (Delivery(self._client, delivery) for delivery in self._said_of)
+
+    def payloads(self) -> Iterator[bytes]:
+        """The payloads alone."""
+        return self._said_of.payloads()
+
+
+class Subscription:
+    """What Client.subscribe() gives: iterate over it, or over its batches(); `with` says when it ends.
+
+    Without that it ends with the loop. What was not acked by then goes to others at once.
+    """
+
+    def __init__(self, client: Client, subscription: AsyncSubscription) -> None:
+        self._client = client
+        self._subscription = subscription
+
+    def __enter__(self) -> Self:
+        self._client._call(self._subscription.__aenter__())
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back what is in hand."""
+        self._client._call(self._subscription.aclose())
+
+    def __iter__(self) -> Iterator[Delivery]:
+        messages = self._subscription.portions()
+        try:
+            while (portion := self._client._call(_following(messages))) is not None:
+                for delivery in portion:
+                    yield Delivery(self._client, delivery)
+        finally:
+            with suppress(ClientClosed):
+                self._client._call(_closed(messages))
+
+    def batches(self) -> Iterator[Deliveries]:
+        """The same messages as they come from the store, each decoded when it is looked at; to be settled as one."""
+        batches = self._subscription.batches()
+        try:
+            while (batch := self._client._call(_following(batches))) is not None:
+                yield Deliveries(self._client, batch)
+        finally:
+            with suppress(ClientClosed):
+                self._client._call(_closed(batches))

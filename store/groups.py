@@ -269,15 +269,25 @@ class Group:
         return stale
 
     def reject(
-        self, serial: int, first: int, count: int, now_ms: int, delay_ms: int | None = None, dead: str = ""
+        self,
+        serial: int,
+        first: int,
+        count: int,
+        now_ms: int,
+        delay_ms: int | None = None,
+        dead: str = "",
+        unseen: bool = False,
     ) -> list[int]:
-        """They are to be tried again after a while (None: as the settings say), or never (`dead` says why)."""
+        """They are to be tried again after a while (None: as the settings say), or never (`dead` says why).
+
+        `unseen`: this delivery does not count.
+        """
         moved: dict[Hand, list[int]] = {}
         stale = self._each(serial, first, count, lambda offset, hand: moved.setdefault(hand, []).append(offset))
         for hand, offsets in moved.items():
             delay = self.settings.retry_delay_ms(hand.deliveries) if delay_ms is None else delay_ms
-            why = dead or (TOO_OFTEN if self._is_last(hand) else "")
-            self._move(hand, offsets, 0, now_ms + delay, why)
+            why = dead or (TOO_OFTEN if self._is_last(hand) and not unseen else "")
+            self._move(hand, offsets, 0, now_ms + delay, why, hand.deliveries - unseen)
         return stale
 
     def _each(self, serial: int, first: int, count: int, then: Callable[[int, Hand], object]) -> list[int]:
@@ -290,11 +300,14 @@ class Group:
                 then(offset, hand)
         return stale
 
-    def _move(self, hand: Hand, offsets: list[int], serial: int, due_ms: int, dead: str = "") -> None:
+    def _move(
+        self, hand: Hand, offsets: list[int], serial: int, due_ms: int, dead: str = "", deliveries: int | None = None
+    ) -> None:
         consumer = hand.consumer if serial else None
         for offset in offsets:
             self._drop(offset)
-        moved = Hand(offsets, hand.partition, serial, hand.deliveries, due_ms)
+        deliveries = hand.deliveries if deliveries is None else deliveries
+        moved = Hand(offsets, hand.partition, serial, deliveries, due_ms)
         moved.consumer = consumer
         if consumer is not None:
             consumer.hands[moved] = None

@@ -8,14 +8,11 @@ from typing import Self, Unpack
 
 from penstock.sdk.errors import BatchRefused
 from penstock.sdk.message import Receipt
-from penstock.sdk.outgoing import Outgoing, PublishOptions
-from store.records import RecordFlag
+from penstock.sdk.outgoing import Outgoing, PublishLater
 
-FLAGS_AT = 25  # in a record
-DELAYED = int(RecordFlag.DELAYED)  # & of an IntFlag takes ten times as long
 DEAD_LETTERS = "$dead/"
 
-Make = Callable[[str, bytes | str, PublishOptions], Outgoing]
+Make = Callable[[str, bytes | str, PublishLater], Outgoing]
 Publish = Callable[[list[Outgoing]], Awaitable[list[Receipt]]]
 
 
@@ -35,7 +32,7 @@ class BatchOfOneTopic:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]) -> None:
+    def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> None:
         """Add a message. Raises BadMessage; BatchRefused for another topic or `wait` than the first one's."""
         if self._is_over:
             raise BatchRefused("this batch was sent, or given up, when its block ended; begin another one")
@@ -46,7 +43,7 @@ class BatchOfOneTopic:
 
     def _check(self, message: Outgoing) -> None:
         first = self._messages[0] if self._messages else message
-        if message.record[FLAGS_AT] & DELAYED:
+        if message.due_ms is not None:
             raise BatchRefused("a batch takes no delayed message; publish() that by itself")
         if message.topic.startswith(DEAD_LETTERS):
             raise BatchRefused(f"{message.topic!r} is for what a consumer group gives up, and in no batch")

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import ssl
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
@@ -17,19 +18,23 @@ from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.compression import Compression, chosen
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
+from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, prefetch_of
 from penstock.sdk.link import Link
-from penstock.sdk.message import Message, Receipt
+from penstock.sdk.message import DelayedReceipt, Message, Pending, Receipt
 from penstock.sdk.message_id import parse_message_id
-from penstock.sdk.outgoing import Outgoing, PublishOptions, outgoing
+from penstock.sdk.outgoing import Outgoing, PublishLater, PublishOptions, due, outgoing
 from penstock.sdk.positions import Moment, Position, moment
 from penstock.sdk.publishing import Entry, Outbox
 from penstock.sdk.reading import NO_END, Reading
 from penstock.sdk.requests import Outcome
+from penstock.sdk.subscription import PREFETCH, Subscription, Wanted
 from store.record_bytes import walk
 from store.wire import messages as wire
 from store.wire.messages import FailureCode
 
 MOST_UNANSWERED_BYTES = 64 << 20
+MOST_DELAY_S = 0xFFFFFFFF  # while no store says how much it takes
+DELAYED_PER_PAGE = 1_000
 TOPICS_REMEMBERED = 100_000
 FRAME_ROOM_BYTES = 8_192  # of a frame, or of an append, for what is not a client's records
 
@@ -85,6 +90,7 @@ class Client:
         self._sent: set[asyncio.Future[Receipt] | asyncio.Future[list[Receipt]]] = set()
         self._room = asyncio.Event()
         self._live_only: dict[str, bool] = {}
+        self._subscriptions = 0
 
     # --- coming and going
 
@@ -94,7 +100,7 @@ class Client:
             return
         name = f"client-{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}"
         link = Link(self._address, name, self._token, self._tls, self._timeout_s)
-        self._outbox = Outbox(link.requests, lambda: link.place, link.wake)
+        self._outbox = Outbox(link.requests, lambda: link.place, link.wake, self._cancel)
         link.before_sending = self._outbox.flush
         link.on_welcome = self._live_only.clear
         self._link = link
@@ -117,10 +123,15 @@ class Client:
             raise CannotConnect(f"{self._address.url}: {link.refused}")
 
     async def close(self) -> None:
-        """Wait until what was sent is answered (for `timeout_s` at most), then leave."""
+        """Wait until what was sent is answered (for `timeout_s` at most), then leave.
+
+        What was not acked goes to other consumers of its group at once.
+        """
         if self._link is None:
             return
         self._send_all()
+        subscriptions = [each for each in self._link.readings if isinstance(each, Subscription)]
+        await asyncio.gather(*(each.aclose() for each in subscriptions))
         if self._sent:
             await asyncio.wait(self._sent, timeout=self._timeout_s)
         await self._end(ClientClosed())
@@ -159,26 +170,26 @@ class Client:
 
     # --- publishing
 
-    async def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]) -> Receipt:
-        """Store a message, and wait for the receipt. What it may have besides a payload: see PublishOptions.
+    async def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> Receipt:
+        """Store a message, and wait for the receipt. What it may have besides a payload: see PublishLater.
+
+        With `delay` it is published so much later; receipt.cancel() takes it back, and says whether that was in time.
 
         Raises BadMessage, StoreRefused (a full disk, a message larger than the store's frames), or TimedOut: then it
         may be stored or not.
         """
-        message = self._message(topic, payload, options)
+        message = self._message_with_delay(topic, payload, options)
         while self._unanswered_bytes + len(message.record) > MOST_UNANSWERED_BYTES and self._unanswered_bytes:
             self._room.clear()
             await self._room.wait()
         return await self._send(message)
 
-    def send(
-        self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishOptions]
-    ) -> asyncio.Future[Receipt]:
+    def send(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> asyncio.Future[Receipt]:
         """As publish(), without waiting: the receipt comes with the future.
 
         Raises Overloaded while 64 MiB of messages have no receipt.
         """
-        message = self._message(topic, payload, options)
+        message = self._message_with_delay(topic, payload, options)
         if self._unanswered_bytes + len(message.record) > MOST_UNANSWERED_BYTES and self._unanswered_bytes:
             raise Overloaded(f"{self._unanswered_bytes} bytes are sent and not answered; await some of their receipts")
         return self._send(message)
@@ -191,7 +202,7 @@ class Client:
             batch.publish("line/7/temp", b"21.6")
         first, second = batch.receipts
         """
-        return BatchOfOneTopic(self._message, self._publish_batch, self._batch_bytes)
+        return BatchOfOneTopic(self._message_with_delay, self._publish_batch, self._batch_bytes)
 
     @property
     def _batch_bytes(self) -> int:
@@ -204,8 +215,18 @@ class Client:
         held = self._gatherer.held_bytes if self._gatherer is not None else 0
         return max(held, self._outbox.unanswered_bytes if self._outbox is not None else 0)
 
-    def _message(self, topic: str, payload: bytes | str, options: PublishOptions) -> Outgoing:
-        message = outgoing(topic, payload, self._is_live_only(topic), self._compression, **options)
+    def _message_with_delay(self, topic: str, payload: bytes | str, options: PublishLater) -> Outgoing:
+        if "delay" not in options:
+            return self._message(topic, payload, options)
+        delay = options.pop("delay")
+        welcome = self._opened.requests.welcome
+        most_s = MOST_DELAY_S if welcome is None else welcome.max_delay_s
+        return self._message(topic, payload, options, due(delay, self._opened.store_ms, most_s))
+
+    def _message(
+        self, topic: str, payload: bytes | str, options: PublishOptions, due_ms: int | None = None
+    ) -> Outgoing:
+        message = outgoing(topic, payload, self._is_live_only(topic), self._compression, due_ms=due_ms, **options)
         if len(message.record) > self._batch_bytes:
             text = f"a message of {len(message.record)} bytes; it takes {self._batch_bytes}: raise wire.max_frame_bytes"
             raise StoreRefused(FailureCode.RECORD_TOO_LARGE, text)
@@ -270,6 +291,28 @@ class Client:
             self._sent.discard(future)
             self._room.set()
 
+    async def delayed(self, topic_filter: str = "#", *, key: str | None = None) -> AsyncIterator[Pending]:
+        """Delayed messages that are yet to be published, those first that are due first; of a filter, or with a key.
+
+        async for pending in client.delayed("line/#"):
+            await pending.cancel()
+        """
+        link = self._opened
+        after: tuple[int, int] | None = (0, 0)
+        while after is not None:
+            answer, _ = await self._ask(wire.ListDelayed(after, DELAYED_PER_PAGE))
+            assert isinstance(answer, wire.DelayedFound)
+            for log_offset, due_ms, topic, its_key in answer.messages:
+                if key in (None, its_key.decode()) and matches_any((topic_filter,), topic):
+                    receipt = Receipt(link.place, topic, log_offset, None)
+                    yield Pending(topic, its_key.decode() or None, DelayedReceipt.of(receipt, due_ms, self._cancel))
+            after = answer.next
+
+    async def _cancel(self, log_offset: int, due_ms: int) -> bool:
+        answer, _ = await self._ask(wire.CancelDelayed(log_offset, due_ms))
+        assert isinstance(answer, wire.DelayedCancelled)
+        return answer.was_pending
+
     # --- autobatch: the clock that belongs to the rules
 
     def _now_s(self) -> float:
@@ -314,6 +357,46 @@ class Client:
         Raises BadPosition; while it is iterated over, StoreRefused or TimedOut.
         """
         return Reading(self._opened, topic_filter, start, stop, tag)
+
+    # --- consuming
+
+    def subscribe(
+        self,
+        topic_filter: str,
+        *,
+        group: str,
+        start: Position = "earliest",
+        prefetch: int = PREFETCH,
+        **options: Unpack[GroupOptions],
+    ) -> Subscription:
+        """Be a consumer of a group: each message is one consumer's, until it is acked, and comes again if it is not.
+
+        async for message in client.subscribe("line/+/temp", group="billing"):
+            await message.ack()  # or retry(after=5), reject("why"), extend(60); without await where it need not be sure
+
+        A group is its name and its filter; it is made by its first consumer, and begins at `start`: `earliest`, `now`,
+        a time as in read(), or `@7`, a queue_offset of the filter's queue. Of filters other than a topic and `level/#`
+        there is a queue only from their first use on, so that is their `earliest`. `prefetch`: no more messages than
+        this are in hand without having been settled. Options (see GroupOptions) say how the group deals.
+
+        Leaving the loop, or the `async with` block around it, gives back what is not settled, at once. If the
+        connection or the store goes away it goes on by itself as soon as it is back. Raises BadOption, BadPosition;
+        while it is iterated over, StoreRefused.
+
+        A program that stands still for longer than the store's wire.lease_ms (2 s) is taken for dead: have what takes
+        long run in a thread (asyncio.to_thread), or use penstock.sync.
+        """
+        self._subscriptions += 1
+        consumer = str(self._subscriptions)
+        wanted = Wanted(
+            topic_filter,
+            group_name(group),
+            consumer,
+            group_settings(**options),
+            group_start(start),
+            prefetch_of(prefetch),
+        )
+        return Subscription(self._opened, wanted)
 
     async def find(
         self, key: str, *, topic: str = "", since: Moment = "earliest", until: Moment = "now", limit: int = 100

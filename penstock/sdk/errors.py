@@ -24,6 +24,10 @@ class ClientClosed(ClientError):
         )
 
 
+class ConnectionLost(ClientError):
+    """The connection ended; another one is being made."""
+
+
 class TimedOut(ClientError):
     """The store did not answer in time."""
 
@@ -54,6 +58,17 @@ class Unreadable(ClientError):
 
 class BadPosition(ClientError, ValueError):
     """A place to read from that cannot be understood."""
+
+
+class BadOption(ClientError, ValueError):
+    """Something else that was asked for and makes no sense."""
+
+
+class AlreadySettled(ClientError):
+    """A message of a group was acknowledged, rejected or given back before."""
+
+    def __init__(self) -> None:
+        super().__init__("this message is settled already: say ack(), retry() or reject() once")
 
 
 class NotFound(ClientError, LookupError):

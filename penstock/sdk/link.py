@@ -30,11 +30,13 @@ UNNAMED = StorePlace.of("0.0.0.0", 0)
 
 
 class Reader(Protocol):
-    """Somebody who follows queues."""
+    """Somebody who follows queues, or gets messages of a group."""
 
     def grew(self, refs: set[int]) -> None: ...
 
     def reconnected(self) -> None: ...
+
+    def tick(self) -> None: ...
 
     def fail(self, error: Exception) -> None: ...
 
@@ -63,6 +65,7 @@ class Link(asyncio.Protocol):
         self._is_scheduled = False
         self._is_writable = True
         self._heard_s = self._ticked_s = self._pinged_s = 0.0
+        self._store_ms, self._told_s = 0, 0.0
 
     async def run(self) -> None:
         """Connect, again and again, until cancelled."""
@@ -90,6 +93,8 @@ class Link(asyncio.Protocol):
                 self._heard_s = now_s
             self._ticked_s = now_s
             self.requests.tick()
+            for reading in list(self.readings):
+                reading.tick()
             self._beat(now_s)
 
     def _beat(self, now_s: float) -> None:
@@ -182,8 +187,8 @@ class Link(asyncio.Protocol):
         match frame.message:
             case wire.Ping():
                 self._write(encode(wire.Pong()))
-            case wire.Pong():
-                pass
+            case wire.Pong(now_ms):
+                self._store_told(now_ms)
             case wire.Goodbye(reason):
                 self._why = f"it said goodbye: {reason}"
             case _ if frame.request_id:
@@ -199,6 +204,7 @@ class Link(asyncio.Protocol):
         self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
         self.refused = None
         self.place = self._place(welcome)
+        self._store_told(welcome.now_ms)
         log.info("store %s: connected", self._address.url)
         self.requests.connected(welcome)
         self.tried.set()
@@ -206,6 +212,14 @@ class Link(asyncio.Protocol):
         for reading in list(self.readings):
             reading.reconnected()
         self.on_welcome()
+
+    def _store_told(self, now_ms: int) -> None:
+        self._store_ms, self._told_s = now_ms, self._loop.time()
+
+    @property
+    def store_ms(self) -> int:
+        """Unix time in ms by the store's clock."""
+        return self._store_ms + round((self._loop.time() - self._told_s) * 1000)
 
     def _place(self, welcome: Welcome) -> StorePlace:
         if welcome.address:

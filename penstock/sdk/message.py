@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from itertools import count, repeat
 from typing import Final, NamedTuple
@@ -15,6 +15,7 @@ from store.records import Attribute, RecordFlag, decode_attributes
 MESSAGE_EXPIRY_INTERVAL, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA = 0x02, 0x03, 0x08, 0x09
 PAYLOAD_FORMAT_INDICATOR, USER_PROPERTY = 0x01, 0x26
 _FIXED_BYTES = {PAYLOAD_FORMAT_INDICATOR: 1, MESSAGE_EXPIRY_INTERVAL: 4}
+_TEXTS = {CONTENT_TYPE: 1, RESPONSE_TOPIC: 1, CORRELATION_DATA: 1, USER_PROPERTY: 2}
 
 RecordTuple = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes, bytes]
 TIMESTAMP: Final = 1  # where these stand in it
@@ -43,6 +44,56 @@ class Receipt(NamedTuple):
     def message_id(self) -> str:
         """What Client.get() finds the message by."""
         return self.store.message_id(self.log_offset)
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When a delayed message is published, in UTC."""
+        return None
+
+    async def cancel(self) -> bool:
+        """Take back a delayed message. False: not in time, it is published (or was cancelled before)."""
+        return False
+
+
+Cancel = Callable[[int, int], Awaitable[bool]]  # of log_offset and due_ms
+
+
+class DelayedReceipt(Receipt):
+    """A message is stored, and is published when it is due: then it gets another log_offset, and a queue_offset."""
+
+    due_ms: int
+    canceller: Cancel
+
+    @classmethod
+    def of(cls, receipt: Receipt, due_ms: int, canceller: Cancel) -> DelayedReceipt:
+        made = cls(*receipt)
+        made.due_ms = due_ms
+        made.canceller = canceller
+        return made
+
+    @property
+    def due_at(self) -> datetime:
+        return datetime.fromtimestamp(self.due_ms / 1000, UTC)
+
+    async def cancel(self) -> bool:
+        return await self.canceller(self.log_offset, self.due_ms)
+
+
+class Pending(NamedTuple):
+    """A delayed message that is yet to be published. `receipt.cancel()` takes it back."""
+
+    topic: str
+    key: str | None
+    receipt: DelayedReceipt
+
+    @property
+    def due_at(self) -> datetime:
+        """When it is published, in UTC."""
+        return self.receipt.due_at
+
+    async def cancel(self) -> bool:
+        """Take it back. False: not in time, it is published (or was cancelled before)."""
+        return await self.receipt.cancel()
 
 
 def _payload(record: RecordTuple) -> bytes:
@@ -119,22 +170,41 @@ class Message:
         """MQTT 5 user properties; of several with one name, the last."""
         return dict(user_properties(self._record[PROPERTIES]))
 
+    @property
+    def response_topic(self) -> str | None:
+        """Where whoever published it expects an answer (MQTT 5)."""
+        found = _property(self._record[PROPERTIES], RESPONSE_TOPIC)
+        return None if found is None else found.decode()
+
+    @property
+    def correlation_data(self) -> bytes | None:
+        """What an answer is to bear, or what it answers (MQTT 5)."""
+        return _property(self._record[PROPERTIES], CORRELATION_DATA)
+
 
 def user_properties(data: bytes) -> Iterator[tuple[str, str]]:
     """The user properties among the MQTT 5 properties of a stored message, in their order."""
+    for identifier, value in _properties(data):
+        if identifier == USER_PROPERTY:
+            end = 2 + int.from_bytes(value[:2], "big")
+            yield value[2:end].decode(), value[end + 2 :].decode()
+
+
+def _property(data: bytes, wanted: int) -> bytes | None:
+    return next((value[2:] for identifier, value in _properties(data) if identifier == wanted), None)
+
+
+def _properties(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Identifier and value of each property; texts with the two bytes of their length, a user property is two texts."""
     at = 0
     while at < len(data):
         identifier = data[at]
-        at += 1
+        start = end = at + 1
         if identifier in _FIXED_BYTES:
-            at += _FIXED_BYTES[identifier]
-            continue
-        end = at + 2 + int.from_bytes(data[at : at + 2], "big")
-        if identifier == USER_PROPERTY:
-            name = data[at + 2 : end].decode()
-            at = end
-            end = at + 2 + int.from_bytes(data[at : at + 2], "big")
-            yield name, data[at + 2 : end].decode()
+            end += _FIXED_BYTES[identifier]
+        for _ in range(_TEXTS.get(identifier, 0)):
+            end += 2 + int.from_bytes(data[end : end + 2], "big")
+        yield identifier, data[start:end]
         at = end
 
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypedDict
 from penstock.sdk.compression import NEVER, Compression, as_stored, chosen
 from penstock.sdk.errors import BadMessage
 from store.record_bytes import RecordBatch
-from store.records import Attribute, RecordType, encode_attribute, message_flags
+from store.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
 from store.wire.messages import Wait
 
 MOST_TEXT_BYTES = 65_535
@@ -19,7 +19,8 @@ TOPICS_REMEMBERED = 10_000  # that were found to be good
 MOST_KEY_BYTES = 1_024
 MOST_TAG_BYTES = 255
 MOST_EXPIRY_S = 0xFFFFFFFF
-MESSAGE_EXPIRY_INTERVAL, USER_PROPERTY = 0x02, 0x26  # of MQTT 5
+DELAYED = int(RecordFlag.DELAYED)
+MESSAGE_EXPIRY_INTERVAL, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY = 0x02, 0x08, 0x09, 0x26  # of MQTT 5
 
 PAYLOAD_TYPES = (bytes, bytearray, memoryview, str)
 WAITS = {None: Wait.POLICY, "stored": Wait.STORED, "flushed": Wait.FLUSHED}
@@ -33,6 +34,7 @@ class PublishOptions(TypedDict, total=False):
     headers: names and values; MQTT 5 subscribers see them as user properties, in this order.
     qos: the most that MQTT subscribers get it with: 0, 1 (default) or 2.
     retain: it becomes the topic's retained message, which new MQTT subscribers get.
+    response_topic, correlation_data: where an answer is expected, and what it is to bear (bytes), as in MQTT 5.
     expires_after: MQTT subscribers that come later do not get it; whole seconds.
     compress: True: whatever its size; False: not at all; None (default): as Client(compress=...) says. Every reader
         gets the payload as it was published.
@@ -45,9 +47,21 @@ class PublishOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     qos: int
     retain: bool
+    response_topic: str | None
+    correlation_data: bytes | None
     expires_after: timedelta | None
     compress: bool | None
     wait: Literal["stored", "flushed"] | None
+
+
+class PublishLater(PublishOptions, total=False):
+    """As PublishOptions, and what is not for messages of a batch.
+
+    delay: it is stored now, and published this much later: a timedelta, or seconds; once, whatever is killed
+        meanwhile. Its receipt has cancel().
+    """
+
+    delay: timedelta | float
 
 
 class Outgoing(NamedTuple):
@@ -56,6 +70,7 @@ class Outgoing(NamedTuple):
     topic: str
     record: bytes
     wait: Wait
+    due_ms: int | None = None  # of a delayed message: when it is to be published, Unix time
 
 
 def outgoing(
@@ -69,9 +84,12 @@ def outgoing(
     headers: Mapping[str, str] | None = None,
     qos: int = 1,
     retain: bool = False,
+    response_topic: str | None = None,
+    correlation_data: bytes | None = None,
     expires_after: timedelta | None = None,
     compress: bool | None = None,
     wait: Literal["stored", "flushed"] | None = None,
+    due_ms: int | None = None,
 ) -> Outgoing:
     """A message. Raises BadMessage, or TypeError for what is no text, bytes or number.
 
@@ -94,11 +112,26 @@ def outgoing(
         content,
         topic=_topic(topic),
         attributes=_attribute(Attribute.KEY, "key", key, MOST_KEY_BYTES)
-        + _attribute(Attribute.TAG, "tag", tag, MOST_TAG_BYTES),
-        properties=expiry + _user_properties(headers),
-        flags=message_flags(qos, retain=retain, expires=bool(expiry), live_only=is_live_only) | flag,
+        + _attribute(Attribute.TAG, "tag", tag, MOST_TAG_BYTES)
+        + _due(due_ms),
+        properties=expiry + _expected_answer(response_topic, correlation_data) + _user_properties(headers),
+        flags=message_flags(qos, retain=retain, expires=bool(expiry), live_only=is_live_only)
+        | (0 if due_ms is None else DELAYED)
+        | flag,
     )
-    return Outgoing(topic, bytes(batch), WAITS[wait])
+    return Outgoing(topic, bytes(batch), WAITS[wait], due_ms)
+
+
+def due(delay: timedelta | float, now_ms: int, most_s: int) -> int:
+    """When a delayed message is to be published, in Unix time in ms. Raises BadMessage.
+
+    >>> due(timedelta(minutes=1), 1_000, 86_400)
+    61000
+    """
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not 0 <= seconds <= most_s:
+        raise BadMessage(f"delay={delay}; the store takes 0 to {most_s} seconds (its setting store.max_delay_s)")
+    return now_ms + round(seconds * 1000)
 
 
 @lru_cache(TOPICS_REMEMBERED)
@@ -134,6 +167,27 @@ def _attribute(tag: Attribute, what: str, value: str | None, most_bytes: int) ->
     if not value:
         raise BadMessage(f"an empty {what}; use None where there is none")
     return encode_attribute(tag, _text(what, value, most_bytes))
+
+
+def _due(due_ms: int | None) -> bytes:
+    return b"" if due_ms is None else encode_attribute(Attribute.DUE_MS, due_ms.to_bytes(8, "little"))
+
+
+def _expected_answer(response_topic: str | None, correlation_data: bytes | None) -> bytes:
+    found = b""
+    if response_topic is not None:
+        found += _property(RESPONSE_TOPIC, _topic(response_topic))
+    if correlation_data is not None:
+        if len(correlation_data) > MOST_TEXT_BYTES:
+            raise BadMessage(
+                f"correlation_data of {len(correlation_data)} bytes; at most {MOST_TEXT_BYTES} are possible"
+            )
+        found += _property(CORRELATION_DATA, bytes(correlation_data))
+    return found
+
+
+def _property(identifier: int, data: bytes) -> bytes:
+    return bytes((identifier,)) + len(data).to_bytes(2, "big") + data
 
 
 def _user_properties(headers: Mapping[str, str] | None) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.sdk.errors import ClientError
-from penstock.sdk.message import Receipt
+from penstock.sdk.message import Cancel, DelayedReceipt, Receipt
 from penstock.sdk.message_id import StorePlace
 from penstock.sdk.outgoing import Outgoing
 from penstock.sdk.requests import Outcome, Requests
@@ -32,12 +32,15 @@ class Entry(NamedTuple):
 class Outbox:
     """Owner of messages that wait to become Publishes, and of their sequence."""
 
-    def __init__(self, requests: Requests, place: Callable[[], StorePlace], wake: Callable[[], None]) -> None:
-        """`wake`: flush() is to be called, soon."""
+    def __init__(
+        self, requests: Requests, place: Callable[[], StorePlace], wake: Callable[[], None], cancel: Cancel
+    ) -> None:
+        """`wake`: flush() is to be called, soon; `cancel`: what receipts of delayed messages have."""
         self.unanswered_bytes = 0
         self._requests = requests
         self._place = place
         self._wake = wake
+        self._cancel = cancel
         self._sequence = 0
         self._waiting: deque[Entry] = deque()
 
@@ -80,7 +83,8 @@ class Outbox:
         if isinstance(outcome, wire.Published):
             found = receipts([entry.message for entry in entries], outcome, self._place())
             for entry, receipt in zip(entries, found, strict=True):
-                entry.done(receipt)
+                due_ms = entry.message.due_ms
+                entry.done(receipt if due_ms is None else DelayedReceipt.of(receipt, due_ms, self._cancel))
         else:
             error = outcome if isinstance(outcome, Exception) else ClientError(f"{type(outcome).__name__} to a Publish")
             for entry in entries:
@@ -100,10 +104,10 @@ def receipts(messages: Sequence[Outgoing], published: wire.Published, place: Sto
     found = []
     log_offset = published.log_offset
     runs = iter(published.queue_offsets)
-    topic, queue_offset = None, -1
+    topic, is_delayed, queue_offset = None, False, -1
     for message in messages:
-        if message.topic != topic:
-            topic, queue_offset = message.topic, next(runs, -1)
+        if message.topic != topic or (message.due_ms is not None) != is_delayed:
+            topic, is_delayed, queue_offset = message.topic, message.due_ms is not None, next(runs, -1)
         known = queue_offset if queue_offset >= 0 else None
         found.append(Receipt(place, message.topic, log_offset, known))
         log_offset += len(message.record)

@@ -171,6 +171,9 @@ class Reading:
             if self._request is None:
                 self._follow()
 
+    def tick(self) -> None:
+        """It has no time limit of its own."""
+
     def fail(self, error: Exception) -> None:
         self._error = error if isinstance(error, ClientError) else ClientError(str(error))
         self._came.set()

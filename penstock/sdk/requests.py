@@ -1,7 +1,8 @@
 """What a client asks of a store, as frames. No I/O.
 
 Requests outlive connections: what is not answered when one ends is sent again, in the same order, on the next one. A
-Publish bears a number by which the store knows those that it has, so it is stored once however often it is sent.
+Publish bears a number by which the store knows those that it has, so it is stored once however often it is sent. But
+some mean something on one connection only: they end with it.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.sdk.errors import StoreRefused, TimedOut
+from penstock.sdk.errors import ConnectionLost, StoreRefused, TimedOut
 from store.errors import WireError
 from store.wire import messages as wire
 from store.wire.frames import Frame, frame_head
 from store.wire.messages import Message, Welcome
 
+NEVER_S = float("inf")
 MOST_PUBLISHES = 64  # without an answer; the store remembers where so many are
 
 Outcome = Message | Exception
@@ -33,6 +35,7 @@ class Request:
     records: bytes = b""
     request_id: int = 0
     size_bytes: int = 0
+    is_once: bool = False
 
 
 class Requests:
@@ -67,6 +70,14 @@ class Requests:
         """Have a request sent; `answered` is called once, unless the request is dropped."""
         request = Request(message, answered, self._clock() + self.timeout_s, records)
         (self._to_publish if isinstance(message, wire.Publish) else self._to_send).append(request)
+        self._wake()
+        return request
+
+    def ask_once(self, message: Message, answered: Answered) -> Request:
+        """As ask(), on the connection that there is: if it ends first, the outcome is ConnectionLost. No time limit."""
+        assert self.welcome is not None
+        request = Request(message, answered, NEVER_S, is_once=True)
+        self._to_send.append(request)
         self._wake()
         return request
 
@@ -155,6 +166,11 @@ class Requests:
             (self._to_publish if is_publish else self._to_send).appendleft(request)
         self._unanswered.clear()
         self._unanswered_bytes = self._publishes = 0
+        ended = [request for request in self._to_send if request.is_once]
+        if ended:
+            self._to_send = deque(request for request in self._to_send if not request.is_once)
+        for request in ended:
+            request.answered(ConnectionLost(why), _NOTHING)
 
     def tick(self) -> None:
         """To be called several times a second: give up what waits for too long. The answer may still come."""
@@ -166,7 +182,7 @@ class Requests:
         for request in list(self._unanswered.values()):
             if request.deadline_s <= now_s:
                 request.answered(self._timed_out(request), _NOTHING)
-                request.answered, request.deadline_s = _unwanted, float("inf")
+                request.answered, request.deadline_s = _unwanted, NEVER_S
 
     def _timed_out(self, request: Request) -> TimedOut:
         why = self.away if self.welcome is None else "it is connected, and does not answer"

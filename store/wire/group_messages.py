@@ -90,12 +90,16 @@ class ChangeInvisible(Message, frozen=True):
 
 
 class Reject(Message, frozen=True):
-    """They are to be handed out again after `delay_ms` (nil: as the settings say); or never, if `dead` says why."""
+    """They are to be handed out again after `delay_ms` (nil: as the settings say); or never, if `dead` says why.
+
+    `unseen`: nobody has looked at them, so this delivery does not count.
+    """
 
     ref: Ref
     receipts: Receipts
     delay_ms: Milliseconds | None
     dead: Annotated[str, Meta(max_length=1_024)]
+    unseen: bool = False
 
 
 class Settled(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""Measurements of the native client: how many messages of 100 B one process publishes and reads."""
+"""Measurements of the native client: how many messages of 100 B one process publishes, reads, and acks in a group."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from statistics import quantiles
 
 from penstock import Client
 from penstock.sdk.message import Receipt
+from penstock.sdk.subscription import Subscription
 from tests.store_process import StoreProcess
 
 PAYLOAD = bytes(100)
@@ -21,6 +22,8 @@ PUBLISHERS = {1: 1_000, 10: 10_000, 100: 50_000}  # how many messages that many 
 SENT_MESSAGES = 50_000
 WINDOW = 1_000
 GOAL_READ = 500_000
+CONSUMED = {"one by one": 300_000, "batches": 500_000, "each ack awaited": 3_000}
+GOAL_CONSUMED = 100_000
 
 
 def read_rates(folder: Path) -> dict[str, object]:
@@ -31,6 +34,11 @@ def read_rates(folder: Path) -> dict[str, object]:
 def publish_rates(folder: Path) -> dict[str, object]:
     """Messages/s of publishers that each wait for their receipt, autobatch off and on, with the p99 of the wait."""
     return asyncio.run(_with_store(folder, _publish_rates))
+
+
+def consume_rates(folder: Path) -> dict[str, object]:
+    """Messages/s of one consumer of a group, until all its acks are answered."""
+    return asyncio.run(_with_store(folder, _consume_rates))
 
 
 async def _with_store(folder: Path, run: Callable[[str], Awaitable[dict[str, object]]]) -> dict[str, object]:
@@ -46,10 +54,7 @@ async def _with_store(folder: Path, run: Callable[[str], Awaitable[dict[str, obj
 async def _read_rates(url: str) -> dict[str, object]:
     rates: dict[str, object] = {}
     async with Client(url) as client:
-        for _ in range(READ_MESSAGES // BATCH_MESSAGES):
-            async with client.batch() as batch:
-                for _ in range(BATCH_MESSAGES):
-                    batch.publish("line/7", PAYLOAD)
+        await _fill(client, READ_MESSAGES)
         for topic_filter in FILTERS:
             found = [await _rate(each, client, topic_filter) for each in (_batches, _payloads, _one_by_one)]
             rates[topic_filter] = found
@@ -59,6 +64,54 @@ async def _read_rates(url: str) -> dict[str, object]:
                 flush=True,
             )
     return rates
+
+
+async def _fill(client: Client, messages: int) -> None:
+    for _ in range(messages // BATCH_MESSAGES):
+        async with client.batch() as batch:
+            for _ in range(BATCH_MESSAGES):
+                batch.publish("line/7", PAYLOAD)
+
+
+async def _consume_rates(url: str) -> dict[str, object]:
+    rates: dict[str, object] = {}
+    async with Client(url) as client:
+        await _fill(client, max(CONSUMED.values()))
+        for (name, messages), consume in zip(CONSUMED.items(), (_acked, _batches_acked, _awaited), strict=True):
+            start_s = time.perf_counter()
+            async with client.subscribe("line/7", group=name) as subscription:
+                await consume(subscription, messages)
+            rates[name] = messages / (time.perf_counter() - start_s)
+            goal = "" if consume is _awaited else f" (goal {GOAL_CONSUMED:,})"
+            print(f"client consumes, {name:16} {rates[name]:>10,.0f}/s{goal}", flush=True)
+    return rates
+
+
+async def _acked(subscription: Subscription, messages: int) -> None:
+    count = 0
+    async for message in subscription:
+        message.ack()
+        count += 1
+        if count == messages:
+            return
+
+
+async def _batches_acked(subscription: Subscription, messages: int) -> None:
+    count = 0
+    async for batch in subscription.batches():
+        batch.ack()
+        count += len(batch)
+        if count >= messages:
+            return
+
+
+async def _awaited(subscription: Subscription, messages: int) -> None:
+    count = 0
+    async for message in subscription:
+        assert await message.ack()
+        count += 1
+        if count == messages:
+            return
 
 
 async def _rate(read: Callable[[Client, str], Awaitable[int]], client: Client, topic_filter: str) -> float:

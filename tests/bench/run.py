@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.bench import apart  # noqa: E402
-from tests.bench.client import publish_rates, read_rates  # noqa: E402
+from tests.bench.client import consume_rates, publish_rates, read_rates  # noqa: E402
 from tests.bench.indexing import keeping_up  # noqa: E402
 from tests.bench.queues import beside_queues  # noqa: E402
 from tests.bench.whole import (  # noqa: E402
@@ -245,6 +245,7 @@ def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
         ("client publishes, autobatch off and on", publish_rates),
         ("index keeps up", keeping_up),
         ("queues beside Redis Streams and RabbitMQ", beside_queues),
+        ("client consumes in a group", consume_rates),
     )
     return [{"work": name, **run(folder)} for name, run in runs if only in name]
 

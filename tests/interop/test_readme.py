@@ -51,7 +51,9 @@ def test_the_client(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(block("<!-- client", "python"))
     store = "penstock store --data data > store.log 2>&1 &\nuntil grep -q ready store.log; do sleep 0.05; done\n"
     printed = run(f"{store}python program.py", tmp_path)
-    assert printed.splitlines() == ["C", "line/7/temp 21.5", "line/7/temp 21.6", "line/7/temp 21.7"]
+    values = ("21.5", "21.6", "21.7")
+    billed, read = [f"billed {value}" for value in values], [f"line/7/temp {value}" for value in values]
+    assert printed.splitlines() == ["C", "True", *billed, *read]
 
 
 def test_the_two_set_up_commands_are_the_ones_that_ci_runs() -> None:

@@ -11,9 +11,9 @@ import sys
 import pytest
 
 import penstock.sync
-from penstock.sdk import address, filters, message_id, outgoing, positions
+from penstock.sdk import address, filters, group_options, message_id, outgoing, positions
 from penstock.sdk import client as client_module
-from penstock.sdk.errors import CannotConnect, ClientClosed, NotFound
+from penstock.sdk.errors import CannotConnect, ClientClosed, NotFound, StoreRefused
 from tests.server_process import ROOT, free_port
 
 pytestmark = pytest.mark.interop
@@ -42,8 +42,39 @@ def test_the_blocking_client(url: str) -> None:
         pass
 
 
+def test_the_blocking_client_consumes(url: str) -> None:
+    with penstock.sync.Client(url) as client:
+        sent = [client.send("t", b"%d" % number) for number in range(1_000)]
+        assert len([future.result() for future in sent]) == 1_000
+        for seen, message in enumerate(client.subscribe("t", group="g", invisible=3_600), 1):
+            assert message.queue_offset == int(message.payload) == seen - 1
+            assert message.deliveries == 1
+            assert message.ack(wait=seen % 100 == 0)
+            if seen == 700:
+                break
+        with client.subscribe("t", group="g") as subscription:
+            payloads: list[bytes] = []
+            for batch in subscription.batches():
+                assert len(batch) == len([message.payload for message in batch])
+                payloads += batch.payloads()
+                assert batch.ack()
+                if len(payloads) == 299 or b"999" in payloads:
+                    break
+            assert sorted(map(int, payloads)) == list(range(700, 1_000))
+        client.publish("t", b"last")
+        with client.subscribe("t", group="g") as subscription:
+            message = next(iter(subscription))
+            assert message.extend(60)
+            assert message.retry(after=0)
+        with client.subscribe("t", group="g") as subscription:
+            message = next(iter(subscription))
+            assert message.reject("no use")
+        with pytest.raises(StoreRefused):
+            next(iter(client.subscribe("a/#/b", group="g")))
+
+
 def test_the_examples_in_the_docstrings(url: str) -> None:
-    modules = (address, client_module, filters, message_id, outgoing, positions, penstock.sync)
+    modules = (address, client_module, filters, group_options, message_id, outgoing, positions, penstock.sync)
     for module in modules:
         result = doctest.testmod(importlib.import_module(module.__name__), extraglobs={"store_url": url})
         assert result.attempted

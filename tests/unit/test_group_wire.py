@@ -206,6 +206,24 @@ def test_retries_and_dead_letters(bench: Bench) -> None:
     assert b"penstock-topic\x00\x03t/1" in found.properties
 
 
+def test_what_nobody_looked_at_was_not_delivered(bench: Bench) -> None:
+    publish(bench.store, "t/1", *(b"%d" % number for number in range(2)))
+    consumer, other = Consumer(bench, "c"), Consumer(bench, "other")
+    for _ in range(3 * SETTINGS.max_deliveries):
+        assert consumer.pop() == [b"0", b"1"]
+        receipts = consumer.receipts(b"0", b"1")
+        assert consumer.settled(consumer.talk.ask(Reject(consumer.ref, receipts, 0, "", unseen=True))) == []
+        other.talk.ping()
+    assert [each[1] for each in consumer.handed.values()] == [1, 1]
+    assert consumer.info().dead_letters == 0
+    waiting = consumer.wait()
+    assert consumer.took(waiting) == [b"0", b"1"]
+    waiting = consumer.wait()
+    consumer.talk.tell(GroupClose(consumer.ref))
+    assert consumer.took(waiting) == []  # whoever waits for messages and leaves is answered
+    assert other.pop() == [b"0", b"1"]
+
+
 def test_a_longer_invisible_time(bench: Bench) -> None:
     one = Consumer(bench, "one")
     publish(bench.store, "t/1", b"a", b"b")

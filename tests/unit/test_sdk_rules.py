@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,21 +13,25 @@ from penstock.sdk.autobatch import AutoBatch, Gatherer
 from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.errors import (
     AddressError,
+    AlreadySettled,
     BadMessage,
     BadMessageId,
     BadPosition,
     BatchRefused,
+    ConnectionLost,
     StoreRefused,
     TimedOut,
 )
 from penstock.sdk.filters import matches_any
-from penstock.sdk.message import Receipt, user_properties
+from penstock.sdk.hands import ACK, GIVE_BACK, Answer, Hand, Place, Said, Verdict
+from penstock.sdk.message import DelayedReceipt, Receipt, user_properties
 from penstock.sdk.message_id import StorePlace, parse_message_id
 from penstock.sdk.outgoing import Outgoing, PublishOptions, outgoing
 from penstock.sdk.positions import where
 from penstock.sdk.publishing import Entry, Outbox, receipts
 from penstock.sdk.requests import MOST_PUBLISHES, Outcome, Requests
 from store.records import Attribute, RecordFlag, decode_attributes, read_records
+from store.wire import group_messages
 from store.wire import messages as wire
 from store.wire.frames import Frame, FrameReader, encode
 from store.wire.messages import Role, Wait
@@ -123,6 +128,10 @@ def test_a_batch_takes_nothing_delayed_and_no_dead_letter() -> None:
 # --- requests
 
 
+async def cancel(log_offset: int, due_ms: int) -> bool:
+    return False
+
+
 class Talk:
     """A store's end of what Requests say."""
 
@@ -140,6 +149,41 @@ class Talk:
     def answer(self, message: wire.Message, request_id: int) -> None:
         (frame,) = FrameReader(WELCOME.max_frame_bytes, Role.STORE).feed(encode(message, request_id))
         self.requests.received(frame)
+
+
+def test_what_means_something_on_one_connection_ends_with_it() -> None:
+    talk = Talk()
+    talk.requests.connected(WELCOME)
+    for number in (1, 2):
+        talk.requests.ask_once(wire.Get(number), lambda outcome, _: talk.outcomes.append(outcome))
+        if number == 1:
+            assert len(talk.sent()) == 1
+    talk.requests.lost("gone")
+    assert [type(outcome) for outcome in talk.outcomes] == [ConnectionLost, ConnectionLost]
+    talk.requests.connected(WELCOME)
+    assert talk.sent() == []
+
+
+def test_what_is_said_together_is_one_request() -> None:
+    said = Said(ACK, 30.0)
+    for place in ((7, 0, 1), (7, 1, 1), (7, 2, 3), (8, 5, 1), (7, 9, 1)):
+        said.add(*place)
+    assert said.verdict.request(1, said.places) == group_messages.Ack(1, [(7, 0, 5), (8, 5, 1), (7, 9, 1)])  # type: ignore[list-item]
+    assert GIVE_BACK.request(1, [(7, 0, 1)]) == group_messages.Reject(1, [(7, 0, 1)], 0, "", True)  # type: ignore[list-item]
+    verdicts: list[Verdict] = []
+
+    def say(_: Hand, verdict: Verdict, places: Sequence[Place]) -> Answer:
+        verdicts.append(verdict)
+        return Answer(said, places)
+
+    hand = Hand((7, 2, 10, 4), 0.0, say)
+    hand.settle(11, ACK)
+    with pytest.raises(AlreadySettled):
+        hand.settle(11, ACK)
+    assert hand.settle_rest(Verdict(invisible_ms=5)) == [(7, 10, 1), (7, 12, 1), (7, 13, 1)]
+    assert hand.left == 3
+    assert hand.settle_rest(ACK) == [(7, 10, 1), (7, 12, 1), (7, 13, 1)]
+    assert (hand.left, hand.settle_rest(ACK), verdicts) == (0, [], [ACK])
 
 
 def test_what_has_no_answer_is_sent_again_in_order() -> None:
@@ -215,7 +259,7 @@ def test_a_request_that_waits_for_too_long() -> None:
 def test_messages_of_one_turn_go_together_and_each_has_its_receipt() -> None:
     talk = Talk()
     talk.requests.connected(WELCOME)
-    outbox = Outbox(talk.requests, lambda: PLACE, lambda: None)
+    outbox = Outbox(talk.requests, lambda: PLACE, lambda: None, cancel)
     got: list[Any] = []
     for topic, wait in (("a", Wait.POLICY), ("b", Wait.POLICY), ("b", Wait.FLUSHED)):
         message = Outgoing(topic, outgoing(topic, b"x", False).record, wait)
@@ -230,6 +274,16 @@ def test_messages_of_one_turn_go_together_and_each_has_its_receipt() -> None:
     assert (one.queue, one.log_offset, one.queue_offset) == ("a", 104, 7)
     assert (other.queue, other.log_offset, other.queue_offset) == ("b", 104 + len(first.records) // 2, 3)
     assert outbox.unanswered_bytes == 0
+
+
+def test_delayed_messages_are_runs_of_their_own() -> None:
+    now, later = outgoing("t", b"x", False), outgoing("t", b"x", False, due_ms=61_000)
+    assert (now.due_ms, later.due_ms) == (None, 61_000)
+    found = receipts([now, later, now], wire.Published(64, [5, -1, 6]), PLACE)
+    assert [receipt.queue_offset for receipt in found] == [5, None, 6]
+    assert receipts([later, now], wire.Published(64, [-1, 7]), PLACE)[1].queue_offset == 7
+    receipt = DelayedReceipt.of(found[1], 61_000, cancel)
+    assert (receipt.log_offset, receipt.due_at) == (found[1].log_offset, datetime(1970, 1, 1, 0, 1, 1, tzinfo=UTC))
 
 
 def test_receipts_of_runs_and_of_topics_that_are_in_no_queue() -> None:

@@ -1,0 +1,406 @@
+"""A consumer of a group: messages are asked for ahead of whoever takes them, and what he says of them is sent.
+
+How many are asked for follows from how fast they are taken: as many as get done in AHEAD_S, none in advance where each
+takes longer, so that what one consumer has in hand is not what another could be working on. `prefetch` bounds them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from time import monotonic
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from penstock.sdk.delivery import Deliveries, Delivery
+from penstock.sdk.errors import ClientError, ConnectionLost, TimedOut
+from penstock.sdk.hands import GIVE_BACK, Answer, Hand, Place, Said, Verdict
+from penstock.sdk.link import Link
+from penstock.sdk.requests import Outcome
+from store.group_settings import GroupSettings
+from store.wire import group_messages as wire
+
+AHEAD_S = 0.2
+PATIENCE_S = 1.0  # what is not looked at so long after it should have been is left to others
+MOST_GROWTH = 4  # from one batch to the next
+WAIT_MS = 10_000  # a request for messages is asked again after so long
+ANSWER_BYTES = 1 << 20
+MOST_PER_ANSWER = 2_000
+PREFETCH = 2_000
+SURE_SHARE = 0.9  # of the invisible time: what was not looked at by then is left to others as well
+
+
+class Wanted(NamedTuple):
+    """Which messages."""
+
+    topic_filter: str
+    group: str
+    consumer: str  # what this client calls it
+    settings: GroupSettings | None
+    start: str
+    prefetch: int
+
+
+class Subscription:
+    """What Client.subscribe() gives: iterate over it, or over its batches(); `async with` says when it ends.
+
+    Without that it ends with the loop. What was not acked by then goes to others at once.
+    """
+
+    def __init__(self, link: Link, wanted: Wanted) -> None:
+        self._link = link
+        self._wanted = wanted
+        self._has_offsets = not set("+#") & set(wanted.topic_filter)
+        self._loop = asyncio.get_running_loop()
+        self._ref: int | None = None
+        self._invisible_s = 0.0
+        self._store_name = ""
+        self._is_begun = self._is_entered = self._is_closed = False
+        self._is_popping = self._is_waiting = False
+        self._error: Exception | None = None
+        self._opened = asyncio.Event()  # once, or failed
+        self._came = asyncio.Event()
+        self._drained = asyncio.Event()  # closed, and nothing is to be said any more
+        # What is in hand: taken or not.
+        self._buffer: deque[Deliveries] = deque()
+        self._buffered = 0
+        self._rest: deque[Delivery] = deque()  # of the batch that is being iterated over, perhaps by another thread
+        self._hands: dict[Hand, None] = {}
+        self._unsettled = 0
+        self._ahead = 0  # messages to be asked for before they are wanted
+        self._taken: tuple[float, int] | None = None  # when the last batch was taken, and how many it had
+        self._patience_s = 0.0  # until when its messages are to be looked at, by time.monotonic()
+        # What was said of it.
+        self._saying: dict[Verdict, Said] = {}  # in this turn of the loop
+        self._unsent: list[Said] = []
+        self._unanswered: set[Said] = set()
+
+    # --- coming and going
+
+    async def __aenter__(self) -> Self:
+        """The group is there, and this is a consumer of it. Raises StoreRefused, TimedOut."""
+        self._is_entered = True
+        self._begin()
+        try:
+            async with asyncio.timeout(self._link.requests.timeout_s):
+                await self._opened.wait()
+        except TimeoutError:
+            self.close()
+            raise TimedOut(f"subscribe: no answer from the store ({self._link.requests.away})") from None
+        if self._error is not None:
+            raise self._error
+        return self
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Give back what is in hand, and wait until what was said is answered (for the client's `timeout_s`)."""
+        self.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._link.requests.timeout_s):
+                await self._drained.wait()
+
+    def _begin(self) -> None:
+        if not self._is_begun:
+            self._is_begun = True
+            self._link.readings.add(self)
+            self._open()
+
+    def close(self) -> None:
+        """Give back what is in hand."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._give_back()
+        self._came.set()
+        if not self._is_begun:
+            self._drained.set()
+        self._send()
+
+    def _give_back(self) -> None:
+        """What nobody has looked at goes to others; that it was handed out to this consumer does not count."""
+        with suppress(IndexError):
+            while True:
+                self._rest.popleft()._say(GIVE_BACK)
+        for batch in self._buffer:
+            self._say_of_all(batch.hands, GIVE_BACK)
+        self._buffer.clear()
+        self._buffered = 0
+        self._ahead = 0
+        self._taken = None
+
+    # --- taking
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self._messages()
+
+    async def _messages(self) -> AsyncGenerator[Delivery, None]:
+        try:
+            async for portion in self.portions():
+                for delivery in portion:
+                    yield delivery
+        finally:
+            self._leave()
+
+    async def portions(self) -> AsyncGenerator[Iterator[Delivery], None]:
+        """The same messages as iterators, to be taken up one after the other."""
+        try:
+            while True:
+                yield self._in_time()
+                if self._rest:
+                    self._give_back()
+                batch = await self._next()
+                if batch is None:
+                    return
+                self._rest.extend(batch)
+        finally:
+            self._leave()
+
+    def _in_time(self) -> Iterator[Delivery]:
+        """The rest of the batch, but no more of it once that takes too long."""
+        take = self._rest.popleft
+        with suppress(IndexError):
+            while True:
+                yield take()
+                if monotonic() > self._patience_s:
+                    return
+
+    async def batches(self) -> AsyncGenerator[Deliveries, None]:
+        """The same messages as they come from the store, each decoded when it is looked at; to be settled as one."""
+        try:
+            while (batch := await self._next()) is not None:
+                yield batch
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        if not self._is_entered:
+            self.close()
+
+    async def _next(self) -> Deliveries | None:
+        """The next batch; None once it is closed. Raises a ClientError."""
+        self._measure()
+        await asyncio.sleep(0)  # what was said goes out, what came comes in
+        try:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if self._is_closed:
+                    return None
+                self._begin()
+                batch = self._take()
+                if batch is not None:
+                    self._pop()
+                    return batch
+                self._is_waiting = True
+                self._pop()
+                self._came.clear()
+                await self._came.wait()
+        finally:
+            self._is_waiting = False
+
+    def _measure(self) -> None:
+        """How many messages get done in AHEAD_S, from how long the last ones took."""
+        if self._taken is not None:
+            taken_s, number = self._taken
+            self._taken = None
+            each_s = max(monotonic() - taken_s, 1e-6) / number
+            self._ahead = min(int(AHEAD_S / each_s), MOST_GROWTH * max(1, self._ahead), self._wanted.prefetch)
+
+    def _take(self) -> Deliveries | None:
+        now_s = monotonic()
+        while self._buffer:
+            batch = self._buffer.popleft()
+            self._buffered -= len(batch)
+            until_s = min(hand.until_s for hand in batch.hands)
+            if now_s < until_s:
+                self._taken = now_s, len(batch)
+                self._patience_s = min(now_s + PATIENCE_S, until_s)
+                return batch
+            self._say_of_all(batch.hands, GIVE_BACK)  # it waited here for too long
+        return None
+
+    # --- the connection
+
+    def _open(self) -> None:
+        """Become a consumer of the group, also on a new connection."""
+        requests = self._link.requests
+        self._ref = None
+        if requests.welcome is None:
+            return
+        welcome, wanted = requests.welcome, self._wanted
+
+        def opened(outcome: Outcome, _: memoryview) -> None:
+            if isinstance(outcome, wire.GroupOpened):
+                self._opened_at(outcome, welcome.store_name if welcome.resumed else "")
+                self._store_name = welcome.store_name
+            elif not isinstance(outcome, ConnectionLost):
+                self.fail(outcome if isinstance(outcome, Exception) else ClientError(f"{outcome} to a GroupOpen"))
+
+        open_ = wire.GroupOpen(wanted.group, wanted.topic_filter, wanted.consumer, wanted.settings, wanted.start)
+        requests.ask_once(open_, opened)
+
+    def _opened_at(self, opened: wire.GroupOpened, resumed: str) -> None:
+        """`resumed`: the name of the store if it still knows this client as a consumer."""
+        self._ref = opened.ref
+        self._invisible_s = opened.settings.invisible_ms / 1000
+        if self._store_name not in ("", resumed):
+            self._give_back()  # it may be others' by now
+        self._opened.set()
+        self._pop()
+        self._send()
+
+    def reconnected(self) -> None:
+        self._is_popping = False
+        self._open()
+
+    def fail(self, error: Exception) -> None:
+        """It is over. A loop that was ended before ends without an error."""
+        error = error if isinstance(error, ClientError) else ClientError(str(error))
+        if not self._is_closed:
+            self._error = error
+        self._is_closed = True
+        self._link.readings.discard(self)
+        for said in (*self._saying.values(), *self._unsent, *self._unanswered):
+            said.answered((), error)
+        self._saying.clear()
+        self._unsent.clear()
+        self._unanswered.clear()
+        for event in (self._opened, self._came, self._drained):
+            event.set()
+
+    def grew(self, refs: set[int]) -> None:
+        """Not a queue that it follows."""
+
+    def tick(self) -> None:
+        now_s = monotonic()
+        for said in (*self._unsent, *self._unanswered):
+            if said.deadline_s <= now_s:
+                away = "it is connected, and does not answer" if self._ref is not None else self._link.requests.away
+                said.gave_up(TimedOut(f"no answer from the store ({away}); the message may come again"))
+        if self._taken is not None and now_s > self._patience_s and (self._rest or self._buffer):
+            self._give_back()
+        if self._is_waiting and self._unsettled >= self._wanted.prefetch:
+            for hand in [hand for hand in self._hands if hand.until_s <= now_s]:
+                self._forget(hand)  # nobody will say anything of it
+            self._pop()
+
+    # --- asking for messages
+
+    def _pop(self) -> None:
+        """Ask for messages, if more are wanted."""
+        if self._ref is None or self._is_popping or self._is_closed:
+            return
+        room = self._wanted.prefetch - self._unsettled
+        wanted = min(max(self._ahead, int(self._is_waiting)) - self._buffered, room, MOST_PER_ANSWER)
+        if wanted < 1 or (not self._is_waiting and 2 * self._buffered > self._ahead):
+            return
+        self._is_popping = True
+        pop = wire.Pop(self._ref, wanted, ANSWER_BYTES, 0, WAIT_MS)
+        self._link.requests.ask_once(pop, self._popped)
+
+    def _popped(self, outcome: Outcome, records: memoryview) -> None:
+        self._is_popping = False
+        if isinstance(outcome, ConnectionLost):
+            self._ref = None
+            return
+        if not isinstance(outcome, wire.Popped):
+            self.fail(outcome if isinstance(outcome, Exception) else ClientError(f"{outcome} to a Pop"))
+            return
+        if outcome.handed:
+            until_s = monotonic() + SURE_SHARE * self._invisible_s
+            hands = [Hand(handed, until_s, self._say) for handed in outcome.handed]
+            batch = Deliveries(records, hands, self._has_offsets, self._link.place, self._say_of_all)
+            self._hands.update(dict.fromkeys(hands))
+            self._unsettled += len(batch)
+            if self._is_closed or not (self._ahead or self._is_waiting):
+                self._say_of_all(hands, GIVE_BACK)  # nobody wants them any more
+                return
+            self._buffer.append(batch)
+            self._buffered += len(batch)
+            self._came.set()
+        self._pop()
+
+    # --- saying what became of them
+
+    def _say(self, hand: Hand, verdict: Verdict, places: Sequence[Place]) -> Answer:
+        """What was said of some messages of a hand."""
+        if verdict.invisible_ms is not None:
+            hand.until_s = max(hand.until_s, monotonic() + verdict.invisible_ms / 1000)
+        elif hand in self._hands:
+            self._unsettled -= sum(number for _, _, number in places)
+            if not hand.left:
+                del self._hands[hand]
+            if self._is_waiting:
+                self._pop()
+        return self._added(verdict, places)
+
+    def _say_of_all(self, hands: list[Hand], verdict: Verdict) -> Answer:
+        places: list[Place] = []
+        for hand in hands:
+            rest = hand.settle_rest(verdict)
+            self._say(hand, verdict, rest)
+            places += rest
+        return self._added(verdict, places, is_known=True)
+
+    def _added(self, verdict: Verdict, places: Sequence[Place], is_known: bool = False) -> Answer:
+        """To be said at the end of this turn of the loop, unless it is `is_known` already."""
+        said = self._saying.get(verdict)
+        if said is None:
+            said = Said(verdict, monotonic() + self._link.requests.timeout_s)
+            is_late = self._drained.is_set() or (verdict.invisible_ms is not None and self._ref is None)
+            if is_late or not places:
+                said.answered([wire.Receipt(*place) for place in places])
+                return Answer(said, places)
+            if not self._saying:
+                self._loop.call_soon(self._send)
+            self._saying[verdict] = said
+        if not is_known:
+            for place in places:
+                said.add(*place)
+        return Answer(said, places)
+
+    def _forget(self, hand: Hand) -> None:
+        del self._hands[hand]
+        self._unsettled -= hand.left
+
+    def _send(self) -> None:
+        """Send what was said, if there is a connection; and that this was all, if it was."""
+        self._unsent += self._saying.values()
+        self._saying.clear()
+        if self._ref is not None and self._link.requests.welcome is not None:
+            unsent, self._unsent = self._unsent, []
+            for said in unsent:
+                self._ask(said, self._ref)
+        self._finish_if_done()
+
+    def _ask(self, said: Said, ref: int) -> None:
+        def answered(outcome: Outcome, _: memoryview) -> None:
+            self._unanswered.discard(said)
+            if isinstance(outcome, ConnectionLost):
+                self._ref = None
+                self._unsent.append(said)
+                return
+            if isinstance(outcome, wire.Settled):
+                said.answered(outcome.stale)
+            else:
+                error = outcome if isinstance(outcome, Exception) else ClientError(f"{outcome} to an Ack")
+                said.answered((), error)
+            self._finish_if_done()
+
+        self._unanswered.add(said)
+        self._link.requests.ask_once(said.verdict.request(ref, said.places), answered)
+
+    def _finish_if_done(self) -> None:
+        if not self._is_closed or self._saying or self._unsent or self._unanswered:
+            return
+        self._drained.set()
+        if self._ref is not None:
+            self._link.requests.tell(wire.GroupClose(self._ref))
+            self._link.readings.discard(self)
+            self._ref = None

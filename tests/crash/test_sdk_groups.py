@@ -1,0 +1,153 @@
+"""The client's consumers of a group: the store is killed under them, and one of them hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock import Client
+from penstock.sdk.hands import Answer
+from tests.server_process import ROOT
+from tests.store_process import StoreProcess
+from tests.stores import wait_until
+
+pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
+
+KILLS = 4
+PER_ROUND = 500  # messages that are done with between two kills
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StoreProcess]:
+    store = StoreProcess(tmp_path)
+    yield store
+    store.close()
+
+
+async def test_consuming_goes_on_through_kills(store: StoreProcess) -> None:
+    url = store.url.replace("tcp://", "penstock://")
+    published: list[bytes] = []
+    answered: set[bytes] = set()
+    unsure: set[bytes] = set()  # the store was killed before it answered: it may know, or not
+    again: list[bytes] = []
+    progress = asyncio.Event()
+    is_over = False
+
+    async def publish(client: Client) -> None:
+        while not is_over:
+            if len(published) - len(answered) > 5_000:
+                await asyncio.sleep(0.01)
+                continue
+            payloads = [b"%d" % number for number in range(len(published), len(published) + 50)]
+            await asyncio.gather(*(client.publish(f"work/{int(each) % 5}", each) for each in payloads))
+            published.extend(payloads)
+
+    async def settle(payload: bytes, answer: Answer) -> None:
+        if await answer:
+            answered.add(payload)
+        else:
+            unsure.add(payload)
+        progress.set()
+
+    async def work(client: Client) -> None:
+        settling: set[asyncio.Task[None]] = set()
+        async for message in client.subscribe("work/#", group="g", invisible=1.0, max_deliveries=0):
+            if message.payload in answered:
+                again.append(message.payload)
+            task = asyncio.create_task(settle(message.payload, message.ack()))
+            settling.add(task)
+            task.add_done_callback(settling.discard)
+
+    async def until(count: int) -> None:
+        async with asyncio.timeout(60):
+            while len(answered) < count:
+                progress.clear()
+                await progress.wait()
+
+    async with Client(url) as client, Client(url) as second:
+        workers = [asyncio.create_task(work(each)) for each in (client, second, second)]
+        publishing = asyncio.create_task(publish(client))
+        for _ in range(KILLS):
+            await until(len(answered) + PER_ROUND)
+            await asyncio.to_thread(store.restart)
+        await until(len(answered) + PER_ROUND)
+        is_over = True
+        await publishing
+        async with asyncio.timeout(60):
+            while len(answered | unsure) < len(published):
+                progress.clear()
+                await progress.wait()
+        for worker in workers:
+            worker.cancel()
+    assert again == []
+    assert answered | unsure == set(published)
+    assert len(unsure) < len(published) / 2
+
+
+PROGRAM = """
+import asyncio, sys
+from penstock import Client
+
+async def main(url, work_s):
+    async with Client(url) as client:
+        async for message in client.subscribe("work/#", group="g", invisible=1.5):
+            print("got", message.payload.decode(), flush=True)
+            await asyncio.sleep(float(work_s))
+            if await message.ack():
+                print("acked", message.payload.decode(), flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+class Worker:
+    """A consumer as a process."""
+
+    def __init__(self, folder: Path, name: str, url: str, work_s: float) -> None:
+        self._output = folder / f"{name}.out"
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, url, str(work_s)], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output
+            )
+
+    def said(self, word: str) -> list[int]:
+        lines = self._output.read_text().splitlines(keepends=True)
+        return [int(line.split()[1]) for line in lines if line.endswith("\n") and line.split()[0] == word]
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+async def test_one_that_hangs_holds_back_nothing(store: StoreProcess, tmp_path: Path) -> None:
+    url = store.url.replace("tcp://", "penstock://")
+    workers = [Worker(tmp_path, "hung", url, 30)] + [Worker(tmp_path, f"w{n}", url, 0.001) for n in range(2)]
+    hung, *others = workers
+    try:
+        async with Client(url) as client:
+            sent = 0
+            async with asyncio.timeout(30):
+                while not all(each.said("got") for each in workers):
+                    await asyncio.gather(*(client.send("work/1", b"%d" % number) for number in range(sent, sent + 20)))
+                    sent += 20
+                    await asyncio.sleep(0.05)
+            psutil.Process(hung.process.pid).suspend()
+            held = set(hung.said("got"))
+            await asyncio.gather(*(client.send("work/1", b"%d" % number) for number in range(sent, sent + 200)))
+            sent += 200
+            assert held
+            await asyncio.to_thread(wait_until, lambda: _all(others, "acked") == set(range(sent)), 30)
+            assert not hung.said("acked")
+    finally:
+        for each in workers:
+            each.end()
+
+
+def _all(workers: list[Worker], word: str) -> set[int]:
+    return {number for each in workers for number in each.said(word)}
