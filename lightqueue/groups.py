@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 from zlib import crc32
@@ -94,6 +94,11 @@ class GroupQueue:
     def lag(self) -> int:
         return self.group.lag(self.queue.next_offset)
 
+    @property
+    def ready(self) -> int:
+        """About how many messages may be handed out now; of a group without order."""
+        return self.group.found_ready + self.queue.next_offset - self.group.looked_until
+
     # --- handing out
 
     def pop(self, consumer: ConsumerKey, most: int, max_bytes: int, now_ms: int, due_ms: int) -> Dealt:
@@ -160,8 +165,14 @@ class GroupQueue:
     def ack(self, serial: int, first: int, count: int) -> list[int]:
         return self._said(self.group.ack(serial, first, count))
 
-    def change_invisible(self, serial: int, first: int, count: int, due_ms: int) -> list[int]:
-        return self._said(self.group.change_invisible(serial, first, count, due_ms))
+    def change_invisible(
+        self, serial: int, first: int, count: int, due_ms: int, consumer: ConsumerKey | None = None
+    ) -> list[int]:
+        return self._said(self.group.change_invisible(serial, first, count, due_ms, consumer))
+
+    def took(self, offsets: Iterable[int]) -> None:
+        """The log has it already that these are done with."""
+        self.group.took(offsets)
 
     def reject(self, serial: int, first: int, count: int, now_ms: int, delay_ms: int | None, dead: str) -> list[int]:
         return self._said(self.group.reject(serial, first, count, now_ms, delay_ms, dead))

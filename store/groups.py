@@ -151,6 +151,21 @@ class Group:
         parked = 0 if self._is_ordered else len(self._lanes[0].parked)
         return self.settings.most_in_flight - len(self._entries) - parked
 
+    @property
+    def has_room(self) -> bool:
+        """Whether anything can be handed out: what waits again always can be."""
+        return self.room > 0 or bool(self._ready)
+
+    @property
+    def looked_until(self) -> int:
+        """Of a group without order: all before this queue_offset was found."""
+        return self._lanes[0].next
+
+    @property
+    def found_ready(self) -> int:
+        """Of a group without order: what was found, or given back, and is nobody's."""
+        return len(self._lanes[0].parked) + sum(hand.left for hand in self._ready)
+
     def found(self, start: int, first: int, partitions: Sequence[int]) -> None:
         """From `start` on the queue has nothing up to `first`, and from there on messages of these partitions."""
         until = first + len(partitions)
@@ -260,11 +275,26 @@ class Group:
         """These messages are done with. Those of which that is stale."""
         return self._each(serial, first, count, lambda offset, _: self._drop(offset))
 
-    def change_invisible(self, serial: int, first: int, count: int, due_ms: int) -> list[int]:
-        """They are their consumer's until another time, from now on. Those of which that is stale."""
+    def took(self, offsets: Iterable[int]) -> None:
+        """These messages are done with, whoever has them."""
+        for offset in offsets:
+            if offset in self._entries:
+                self.dead.pop(offset, None)
+                self._drop(offset)
+
+    def change_invisible(
+        self, serial: int, first: int, count: int, due_ms: int, key: ConsumerKey | None = None
+    ) -> list[int]:
+        """They are their consumer's until another time, from now on. Those of which that is stale.
+
+        `key`: the consumer, who may be one that was handed them before the store was restarted.
+        """
         moved: dict[Hand, list[int]] = {}
         stale = self._each(serial, first, count, lambda offset, hand: moved.setdefault(hand, []).append(offset))
         for hand, offsets in moved.items():
+            if hand.consumer is None and key in self.consumers:
+                hand.consumer = self.consumers[key]
+                hand.consumer.hands[hand] = None
             self._move(hand, offsets, serial, due_ms)
         return stale
 
