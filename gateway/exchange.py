@@ -174,6 +174,9 @@ class Exchange:
         elif reason_code >= 0x80:
             self._finish(session, packet_id)
         else:
+            if outgoing.shared is not None:
+                outgoing.shared.settle(once=True)
+                outgoing.shared = None
             outgoing.released = True
             if session.expiry_s:
                 self._journal.record(Progress(session.client_id, released=[packet_id]))
@@ -197,8 +200,10 @@ class Exchange:
         link.answer_when_safe(answer)
 
     def _finish(self, session: Session, packet_id: int) -> None:
-        del session.inflight.held[packet_id]
-        if session.expiry_s:
+        outgoing: Outgoing = session.inflight.held.pop(packet_id)
+        if outgoing.shared is not None:
+            outgoing.shared.settle(once=outgoing.qos == 2)
+        elif session.expiry_s:
             self._journal.record(Progress(session.client_id, completed=[packet_id]))
         if session.link is not None:
             session.link.accept_more()

@@ -58,6 +58,9 @@ class GroupSeat(Protocol):
     def want(self, most: int, max_bytes: int, invisible_ms: int) -> None:
         """Be handed messages, once, as soon as there are some; nothing else may be wanted meanwhile."""
 
+    def stop(self) -> None:
+        """Want nothing any more."""
+
     def ack(self, receipts: list[Receipt], then: Callable[[], None] | None = None) -> None:
         """These are done with; `then` is called once the log has that, or never."""
 
@@ -203,7 +206,7 @@ class Store(Protocol):
         """
 
     def will_take(self, taken: list[GroupAdvanced]) -> None:
-        """The next append says this of messages that were handed out to us: they are no business of the group's then."""
+        """The next append says this of messages that were handed out to us: the group is done with them then."""
 
     # --- several times a second
 

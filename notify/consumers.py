@@ -245,9 +245,7 @@ class Consumers:
         else:
             takers = polls[:ready]
             shares = divide(ready, [min(poll.most, MOST_POPPED) for poll in takers], [0] * len(takers))
-        answered = {
-            poll for poll, share in zip(takers, shares, strict=True) if share and self._answered(poll, share)
-        }
+        answered = {poll for poll, share in zip(takers, shares, strict=True) if share and self._answered(poll, share)}
         if answered:
             waiting.polls = deque(poll for poll in waiting.polls if poll not in answered)
         return bool(answered)

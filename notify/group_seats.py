@@ -34,6 +34,9 @@ class LocalSeat:
     def want(self, most: int, max_bytes: int, invisible_ms: int) -> None:
         self._consumers.pop(Poll(self._seat, self, most, max_bytes, invisible_ms, math.inf, self._dealt))
 
+    def stop(self) -> None:
+        self._consumers.forget(self)
+
     def _dealt(self, dealt: Dealt) -> None:
         self._handed(handed(dealt.records, [(each[0], each[1], each[2], each[3]) for each in dealt.ranges]))
 

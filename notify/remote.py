@@ -25,6 +25,7 @@ from notify.position_reads import PositionReads
 from notify.range_cache import RangeCache
 from notify.range_reads import RangeReads
 from notify.recheck import Recheck
+from notify.remote_groups import OF_OLD_SEATS, RemoteGroups
 from notify.store_clock import StoreClock
 from store._records import RecordBatch, Records
 from store.errors import RecordTooLarge, StoreAway, StoreError, WireError
@@ -43,7 +44,14 @@ RETAINED_PER_PAGE = 1_000
 HEAD_ROOM_BYTES = 4_096  # of a frame, for what is not records
 CONGESTED_BYTES = 8 << 20
 HEARTBEATS_OF_TRUST = 3  # less than a store waits for before it gives up on a silent gateway
-_OF_OLD_REFS = (wire.Unfollow, wire.Floors, wire.Read, wire.Enough, wire.Check)  # meant for one store process
+_OF_OLD_REFS = (
+    wire.Unfollow,
+    wire.Floors,
+    wire.Read,
+    wire.Enough,
+    wire.Check,
+    *OF_OLD_SEATS,
+)  # meant for one store process
 _decode_session = msgspec.msgpack.Decoder(SessionState).decode
 
 Answered = Callable[[Message, Frame], None]
@@ -113,6 +121,8 @@ class RemoteStore:
         self._recheck = Recheck(clock)
         self._ranges = RangeReads(cache_bytes, self._refs, self._ask, self._came)
         self._positions = PositionReads(self._ask)
+        self._groups = RemoteGroups(self._ask, self._tell)
+        self.join_group, self.will_take = self._groups.join, self._groups.will_take
 
     # --- the way in
 
@@ -430,6 +440,7 @@ class RemoteStore:
         self.safe_mark = 0
         self.unstored_bytes = 0
         self._forget_queues()
+        self._groups.clear()
         self.listener.disowned(newest, StoreAway("the store was out of reach for too long"))
         self.safe_mark = self.mark
 
@@ -455,6 +466,7 @@ class RemoteStore:
         self._to_send = deque()
         if restarted:
             self._say_who_is_here()
+            self._groups.restart()
             self._ranges.restart()
             self._recheck.begin_anew()
             mirrors = list(self._queues.values())
