@@ -29,8 +29,8 @@ from store.records import Record
 
 MOST_WANTED = 512  # messages that a session is handed at a time
 WANTED_BYTES = 256 << 10
-INVISIBLE_MS = 30_000  # after which the messages of a gateway that hangs go to others
-EXTEND_S = 10.0
+INVISIBLE_MS = 10_000  # what a gateway has whose store was killed, and which was killed itself, goes to others then
+EXTEND_S = 3.0
 MOST_NAME_CHARACTERS = 255  # of a group
 MOST_CONSUMER_CHARACTERS = 256
 STICKY = "sticky"

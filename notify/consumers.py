@@ -96,6 +96,11 @@ class Consumers:
         """A larger message can be handed to nobody, and becomes a dead letter."""
         self._groups.most_bytes = size_bytes
 
+    def release_all(self) -> None:
+        """Nobody who had messages before this process began comes back."""
+        for queue in self._groups:
+            queue.group.release_all(self.now_ms())
+
     # --- coming and going
 
     def open(

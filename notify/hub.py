@@ -62,6 +62,7 @@ class Hub:
             self.returning = {name: self.join(name) for name in messages.peers}
         else:
             self._forget_peers()
+            self.consumers.release_all()
         # Who else was connected when the last process died is not any more.
         messages.absent.begin(self._presence_changed, frozenset(self.returning))
         for state in messages.sessions:

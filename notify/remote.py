@@ -44,14 +44,7 @@ RETAINED_PER_PAGE = 1_000
 HEAD_ROOM_BYTES = 4_096  # of a frame, for what is not records
 CONGESTED_BYTES = 8 << 20
 HEARTBEATS_OF_TRUST = 3  # less than a store waits for before it gives up on a silent gateway
-_OF_OLD_REFS = (
-    wire.Unfollow,
-    wire.Floors,
-    wire.Read,
-    wire.Enough,
-    wire.Check,
-    *OF_OLD_SEATS,
-)  # meant for one store process
+_OF_OLD_REFS = (wire.Unfollow, wire.Floors, wire.Read, wire.Enough, wire.Check)  # meant for one store process
 _decode_session = msgspec.msgpack.Decoder(SessionState).decode
 
 Answered = Callable[[Message, Frame], None]
@@ -461,7 +454,7 @@ class RemoteStore:
             message = request.message
             if isinstance(message, wire.Append) and message.sequence <= welcome.appended:
                 self._append_answered(message.sequence, request, wire.Appended(0, 0))
-            elif not (restarted and isinstance(message, _OF_OLD_REFS)):
+            elif not (restarted and isinstance(message, _OF_OLD_REFS + OF_OLD_SEATS)):
                 missing.append(request)
         self._to_send = deque()
         if restarted:

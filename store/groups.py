@@ -109,13 +109,20 @@ class Group:
         consumer = self.consumers.pop(key, None)
         if consumer is None:
             return
-        for hand in list(consumer.hands):
+        self._release(consumer.hands, now_ms)
+        self._rebalance()
+
+    def release_all(self, now_ms: int) -> None:
+        """Whoever had something, before this process began, does not come back."""
+        self._release([hand for hand in dict.fromkeys(self._entries.values()) if hand.serial], now_ms)
+
+    def _release(self, hands: Iterable[Hand], now_ms: int) -> None:
+        for hand in list(hands):
             self.waiting += hand.left
             self._dirty.update(self._left_of(hand))
             hand.serial, hand.due_ms, hand.consumer = 0, now_ms, None
             self._deadlines.cancel(hand)
             self._fall_due(hand)
-        self._rebalance()
 
     def _rebalance(self) -> None:
         """Share the partitions out evenly, and move no more of them than that takes."""
