@@ -174,9 +174,8 @@ class Exchange:
         elif reason_code >= 0x80:
             self._finish(session, packet_id)
         else:
-            if outgoing.shared is not None:
-                outgoing.shared.settle(once=True)
-                outgoing.shared = None
+            if outgoing.is_shared:
+                outgoing.settle()
             outgoing.released = True
             if session.expiry_s:
                 self._journal.record(Progress(session.client_id, released=[packet_id]))
@@ -200,9 +199,9 @@ class Exchange:
         link.answer_when_safe(answer)
 
     def _finish(self, session: Session, packet_id: int) -> None:
-        outgoing: Outgoing = session.inflight.held.pop(packet_id)
-        if outgoing.shared is not None:
-            outgoing.shared.settle(once=outgoing.qos == 2)
+        outgoing = session.inflight.held.pop(packet_id)
+        if outgoing.is_shared:
+            outgoing.settle()
         elif session.expiry_s:
             self._journal.record(Progress(session.client_id, completed=[packet_id]))
         if session.link is not None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gateway._inflight import Inflight
 from gateway._wire import Reader
@@ -20,7 +20,7 @@ from store.changes import Sent, SubscriptionState, WillState
 from store.sessions import SessionState
 
 if TYPE_CHECKING:
-    from gateway.shared import Parcel, Share
+    from gateway.shared import Share
 
 NOTHING: frozenset[int] = frozenset()  # one for all: an empty set takes 216 bytes
 NONE: Mapping[Any, Any] = MappingProxyType({})  # the same
@@ -37,7 +37,7 @@ class Outgoing:
     subscription_ids: tuple[int, ...]
     released: bool = False
     owed: bool = False  # a retained message for a new subscription
-    shared: Parcel | None = None  # it is a group's, and goes back there if the connection ends
+    is_shared: ClassVar[bool] = False  # as a Parcel is
 
 
 class Session:

@@ -39,18 +39,43 @@ LATEST = "latest"
 
 
 class Parcel:
-    """A message of a group that was handed to a session, and is not done with."""
+    """A message of a group that was handed to a session, and is in flight; in place of an Outgoing."""
 
-    __slots__ = ("queue_offset", "serial", "share")
+    __slots__ = ("is_settled", "log_offset", "qos", "queue_offset", "released", "serial", "share")
+    is_shared = True
 
-    def __init__(self, share: Share, serial: int, queue_offset: int) -> None:
+    def __init__(self, share: Share, serial: int, queue_offset: int, log_offset: int, qos: int) -> None:
         self.share = share
         self.serial = serial
         self.queue_offset = queue_offset
+        self.log_offset = log_offset
+        self.qos = qos
+        self.released = False
+        self.is_settled = False
 
-    def settle(self, once: bool = False) -> None:
-        """It is done with. `once`: the session must not be given it again."""
-        self.share.settle(self, once)
+    def settle(self) -> None:
+        """The client has it."""
+        if not self.is_settled:
+            self.is_settled = True
+            self.share.settle(self)
+
+
+class Run:
+    """Messages that were handed out together, and not sent so far: `number` from `first` on, at `place` in `records`."""
+
+    __slots__ = ("first", "number", "place", "records", "serial")
+
+    def __init__(self, records: Records, place: int, serial: int, first: int, number: int) -> None:
+        self.records = records
+        self.place = place
+        self.serial = serial
+        self.first = first
+        self.number = number
+
+    def skip(self, number: int) -> None:
+        self.place += number
+        self.first += number
+        self.number -= number
 
 
 class Share:
@@ -63,16 +88,17 @@ class Share:
         self.group = group_of(subscription.topic_filter)
         self.is_wanting = False  # messages were asked for, and did not come so far
         self.is_leaving = False  # the client has unsubscribed, but not acknowledged all
-        self.pending: deque[tuple[Records, int, int, int]] = deque()  # (records, place, serial, queue_offset)
+        self.pending: deque[Run] = deque()
         self.in_flight: dict[int, Parcel] = {}  # by queue_offset
-        self.acks: list[tuple[int, int]] = []  # (serial, queue_offset), to be told
+        self.sent_until = 0  # queue_offset: none from here on was sent
+        self.acks: list[Receipt] = []  # to be told
         self.settling: set[int] = set()  # the client has these, but the log does not have that so far
         self._owner = owner
 
-    def settle(self, parcel: Parcel, once: bool) -> None:
-        self.in_flight.pop(parcel.queue_offset, None)
-        self.acks.append((parcel.serial, parcel.queue_offset))
-        if once:
+    def settle(self, parcel: Parcel) -> None:
+        del self.in_flight[parcel.queue_offset]
+        self.acks.append((parcel.serial, parcel.queue_offset, 1))
+        if parcel.qos == 2:
             self.settling.add(parcel.queue_offset)
         self._owner.has_work(self)
 
@@ -174,7 +200,7 @@ class SharedSubscriptions:
     def _give_back(self, share: Share) -> None:
         """What was not sent is for others."""
         if share.pending and share.seat is not None:
-            share.seat.give_back(_receipts((serial, offset) for _, _, serial, offset in share.pending))
+            share.seat.give_back([(run.serial, run.first, run.number) for run in share.pending])
         share.pending.clear()
 
     def leave(self, session: Session) -> bytes:
@@ -185,13 +211,13 @@ class SharedSubscriptions:
             self._journal.store()  # what became the session's own must be known to the group first
         given_back = []
         for packet_id, outgoing in list(session.inflight.held.items()):
-            if outgoing.shared is None:
+            if not outgoing.is_shared:
                 continue
-            del session.inflight.held[packet_id]
             if outgoing.qos == 2:
-                outgoing.shared.settle()
+                outgoing.settle()
             else:
                 given_back.append((packet_id, outgoing.log_offset))
+            del session.inflight.held[packet_id]
         for share in list(session.shares.values()):
             if share.seat is not None:
                 self._tell_acks(share)
@@ -205,14 +231,14 @@ class SharedSubscriptions:
         share.is_wanting = False
         place = 0
         for serial, _, first, number in handed.ranges:
-            for i in range(number):
-                share.pending.append((handed.records, place + i, serial, first + i))
+            share.pending.append(Run(handed.records, place, serial, first, number))
             place += number
         self.has_work(share)
 
     def has_work(self, share: Share) -> None:
-        self._active[share] = None
-        self._turn.request()
+        if share not in self._active:
+            self._active[share] = None
+            self._turn.request()
 
     def room(self, sessions: Iterable[Session]) -> None:
         """These sessions can take more than before."""
@@ -242,7 +268,7 @@ class SharedSubscriptions:
             return
         acks, share.acks = share.acks, []
         then = partial(share.settling.difference_update, set(share.settling)) if share.settling else None
-        share.seat.ack(_receipts(acks), then)
+        share.seat.ack(_merged(acks), then)
 
     def _want(self, share: Share, seat: GroupSeat) -> None:
         session = share.session
@@ -260,39 +286,68 @@ class SharedSubscriptions:
 
     def _send(self, share: Share) -> None:
         """Send what was handed out, as far as the window and the buffer have room."""
-        session, link, pending = share.session, share.session.connection, share.pending
-        subscription, ids = share.subscription, share.subscription_ids
+        link, pending = share.session.connection, share.pending
         own: list[tuple[int, Outgoing, int, bytes]] = []
         while pending and not link.paused:
-            records, i, serial, queue_offset = pending[0]
-            if self._is_known(share, serial, queue_offset):
-                pending.popleft()
-                continue
-            record = Record._make(records[i])
-            qos = min(record.qos, subscription.qos)
-            if qos and session.inflight.is_full():
-                session.inflight.blocked = True
+            run = pending[0]
+            if run.first >= share.sent_until and not share.session.given_back:
+                self._deal(share, run)
+            if run.number and not self._send_next(share, run, own):
                 break
-            pending.popleft()
-            retain = record.retain and subscription.retain_as_published
-            outgoing = Outgoing(record.log_offset, qos, retain, ids)
-            if qos and not (qos == 2 and session.expiry_s):
-                outgoing.shared = Parcel(share, serial, queue_offset)
-            packet_id, is_again = _hold(session, outgoing) if qos else (0, False)
-            packet = link.encode_publish(records, i, qos, packet_id, is_again, retain, ids)
-            if packet is None:  # expired, or too large for this client
-                session.inflight.held.pop(packet_id, None)
-                share.acks.append((serial, queue_offset))
-            elif qos == 2 and outgoing.shared is None:
-                own.append((packet_id, outgoing, queue_offset, packet))
-            elif outgoing.shared is not None:
-                share.in_flight[queue_offset] = outgoing.shared
-                (link.answer_when_safe if qos == 2 else link.write)(packet)
-            else:
-                link.write(packet)
-                share.acks.append((serial, queue_offset))
+            if not run.number:
+                pending.popleft()
         if own:
             self._make_own(share, own)
+
+    def _deal(self, share: Share, run: Run) -> None:
+        """Send the first of a run, as many as go out at QoS 0 and 1."""
+        session, subscription = share.session, share.subscription
+        start, shift, serial = run.place, run.first - run.place, run.serial
+        retain, ids = subscription.retain_as_published, share.subscription_ids
+        end, kept = session.connection.deal(run.records, start, start + run.number, subscription.qos, retain, ids)
+        held, in_flight = session.inflight.held, share.in_flight
+        for packet_id, place, log_offset in kept:
+            queue_offset = place + shift
+            held[packet_id] = in_flight[queue_offset] = Parcel(share, serial, queue_offset, log_offset, 1)
+            if place > start:
+                share.acks.append((serial, start + shift, place - start))
+            start = place + 1
+        if end > start:
+            share.acks.append((serial, start + shift, end - start))
+        run.skip(end - run.place)
+        share.sent_until = run.first
+
+    def _send_next(self, share: Share, run: Run, own: list[tuple[int, Outgoing, int, bytes]]) -> bool:
+        """Send one message, of any kind. False: the window is full."""
+        session, link, subscription = share.session, share.session.connection, share.subscription
+        records, i, serial, queue_offset = run.records, run.place, run.serial, run.first
+        record = Record._make(records[i])
+        qos = min(record.qos, subscription.qos)
+        is_known = self._is_known(share, serial, queue_offset)
+        if qos and not is_known and session.inflight.is_full():
+            session.inflight.blocked = True
+            return False
+        run.skip(1)
+        share.sent_until = max(share.sent_until, run.first)
+        if is_known:
+            return True
+        retain, ids = record.retain and subscription.retain_as_published, share.subscription_ids
+        is_own = qos == 2 and session.expiry_s > 0
+        outgoing = Outgoing(record.log_offset, qos, retain, ids)
+        parcel = Parcel(share, serial, queue_offset, record.log_offset, qos)
+        packet_id, is_again = _hold(session, record.log_offset, outgoing if is_own else parcel) if qos else (0, False)
+        packet = link.encode_publish(records, i, qos, packet_id, is_again, retain, ids)
+        if packet is None or not qos:  # expired, or too large for this client
+            session.inflight.held.pop(packet_id, None)
+            share.acks.append((serial, queue_offset, 1))
+        elif is_own:
+            own.append((packet_id, outgoing, queue_offset, packet))
+            return True
+        else:
+            share.in_flight[queue_offset] = parcel
+        if packet is not None:
+            (link.answer_when_safe if qos == 2 else link.write)(packet)
+        return True
 
     def _is_known(self, share: Share, serial: int, queue_offset: int) -> bool:
         """Whether the client has this message already: a store that was restarted may have forgotten that."""
@@ -300,7 +355,7 @@ class SharedSubscriptions:
         if parcel is not None:
             parcel.serial = serial
         elif queue_offset in share.settling:
-            share.acks.append((serial, queue_offset))
+            share.acks.append((serial, queue_offset, 1))
         return parcel is not None or queue_offset in share.settling
 
     def _make_own(self, share: Share, own: list[tuple[int, Outgoing, int, bytes]]) -> None:
@@ -324,10 +379,12 @@ class SharedSubscriptions:
             return
         self._extended_s = now_s
         for share in self._shares:
+            if share.pending and share.session.connection.paused:
+                self._give_back(share)  # its client reads nothing
             if share.seat is not None and (share.in_flight or share.pending):
-                had = [(parcel.serial, parcel.queue_offset) for parcel in share.in_flight.values()]
-                had += [(serial, queue_offset) for _, _, serial, queue_offset in share.pending]
-                share.seat.extend(_receipts(had), INVISIBLE_MS)
+                had = [(parcel.serial, parcel.queue_offset, 1) for parcel in share.in_flight.values()]
+                had += [(run.serial, run.first, run.number) for run in share.pending]
+                share.seat.extend(_merged(had), INVISIBLE_MS)
 
 
 def group_of(topic_filter: str) -> GroupKey:
@@ -345,34 +402,31 @@ def _consumer(client_id: str) -> str:
     return client_id[: MOST_CONSUMER_CHARACTERS - len(digest)] + digest
 
 
-def _hold(session: Session, outgoing: Outgoing) -> tuple[int, bool]:
+def _hold(session: Session, log_offset: int, item: Outgoing | Parcel) -> tuple[int, bool]:
     """Its packet_id; that which it had, if it went back to the group when the last connection ended."""
-    packet_id = session.given_back.get(outgoing.log_offset, 0)
+    packet_id = session.given_back.get(log_offset, 0)
     inflight = session.inflight
-    if (
-        packet_id
-        and packet_id not in inflight.held
-        and not any(packet_id == each for each, _ in inflight.unacknowledged())
-    ):
-        inflight.restore(packet_id, outgoing)
+    is_free = packet_id and packet_id not in inflight.held
+    if is_free and not any(packet_id == each for each, _ in inflight.unacknowledged()):
+        inflight.restore(packet_id, item)
         return packet_id, True
-    return inflight.hold(outgoing), bool(packet_id)
+    return inflight.hold(item), bool(packet_id)
 
 
-def _receipts(messages: Iterable[tuple[int, int]]) -> list[Receipt]:
-    """(serial, queue_offset) of messages, those that lie together as one."""
-    receipts: list[Receipt] = []
+def _merged(receipts: Iterable[Receipt]) -> list[Receipt]:
+    """Those that lie together as one."""
+    merged: list[Receipt] = []
     last = first = number = 0
-    for serial, queue_offset in messages:
-        if serial == last and queue_offset == first + number:
-            number += 1
+    for serial, start, count in receipts:
+        if serial == last and start == first + number:
+            number += count
             continue
         if number:
-            receipts.append((last, first, number))
-        last, first, number = serial, queue_offset, 1
+            merged.append((last, first, number))
+        last, first, number = serial, start, count
     if number:
-        receipts.append((last, first, number))
-    return receipts
+        merged.append((last, first, number))
+    return merged
 
 
 def _nothing(_: bool) -> None:

@@ -19,6 +19,8 @@ from itertools import islice
 from store.changes import Held
 from store.deadlines import Deadlines
 from store.group_settings import GroupSettings
+from store.offset_ranges import as_ranges as as_ranges
+from store.offset_ranges import in_ranges as in_ranges
 
 Place = tuple[int, int]  # (partition, queue_offset)
 ConsumerKey = tuple[str, str]  # the peer, and what the peer calls it
@@ -249,6 +251,23 @@ class Group:
             self._ready.popleft()
         return hands
 
+    def hand_out_new(self, key: ConsumerKey, start: int, offsets: range, now_ms: int, due_ms: int) -> Hand | None:
+        """Give a consumer what was found just now, from `start` on. None: not all of it is new.
+
+        Of a group without order, where nothing else is available.
+        """
+        lane = self._lanes[0]
+        if lane.parked or lane.next != start or not self._entries.keys().isdisjoint(offsets):
+            return None
+        lane.next = offsets.stop
+        self._has_moved = True
+        self._last_serial = max(self._last_serial + 1, now_ms * SERIALS_PER_MS)
+        hand = Hand(offsets, 0, self._last_serial, 1, due_ms)
+        hand.consumer = self.consumers[key]
+        hand.consumer.hands[hand] = None
+        self._hold(hand)
+        return hand
+
     def _alike(self, places: Sequence[Place]) -> Iterator[tuple[int, int, list[int]]]:
         """(deliveries so far, partition, queue_offsets) of places that can be one Hand."""
         offsets: list[int] = []
@@ -280,7 +299,17 @@ class Group:
 
     def ack(self, serial: int, first: int, count: int) -> list[int]:
         """These messages are done with. Those of which that is stale."""
-        return self._each(serial, first, count, lambda offset, _: self._drop(offset))
+        entries = self._entries
+        hand = entries.get(first)
+        offsets = range(first, first + count)
+        is_whole = hand is not None and hand.serial == serial and all(entries.get(offset) is hand for offset in offsets)
+        if hand is None or not serial or not is_whole or self._is_ordered:
+            return self._each(serial, first, count, lambda offset, _: self._drop(offset))
+        for offset in offsets:
+            del entries[offset]
+        self._dirty.update(offsets)
+        self._settled(hand, count)
+        return []
 
     def took(self, offsets: Iterable[int]) -> None:
         """These messages are done with, whoever has them."""
@@ -380,7 +409,10 @@ class Group:
             self.waiting -= 1
         if self._is_ordered:
             self._lanes[hand.partition].out = None
-        hand.left -= 1
+        self._settled(hand, 1)
+
+    def _settled(self, hand: Hand, number: int) -> None:
+        hand.left -= number
         if not hand.left:
             self._deadlines.cancel(hand)
             if hand.consumer is not None:
@@ -458,22 +490,3 @@ class Group:
         """How many messages are not done with in a queue that ends at `end`; more where partitions are far apart."""
         parked = sum(len(lane.parked) for lane in self._lanes)
         return end - min(lane.next for lane in self._lanes) + parked + len(self._entries)
-
-
-def as_ranges(offsets: Iterable[int]) -> list[int]:
-    """The first of each range and how many, again and again."""
-    ranges: list[int] = []
-    end = -1
-    for offset in offsets:
-        if offset == end:
-            ranges[-1] += 1
-        else:
-            ranges += (offset, 1)
-        end = offset + 1
-    return ranges
-
-
-def in_ranges(ranges: Sequence[int]) -> Iterator[int]:
-    """The queue_offsets that as_ranges() made these of."""
-    for first, count in zip(ranges[::2], ranges[1::2], strict=True):
-        yield from range(first, first + count)
