@@ -61,7 +61,7 @@ class Parcel:
 
 
 class Run:
-    """Messages that were handed out together, and not sent so far: `number` from `first` on, at `place` in `records`."""
+    """Messages that were handed out together and not sent so far: `number` from `first` on, at `place`."""
 
     __slots__ = ("first", "number", "place", "records", "serial")
 
