@@ -242,7 +242,7 @@ class SharedSubscriptions:
 
     def room(self, sessions: Iterable[Session]) -> None:
         """These sessions can take more than before."""
-        for session in sessions:
+        for session in sessions if self._shares else ():
             for share in session.shares.values():
                 self._active[share] = None
 
