@@ -16,7 +16,7 @@ from functools import partial
 
 from gateway._wire import Turn
 from gateway.journal import Journal
-from gateway.session import Outgoing, Session, as_sent, packed_inflight
+from gateway.session import NONE, Outgoing, Session, as_sent, packed_inflight
 from gateway.settings import GatewaySettings
 from gateway.topics import split_shared
 from notify.api import GroupSeat, Handed, Receipt, Store
@@ -87,6 +87,7 @@ class Share:
         self.seat: GroupSeat | None = None
         self.group = group_of(subscription.topic_filter)
         self.is_wanting = False  # messages were asked for, and did not come so far
+        self.is_fresh = False  # it was handed a message that nobody had before, so what went back is dealt
         self.is_leaving = False  # the client has unsubscribed, but not acknowledged all
         self.pending: deque[Run] = deque()
         self.in_flight: dict[int, Parcel] = {}  # by queue_offset
@@ -230,7 +231,8 @@ class SharedSubscriptions:
     def _handed(self, share: Share, handed: Handed) -> None:
         share.is_wanting = False
         place = 0
-        for serial, _, first, number in handed.ranges:
+        for serial, deliveries, first, number in handed.ranges:
+            share.is_fresh = share.is_fresh or deliveries == 1
             share.pending.append(Run(handed.records, place, serial, first, number))
             place += number
         self.has_work(share)
@@ -298,6 +300,9 @@ class SharedSubscriptions:
                 pending.popleft()
         if own:
             self._make_own(share, own)
+        session = share.session
+        if session.given_back and all(each.is_fresh and not each.pending for each in session.shares.values()):
+            session.given_back = NONE
 
     def _deal(self, share: Share, run: Run) -> None:
         """Send the first of a run, as many as go out at QoS 0 and 1."""

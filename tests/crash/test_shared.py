@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from gateway.packets import Connect, Publish, QoS
 from store.settings import StoreSettings
 from tests.cluster import Cluster
 from tests.conftest import QUICK, TOGETHER_AND_APART, ServerFactory
 from tests.crash.ledger import SHOWN, Ledger, Message
 from tests.crash.load import Load
+from tests.crash.mqtt_client import MqttConnection
 from tests.crash.replayed import assert_index_equals_replay
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -105,3 +107,32 @@ async def test_parts_are_killed_one_at_a_time(cluster: Cluster, seed: int) -> No
         await load.all_acknowledged()
         await load.ledger.wait(lambda: load.ledger.all_delivered, "all deliveries")
     assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("happens", ["killed", "stopped", "cut off"])
+async def test_a_member_at_a_gateway_that_is_gone_loses_what_it_has_to_the_others(
+    cluster: Cluster, happens: str
+) -> None:
+    here, there = cluster.ports
+    async with await connect(here, "here") as first, await connect(there, "there") as second:
+        for member in (first, second):
+            await member.subscribe(1, "$share/g/t", QoS.AT_LEAST_ONCE)
+        for number in range(1, 11):
+            await second.publish(Publish("t", b"%d" % number, QoS.AT_LEAST_ONCE, packet_id=number))
+        assert len(await received(first, 5)) == 5
+        {"killed": cluster.gateways[0].kill, "stopped": cluster.gateways[0].pause, "cut off": cluster.wires[0].cut}[
+            happens
+        ]()
+        found = await received(second, 10)
+        assert sorted(map(int, found)) == list(range(1, 11))
+
+
+async def connect(port: int, client_id: str) -> MqttConnection:
+    connection, _ = await MqttConnection.open(port, Connect(client_id, 5))
+    return connection
+
+
+async def received(member: MqttConnection, count: int) -> list[bytes]:
+    """Payloads of so many messages, which are not acknowledged."""
+    return [(await member.receive(Publish)).payload for _ in range(count)]
