@@ -22,3 +22,4 @@ cdef class Inflight:
     cdef void shrink(self) noexcept
     cdef uint16_t take(self, uint64_t log_offset) except? 0
     cdef bint acknowledge(self, uint16_t packet_id) noexcept
+    cdef bint keeps(self, uint16_t packet_id) except -1

@@ -76,6 +76,10 @@ cdef class Inflight:
         self.shrink()
         return True
 
+    cdef bint keeps(self, uint16_t packet_id) except -1:
+        """Whether the session keeps what has this identifier."""
+        return self.kept is not None and packet_id in self.kept
+
     cdef void shrink(self) noexcept:
         while self.span and self.slot(0).done:
             self.head = (self.head + 1) & (self.capacity - 1)

@@ -200,6 +200,9 @@ cdef class Link:
                 if self.durable or self.inflight.blocked:
                     self.mark_ready()
                 return 0
+            if first == 0x40 and size == 2 and self.inflight.keeps(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
+                self.on_plain_answer(kind, <uint8_t>body[0] << 8 | <uint8_t>body[1])
+                return 0
             if first == 0xC0 and size == 0:
                 self.put(b"\xd0\0", 2)
                 self.turn.packets_out += 1
@@ -401,6 +404,34 @@ cdef class Link:
             merge.advance()
         return DONE
 
+    def deal(self, Records records not None, Py_ssize_t start, Py_ssize_t stop, int most_qos, bint retain_as_published,
+             tuple subscription_ids not None):
+        """Encode messages of a group that go out at QoS 0 and 1, up to one at QoS 2, or one that the window has no room for.
+
+        Returns where that is, and (packet_id, place, log_offset) of those at QoS 1: the session keeps them from now on.
+        """
+        cdef const RecordHeader *record
+        cdef uint32_t number = subscription_ids[0] if subscription_ids else 0
+        cdef int qos, id_count = len(subscription_ids)
+        cdef uint16_t packet_id
+        cdef list kept = []
+        while start < stop:
+            record = records.items[start]
+            qos = min(<int>(record.flags & FLAG_QOS), most_qos)
+            if qos == 2:
+                break
+            if qos and self.inflight.full():
+                self.inflight.blocked = True
+                break
+            if fits(self, record, qos, id_count, &number) == 0:
+                packet_id = 0
+                if qos:
+                    packet_id = self.inflight.hold(None)
+                    kept.append((packet_id, start, record.log_offset))
+                self.put_publish(record, qos, packet_id, retain_as_published and record.flags & FLAG_RETAIN, &number, id_count)
+            start += 1
+        return start, kept
+
     def stands_at_qos2(self, list readers not None, list ranges not None):
         """Whether the next message of some readers' ranges goes out at QoS 2."""
         cdef Merge merge = Merge(readers, ranges)
@@ -426,12 +457,11 @@ cdef class Link:
 
     cdef int encode(self, const RecordHeader *record, int qos, bint retain, const uint32_t *ids, int id_count) except -1:
         """Append a PUBLISH for a record; one that has expired, is too large or unreadable is passed over."""
-        cdef uint16_t packet_id = 0
-        cdef int outcome = fits(self, record, qos, id_count, ids)
-        if outcome != 0:
-            return 0
-        if qos:
-            packet_id = self.inflight.take(record.log_offset)
+        if fits(self, record, qos, id_count, ids) == 0:
+            self.put_publish(record, qos, self.inflight.take(record.log_offset) if qos else 0, retain, ids, id_count)
+        return 0
+
+    cdef int put_publish(self, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count) except -1:
         cdef size_t size = publish_size(record, qos, self.version, ids, id_count)
         self.out_size += write_publish(reserve(&self.out, self.out_size, &self.out_capacity, size), record, qos, packet_id,
                                        False, retain, self.version, ids, id_count, self.turn.now_ms)

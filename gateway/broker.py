@@ -26,6 +26,7 @@ from gateway.registry import SessionRegistry
 from gateway.rules import PacketRules
 from gateway.session import Session
 from gateway.settings import GatewaySettings
+from gateway.shared import SharedSubscriptions
 from gateway.subscriptions import Subscriptions
 from gateway.sys_topics import SysTopics
 from lightqueue._queues import Queue
@@ -79,12 +80,13 @@ class Broker:
         self.journal = journal = Journal(store, self.turn, events)
         self.exchange = exchange = Exchange(store, journal)
         self.delivery = delivery = Delivery(store, settings, exchange)
+        self.shared = SharedSubscriptions(store, settings, self.turn, journal)
         self.sys_topics = SysTopics(self, settings.sys_interval_s)
         self.subscriptions = Subscriptions(
-            store, settings, self.turn, journal, exchange, delivery, self.sys_topics, loop.call_soon
+            store, settings, self.turn, journal, exchange, delivery, self.shared, self.sys_topics, loop.call_soon
         )
         self.registry = SessionRegistry(
-            store, settings, journal, exchange, delivery, events, loop.call_soon, self.opened
+            store, settings, journal, exchange, delivery, self.shared, events, loop.call_soon, self.opened
         )
         self.rules = PacketRules(
             settings, self.turn, journal, self.registry, self.subscriptions, exchange, events, self.store_batch
@@ -101,6 +103,7 @@ class Broker:
         self.subscriptions.grant()
         self._take_ready()
         self.delivery.catch_up()
+        self.shared.deliver()
         if self.turn.batch.size or self.delivery.has_more:
             self.turn.request()
         for link in self.turn.take_dirty():
@@ -168,6 +171,7 @@ class Broker:
         sessions = [link.session for link in self.turn.take_ready() if link.session is not None]
         self._progressed.update(session for session in sessions if session.expiry_s)
         self.delivery.room(sessions)
+        self.shared.room(sessions)
 
     # --- connections
 
@@ -214,6 +218,7 @@ class Broker:
         progressed, self._progressed = self._progressed, set()
         self.registry.note_positions(progressed)
         self.delivery.settle()
+        self.shared.tick()
         self.turn.request()
         self.journal.fail_stalled()
         if self.turn.now_s >= self._next_second:
@@ -250,8 +255,12 @@ class Broker:
     def subscription_count(self) -> int:
         """Those of all sessions where the store is in this process, otherwise of the connected ones."""
         messages = self.store.messages
-        durable = messages.sessions.subscription_count if messages is not None else self.delivery.durable
-        return self.delivery.transient + durable
+        durable = (
+            messages.sessions.subscription_count
+            if messages is not None
+            else self.delivery.durable + self.shared.durable
+        )
+        return self.delivery.transient + self.shared.transient + durable
 
     @property
     def uptime_s(self) -> float:

@@ -32,7 +32,7 @@ class Rules(Protocol):
     def take(self, connection: Connection, packet: Packet) -> None: ...
 
     def take_plain_answer(self, connection: Connection, packet_type: int, packet_id: int) -> None:
-        """A PUBREC, PUBREL or PUBCOMP that says no more than that all is well."""
+        """An acknowledgement of something the session keeps, or a PUBREL, that says no more than that all is well."""
 
 
 class Owner(Protocol):

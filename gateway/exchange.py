@@ -179,6 +179,8 @@ class Exchange:
         elif reason_code >= 0x80:
             self._finish(session, packet_id)
         else:
+            if outgoing.is_shared:
+                outgoing.settle()
             outgoing.released = True
             if session.expiry_s:
                 self._journal.record(Progress(session.client_id, released=[packet_id]))
@@ -202,8 +204,10 @@ class Exchange:
         link.answer_when_safe(answer)
 
     def _finish(self, session: Session, packet_id: int) -> None:
-        del session.inflight.held[packet_id]
-        if session.expiry_s:
+        outgoing = session.inflight.held.pop(packet_id)
+        if outgoing.is_shared:
+            outgoing.settle()
+        elif session.expiry_s:
             self._journal.record(Progress(session.client_id, completed=[packet_id]))
         if session.link is not None:
             session.link.accept_more()

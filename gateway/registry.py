@@ -18,12 +18,13 @@ from gateway.properties import Properties, encode_properties
 from gateway.reason_codes import ReasonCode
 from gateway.session import Session
 from gateway.settings import GatewaySettings
+from gateway.shared import SharedSubscriptions
 from gateway.topics import validate_topic_name
 from lightqueue.following import FROM_NOW, Followed
 from notify.api import Store
 from store.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, WillState
 from store.ratelimit import RateLimitedLog
-from store.sessions import NEVER_EXPIRES_S, SessionState
+from store.sessions import NEVER_EXPIRES_S, SessionState, is_shared
 
 GRACE = 1.5
 
@@ -48,6 +49,7 @@ class SessionRegistry:
         journal: Journal,
         exchange: Exchange,
         delivery: Delivery,
+        shared: SharedSubscriptions,
         events: RateLimitedLog,
         soon: Callable[[Callable[[], None]], object],
         opened: Callable[[Connection], None],
@@ -58,6 +60,7 @@ class SessionRegistry:
         self._journal = journal
         self._exchange = exchange
         self._delivery = delivery
+        self._shared = shared
         self._events = events
         self._soon = soon
         self._tell_opened = opened
@@ -138,7 +141,9 @@ class SessionRegistry:
         session.connection.write(connack)
         session.connection.phase = Phase.OPEN
         session.connection.opened_ms = session.connection.turn.now_ms
-        subscriptions = list(state.subscriptions.values()) if state is not None else []
+        known = state.subscriptions.values() if state is not None else ()
+        shares = [each for each in known if is_shared(each.topic_filter)]
+        subscriptions = [each for each in known if not is_shared(each.topic_filter)]
         missing = len(subscriptions)
 
         def followed(subscription: SubscriptionState, start: int, queues: list[Followed]) -> None:
@@ -146,14 +151,14 @@ class SessionRegistry:
             missing -= 1
             self._read(session, subscription, start, queues)
             if not missing:
-                self._read_on(session)
+                self._read_on(session, shares)
 
         for subscription in subscriptions:
             start = max(session.frontier, subscription.since) if subscription.qos else FROM_NOW
             then = partial(followed, subscription, start)
             self._store.follow(subscription.topic_filter, start, subscription.qos > 0, subscription.qos > 0, then)
         if not subscriptions:
-            self._read_on(session)
+            self._read_on(session, shares)
 
     def _read(self, session: Session, subscription: SubscriptionState, start: int, followed: list[Followed]) -> None:
         if session.link is None:
@@ -164,13 +169,14 @@ class SessionRegistry:
         for reader in session.add_readers(subscription, followed, start if start != FROM_NOW else end):
             reader.skip_qos0_before = 0 if self._settings.queue_qos0 else end
 
-    def _read_on(self, session: Session) -> None:
+    def _read_on(self, session: Session, shares: list[SubscriptionState]) -> None:
         """All readers are there."""
         if session.link is None:
             return
         session.reading = True
         self._exchange.resend(session)
         self._delivery.start(session)
+        self._shared.start(session, shares)
         self._tell_opened(session.link)
         if session.link.waiting:
             self._soon(session.link.proceed)
@@ -201,7 +207,6 @@ class SessionRegistry:
             receive_maximum=settings.receive_maximum if settings.receive_maximum < 65_535 else None,
             maximum_packet_size=settings.maximum_packet_size_bytes,
             topic_alias_maximum=settings.topic_alias_maximum or None,
-            shared_subscription_available=False,
         )
 
     def change_expiry(self, session: Session, expiry_s: int) -> None:
@@ -215,6 +220,7 @@ class SessionRegistry:
     def left(self, connection: Connection) -> None:
         """A connection with a session ended, for whatever reason. What becomes of its will is the store's business."""
         session: Session = connection.session
+        shared = self._shared.leave(session)
         end = self._store.end
         self._note_position(session)
         frontier = max(session.acked, session.read_until(end))  # a replay may stand further back
@@ -225,7 +231,7 @@ class SessionRegistry:
         if session.logged:
             keep_will = connection.keep_will and session.will is not None
             inflight = session.inflight.dump() if session.expiry_s else b""
-            closed = SessionClosed(session.client_id, session.expiry_s, keep_will, frontier, inflight)
+            closed = SessionClosed(session.client_id, session.expiry_s, keep_will, frontier, inflight, shared)
             self._journal.record(closed, must_be_told=True)
         else:
             self._store.release(session.client_id)

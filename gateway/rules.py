@@ -194,6 +194,7 @@ class PacketRules:
 
 
 PLAIN_ANSWERS: dict[int, Callable[[Exchange, Session, int], None]] = {
+    PacketType.PUBACK: Exchange.on_puback,
     PacketType.PUBREC: Exchange.on_pubrec,
     PacketType.PUBREL: Exchange.on_pubrel,
     PacketType.PUBCOMP: Exchange.on_pubcomp,

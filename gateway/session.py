@@ -7,7 +7,10 @@ only true while the client is connected: its link and a reader for each subscrip
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gateway._inflight import Inflight
 from gateway._wire import Reader
@@ -16,7 +19,11 @@ from lightqueue.following import Followed
 from store.changes import Sent, SubscriptionState, WillState
 from store.sessions import SessionState
 
+if TYPE_CHECKING:
+    from gateway.shared import Share
+
 NOTHING: frozenset[int] = frozenset()  # one for all: an empty set takes 216 bytes
+NONE: Mapping[Any, Any] = MappingProxyType({})  # the same
 LIVE_BESIDE = "\0"  # behind a topic filter, which cannot contain it: the key of the filter's second reader
 
 
@@ -30,6 +37,7 @@ class Outgoing:
     subscription_ids: tuple[int, ...]
     released: bool = False
     owed: bool = False  # a retained message for a new subscription
+    is_shared: ClassVar[bool] = False  # as a Parcel is
 
 
 class Session:
@@ -41,6 +49,7 @@ class Session:
         "client_id",
         "expiry_s",
         "frontier",
+        "given_back",
         "inflight",
         "link",
         "listings",
@@ -48,6 +57,7 @@ class Session:
         "readers",
         "reading",
         "received",
+        "shares",
         "skip",
         "will",
     )
@@ -60,6 +70,8 @@ class Session:
         self.reading = False  # its readers are there; until then `frontier` says how far it came
         self.inflight = Inflight(1)
         self.readers: dict[str, Reader] = {}  # while connected: topic_filter → the subscription's reader; see follow()
+        self.shares: Mapping[str, Share] = NONE  # by topic_filter
+        self.given_back: Mapping[int, int] = NONE  # log_offset → packet_id, of what is in groups again
         self.received: set[int] | frozenset[int] = NOTHING  # packet identifiers of QoS 2 publishes not yet released
         self.frontier = log_offset  # everything before it was put in flight at least, when the last connection ended
         self.acked = log_offset  # the position that the log has
@@ -93,6 +105,8 @@ class Session:
             outgoing = _as_outgoing(sent)
             outgoing.released = packet_id in state.released
             session.inflight.restore(packet_id, outgoing)
+        if state.shared:
+            session.given_back = {log_offset: packet_id for packet_id, log_offset in _unpacked(state.shared)}
         if state.owed:
             session.backlog = deque(map(_as_outgoing, state.owed))
         return session
@@ -147,7 +161,14 @@ class Session:
 
     def has_subscriptions(self, number: int) -> bool:
         """Whether there are at least so many."""
+        number -= len(self.shares)
         return len(self.readers) >= number and sum(not each.only_live for each in self.readers.values()) >= number
+
+    def add_share(self, topic_filter: str, share: Share) -> None:
+        self.shares = {**self.shares, topic_filter: share}
+
+    def drop_share(self, topic_filter: str) -> None:
+        self.shares = {other: share for other, share in self.shares.items() if other != topic_filter} or NONE
 
     def _mark_alone(self, changed: Reader) -> None:
         """A reader that has no other beside it takes the shared path of delivery."""
@@ -171,6 +192,18 @@ class Session:
 
 def as_sent(packet_id: int, outgoing: Outgoing) -> Sent:
     return Sent(packet_id, outgoing.log_offset, outgoing.qos, outgoing.retain, outgoing.subscription_ids, outgoing.owed)
+
+
+def packed_inflight(messages: Iterable[tuple[int, int]]) -> bytes:
+    """(packet_id, log_offset) of messages as in SessionClosed."""
+    return b"".join(
+        packet_id.to_bytes(2, "little") + log_offset.to_bytes(8, "little") for packet_id, log_offset in messages
+    )
+
+
+def _unpacked(data: bytes) -> Iterable[tuple[int, int]]:
+    parts = (data[at : at + 10] for at in range(0, len(data), 10))
+    return ((int.from_bytes(part[:2], "little"), int.from_bytes(part[2:], "little")) for part in parts)
 
 
 def _past_frontier(state: SessionState) -> frozenset[int]:

@@ -7,6 +7,7 @@ address (`pattern`, with a group `port`; `shape` is what people are told).
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from notify.address import PATTERN, SHAPE
 
@@ -86,6 +87,18 @@ class GatewaySettings:
     max_subscriptions_per_session: int = field(
         default=10_000,
         metadata={"doc": "Subscriptions beyond this are refused.", "at_least": 1},
+    )
+    shared_strategy: Literal["round_robin", "least_in_flight", "sticky"] = field(
+        default="round_robin",
+        metadata={"doc": "How a new `$share` group deals: in turn, to who has least in flight, or by topic."},
+    )
+    shared_strategies: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "doc": "The same for the groups of one share name, when they are made: NAME=STRATEGY.",
+            "shape": "NAME=round_robin, NAME=least_in_flight or NAME=sticky",
+            "pattern": r"[^/+#]+=(round_robin|least_in_flight|sticky)",
+        },
     )
     queue_qos0: bool = field(
         default=False,

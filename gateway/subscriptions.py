@@ -9,17 +9,20 @@ from functools import partial
 from gateway._wire import Turn
 from gateway.codec import encode
 from gateway.delivery import Delivery
+from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
 from gateway.journal import Journal
 from gateway.packets import RetainHandling, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from gateway.reason_codes import ReasonCode
 from gateway.session import Outgoing, Session
 from gateway.settings import GatewaySettings
+from gateway.shared import LATEST, MOST_NAME_CHARACTERS, SharedSubscriptions
 from gateway.sys_topics import SysTopics
 from gateway.topics import split_shared
 from lightqueue.following import FROM_NOW, Followed
 from notify.api import RetainedPage, Store
 from store.changes import Subscribed, SubscriptionState, Unsubscribed
+from store.sessions import is_shared
 
 FROM_PROPERTY = "penstock-from"
 
@@ -56,6 +59,7 @@ class Subscriptions:
         journal: Journal,
         exchange: Exchange,
         delivery: Delivery,
+        shared: SharedSubscriptions,
         sys_topics: SysTopics,
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
@@ -67,6 +71,7 @@ class Subscriptions:
         self._journal = journal
         self._exchange = exchange
         self._delivery = delivery
+        self._shared = shared
         self._sys_topics = sys_topics
         self._soon = soon
 
@@ -79,6 +84,9 @@ class Subscriptions:
         else:
             request.missing = len(subscribe.subscriptions)
             for i, wanted in enumerate(subscribe.subscriptions):
+                if is_shared(wanted.topic_filter):  # a group that is there goes on where it is
+                    self._located(request, i, 0)
+                    continue
                 self._store.locate(wanted.topic_filter, request.replay_from, partial(self._located, request, i))
 
     def _located(self, request: _Request, i: int, position: int | None) -> None:
@@ -111,7 +119,7 @@ class Subscriptions:
             if reason_code is None and request.replay_from is not None and i not in request.positions:
                 reason_code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
             if reason_code is None:
-                if wanted.topic_filter not in session.readers:
+                if wanted.topic_filter not in session.readers and wanted.topic_filter not in session.shares:
                     added.add(wanted.topic_filter)
                 request.granted.append(
                     (_state(wanted, request.subscription_id, self._store.end), request.positions.get(i))
@@ -130,6 +138,10 @@ class Subscriptions:
     def _follow(self, request: _Request, wanted_retained: list[SubscriptionState]) -> None:
         session = request.session
         for state, position in request.granted:
+            if is_shared(state.topic_filter):
+                start = request.replay_from or LATEST
+                self._shared.subscribe(session, state, start, partial(self._joined, request, state))
+                continue
             history = position is not None or bool(session.logged and state.qos)
             then = partial(self._followed, request, state, position)
             self._store.follow(state.topic_filter, FROM_NOW, history, state.qos > 0, then)
@@ -138,9 +150,9 @@ class Subscriptions:
 
     def _check(self, session: Session, wanted: SubscriptionRequest, added: set[str]) -> ReasonCode | None:
         """Why a subscription is refused; None if it is granted."""
-        if session.connection.version == 5 and split_shared(wanted.topic_filter)[0] is not None:
-            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        known = wanted.topic_filter in session.readers or wanted.topic_filter in added
+        if is_shared(wanted.topic_filter) and not _is_group(wanted.topic_filter):
+            return ReasonCode.TOPIC_FILTER_INVALID
+        known = any(wanted.topic_filter in each for each in (session.readers, session.shares, added))
         if not known and session.has_subscriptions(self._settings.max_subscriptions_per_session - len(added)):
             return ReasonCode.QUOTA_EXCEEDED
         return None
@@ -169,6 +181,20 @@ class Subscriptions:
             self._delivery.add(each)
         self._came(request)
 
+    def _joined(self, request: _Request, state: SubscriptionState, is_there: bool) -> None:
+        """A shared subscription takes effect, or its group is not to be had."""
+        if not is_there:
+            session, filters = request.session, [each.topic_filter for each in request.subscribe.subscriptions]
+            refused = ReasonCode.QUOTA_EXCEEDED
+            if request.replay_from is not None:
+                refused = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+            for i, topic_filter in enumerate(filters):
+                if topic_filter == state.topic_filter:
+                    request.answers[i] = refused
+            if session.expiry_s:
+                self._journal.record(Unsubscribed(session.client_id, [state.topic_filter]))
+        self._came(request)
+
     def _came(self, request: _Request) -> None:
         """One of the answers that a SUBACK waits for."""
         request.missing -= 1
@@ -188,6 +214,8 @@ class Subscriptions:
 
     def _wants_retained(self, session: Session, subscription: SubscriptionState) -> bool:
         """MQTT 5, 3.8.3.1: at each subscribe, only at a new one, or never. To be asked before it takes effect."""
+        if is_shared(subscription.topic_filter):
+            return False
         if subscription.retain_handling == RetainHandling.SEND_IF_NEW_SUBSCRIPTION:
             return subscription.topic_filter not in session.readers
         return subscription.retain_handling == RetainHandling.SEND_AT_SUBSCRIBE
@@ -231,7 +259,7 @@ class Subscriptions:
         gone = []
         for topic_filter in unsubscribe.topic_filters:
             readers = session.drop_readers(topic_filter)
-            if not readers:
+            if not readers and not self._shared.unsubscribe(session, topic_filter):
                 answers.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
                 continue
             answers.append(ReasonCode.SUCCESS)
@@ -255,3 +283,12 @@ def _state(request: SubscriptionRequest, subscription_id: int, log_offset: int) 
         subscription_id,
         log_offset,
     )
+
+
+def _is_group(topic_filter: str) -> bool:
+    """Whether a shared subscription names a group. MQTT 3.1.1 has no rules for it, so its clients may not."""
+    try:
+        name, _ = split_shared(topic_filter)
+    except ProtocolError:
+        return False
+    return name is not None and len(name) <= MOST_NAME_CHARACTERS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 from zlib import crc32
@@ -16,7 +16,7 @@ from zlib import crc32
 from lightqueue.dead_letters import append_dead_letter
 from lightqueue.table import QueueTable
 from store import expiry
-from store._records import RecordBatch, Records, records_bytes
+from store._records import RecordBatch, Records, has_flags, records_bytes
 from store.changes import GroupAdvanced, GroupDropped, GroupMade, GroupReset, Held, encode_change
 from store.commitlog import CommitLog
 from store.errors import StoreError
@@ -39,6 +39,7 @@ DEAD_PER_WRITE = 100
 DEAD_BYTES = 1 << 20
 RANGE_BYTES = 40  # what a message adds to an answer besides itself, at most
 FLAGS_AT = 25  # of a record
+EXPIRES = int(RecordFlag.EXPIRES)
 TOO_LARGE = "larger than any answer"
 
 Append = Callable[[RecordBatch], int]
@@ -95,6 +96,11 @@ class GroupQueue:
     def lag(self) -> int:
         return self.group.lag(self.queue.next_offset)
 
+    @property
+    def ready(self) -> int:
+        """About how many messages may be handed out now; of a group without order."""
+        return self.group.found_ready + self.queue.next_offset - self.group.looked_until
+
     # --- handing out
 
     def pop(self, consumer: ConsumerKey, most: int, max_bytes: int, now_ms: int, due_ms: int) -> Dealt:
@@ -103,11 +109,12 @@ class GroupQueue:
         group.run(now_ms)
         ranges: list[Range] = []
         parts: list[bytes] = []
+        count = 0
         left_bytes = max_bytes
         read: dict[int, bytes] = {}
         for looks in range(LOOKS_PER_POP):
             places: list[Place] = []
-            for place, data in self._readable(group.available(consumer, most - len(parts)), read, now_ms):
+            for place, data in self._readable(group.available(consumer, most - count), read, now_ms):
                 size = len(data) + RANGE_BYTES
                 if parts and size > left_bytes:
                     left_bytes = 0
@@ -116,28 +123,51 @@ class GroupQueue:
                 places.append(place)
                 parts.append(data)
             if places:
+                count += len(places)
                 self._changed_ms = self._changed_ms or now_ms
                 ranges += _ranges(group.hand_out(consumer, places, now_ms, due_ms))
             start = group.look_from(consumer)
-            is_full = left_bytes <= 0 or len(parts) >= most
+            is_full = left_bytes <= 0 or count >= most
             if is_full or start is None or start >= self.queue.next_offset:
                 return Dealt(ranges, b"".join(parts))
             if self.settings.partitions and parts and looks:  # partitions without messages would have it look on
                 return Dealt(ranges, b"".join(parts))
-            read = self._look(start, most - len(parts), left_bytes)
+            records = self._read(start, most - count, left_bytes)
+            new = self._hand_out_whole(consumer, records, start, left_bytes, now_ms, due_ms)
+            if new is not None:
+                self._changed_ms = self._changed_ms or now_ms
+                ranges.append(new[0])
+                parts.append(new[1])
+                count += records.count
+                left_bytes -= len(new[1]) + RANGE_BYTES * records.count
+                read = {}
+            else:
+                read = self._find(start, records)
         return Dealt(ranges, b"".join(parts), is_behind=not parts)
 
-    def _look(self, start: int, wanted: int, max_bytes: int) -> dict[int, bytes]:
-        """Find more messages in the queue. Those that were read, by queue_offset, until the next append."""
-        group = self.group
-        if not self.settings.partitions:
-            records = self._owner.queues.read(self.queue, start, min(wanted, group.room), max_bytes)
-            count = records.count
-            group.found(start, records.first, range(count))
-        else:
-            records = self._owner.queues.read(self.queue, start, LOOK_RECORDS, LOOK_BYTES)
-            count = records.count
-            group.found(start, records.first, list(_partitions(records, self.settings.partitions)))
+    def _read(self, start: int, wanted: int, max_bytes: int) -> Records:
+        if self.settings.partitions:
+            return self._owner.queues.read(self.queue, start, LOOK_RECORDS, LOOK_BYTES)
+        return self._owner.queues.read(self.queue, start, min(wanted, self.group.room), max_bytes)
+
+    def _hand_out_whole(
+        self, consumer: ConsumerKey, records: Records, start: int, max_bytes: int, now_ms: int, due_ms: int
+    ) -> tuple[Range, bytes] | None:
+        """Hand out what was read as it is, without a look at each message; None if that cannot be done."""
+        if self.settings.partitions or not records.count or has_flags(records, EXPIRES):
+            return None
+        data = records_bytes(records)
+        if len(data) + RANGE_BYTES * records.count > min(max_bytes, self._owner.most_bytes):
+            return None
+        offsets = range(records.first, records.first + records.count)
+        hand = self.group.hand_out_new(consumer, start, offsets, now_ms, due_ms)
+        return (Range(hand.serial, hand.deliveries, records.first, records.count), data) if hand is not None else None
+
+    def _find(self, start: int, records: Records) -> dict[int, bytes]:
+        """Note what was read from `start` on. The messages, by queue_offset, until the next append."""
+        count, partitions = records.count, self.settings.partitions
+        found = list(_partitions(records, partitions)) if partitions else range(count)
+        self.group.found(start, records.first, found)
         return {records.first + i: records_bytes(records, i, 1) for i in range(count)}
 
     def _readable(self, places: list[Place], read: dict[int, bytes], now_ms: int) -> Iterator[tuple[Place, bytes]]:
@@ -161,8 +191,14 @@ class GroupQueue:
     def ack(self, serial: int, first: int, count: int) -> list[int]:
         return self._said(self.group.ack(serial, first, count))
 
-    def change_invisible(self, serial: int, first: int, count: int, due_ms: int) -> list[int]:
-        return self._said(self.group.change_invisible(serial, first, count, due_ms))
+    def change_invisible(
+        self, serial: int, first: int, count: int, due_ms: int, consumer: ConsumerKey | None = None
+    ) -> list[int]:
+        return self._said(self.group.change_invisible(serial, first, count, due_ms, consumer))
+
+    def took(self, offsets: Iterable[int]) -> None:
+        """The log has it already that these are done with."""
+        self.group.took(offsets)
 
     def reject(
         self, serial: int, first: int, count: int, now_ms: int, delay_ms: int | None, dead: str, unseen: bool = False
@@ -354,7 +390,7 @@ def _partitions(records: Records, count: int) -> Iterator[int]:
 
 
 def _is_expired(data: bytes, now_ms: int) -> bool:
-    if not data[FLAGS_AT] & RecordFlag.EXPIRES:
+    if not data[FLAGS_AT] & EXPIRES:
         return False
     record = next(read_records(memoryview(data)))
     return expiry.age(record.properties, (now_ms - record.timestamp_ms) // 1000) is None

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
 from store._records import RecordBatch, Records
+from store.changes import GroupAdvanced
 from store.errors import StoreError
+from store.group_settings import GroupSettings
+from store.group_states import GroupKey
 from store.sessions import SessionState
 
 if TYPE_CHECKING:  # a gateway apart needs none of it
@@ -36,6 +39,39 @@ class RetainedPage(NamedTuple):
 
 Found = dict[int, tuple[Records, int] | None]
 """By log_offset: where a record stands, None if it is not kept (any more). What is not there was not looked for yet."""
+
+
+class Handed(NamedTuple):
+    """Messages of a group that were handed out: for each of them its receipt, and how often that has happened."""
+
+    records: Records
+    ranges: list[tuple[int, int, int, int]]  # serial, deliveries, queue_offset of the first, number; in this order
+
+
+Receipt = tuple[int, int, int]
+"""Messages of a group: their serial, the queue_offset of the first, and how many."""
+
+
+class GroupSeat(Protocol):
+    """A consumer's place in a group."""
+
+    def want(self, most: int, max_bytes: int, invisible_ms: int) -> None:
+        """Be handed messages, once, as soon as there are some; nothing else may be wanted meanwhile."""
+
+    def stop(self) -> None:
+        """Want nothing any more."""
+
+    def ack(self, receipts: list[Receipt], then: Callable[[], None] | None = None) -> None:
+        """These are done with; `then` is called once the log has that, or never."""
+
+    def extend(self, receipts: list[Receipt], invisible_ms: int) -> None:
+        """They are this consumer's for so long, from now on."""
+
+    def give_back(self, receipts: list[Receipt]) -> None:
+        """They are for somebody else."""
+
+    def close(self) -> None:
+        """Leave the group: what it has goes to others."""
 
 
 EVENTS = ("followed", "other", "missed")
@@ -151,6 +187,26 @@ class Store(Protocol):
 
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
         """The retained messages that a filter matches, a page at a time."""
+
+    # --- consumer groups
+
+    def join_group(
+        self,
+        group: GroupKey,
+        consumer: str,
+        if_new: GroupSettings,
+        start: str,
+        handed: Callable[[Handed], None],
+        then: Callable[[GroupSeat | None], None],
+    ) -> None:
+        """Be a consumer of a group (name, topic_filter) that is made with settings `if_new` if it is not there.
+
+        Then it begins at `start`, as in locate(), or `latest`. `handed` gets what was wanted; `then` None if the group
+        is not to be had.
+        """
+
+    def will_take(self, taken: list[GroupAdvanced]) -> None:
+        """The next append says this of messages that were handed out to us: the group is done with them then."""
 
     # --- several times a second
 

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import locate
 from lightqueue.groups import Dealt, GroupQueue
 from notify.errors import NotifyError
-from notify.hub import Hub, Member
+from store.changes import GroupAdvanced
 from store.errors import StoreError
-from store.group_settings import GroupSettings
+from store.group_settings import GroupSettings, Strategy
 from store.group_states import GroupKey
-from store.groups import ConsumerKey
+from store.groups import ConsumerKey, in_ranges
+
+if TYPE_CHECKING:
+    from notify.hub import Hub, Member
 
 MOST_POPPED = 8_192
 MOST_CONSUMERS = 10_000  # of a group
 MOST_WAITING = 20_000  # requests for messages of a group
+FEW = 64  # messages that are not worth dividing
 LATEST = "latest"
 
 
@@ -77,23 +82,42 @@ class _Waiting:
 class Consumers:
     """Owner of the consumers of all groups of a store. Its Member follows their queues."""
 
-    def __init__(self, hub: Hub, clock: Callable[[], float], most_bytes: int) -> None:
-        """`clock`: monotonic seconds; `most_bytes`: a larger message cannot be handed out, and is a dead letter."""
+    def __init__(self, hub: Hub) -> None:
         self.now_ms: Callable[[], int] = _wall_clock_ms
+        self.clock: Callable[[], float] = time.monotonic  # seconds
         self._hub = hub
-        self._clock = clock
         self._member: Member | None = None
         self._groups = hub.messages.groups
-        self._groups.most_bytes = most_bytes
         self._seats: dict[tuple[str, str, GroupKey], Seat] = {}
         self._waiting: dict[GroupQueue, _Waiting] = {}  # of groups that have consumers, or had them a moment ago
         self._by_queue: dict[Queue, list[GroupQueue]] = {}
 
+    def hand_out_at_most(self, size_bytes: int) -> None:
+        """A larger message can be handed to nobody, and becomes a dead letter."""
+        self._groups.most_bytes = size_bytes
+
+    def release_all(self) -> None:
+        """Nobody who had messages before this process began comes back."""
+        for queue in self._groups:
+            queue.group.release_all(self.now_ms())
+
     # --- coming and going
 
-    def open(self, key: ConsumerKey, group: GroupKey, settings: GroupSettings | None, start: str) -> Seat:
-        """A consumer comes; the group is made if need be. Raises StoreError, GroupRefused, NoSuchPosition."""
+    def open(
+        self,
+        key: ConsumerKey,
+        group: GroupKey,
+        settings: GroupSettings | None,
+        start: str,
+        if_new: GroupSettings | None = None,
+    ) -> Seat:
+        """A consumer comes; the group is made if need be. Raises StoreError, GroupRefused, NoSuchPosition.
+
+        `if_new`: the settings of a group that is made, where `settings` are none.
+        """
         known = self._groups.get(group)
+        if known is None and settings is None:
+            settings = if_new
         if known is not None and settings is not None and settings.partitions != known.settings.partitions:
             now, wanted = known.settings.partitions, settings.partitions
             raise GroupRefused(
@@ -162,10 +186,10 @@ class Consumers:
 
     def pop(self, poll: Poll) -> None:
         """Answer now, or once there is something, or once it is too late. Raises GroupRefused if too many wait."""
-        if self._answered(poll):
+        if self._answered(poll, self._fair_share(poll.seat.queue)):
             return
         polls = self._waiting[poll.seat.queue].polls
-        if poll.until_s <= self._clock():
+        if poll.until_s <= self.clock():
             poll.answer(Dealt([], b""))
         elif len(polls) >= MOST_WAITING:
             raise GroupRefused(
@@ -180,7 +204,13 @@ class Consumers:
             if any(poll.asker is asker for poll in waiting.polls):
                 waiting.polls = deque(poll for poll in waiting.polls if poll.asker is not asker)
 
-    def _answered(self, poll: Poll) -> bool:
+    def _fair_share(self, queue: GroupQueue) -> int:
+        """Of what there is, how much one may have who comes by himself: others are about to ask as well."""
+        if queue.settings.partitions or len(queue.group.consumers) < 2:
+            return MOST_POPPED
+        return max(FEW, queue.ready // len(queue.group.consumers))
+
+    def _answered(self, poll: Poll, most: int = MOST_POPPED) -> bool:
         """Whether it needs to wait no more."""
         if poll.asker.is_closing:
             return True
@@ -188,21 +218,44 @@ class Consumers:
             return False
         queue, now_ms = poll.seat.queue, self.now_ms()
         due_ms = now_ms + (poll.invisible_ms or queue.settings.invisible_ms)
-        dealt = queue.pop(poll.seat.key, min(poll.most, MOST_POPPED), poll.max_bytes, now_ms, due_ms)
+        dealt = queue.pop(poll.seat.key, min(poll.most, most, MOST_POPPED), poll.max_bytes, now_ms, due_ms)
         if dealt.ranges:
             poll.answer(dealt)
         return bool(dealt.ranges)
 
     def _serve(self, queue: GroupQueue) -> None:
         """Give those who wait what there is."""
-        polls = self._waiting[queue].polls
+        waiting = self._waiting[queue]
+        if queue.settings.partitions:
+            self._serve_each(waiting.polls)
+            return
+        while waiting.polls and (ready := queue.ready) and queue.group.has_room:
+            if not self._share_out(queue, waiting, ready):
+                return
+
+    def _serve_each(self, polls: deque[Poll]) -> None:
+        """Everybody gets what is in his partitions."""
         for _ in range(len(polls)):
             if self._answered(polls[0]):
                 polls.popleft()
-            elif queue.settings.partitions or not polls[0].asker.has_room:
-                polls.rotate(-1)
             else:
-                return
+                polls.rotate(-1)
+
+    def _share_out(self, queue: GroupQueue, waiting: _Waiting, ready: int) -> bool:
+        """Divide what is ready among those who wait. False if nobody was given anything."""
+        is_least = queue.settings.strategy is Strategy.LEAST_IN_FLIGHT
+        polls = [poll for poll in waiting.polls if poll.asker.has_room or poll.asker.is_closing]
+        if is_least:
+            has = {poll: queue.group.consumers[poll.seat.key].in_flight for poll in polls}
+            takers = nsmallest(ready, polls, key=has.__getitem__)
+            shares = divide(ready, [min(poll.most, MOST_POPPED) for poll in takers], [has[poll] for poll in takers])
+        else:
+            takers = polls[:ready]
+            shares = divide(ready, [min(poll.most, MOST_POPPED) for poll in takers], [0] * len(takers))
+        answered = {poll for poll, share in zip(takers, shares, strict=True) if share and self._answered(poll, share)}
+        if answered:
+            waiting.polls = deque(poll for poll in waiting.polls if poll not in answered)
+        return bool(answered)
 
     def _give_up(self, queue: GroupQueue, now_s: float) -> None:
         waiting = self._waiting[queue]
@@ -218,6 +271,25 @@ class Consumers:
         """Something was said to a group: answer once it is in the log, and safe. What it frees is dealt at once."""
         self._waiting[queue].said.append((queue.version, answer))
         self._serve(queue)
+
+    def will_take(self, taken: Iterable[GroupAdvanced]) -> None:
+        """An append is to come that says that these messages are done with: first the log must have that they are held.
+
+        So the append counts whatever becomes of this process.
+        """
+        for each in taken:
+            queue = self._groups.get((each.name, each.topic_filter))
+            if queue is not None:
+                self._groups.write(queue, self.now_ms())
+
+    def took(self, taken: Iterable[GroupAdvanced]) -> None:
+        """The log has it."""
+        for each in taken:
+            queue = self._groups.get((each.name, each.topic_filter))
+            if queue is not None:
+                queue.took(in_ranges(each.done))
+                if queue in self._waiting:
+                    self._serve(queue)
 
     def reset(self, group: GroupKey, to: str) -> int:
         """Raises StoreError, GroupRefused, NoSuchPosition. Returns the queue_offset."""
@@ -274,7 +346,7 @@ class Consumers:
             return
         self._groups.tick(self.now_ms())
         self._hub.settle()
-        now_s = self._clock()
+        now_s = self.clock()
         for queue in list(self._waiting):
             if self._waiting[queue].polls:
                 self._serve(queue)
@@ -312,3 +384,26 @@ class Consumers:
 
 def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def divide(number: int, most: list[int], has: list[int]) -> list[int]:
+    """Shares of a number of messages that leave all with about as many as each other; nobody gets more than `most`."""
+    number = min(number, sum(most))
+    low, high = 0, max(has, default=0) + number  # a level to which all are filled up
+    while low < high:
+        level = (low + high + 1) // 2
+        if sum(_up_to(level, most, has)) <= number:
+            low = level
+        else:
+            high = level - 1
+    shares = list(_up_to(low, most, has))
+    left = number - sum(shares)
+    for i, share in enumerate(shares):
+        if left and share < most[i] and has[i] + share == low:
+            shares[i] += 1
+            left -= 1
+    return shares
+
+
+def _up_to(level: int, most: list[int], has: list[int]) -> Iterable[int]:
+    return (min(most[i], max(0, level - has[i])) for i in range(len(most)))

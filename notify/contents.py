@@ -24,6 +24,7 @@ TYPES = {
             RecordType.UNSUBSCRIBED,
             RecordType.PROGRESS,
             RecordType.WILL_FIRED,
+            RecordType.GROUP_ADVANCED,
         )
     ),
 }
@@ -35,6 +36,7 @@ MOST_LOG_OFFSET = (1 << 63) - 1
 MOST_PACKET_ID = 65_535
 MOST_INTERVAL_S = 0xFFFFFFFF
 INFLIGHT_BYTES = 10
+MOST_TAKEN = 65_536
 
 
 class BadContents(ValueError):
@@ -116,7 +118,7 @@ def _checked(record: Record) -> Change:
         raise BadContents(f"{name}: {error}") from None
     if record.flags or record.topic or record.client_id or record.attributes or record.properties:
         raise BadContents(f"{name}: more than a payload")
-    fault = text_fault(change.client_id)  # type: ignore[attr-defined]
+    fault = text_fault(change.client_id) if not isinstance(change, changes.GroupAdvanced) else ""  # type: ignore[attr-defined]
     fault = f"client_id {fault}" if fault else _CHECKS[type(change)](change)
     if fault:
         raise BadContents(f"{name}: {fault}")
@@ -147,7 +149,9 @@ def _will_fault(will: WillState) -> str:
 def _closed(change: changes.SessionClosed) -> str:
     if not 0 <= change.session_expiry_interval <= MOST_INTERVAL_S:
         return f"session_expiry_interval {change.session_expiry_interval}"
-    if not 0 <= change.frontier <= MOST_LOG_OFFSET or len(change.inflight) % INFLIGHT_BYTES:
+    if not 0 <= change.frontier <= MOST_LOG_OFFSET or any(
+        len(each) % INFLIGHT_BYTES for each in (change.inflight, change.shared)
+    ):
         return "frontier or messages in flight that cannot be"
     return ""
 
@@ -190,6 +194,17 @@ def _all_sent(sent: Iterable[Sent], first_id: int) -> bool:
     )
 
 
+def _taken(change: changes.GroupAdvanced) -> str:
+    """A gateway may say that messages are a session's now, and so done with for the group; nothing else."""
+    if change.positions or change.held or change.dead:
+        return "more than what is done with"
+    if len(change.done) % 2 or not all(0 <= each <= MOST_LOG_OFFSET for each in change.done):
+        return "ranges that cannot be"
+    if sum(change.done[1::2]) > MOST_TAKEN:
+        return f"more than {MOST_TAKEN} messages at a time"
+    return ""
+
+
 def _nothing_more(_: Change) -> str:
     return ""
 
@@ -201,4 +216,5 @@ _CHECKS: dict[type[Change], Callable[[Any], str]] = {
     changes.Unsubscribed: _unsubscribed,
     changes.Progress: _progress,
     changes.WillFired: _nothing_more,
+    changes.GroupAdvanced: _taken,
 }

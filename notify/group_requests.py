@@ -62,7 +62,8 @@ class GroupRequests:
 
     def _open(self, peer: str, _: Asker, message: wire.GroupOpen, answer: Answer) -> None:
         key = (message.group, message.topic_filter)
-        seat = self.consumers.open((peer, message.consumer), key, message.settings, message.start)
+        consumer = (peer, message.consumer)
+        seat = self.consumers.open(consumer, key, message.settings, message.start, message.if_new)
         if seat not in self._refs:
             self._last_ref += 1
             self._refs[seat] = self._last_ref
@@ -98,9 +99,10 @@ class GroupRequests:
         self._settle(queue, message.receipts, queue.ack, answer)
 
     def _change_invisible(self, peer: str, _: Asker, message: wire.ChangeInvisible, answer: Answer) -> None:
-        queue = self._seat(peer, message.ref).queue
+        seat = self._seat(peer, message.ref)
         due_ms = self.consumers.now_ms() + message.invisible_ms
-        self._settle(queue, message.receipts, partial(queue.change_invisible, due_ms=due_ms), answer)
+        change = partial(seat.queue.change_invisible, due_ms=due_ms, consumer=seat.key)
+        self._settle(seat.queue, message.receipts, change, answer)
 
     def _reject(self, peer: str, _: Asker, message: wire.Reject, answer: Answer) -> None:
         queue = self._seat(peer, message.ref).queue

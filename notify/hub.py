@@ -16,12 +16,16 @@ from lightqueue.errors import NoSuchPosition
 from lightqueue.following import Followed, follow, locate
 from lightqueue.message_store import MessageStore
 from lightqueue.retained_search import find_retained
-from notify.api import EVENTS, NOBODY, Found, Listener, RetainedMessage, RetainedPage
+from notify.api import EVENTS, NOBODY, Found, GroupSeat, Handed, Listener, RetainedMessage, RetainedPage
+from notify.consumers import Consumers
 from notify.departure import Departure
+from notify.group_seats import open_seat
 from notify.lookup import Lookup, name_of
 from store._records import RecordBatch, Records
-from store.changes import PeerGone, encode_change
+from store.changes import GroupAdvanced, PeerGone, encode_change
 from store.errors import StoreError
+from store.group_settings import GroupSettings
+from store.group_states import GroupKey
 from store.sessions import SessionState
 
 RETAINED_PER_PAGE = 1_000
@@ -46,6 +50,7 @@ class Hub:
         self.lookup: Lookup | None = None  # who is told of more than what he follows
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
         self._members: list[Member] = []
+        self.consumers = Consumers(self)
         # Who follows a queue, and how many times each. Most are followed by one member, once; then it alone stands
         # there, since a hundred thousand dicts would be much.
         self._followers: dict[Queue, Member | dict[Member, int]] = {}
@@ -57,6 +62,7 @@ class Hub:
             self.returning = {name: self.join(name) for name in messages.peers}
         else:
             self._forget_peers()
+            self.consumers.release_all()
         # Who else was connected when the last process died is not any more.
         messages.absent.begin(self._presence_changed, frozenset(self.returning))
         for state in messages.sessions:
@@ -111,6 +117,7 @@ class Hub:
         """To be called several times a second where no member does it. True if there is more to do at once."""
         more = self.messages.tick()
         self.settle()
+        self.consumers.tick()
         return more
 
     # --- queues
@@ -305,6 +312,7 @@ class Member:
         self._news: dict[Queue, None] = {}
         self._named: dict[Queue, None] = {}
         self._any_grew = False
+        self._taken: list[GroupAdvanced] = []
         self._messages = messages = hub.messages
         self.messages: MessageStore | None = messages
         self.patience_s = messages.settings.flush_timeout_ms / 1000
@@ -319,7 +327,9 @@ class Member:
 
     def append_at(self, batch: RecordBatch) -> int:
         """As append(); the log_offset of the first record."""
+        taken, self._taken = self._taken, []
         start = self._messages.append(batch)
+        self._hub.consumers.took(taken)
         self._hub.settle(self)
         return start
 
@@ -414,11 +424,29 @@ class Member:
                 messages.append(RetainedMessage(log_offset, record.qos, record.client_id))
         then(RetainedPage(messages, after))
 
+    # --- consumer groups
+
+    def join_group(
+        self,
+        group: GroupKey,
+        consumer: str,
+        if_new: GroupSettings,
+        start: str,
+        handed: Callable[[Handed], None],
+        then: Callable[[GroupSeat | None], None],
+    ) -> None:
+        then(open_seat(self._hub.consumers, (self.name, consumer), group, if_new, start, handed))
+
+    def will_take(self, taken: list[GroupAdvanced]) -> None:
+        self._hub.consumers.will_take(taken)
+        self._taken += taken
+
     # --- several times a second
 
     def tick(self) -> bool:
         more = self._messages.tick()
         self._hub.settle(self)
+        self._hub.consumers.tick()
         return more
 
     def now_ms(self) -> int:

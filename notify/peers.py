@@ -18,13 +18,12 @@ from lightqueue.following import Followed
 from lightqueue.message_store import MessageStore
 from lightqueue.replay import queue_offset_of
 from notify import contents
-from notify.consumers import Consumers
 from notify.departure import Departure
 from notify.group_requests import GroupRequests
 from notify.hub import Hub, Member
 from notify.settings import WireSettings
 from store._records import RecordBatch, topic_runs
-from store.changes import Change, PeerAppended, PeerGone, SessionOpened, encode_change
+from store.changes import Change, GroupAdvanced, PeerAppended, PeerGone, SessionOpened, encode_change
 from store.errors import RecordTooLarge, StoreError, StoreFull
 from store.ratelimit import RateLimitedLog
 from store.wire import messages as wire
@@ -123,6 +122,9 @@ class Peer:
             return wire.Appended(0, 0)
         try:
             batch, changes = self._batch(sequence, records, limit_bytes)
+            taken = [change for change in changes if isinstance(change, GroupAdvanced)]
+            if taken:
+                self.member.will_take(taken)
             start = self.member.append_at(batch)
         except ValueError as error:
             return self._refuse(sequence, FailureCode.BAD_REQUEST, error)
@@ -195,6 +197,8 @@ class Peer:
 
     def _check_holders(self, changes: list[Change]) -> None:
         for change in changes:
+            if isinstance(change, GroupAdvanced):
+                continue
             client_id: str = change.client_id  # type: ignore[attr-defined]
             if self._hub.holder(client_id) not in (None, self.member):
                 raise Fenced(client_id)
@@ -298,7 +302,9 @@ class Peers:
         self.leases_ended = 0
         self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
         answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
-        self.groups = GroupRequests(Consumers(hub, clock, answer_bytes - HEAD_ROOM_BYTES), answer_bytes, clock)
+        hub.consumers.clock = clock
+        hub.consumers.hand_out_at_most(answer_bytes - HEAD_ROOM_BYTES)
+        self.groups = GroupRequests(hub.consumers, answer_bytes, clock)
         self._store_name = store_name
         self._events = RateLimitedLog(log)
         self._ticked_s = now_s = clock()
@@ -439,6 +445,5 @@ class Peers:
         if now_s >= self._check_clients_s:
             self._check_clients_s = now_s + CHECK_CLIENTS_S
             self._forget_clients()
-        self.groups.consumers.tick()
         self.go_on()
         self._events.settle()

@@ -25,6 +25,7 @@ from notify.position_reads import PositionReads
 from notify.range_cache import RangeCache
 from notify.range_reads import RangeReads
 from notify.recheck import Recheck
+from notify.remote_groups import OF_OLD_SEATS, RemoteGroups
 from notify.store_clock import StoreClock
 from store._records import RecordBatch, Records
 from store.errors import RecordTooLarge, StoreAway, StoreError, WireError
@@ -113,6 +114,8 @@ class RemoteStore:
         self._recheck = Recheck(clock)
         self._ranges = RangeReads(cache_bytes, self._refs, self._ask, self._came)
         self._positions = PositionReads(self._ask)
+        self._groups = RemoteGroups(self._ask, self._tell)
+        self.join_group, self.will_take = self._groups.join, self._groups.will_take
 
     # --- the way in
 
@@ -430,6 +433,7 @@ class RemoteStore:
         self.safe_mark = 0
         self.unstored_bytes = 0
         self._forget_queues()
+        self._groups.clear()
         self.listener.disowned(newest, StoreAway("the store was out of reach for too long"))
         self.safe_mark = self.mark
 
@@ -450,11 +454,12 @@ class RemoteStore:
             message = request.message
             if isinstance(message, wire.Append) and message.sequence <= welcome.appended:
                 self._append_answered(message.sequence, request, wire.Appended(0, 0))
-            elif not (restarted and isinstance(message, _OF_OLD_REFS)):
+            elif not (restarted and isinstance(message, _OF_OLD_REFS + OF_OLD_SEATS)):
                 missing.append(request)
         self._to_send = deque()
         if restarted:
             self._say_who_is_here()
+            self._groups.restart()
             self._ranges.restart()
             self._recheck.begin_anew()
             mirrors = list(self._queues.values())

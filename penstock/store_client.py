@@ -78,6 +78,10 @@ class StoreClient:
             self._frames.clear()
             self._take(self._received())
 
+    def tell(self, message: Message) -> None:
+        """What has no answer."""
+        self._send(encode(message))
+
     def _checked(self, message: Message, kind: type[M]) -> M:
         if isinstance(message, Failed):
             raise PenstockError(message.message)

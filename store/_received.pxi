@@ -62,6 +62,15 @@ def check_records(const unsigned char[::1] data not None, const unsigned char[::
     return check(<const char *>&data[0] if data.shape[0] else NULL, data.shape[0], types)
 
 
+def has_flags(Records records not None, int flags):
+    """Whether any of the records has one of these flags."""
+    cdef Py_ssize_t i
+    for i in range(records.count):
+        if records.items[i].flags & flags:
+            return True
+    return False
+
+
 def records_bytes(Records records not None, Py_ssize_t start=0, Py_ssize_t count=-1):
     """`count` records (-1: all) from number `start` on, in log format, one after another. IndexError if there are fewer."""
     cdef Py_ssize_t i, end

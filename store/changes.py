@@ -50,7 +50,7 @@ class SessionClosed(Change, frozen=True):
     """The connection ended; the will stays only if it is still to be sent.
 
     All before log_offset `frontier` was put in flight, and of it `inflight` is not acknowledged: for each message its
-    packet_id (2 bytes) and log_offset (8), little-endian, oldest first.
+    packet_id (2 bytes) and log_offset (8), little-endian, oldest first. `shared`: the same of what went back to groups.
     """
 
     client_id: str
@@ -58,6 +58,7 @@ class SessionClosed(Change, frozen=True):
     keep_will: bool
     frontier: int = 0
     inflight: bytes = b""
+    shared: bytes = b""
 
 
 class SessionEnded(Change, frozen=True):

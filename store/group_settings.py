@@ -1,5 +1,6 @@
 """What can be chosen for a consumer group. It stands in the log and goes over the wire."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -12,6 +13,13 @@ MOST_DELIVERIES = 1_000
 Milliseconds = Annotated[int, Meta(ge=1, le=MOST_MS)]
 
 
+class Strategy(StrEnum):
+    """Who is given the next message, of those who want one; in a group that is not ordered."""
+
+    ROUND_ROBIN = "round_robin"
+    LEAST_IN_FLIGHT = "least_in_flight"
+
+
 class GroupSettings(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """How a group deals its messages out.
 
@@ -19,7 +27,7 @@ class GroupSettings(Struct, array_like=True, frozen=True, forbid_unknown_fields=
     partition is one consumer's at a time, and its next message goes out once the one before is settled. A message is
     its consumer's for `invisible_ms`. One that was handed out `max_deliveries` times in vain is a dead letter (0:
     never). One that was rejected waits for `retry_ms`, the next time twice as long, `retry_most_ms` at most. No more
-    than `most_in_flight` are in flight or wait for a retry.
+    than `most_in_flight` are in flight or wait for a retry. `strategy`: who gets the next one, where it may be anybody.
     """
 
     partitions: Annotated[int, Meta(ge=0, le=MOST_PARTITIONS)] = 0
@@ -28,6 +36,7 @@ class GroupSettings(Struct, array_like=True, frozen=True, forbid_unknown_fields=
     retry_ms: Milliseconds = 1_000
     retry_most_ms: Milliseconds = 600_000
     most_in_flight: Annotated[int, Meta(ge=1, le=MOST_IN_FLIGHT)] = 10_000
+    strategy: Strategy = Strategy.ROUND_ROBIN
 
     @property
     def lanes(self) -> int:

@@ -19,6 +19,8 @@ from itertools import islice
 from store.changes import Held
 from store.deadlines import Deadlines
 from store.group_settings import GroupSettings
+from store.offset_ranges import as_ranges as as_ranges
+from store.offset_ranges import in_ranges as in_ranges
 
 Place = tuple[int, int]  # (partition, queue_offset)
 ConsumerKey = tuple[str, str]  # the peer, and what the peer calls it
@@ -109,13 +111,20 @@ class Group:
         consumer = self.consumers.pop(key, None)
         if consumer is None:
             return
-        for hand in list(consumer.hands):
+        self._release(consumer.hands, now_ms)
+        self._rebalance()
+
+    def release_all(self, now_ms: int) -> None:
+        """Whoever had something, before this process began, does not come back."""
+        self._release([hand for hand in dict.fromkeys(self._entries.values()) if hand.serial], now_ms)
+
+    def _release(self, hands: Iterable[Hand], now_ms: int) -> None:
+        for hand in list(hands):
             self.waiting += hand.left
             self._dirty.update(self._left_of(hand))
             hand.serial, hand.due_ms, hand.consumer = 0, now_ms, None
             self._deadlines.cancel(hand)
             self._fall_due(hand)
-        self._rebalance()
 
     def _rebalance(self) -> None:
         """Share the partitions out evenly, and move no more of them than that takes."""
@@ -150,6 +159,21 @@ class Group:
             return 0
         parked = 0 if self._is_ordered else len(self._lanes[0].parked)
         return self.settings.most_in_flight - len(self._entries) - parked
+
+    @property
+    def has_room(self) -> bool:
+        """Whether anything can be handed out: what waits again always can be."""
+        return self.room > 0 or bool(self._ready)
+
+    @property
+    def looked_until(self) -> int:
+        """Of a group without order: all before this queue_offset was found."""
+        return self._lanes[0].next
+
+    @property
+    def found_ready(self) -> int:
+        """Of a group without order: what was found, or given back, and is nobody's."""
+        return len(self._lanes[0].parked) + sum(hand.left for hand in self._ready)
 
     def found(self, start: int, first: int, partitions: Sequence[int]) -> None:
         """From `start` on the queue has nothing up to `first`, and from there on messages of these partitions."""
@@ -227,6 +251,23 @@ class Group:
             self._ready.popleft()
         return hands
 
+    def hand_out_new(self, key: ConsumerKey, start: int, offsets: range, now_ms: int, due_ms: int) -> Hand | None:
+        """Give a consumer what was found just now, from `start` on. None: not all of it is new.
+
+        Of a group without order, where nothing else is available.
+        """
+        lane = self._lanes[0]
+        if lane.parked or lane.next != start or not self._entries.keys().isdisjoint(offsets):
+            return None
+        lane.next = offsets.stop
+        self._has_moved = True
+        self._last_serial = max(self._last_serial + 1, now_ms * SERIALS_PER_MS)
+        hand = Hand(offsets, 0, self._last_serial, 1, due_ms)
+        hand.consumer = self.consumers[key]
+        hand.consumer.hands[hand] = None
+        self._hold(hand)
+        return hand
+
     def _alike(self, places: Sequence[Place]) -> Iterator[tuple[int, int, list[int]]]:
         """(deliveries so far, partition, queue_offsets) of places that can be one Hand."""
         offsets: list[int] = []
@@ -258,13 +299,38 @@ class Group:
 
     def ack(self, serial: int, first: int, count: int) -> list[int]:
         """These messages are done with. Those of which that is stale."""
-        return self._each(serial, first, count, lambda offset, _: self._drop(offset))
+        entries = self._entries
+        hand = entries.get(first)
+        offsets = range(first, first + count)
+        is_whole = hand is not None and hand.serial == serial and all(entries.get(offset) is hand for offset in offsets)
+        if hand is None or not serial or not is_whole or self._is_ordered:
+            return self._each(serial, first, count, lambda offset, _: self._drop(offset))
+        for offset in offsets:
+            del entries[offset]
+        self._dirty.update(offsets)
+        self._settled(hand, count)
+        return []
 
-    def change_invisible(self, serial: int, first: int, count: int, due_ms: int) -> list[int]:
-        """They are their consumer's until another time, from now on. Those of which that is stale."""
+    def took(self, offsets: Iterable[int]) -> None:
+        """These messages are done with, whoever has them."""
+        for offset in offsets:
+            if offset in self._entries:
+                self.dead.pop(offset, None)
+                self._drop(offset)
+
+    def change_invisible(
+        self, serial: int, first: int, count: int, due_ms: int, key: ConsumerKey | None = None
+    ) -> list[int]:
+        """They are their consumer's until another time, from now on. Those of which that is stale.
+
+        `key`: the consumer, who may be one that was handed them before the store was restarted.
+        """
         moved: dict[Hand, list[int]] = {}
         stale = self._each(serial, first, count, lambda offset, hand: moved.setdefault(hand, []).append(offset))
         for hand, offsets in moved.items():
+            if hand.consumer is None and key in self.consumers:
+                hand.consumer = self.consumers[key]
+                hand.consumer.hands[hand] = None
             self._move(hand, offsets, serial, due_ms)
         return stale
 
@@ -356,7 +422,10 @@ class Group:
             self.waiting -= 1
         if self._is_ordered:
             self._lanes[hand.partition].out = None
-        hand.left -= 1
+        self._settled(hand, 1)
+
+    def _settled(self, hand: Hand, number: int) -> None:
+        hand.left -= number
         if not hand.left:
             self._deadlines.cancel(hand)
             if hand.consumer is not None:
@@ -434,22 +503,3 @@ class Group:
         """How many messages are not done with in a queue that ends at `end`; more where partitions are far apart."""
         parked = sum(len(lane.parked) for lane in self._lanes)
         return end - min(lane.next for lane in self._lanes) + parked + len(self._entries)
-
-
-def as_ranges(offsets: Iterable[int]) -> list[int]:
-    """The first of each range and how many, again and again."""
-    ranges: list[int] = []
-    end = -1
-    for offset in offsets:
-        if offset == end:
-            ranges[-1] += 1
-        else:
-            ranges += (offset, 1)
-        end = offset + 1
-    return ranges
-
-
-def in_ranges(ranges: Sequence[int]) -> Iterator[int]:
-    """The queue_offsets that as_ranges() made these of."""
-    for first, count in zip(ranges[::2], ranges[1::2], strict=True):
-        yield from range(first, first + count)

@@ -16,6 +16,7 @@ PRESENCE = (changes.SessionOpened, changes.SessionClosed, changes.SessionEnded, 
 NEVER_EXPIRES_S = 0xFFFFFFFF  # a session_expiry_interval
 KEY_PREFIX = b"s"
 KEY_END = b"t"
+SHARE_PREFIX = "$share/"
 
 
 class SessionState(msgspec.Struct):
@@ -36,12 +37,23 @@ class SessionState(msgspec.Struct):
     frontier: int = 0  # when the last connection ended, everything before it had been put in flight
     inflight: bytes = b""  # QoS 1 from queues, not acknowledged then; see SessionClosed
     holder: str = ""  # the peer that has the connection, or had it last; see SessionOpened
+    shared: bytes = b""  # what was in flight then and went back to groups; see SessionClosed
 
     def held_filters(self) -> list[str]:
         """Filters whose messages are kept while the client is away."""
         if not self.session_expiry_interval:
             return []
-        return [subscription.topic_filter for subscription in self.subscriptions.values() if subscription.qos]
+        return [each.topic_filter for each in self.subscriptions.values() if is_held(each)]
+
+
+def is_shared(topic_filter: str) -> bool:
+    """Whether a subscription's messages are kept by a consumer group, and not for the session."""
+    return topic_filter.startswith(SHARE_PREFIX)
+
+
+def is_held(subscription: SubscriptionState) -> bool:
+    """Whether its messages are kept while the client is away."""
+    return subscription.qos > 0 and not is_shared(subscription.topic_filter)
 
 
 class Sessions:
@@ -156,7 +168,7 @@ class Sessions:
         self.connected -= session.connected
         session.connected = False
         session.closed_at_ms = timestamp_ms
-        session.frontier, session.inflight = change.frontier, change.inflight
+        session.frontier, session.inflight, session.shared = change.frontier, change.inflight, change.shared
         if not change.keep_will:
             session.will = None
             if not change.session_expiry_interval:
@@ -176,13 +188,13 @@ class Sessions:
         subscription = msgspec.structs.replace(subscription, since=since)
         session.subscriptions[subscription.topic_filter] = subscription
         self.subscription_count += 1
-        if subscription.qos and session.session_expiry_interval:
+        if is_held(subscription) and session.session_expiry_interval:
             self._hold(subscription.topic_filter, log_offset)
 
     def _unsubscribe(self, session: SessionState, topic_filter: str) -> None:
         known = session.subscriptions.pop(topic_filter, None)
         self.subscription_count -= known is not None
-        if known is not None and known.qos and session.session_expiry_interval:
+        if known is not None and is_held(known) and session.session_expiry_interval:
             self._release(topic_filter)
 
     def _hold_all(self, session: SessionState, log_offset: int) -> None:

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from penstock.commands.options import Config, settings_in_force
 from penstock.commands.tables import show_table, wide_console
 from penstock.errors import PenstockError, UsageError
+from store.group_settings import Strategy
 
 if TYPE_CHECKING:
     from penstock.store_client import StoreClient
@@ -84,6 +86,27 @@ def reset(
         found = _the_one(client, name, topic_filter)
         done = client.call(GroupReset(name, found.topic_filter, to), GroupDone)
     typer.echo(f"{name} over {found.topic_filter} goes on at queue_offset {done.queue_offset} of {found.next_offset}")
+
+
+@group.command("set")
+def set_(
+    name: Name,
+    strategy: Annotated[Strategy, typer.Option(help="Who is given the next message, of those who wait.")],
+    topic_filter: Filter = None,
+    store: Store = None,
+    config: Config = None,
+) -> None:
+    """Change how a group deals its messages out."""
+    from store.wire.group_messages import GroupClose, GroupOpen, GroupOpened
+
+    with connect(store, config) as client:
+        found = _the_one(client, name, topic_filter)
+        if found.settings.partitions:
+            raise UsageError(f"{name} over {found.topic_filter} is ordered: its partitions say who gets what")
+        settings = replace(found.settings, strategy=strategy)
+        request = GroupOpen(name, found.topic_filter, "penstock group set", settings, "latest")
+        client.tell(GroupClose(client.call(request, GroupOpened).ref))
+    typer.echo(f"{name} over {found.topic_filter} deals {strategy}")
 
 
 @group.command()

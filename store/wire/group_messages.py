@@ -29,7 +29,7 @@ class GroupOpen(Message, frozen=True):
     """I am a consumer of this group, from now on until GroupClose; one of its name is the same.
 
     A group that is not there is made, and begins at `start`: `earliest`, `latest`, a time or a queue_offset as in
-    Locate. `settings`: nil takes those that it has.
+    Locate. `settings`: nil takes those that it has; one that is made has those in `if_new` then.
     """
 
     group: GroupName
@@ -37,6 +37,7 @@ class GroupOpen(Message, frozen=True):
     consumer: Annotated[str, Meta(max_length=256)]
     settings: GroupSettings | None
     start: Name
+    if_new: GroupSettings | None = None
 
 
 class GroupOpened(Message, frozen=True):

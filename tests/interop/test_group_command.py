@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from store.group_settings import GroupSettings
+from store.group_settings import GroupSettings, Strategy
 from store.wire.group_messages import Receipt, Reject, Settled
 from store.wire.messages import Append, Appended
 from tests.group_consumer import GroupConsumer
 from tests.interop.programs import penstock, run
 from tests.server_process import free_port
 from tests.store_process import StoreProcess
-from tests.stores import batch_of
+from tests.stores import batch_of, wait_until
 
 pytestmark = pytest.mark.interop
 
@@ -49,6 +49,19 @@ def listed(store: StoreProcess) -> dict[str, Any]:
     (row,) = json.loads(group(store, "list", "--json"))
     assert isinstance(row, dict)
     return row
+
+
+def test_set(store: StoreProcess) -> None:
+    consumer = GroupConsumer(store.url, "c", "billing", "work/#")
+    said = group(store, "set", "billing", "--strategy", "least_in_flight")
+    assert said == b"billing over work/# deals least_in_flight\n"
+    wait_until(lambda: consumer.info().consumers == 1)
+    info = consumer.info()
+    assert (info.settings.strategy, info.consumers) == (Strategy.LEAST_IN_FLIGHT, 1)
+    consumer.close()
+    ordered = GroupConsumer(store.url, "d", "orders", "work/#", GroupSettings(partitions=4))
+    group(store, "set", "orders", "--strategy", "round_robin", code=2)
+    ordered.close()
 
 
 def test_list_show_reset_drop(store: StoreProcess, admin: str) -> None:

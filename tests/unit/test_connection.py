@@ -134,7 +134,6 @@ def test_connack_says_what_the_server_is_like(start_bench: StartBench) -> None:
         maximum_packet_size=5_000,
         topic_alias_maximum=3,
         session_expiry_interval=100,
-        shared_subscription_available=False,
     )
 
 

@@ -152,8 +152,11 @@ def test_waiting_for_messages(bench: Bench) -> None:
     assert (one.took(asked[0]), two.took(asked[1])) == (None, None)
     publish(bench.store, "t/1", b"a", b"b")
     bench.tick()
-    assert one.took(asked[0]) == [b"a", b"b"]
-    assert two.took(asked[1]) is None
+    assert (one.took(asked[0]), two.took(asked[1])) == ([b"a"], [b"b"])
+    asked = one.wait(), two.wait(500)
+    publish(bench.store, "t/1", b"c")
+    bench.tick()
+    assert (one.took(asked[0]), two.took(asked[1])) == ([b"c"], None)
     bench.wait(0.6)
     assert two.took(asked[1]) == []
 

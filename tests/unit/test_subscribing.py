@@ -44,15 +44,6 @@ def test_each_filter_is_answered(bench: Bench, version: int) -> None:
     assert client.one(UnsubAck) == UnsubAck(9, codes)
 
 
-def test_shared_subscriptions_are_refused_and_named_like_any_filter_in_mqtt_3(bench: Bench) -> None:
-    v5, v4 = bench.connect("a"), bench.connect("b", 4)
-    assert v5.subscribe("$share/g/t", "t").reason_codes == (ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, 0)
-    assert v4.subscribe("$share/g/t").reason_codes == (0,)
-    bench.connect("c").publish("t", b"1")
-    assert v5.payloads() == [b"1"]
-    assert v4.payloads() == []
-
-
 def test_the_number_of_subscriptions_is_bounded(start_bench: StartBench) -> None:
     bench = start_bench(max_subscriptions_per_session=3)
     client = bench.connect("a")

@@ -1,0 +1,92 @@
+"""A consumer of a group in the store's own process: notify.api.GroupSeat as calls to Consumers."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+
+from lightqueue.errors import LightQueueError
+from lightqueue.groups import Dealt
+from notify.api import Handed, Receipt
+from notify.consumers import Consumers, GroupRefused, Poll, Seat
+from store._records import ranges_from
+from store.errors import StoreError
+from store.group_settings import GroupSettings
+from store.group_states import GroupKey
+from store.groups import ConsumerKey
+from store.ratelimit import RateLimitedLog
+
+_events = RateLimitedLog(logging.getLogger("penstock.store"))
+
+
+class LocalSeat:
+    """Its answers come at once, or when the queue grows."""
+
+    has_room = True
+
+    def __init__(self, consumers: Consumers, seat: Seat, handed: Callable[[Handed], None]) -> None:
+        self.is_closing = False
+        self._consumers = consumers
+        self._seat = seat
+        self._handed = handed
+
+    def want(self, most: int, max_bytes: int, invisible_ms: int) -> None:
+        self._consumers.pop(Poll(self._seat, self, most, max_bytes, invisible_ms, math.inf, self._dealt))
+
+    def stop(self) -> None:
+        self._consumers.forget(self)
+
+    def _dealt(self, dealt: Dealt) -> None:
+        self._handed(handed(dealt.records, [(each[0], each[1], each[2], each[3]) for each in dealt.ranges]))
+
+    def ack(self, receipts: list[Receipt], then: Callable[[], None] | None = None) -> None:
+        for receipt in receipts:
+            self._seat.queue.ack(*receipt)
+        self._said(then)
+
+    def extend(self, receipts: list[Receipt], invisible_ms: int) -> None:
+        due_ms = self._consumers.now_ms() + invisible_ms
+        for receipt in receipts:
+            self._seat.queue.change_invisible(*receipt, due_ms, self._seat.key)
+
+    def give_back(self, receipts: list[Receipt]) -> None:
+        now_ms = self._consumers.now_ms()
+        for receipt in receipts:
+            self._seat.queue.reject(*receipt, now_ms, 0, "")
+        self._said(None)
+
+    def _said(self, then: Callable[[], None] | None) -> None:
+        def answered(error: StoreError | None) -> None:
+            if error is None and then is not None:
+                then()
+
+        self._consumers.said(self._seat.queue, answered)
+
+    def close(self) -> None:
+        if not self.is_closing:
+            self.is_closing = True
+            self._consumers.close(self._seat)
+
+
+def open_seat(
+    consumers: Consumers,
+    key: ConsumerKey,
+    group: GroupKey,
+    if_new: GroupSettings,
+    start: str,
+    handed: Callable[[Handed], None],
+) -> LocalSeat | None:
+    """None if the group is not to be had; the log says why."""
+    try:
+        return LocalSeat(consumers, consumers.open(key, group, None, start, if_new), handed)
+    except (StoreError, GroupRefused, LightQueueError) as error:
+        _events.warning("group", "group %s over %s: %s", *group, error)
+        return None
+
+
+def handed(data: bytes | memoryview, ranges: Iterable[tuple[int, int, int, int]]) -> Handed:
+    """What was handed out: the records lie in the order of the ranges."""
+    found = list(ranges)
+    (records,) = ranges_from(data, [(0, sum(number for _, _, _, number in found))])
+    return Handed(records, found)

@@ -1,0 +1,138 @@
+"""Shared subscriptions under SIGKILL: every message gets to some member; at QoS 2 to one session, once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.packets import Connect, Publish, QoS
+from store.settings import StoreSettings
+from tests.cluster import Cluster
+from tests.conftest import QUICK, TOGETHER_AND_APART, ServerFactory
+from tests.crash.ledger import SHOWN, Ledger, Message
+from tests.crash.load import Load
+from tests.crash.mqtt_client import MqttConnection
+from tests.crash.replayed import assert_index_equals_replay
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+KILLS = 8
+TOPICS = (("load/a", 1), ("load/b", 2), ("load/c", 2), ("load/d", 1))
+
+
+class GroupLedger(Ledger):
+    """All subscribers are members of one group."""
+
+    def qos_of(self, subscriber: str, message: Message) -> int:
+        return min(*self.filters[subscriber].values(), message.qos)
+
+    @property
+    def all_delivered(self) -> bool:
+        return not self._lost()
+
+    def _lost(self) -> set[Message]:
+        return self.acked.difference(*self.delivered.values())
+
+    def complaints(self) -> list[str]:
+        found = self.faults[:SHOWN]
+        found += [f"acknowledged, but delivered to nobody: {each}" for each in sorted(self._lost())[:SHOWN]]
+        exact = [
+            message
+            for subscriber, messages in self.delivered.items()
+            for message in messages
+            if self.qos_of(subscriber, message) == 2
+        ]
+        twice = [f"QoS 2, but not once: {message}" for message, times in Counter(exact).items() if times > 1]
+        return found + twice[:SHOWN]
+
+
+def load_on(server: object, seed: int, qos: int) -> Load:
+    load = Load(server, seed)  # type: ignore[arg-type]
+    load.ledger = GroupLedger()
+    load.publisher("p1", *TOPICS)
+    load.publisher("p2", *TOPICS, version=4)
+    for number in range(4):
+        load.subscriber(f"m{number}", {"$share/g/load/#": qos}, version=4 if number == 3 else 5)
+    return load
+
+
+@pytest.mark.asyncio
+@TOGETHER_AND_APART
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_kills_under_load(
+    qos: int, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
+) -> None:
+    server = penstock_server(flush="async", settings=small)
+    load = load_on(server, seed, qos)
+    async with load.running():
+        await load.upset(KILLS)
+        await load.settle()
+    assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
+    server.kill()
+    assert_index_equals_replay(server.data, StoreSettings(segment_bytes=262_144), tmp_path)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, settings=QUICK | {"store.flush": "async", "gateway.sys_interval_s": 0})
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.asyncio
+async def test_parts_are_killed_one_at_a_time(cluster: Cluster, seed: int) -> None:
+    """A gateway, the store, or what lies between them."""
+    load = load_on(cluster, seed, 2)
+    rng = random.Random(seed)
+    async with load.running():
+        for _ in range(KILLS):
+            load.allow(1_000)
+            await load.ledger.progress(rng.randrange(1, 400))
+            part = rng.choice([*cluster.gateways, cluster.store, None])
+            if part is not None:
+                await asyncio.to_thread(part.restart)
+            else:
+                cluster.cut_store_off()
+                cluster.mend()
+            await load.ledger.progress(rng.randrange(1, 400))
+        for subscriber in load.subscribers:
+            subscriber.settle()
+        for publisher in load.publishers:
+            publisher.budget = 0
+        await load.all_acknowledged()
+        await load.ledger.wait(lambda: load.ledger.all_delivered, "all deliveries")
+    assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("happens", ["killed", "stopped", "cut off"])
+async def test_a_member_at_a_gateway_that_is_gone_loses_what_it_has_to_the_others(
+    cluster: Cluster, happens: str
+) -> None:
+    here, there = cluster.ports
+    async with await connect(here, "here") as first, await connect(there, "there") as second:
+        for member in (first, second):
+            await member.subscribe(1, "$share/g/t", QoS.AT_LEAST_ONCE)
+        for number in range(1, 11):
+            await second.publish(Publish("t", b"%d" % number, QoS.AT_LEAST_ONCE, packet_id=number))
+        assert len(await received(first, 5)) == 5
+        {"killed": cluster.gateways[0].kill, "stopped": cluster.gateways[0].pause, "cut off": cluster.wires[0].cut}[
+            happens
+        ]()
+        found = await received(second, 10)
+        assert sorted(map(int, found)) == list(range(1, 11))
+
+
+async def connect(port: int, client_id: str) -> MqttConnection:
+    connection, _ = await MqttConnection.open(port, Connect(client_id, 5))
+    return connection
+
+
+async def received(member: MqttConnection, count: int) -> list[bytes]:
+    """Payloads of so many messages, which are not acknowledged."""
+    return [(await member.receive(Publish)).payload for _ in range(count)]

@@ -1,0 +1,145 @@
+"""Shared subscriptions with other people's clients; MQTT clients and an SDK consumer in one group."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from store.group_settings import GroupSettings
+from tests.cluster import Cluster
+from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.group_consumer import GroupConsumer
+from tests.interop.programs import PUBLISHERS, LineSubscriber, PahoClient, mark_ready, mosquitto_sub, penstock, run
+from tests.stores import wait_until
+
+pytestmark = pytest.mark.interop
+
+MESSAGES = 120
+
+
+class Member:
+    """A client that notes what it gets, in a thread of its own where it has none."""
+
+    def __init__(self, client: PahoClient | LineSubscriber) -> None:
+        self.payloads: list[bytes] = []
+        self._client = client
+        if isinstance(client, LineSubscriber):
+            self._thread = threading.Thread(target=self._read, args=(client,), daemon=True)
+            self._thread.start()
+
+    def _read(self, client: LineSubscriber) -> None:
+        while line := client._line():
+            self.payloads.append(line.removesuffix(b"\n").partition(b" ")[2])
+
+    def took(self) -> list[bytes]:
+        if isinstance(self._client, PahoClient):
+            return [bytes(message.payload) for message in self._client.raw_messages(0)]
+        return self.payloads
+
+    def leave(self) -> None:
+        if isinstance(self._client, PahoClient):
+            self._client.leave()
+        else:
+            self._client.process.kill()
+            self._thread.join()
+            self._client.kill()
+
+
+Join = Callable[..., Member]
+
+
+@pytest.fixture
+def join() -> Iterator[Join]:
+    members: list[Member] = []
+
+    def join(kind: str, port: int, topic_filter: str, qos: int, version: int) -> Member:
+        if kind == "paho":
+            client = PahoClient(port, version).connect().subscribe(topic_filter, qos)
+            members.append(Member(client))
+        else:
+            members.append(Member(mosquitto_sub(port, topic_filter, qos, version=version)))
+        return members[-1]
+
+    yield join
+    for member in members:
+        member.leave()
+
+
+def taken_by_all(members: list[Member]) -> list[bytes]:
+    return sorted(payload for member in members for payload in member.took())
+
+
+@TOGETHER_AND_APART
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_stock_clients_share_what_stock_clients_send(penstock_server: ServerFactory, join: Join, qos: int) -> None:
+    port = penstock_server().port
+    mark_ready(port)
+    members = [
+        join(kind, port, "$share/g/work/+", qos, version) for kind in ("paho", "mosquitto") for version in (4, 5)
+    ]
+    sent: list[bytes] = []
+    for name in ("mosquitto-3", "mosquitto-5", "paho-5"):
+        payloads = [f"{name}-{i}".encode() for i in range(MESSAGES)]
+        PUBLISHERS[name](port, "work/1", payloads, qos)
+        sent += payloads
+    wait_until(lambda: len(taken_by_all(members)) >= len(sent))
+    assert taken_by_all(members) == sorted(sent)
+    assert all(member.took() for member in members)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, wires=False)
+    yield cluster
+    cluster.close()
+
+
+def test_mqtt_clients_and_an_sdk_consumer_share_one_group(cluster: Cluster, join: Join) -> None:
+    here, there = cluster.ports
+    mark_ready(here)
+    members = [
+        join("paho", here, "$share/billing/line/#", 1, 5),
+        join("mosquitto", there, "$share/billing/line/#", 1, 4),
+    ]
+    consumer = GroupConsumer(cluster.store_url, "app", "billing", "line/#")
+    (shown,) = json.loads(run(*penstock("group", "show", "billing", "--store", cluster.store_url, "--json")))
+    assert (shown["topic_filter"], len(shown["consumers"])) == ("line/#", 3)
+    sent = [b"%03d" % number for number in range(MESSAGES)]
+    popped: list[bytes] = []
+
+    def consume() -> None:
+        while len(popped) + len(taken_by_all(members)) < MESSAGES:
+            handed = consumer.pop(10, wait_ms=100)
+            assert consumer.ack(handed) == []
+            popped.extend(each.payload for each in handed)
+
+    with ThreadPoolExecutor() as pool:
+        consuming = pool.submit(consume)
+        for at in range(0, MESSAGES, 12):
+            PUBLISHERS["mosquitto-5"](there, "line/1/temp", sent[at : at + 12], 1)
+        consuming.result()
+    assert sorted(popped + taken_by_all(members)) == sent
+    assert popped
+    assert all(member.took() for member in members)
+    consumer.close()
+
+
+def test_an_sdk_consumer_goes_on_where_mqtt_clients_left(cluster: Cluster, join: Join) -> None:
+    """Its settings count from then on."""
+    here, _ = cluster.ports
+    mark_ready(here)
+    first = join("paho", here, "$share/g/t", 1, 5)
+    PUBLISHERS["mosquitto-5"](here, "t", [b"1"], 1)
+    wait_until(lambda: first.took() == [b"1"])
+    first.leave()
+    PUBLISHERS["mosquitto-5"](here, "t", [b"2", b"3"], 1)
+    consumer = GroupConsumer(cluster.store_url, "app", "g", "t", GroupSettings(max_deliveries=3))
+    popped = consumer.pop(10, 10_000)
+    assert [each.payload for each in popped] == [b"2", b"3"]
+    assert consumer.info().settings.max_deliveries == 3
+    consumer.close()
