@@ -16,6 +16,7 @@ from functools import partial
 
 from gateway._wire import Turn
 from gateway.journal import Journal
+from gateway.plain import as_published
 from gateway.session import NONE, Outgoing, Session, as_sent, packed_inflight
 from gateway.settings import GatewaySettings
 from gateway.topics import split_shared
@@ -63,9 +64,11 @@ class Parcel:
 class Run:
     """Messages that were handed out together and not sent so far: `number` from `first` on, at `place`."""
 
-    __slots__ = ("first", "number", "place", "records", "serial")
+    __slots__ = ("first", "is_plain", "number", "place", "records", "serial")
 
-    def __init__(self, records: Records, place: int, serial: int, first: int, number: int) -> None:
+    def __init__(self, records: Records, place: int, serial: int, first: int, number: int, is_plain: bool = False) -> None:
+        """`is_plain`: no payload is to be decompressed before it is sent."""
+        self.is_plain = is_plain
         self.records = records
         self.place = place
         self.serial = serial
@@ -291,7 +294,7 @@ class SharedSubscriptions:
         link, pending = share.session.connection, share.pending
         own: list[tuple[int, Outgoing, int, bytes]] = []
         while pending and not link.paused:
-            run = pending[0]
+            run = _to_send(pending)
             if run.first >= share.sent_until and not share.session.given_back:
                 self._deal(share, run)
             if run.number and not self._send_next(share, run, own):
@@ -436,3 +439,19 @@ def _merged(receipts: Iterable[Receipt]) -> list[Receipt]:
 
 def _nothing(_: bool) -> None:
     """Nobody waits for it."""
+
+
+def _to_send(pending: deque[Run]) -> Run:
+    """The first of them, with payloads as they were published; only a part of it if these are large."""
+    run = pending[0]
+    if not run.is_plain:
+        records = as_published(run.records, run.place, run.number)
+        run.is_plain = records is run.records
+        if not run.is_plain:
+            part = Run(records, 0, run.serial, run.first, records.count, is_plain=True)
+            run.skip(records.count)
+            if not run.number:
+                pending.popleft()
+            pending.appendleft(part)
+            return part
+    return run
