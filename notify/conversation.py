@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from lightqueue._queues import Queue
-from notify import client_requests, group_requests, reads
+from notify import client_requests, group_requests, log_requests, reads
 from notify.contents import filter_fault, text_fault
 from notify.lookup import name_of
 from notify.peers import Peer, Peers, failure_code
@@ -484,4 +484,5 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Goodbye: Conversation._goodbye,
     wire.Hello: Conversation._unexpected,
 }
+_HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)
 _HANDLERS |= dict.fromkeys(group_requests.REQUESTS, Conversation._ask_group)

@@ -1,5 +1,7 @@
 """The data source that Spark knows as `penstock`, and its schema."""
 
+from functools import cached_property
+
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
@@ -9,7 +11,7 @@ from pyspark.sql.types import StructField, StructType
 from penstock.spark.batch import BatchReader, PushingReader
 from penstock.spark.columns import COLUMNS
 from penstock.spark.errors import BadOption
-from penstock.spark.options import parse_options
+from penstock.spark.options import Request, parse_options
 from penstock.spark.stream import StreamReader
 
 
@@ -18,7 +20,11 @@ class PenstockSource(DataSource):
 
     def __init__(self, options: CaseInsensitiveDict) -> None:
         super().__init__(options)
-        self.request = parse_options(options)
+
+    @cached_property
+    def request(self) -> Request:
+        """What is to be read. Raises BadOption; a sink has other options."""
+        return parse_options(self.options)
 
     @classmethod
     def name(cls) -> str:
