@@ -151,7 +151,7 @@ class _Line:
                     self.send_bytes(encode(Ping()))
 
     def close(self, goodbye: str) -> None:
-        """`goodbye`: if given, the store forgets what this name has published."""
+        """`goodbye`: the last word, at which the store forgets this name; but for a producer's."""
         self._closed.set()
         if goodbye:
             with suppress(StoreAway):
@@ -221,7 +221,7 @@ class Connection:
             time.sleep(PAUSE_S)
 
     def close(self, goodbye: str = "") -> None:
-        """`goodbye`: if given, the store forgets what this name has published."""
+        """`goodbye`: the last word, at which the store forgets this name; but for a producer's."""
         if self._line is not None:
             self._line.close(goodbye)
             self._line = None

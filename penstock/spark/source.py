@@ -12,6 +12,7 @@ from penstock.spark.batch import BatchReader, PushingReader
 from penstock.spark.columns import COLUMNS
 from penstock.spark.errors import BadOption
 from penstock.spark.options import Request, parse_options
+from penstock.spark.sink import BatchWriter, StreamWriter, target_of
 from penstock.spark.stream import StreamReader
 
 
@@ -39,6 +40,12 @@ class PenstockSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:
         return StreamReader(self.request, _arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return BatchWriter(target_of(self.options, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        return StreamWriter(target_of(self.options, schema, overwrite))
 
 
 def register(spark: SparkSession) -> None:
