@@ -49,7 +49,7 @@ class StandingStillSource(PenstockSource):
 def main(url: str, work: Path, master: str) -> None:
     spark = session_builder(master, work / "warehouse").getOrCreate()
     stream = spark.readStream.format("penstock").option("topic", "n").option("columns", "queue_offset")
-    stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 500)
+    stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 5000)
     rows = stream.load(url).selectExpr("cast(queue_offset as string) payload")
     sink = rows.writeStream.format("penstock").option("topic", "echo").option("qos", 2)
     if "STOP_PUBLISHED" in os.environ:

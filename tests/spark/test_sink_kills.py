@@ -65,7 +65,9 @@ class Counting:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, 1, {"store.flush": "async"}, wires=False)
+    """With frames so small that epochs which catch up take several."""
+    small = {"wire.max_frame_bytes": 262144, "wire.credit_bytes": 262144, "gateway.maximum_packet_size_bytes": 30000}
+    cluster = Cluster(tmp_path, 1, {"store.flush": "async", **small}, wires=False)
     yield cluster
     cluster.close()
 
