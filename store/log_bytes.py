@@ -24,7 +24,7 @@ class Piece(NamedTuple):
 
 
 def read(log: CommitLog, start: int, limit_bytes: int) -> Piece:
-    """Records from `start` on, where one begins or a segment ends, one at least if the log does not end there.
+    """Records from `start` on, where one begins or a segment ends; none where the log ends.
 
     A batch record that is longer than the limit is entered: what it holds is given out. Raises CorruptSegment, also
     where no record begins at `start`; RecordTooLarge.
@@ -46,7 +46,7 @@ def read(log: CommitLog, start: int, limit_bytes: int) -> Piece:
             if data[_TYPE] != RecordType.BATCH:
                 raise RecordTooLarge(size, limit_bytes)
         return read(log, at + HEADER_BYTES, limit_bytes)
-    return Piece(max(start, log.base), b"")
+    return Piece(max(start, log.committed), b"")
 
 
 def segments(log: CommitLog, start: int, most: int) -> tuple[list[tuple[int, int]], bool]:

@@ -67,7 +67,8 @@ class RemoteLog:
             at = answer.start + len(data)
             if at < end:
                 self._connection.ask_ahead(ReadLog(at, READ_BYTES))
-            yield self._checked(data, answer.start).before(end)
+            if data:
+                yield self._checked(data, answer.start).before(end)
 
     def _checked(self, data: memoryview, log_offset: int) -> Messages:
         valid, _, reason = verify(data, log_offset)
