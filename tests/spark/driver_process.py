@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.server_process import ROOT
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 
 class Driver:
