@@ -11,7 +11,10 @@ from penstock.sdk.address import Address
 from penstock.spark.connection import Store
 from penstock.spark.errors import RequestFailed, StoreAway, StoreRefusesUs
 from penstock.spark.remote import RemoteLog
+from store._records import RecordBatch
+from store.records import RecordType
 from store.wire.log_messages import LogRead, QueueOffsets, QueueOffsetsFound, ReadLog, Segments, SegmentsFound
+from store.wire.messages import Append, Appended
 from tests.certificates import authority, vouched_for
 from tests.cluster import Part
 from tests.server_process import free_port
@@ -80,6 +83,23 @@ def test_what_the_store_will_not_do(part: Part, port: int) -> None:
     with store_at(port).connect() as connection, pytest.raises(RequestFailed) as raised:
         connection.call(QueueOffsets(0, ["t"] * 10_001), QueueOffsetsFound)
     assert raised.value.code == "bad_request"
+
+
+def test_a_refused_append_can_be_sent_again(part: Part, port: int) -> None:
+    good, bad = RecordBatch(), RecordBatch()
+    good.append(RecordType.MESSAGE, b"", topic=b"t")
+    bad.append(RecordType.MESSAGE, b"", topic=b"+")
+    with store_at(port).connect("producer:test") as connection:
+        for _ in range(3):
+            with pytest.raises(RequestFailed, match="wildcard in a topic"):
+                connection.call(Append(1), Appended, bytes(bad))
+            connection.call(END, SegmentsFound)
+        stored = connection.call(Append(1), Appended, bytes(good))
+        assert stored.end > stored.start
+    part.restart()
+    with store_at(port).connect("producer:test") as connection:
+        assert connection.call(Append(1), Appended, bytes(good)) == Appended(0, 0)
+        assert connection.call(END, SegmentsFound).log_end == stored.end
 
 
 def test_tls(tmp_path: Path, port: int) -> None:
