@@ -30,7 +30,7 @@ from tests.server_process import free_port  # noqa: E402
 from tests.spark.fleet import connected, leave  # noqa: E402
 
 WARM_UP_S = 15
-PATIENCE_S = 30
+PATIENCE_S = 120
 COLUMNS = "topic,payload,timestamp,log_offset"
 MB = 1e6
 
@@ -121,8 +121,9 @@ def _loop(spark: SparkSession, folder: Path, options: argparse.Namespace) -> Non
 @contextmanager
 def _echo(spark: SparkSession, folder: Path, cluster: Cluster) -> Iterator[StreamingQuery]:
     url = "penstock" + cluster.store_url.removeprefix("tcp")
-    frame = spark.readStream.format("penstock").option("topicFilter", "in/+").option("columns", "topic,payload")
-    rows = frame.option("minPartitions", 1).load(url).selectExpr("replace(topic, 'in/', 'out/') topic", "payload")
+    frame = spark.readStream.format("penstock").option("topicFilter", "in/+").option("startingOffsets", "earliest")
+    frame = frame.option("columns", "topic,payload").option("minPartitions", 1)
+    rows = frame.load(url).selectExpr("replace(topic, 'in/', 'out/') topic", "payload")
     sink = rows.writeStream.format("penstock").option("checkpointLocation", str(folder / "checkpoint"))
     query = sink.start(url)
     try:
