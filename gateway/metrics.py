@@ -295,6 +295,12 @@ LINK: tuple[Figure[RemoteStore], ...] = (
     ),
 )
 
+
+def _reader_lag(server: StoreServer) -> Value:
+    end = server.hub.messages.end
+    return {name: max(0, end - log_offset) for name, log_offset in server.hub.readers}
+
+
 WIRE: tuple[Figure[StoreServer], ...] = (
     Figure(
         "penstock_wire_connections",
@@ -375,6 +381,13 @@ WIRE: tuple[Figure[StoreServer], ...] = (
         "Connections closed over what came on them: malformed, not let in, too late, too many.",
         lambda server: server.bad_input,
         "reason",
+    ),
+    Figure(
+        "penstock_reader_lag_bytes",
+        "gauge",
+        "Bytes of the log that a reader of it (a Spark stream with consumerName) has yet to come to.",
+        _reader_lag,
+        "reader",
     ),
 )
 

@@ -276,6 +276,15 @@ def _log_offset(store: MessageStore, queue: Queue, queue_offset: int) -> int:
     return store.queues.log_offset_at(queue, queue_offset)
 
 
+def seek_log(log: CommitLog, log_offset: int, timestamp_ms: int, start: int) -> Sought:
+    """The first record at or behind a log_offset, or stored at a time or later if that is not 0."""
+    if timestamp_ms:
+        return _seek_time(log, timestamp_ms, start)
+    # From where certainly a record begins: what looks like one at that place may be in a payload.
+    before = [segment.first for segment in log.segments if segment.first <= log_offset]
+    return _seek_record(log, log_offset, start or before[-1] if before else log.first)
+
+
 def _seek_time(log: CommitLog, at_ms: int, start: int) -> Sought:
     """The first record that was stored at a time or later."""
     if not start:
@@ -343,3 +352,9 @@ def queue_offset_of(store: MessageStore, topic: str, log_offset: int) -> int:
     if position >= queue.next_offset or store.queues.log_offset_at(queue, position) != log_offset:
         return -1
     return position
+
+
+def count_before(store: MessageStore, topic: str, before: int) -> int:
+    """How many messages of a topic stand before a log_offset, dropped ones included."""
+    queue = store.queues.stored(topic)
+    return 0 if queue is None else store.queues.position_of(queue, before)

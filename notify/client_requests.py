@@ -7,6 +7,7 @@ from collections import deque
 from lightqueue import finding, replay
 from lightqueue._queues import read_at
 from lightqueue.errors import NoSuchPosition
+from notify import log_requests
 from notify.hub import Member
 from notify.reads import ANSWER_BYTES, Answer, Room
 from store._records import records_bytes
@@ -16,7 +17,7 @@ from store.wire.messages import FailureCode, Message
 
 MOST_FOUND = 1_000
 
-Question = wire.Scan | wire.Seek | wire.Get | wire.Find
+Question = wire.Scan | wire.Seek | wire.Get | wire.Find | log_requests.Question
 
 
 class Flushing:
@@ -74,6 +75,8 @@ def read(member: Member, request: Question, limit_bytes: int) -> Answer:
                 return _get(member, log_offset, limit_bytes)
             case wire.Find():
                 return _find(member, request, limit_bytes)
+            case _:
+                return log_requests.answer(member, request, limit_bytes)
     except NoSuchPosition as error:
         return wire.Failed(FailureCode.NO_SUCH_POSITION, str(error)), b""
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from lightqueue._queues import Queue
-from notify import client_requests, group_requests, reads
+from notify import client_requests, group_requests, log_requests, reads
 from notify.contents import filter_fault, text_fault
 from notify.lookup import name_of
 from notify.peers import Peer, Peers, failure_code
@@ -23,6 +23,7 @@ from notify.push import Push
 from store.errors import StoreError, WireError
 from store.sessions import SessionState
 from store.wire import messages as wire
+from store.wire.base import PRODUCER
 from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, encode
 from store.wire.handshake import ServerHandshake
@@ -451,9 +452,10 @@ class Conversation:
             self._known.knows_refused(self._refusals.popleft()[1])
 
     def _goodbye(self, _: Frame, message: wire.Goodbye) -> None:
-        log.info("peer %s said goodbye: %s", self._known.name, message.reason)
+        level = logging.INFO if self._role is Role.GATEWAY else logging.DEBUG  # of clients there may be many a second
+        log.log(level, "peer %s said goodbye: %s", self._known.name, message.reason)
         self.is_closing = True
-        self._peers.left(self._known, "goodbye")
+        self._peers.left(self._known, "goodbye", for_good=not self._known.name.startswith(PRODUCER))
 
     def _unexpected(self, _: Frame, message: Message) -> NoReturn:
         raise WireError(f"{type(message).__name__} in the middle of a connection")
@@ -485,4 +487,5 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Goodbye: Conversation._goodbye,
     wire.Hello: Conversation._unexpected,
 }
+_HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)
 _HANDLERS |= dict.fromkeys(group_requests.REQUESTS, Conversation._ask_group)

@@ -6,6 +6,7 @@ that grew is told once a turn, however much it grew, and a member that is slow t
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -20,6 +21,7 @@ from notify.api import EVENTS, NOBODY, Found, GroupSeat, Handed, Listener, Retai
 from notify.consumers import Consumers
 from notify.departure import Departure
 from notify.group_seats import open_seat
+from notify.log_readers import LogReaders
 from notify.lookup import Lookup, name_of
 from store._records import RecordBatch, Records
 from store.changes import GroupAdvanced, PeerGone, encode_change
@@ -49,6 +51,7 @@ class Hub:
         self.messages = messages
         self.lookup: Lookup | None = None  # who is told of more than what he follows
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
+        self.readers = LogReaders(time.monotonic)
         self._members: list[Member] = []
         self.consumers = Consumers(self)
         # Who follows a queue, and how many times each. Most are followed by one member, once; then it alone stands
@@ -308,6 +311,7 @@ class Member:
         self.listener: Listener = NOBODY
         self.floors: dict[Queue, int] = {}
         self._hub = hub
+        self.readers = hub.readers
         self.events = dict.fromkeys(EVENTS, 0)
         self._news: dict[Queue, None] = {}
         self._named: dict[Queue, None] = {}

@@ -27,6 +27,7 @@ from store.changes import Change, GroupAdvanced, PeerAppended, PeerGone, Session
 from store.errors import RecordTooLarge, StoreError, StoreFull
 from store.ratelimit import RateLimitedLog
 from store.wire import messages as wire
+from store.wire.base import PRODUCER
 from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome
 
 log = logging.getLogger("penstock.wire")
@@ -39,7 +40,7 @@ MOST_FOLLOWED = 1_000_000
 MOST_REFUSED_RANGES = 64
 RECORD_HEADER_BYTES = 40  # of a batch record, in front of what it holds
 CHECK_CLIENTS_S = 30.0
-CLIENTS_REMEMBERED = 10_000
+CLIENTS_REMEMBERED = 10_000  # and as many producers
 
 
 class Line(Protocol):
@@ -421,9 +422,12 @@ class Peers:
     def _forget_clients(self) -> None:
         """Give up clients that have not appended for long, and the oldest of too many."""
         away = [(name, state) for name, state in self.hub.messages.peers.clients() if name not in self._peers]
-        oldest_ms = time.time() * 1000 - self.settings.client_memory_s * 1000
-        too_many = len(away) - CLIENTS_REMEMBERED
-        gone = [name for at, (name, state) in enumerate(away) if at < too_many or state.appended_ms < oldest_ms]
+        gone = []
+        for producers, memory_s in ((False, self.settings.client_memory_s), (True, self.settings.producer_memory_s)):
+            those = [each for each in away if each[0].startswith(PRODUCER) is producers]
+            oldest_ms = time.time() * 1000 - memory_s * 1000
+            too_many = len(those) - CLIENTS_REMEMBERED
+            gone += [name for at, (name, state) in enumerate(those) if at < too_many or state.appended_ms < oldest_ms]
         with suppress(StoreError):  # it is tried again
             self._forget(gone)
 

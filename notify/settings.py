@@ -75,6 +75,13 @@ class WireSettings:
             "at_least": 1,
         },
     )
+    producer_memory_s: int = field(
+        default=30 * 86_400,
+        metadata={
+            "doc": "The same of a Spark query's sink, which may be restarted late; see docs/spark.md.",
+            "at_least": 1,
+        },
+    )
     credit_bytes: int = field(
         default=16 * MIB,
         metadata={

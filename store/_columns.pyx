@@ -67,6 +67,30 @@ def gather(const uint8_t[::1] data not None, const int64_t[::1] starts not None,
         raise ValueError(f"part {i} lies outside of the data, or there is no room for it")
 
 
+def scatter(const uint8_t[::1] data not None, const int64_t[::1] starts not None, const int32_t[::1] lengths not None,
+            uint8_t[::1] to not None, int64_t[::1] at not None):
+    """Copy part i of `data` to to[at[i]:], and move at[i] behind it. Lengths below 0 count as 0.
+
+    Raises ValueError where a part reaches past the data, or past where it is to go.
+    """
+    cdef Py_ssize_t i, count = starts.shape[0]
+    cdef int64_t size
+    cdef bint fits = True
+    if lengths.shape[0] != count or at.shape[0] != count:
+        raise ValueError("starts, lengths and places are not of one size")
+    with nogil:
+        for i in range(count):
+            size = max(lengths[i], 0)
+            if starts[i] < 0 or starts[i] + size > data.shape[0] or at[i] < 0 or at[i] + size > to.shape[0]:
+                fits = False
+                break
+            if size:
+                memcpy(&to[at[i]], &data[starts[i]], size)
+            at[i] += size
+    if not fits:
+        raise ValueError(f"part {i} lies outside of the data, or there is no room for it")
+
+
 cdef inline int64_t fixed_bytes(uint8_t identifier) noexcept nogil:
     """Size of the value of a property whose size is fixed; 0 for the others."""
     if identifier == 1:         # payload format indicator

@@ -37,6 +37,7 @@ class CorruptSegment(StoreError):
     def __init__(self, segment: Path, log_offset: int, reason: str) -> None:
         self.segment = segment
         self.log_offset = log_offset
+        self.reason = reason
         super().__init__(
             f"{segment}: corrupt record at log_offset {log_offset} ({reason}); restore this file from a copy, "
             "or move it and every newer segment away to give up what they hold"

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.spark.folder import LogFolder
+from penstock.spark.logs import Log, opened
 from penstock.spark.options import At, Request
 from penstock.spark.reading import LogRange, locate, plan, rows
 from penstock.spark.selecting import Selected, select, selected_rows
@@ -32,12 +33,14 @@ class BatchReader(DataSourceReader):
         self.schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        log = LogFolder(self.request.path)
-        start, end = self.range_of(log)
-        selected, scanned_from = select(log, self.request, start, end)
-        return [*selected, *plan(log, scanned_from, end, self.request)]
+        with opened(self.request) as log:
+            start, end = self.range_of(log)
+            selected: list[Selected] = []
+            if isinstance(log, LogFolder):
+                selected, start = select(log, self.request, start, end)
+            return [*selected, *plan(log, start, end, self.request)]
 
-    def range_of(self, log: LogFolder) -> tuple[int, int]:
+    def range_of(self, log: Log) -> tuple[int, int]:
         """The log_offsets between which is read."""
         request = self.request
         start = locate(log, request.starting or At(), fail_on_data_loss=request.fail_on_data_loss)
@@ -71,7 +74,7 @@ class PushingReader(BatchReader):
                 self._bound(condition)
             yield condition
 
-    def range_of(self, log: LogFolder) -> tuple[int, int]:
+    def range_of(self, log: Log) -> tuple[int, int]:
         start, end = super().range_of(log)
         if start < self.least < end:
             start = max(start, log.nearest(self.least))

@@ -45,3 +45,33 @@ class DataLost(SparkSourceError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}; set failOnDataLoss to false to go on without what is gone")
+
+
+class StoreAway(SparkSourceError):
+    """No store answers at its address, and none did for as long as was to be waited."""
+
+
+class StoreRefusesUs(SparkSourceError):
+    """There is a store, which does not let this program in; or one that is not to be trusted."""
+
+
+class RequestFailed(SparkSourceError):
+    """The store did not do what it was asked for. `code` is that of the wire protocol."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class ReadDamaged(SparkSourceError):
+    """What a store sent does not read back."""
+
+    def __init__(self, url: str, log_offset: int, reason: str) -> None:
+        super().__init__(f"{url}: damaged at log_offset {log_offset} ({reason}); see `penstock store inspect` there")
+
+
+class BadRow(SparkSourceError):
+    """A row that cannot be a message. Nothing of its batch is published."""
+
+    def __init__(self, partition: int, row: int, topic: str, reason: str) -> None:
+        super().__init__(f"row {row} of partition {partition} (topic {topic}) is no message: {reason}")

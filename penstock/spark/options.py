@@ -12,11 +12,14 @@ from gateway.errors import ProtocolError
 from gateway.topics import validate_topic_filter, validate_topic_name
 from lightqueue.matching import any_of, has_wildcard
 from penstock.spark.columns import COLUMNS
+from penstock.spark.connection import Store
 from penstock.spark.errors import BadOption
+from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, store_of
 
 EARLIEST, LATEST = "earliest", "latest"
 LOG_POSITION = "log"  # the one key of a position in JSON
 MOST_PARTITIONS = 10_000
+MOST_NAME_CHARACTERS = 256
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -42,6 +45,8 @@ class Request:
     max_per_trigger: int | None
     fail_on_data_loss: bool
     push_filters: bool
+    store: Store | None = None  # where to read, if not in the folder `path`
+    consumer_name: str = ""  # under which the store shows how far a stream is
     only_topics: frozenset[bytes] | None = None  # what Spark pushed down
 
     def topic_matcher(self) -> Callable[[bytes], bool] | None:
@@ -74,6 +79,8 @@ OPTIONS = (
     "maxOffsetsPerTrigger",
     "failOnDataLoss",
     "pushFilters",
+    "consumerName",
+    *CONNECTION_OPTIONS,
 )
 
 
@@ -83,8 +90,10 @@ def parse_options(options: Mapping[str, str]) -> Request:
     unknown = given.keys() - {name.lower() for name in OPTIONS}
     if unknown:
         raise BadOption(f"unknown option '{min(unknown)}'; there are {', '.join(OPTIONS)}")
+    path = given.get("path", "")
+    store = store_of(path, given) if is_address(path) else None
     return Request(
-        path=_path(given.get("path", "")),
+        path=path if store else _path(given.get("path", "")),
         topic_filters=_topic_filters(given),
         starting=_place(given, "starting"),
         ending=_place(given, "ending"),
@@ -93,15 +102,27 @@ def parse_options(options: Mapping[str, str]) -> Request:
         max_per_trigger=_count(given, "maxOffsetsPerTrigger", 2**63 - 1),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
         push_filters=_flag(given, "pushFilters", default=False),
+        store=store,
+        consumer_name=_consumer_name(given, store),
     )
 
 
 def _path(path: str) -> str:
     if not path:
-        raise BadOption('load() wants the data folder of a Penstock server, such as load("/var/lib/penstock")')
-    if "://" in path and not path.startswith("file://"):
-        raise BadOption(f"{path}: reading from a server is not there yet; give load() a data folder")
+        raise BadOption(
+            'load() wants the data folder of a Penstock server, such as load("/var/lib/penstock"), '
+            'or the address of a store, such as load("penstock://localhost:7700")'
+        )
     return os.path.abspath(path.removeprefix("file://"))  # as the driver understands it: workers may run elsewhere
+
+
+def _consumer_name(given: Mapping[str, str], store: Store | None) -> str:
+    name = given.get("consumername", "")
+    if name and store is None:
+        raise BadOption("consumerName: only a store that runs can show it; give load() its address")
+    if len(name) > MOST_NAME_CHARACTERS:
+        raise BadOption(f"consumerName: at most {MOST_NAME_CHARACTERS} characters")
+    return name
 
 
 def _topic_filters(given: Mapping[str, str]) -> tuple[str, ...]:

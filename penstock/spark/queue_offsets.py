@@ -4,7 +4,7 @@ The store's index knows where a queue stands at a log_offset that it has applied
 belongs to the store's process, so it is looked at in a copy (links to its tables, which never change).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -24,7 +24,8 @@ from store.settings import StoreSettings
 class QueueOffsets:
     """Counts where the queues of topics stand, from log_offset `start` on. Remembers a number for each topic seen."""
 
-    def __init__(self, start: int, at_start: Callable[[bytes], int]) -> None:
+    def __init__(self, start: int, at_start: Callable[[list[bytes]], Iterable[int]]) -> None:
+        """`at_start`: where the queues of these topics stand there."""
         self.start = start
         self._at_start = at_start
         self._next: dict[bytes, int] = {}
@@ -32,6 +33,9 @@ class QueueOffsets:
     def take(self, messages: Messages) -> pa.Array:
         """The queue_offsets of these messages, which are the next of their topics, all of them."""
         topics, numbers = messages.distinct_topics()
+        new = [topic for topic in topics if topic not in self._next]
+        if new:
+            self._next.update(zip(new, self._at_start(new), strict=True))
         counts = np.bincount(numbers, minlength=len(topics))
         firsts = np.fromiter(map(self._claim, topics, counts.tolist()), np.int64, len(topics))
         by_topic = np.argsort(numbers, kind="stable")
@@ -40,9 +44,7 @@ class QueueOffsets:
         return pa.array(firsts[numbers] + before_of_same)
 
     def _claim(self, topic: bytes, count: int) -> int:
-        first = self._next.get(topic)
-        if first is None:
-            first = self._at_start(topic)
+        first = self._next[topic]
         self._next[topic] = first + count
         return first
 
@@ -58,9 +60,11 @@ def queue_offsets(log: LogFolder, start: int) -> Iterator[QueueOffsets | None]:
         if index is not None:
             anchor = min(start, index.applied_offset)
             queues = queues_of(index, log)
-            yield QueueOffsets(anchor, lambda topic: queues.position_of(queues.topic_queue(topic), anchor))
+            yield QueueOffsets(
+                anchor, lambda topics: [queues.position_of(queues.topic_queue(topic), anchor) for topic in topics]
+            )
         elif log.base() == 0:
-            yield QueueOffsets(0, lambda _: 0)
+            yield QueueOffsets(0, lambda topics: [0] * len(topics))
         else:
             yield None
 

@@ -9,9 +9,8 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.spark.columns import Messages, TopicChoice, record_batch
 from penstock.spark.errors import DataLost
-from penstock.spark.folder import LogFolder
+from penstock.spark.logs import Log, counted_from, opened
 from penstock.spark.options import At, Request
-from penstock.spark.queue_offsets import queue_offsets
 
 LEAST_PARTITION_BYTES = 16 << 20  # a task costs some 25 ms, in which so much is read
 
@@ -24,7 +23,7 @@ class LogRange(InputPartition):
     end: int
 
 
-def locate(log: LogFolder, place: At, *, fail_on_data_loss: bool) -> int:
+def locate(log: Log, place: At, *, fail_on_data_loss: bool) -> int:
     """The log_offset that a place stands for. Raises DataLost where no record is."""
     if place.timestamp_ms is not None:
         return log.position_at(place.timestamp_ms)
@@ -33,7 +32,7 @@ def locate(log: LogFolder, place: At, *, fail_on_data_loss: bool) -> int:
     return check_position(log, place.log_offset, fail_on_data_loss=fail_on_data_loss)
 
 
-def check_position(log: LogFolder, log_offset: int, *, fail_on_data_loss: bool) -> int:
+def check_position(log: Log, log_offset: int, *, fail_on_data_loss: bool) -> int:
     """A log_offset from which can be read: this one, or, if data may be lost, where the log goes on after what is gone.
 
     Raises DataLost.
@@ -56,7 +55,7 @@ def check_position(log: LogFolder, log_offset: int, *, fail_on_data_loss: bool) 
     return log_offset
 
 
-def plan(log: LogFolder, start: int, end: int, request: Request) -> list[LogRange]:
+def plan(log: Log, start: int, end: int, request: Request) -> list[LogRange]:
     """Partitions of about the same size: minPartitions, else one for each core where there is enough to do."""
     if start >= end:
         return []
@@ -69,7 +68,7 @@ def parts_of(size_bytes: int, request: Request) -> int:
 
 
 def wanted_messages(
-    log: LogFolder, request: Request, start: int, end: int, *, skips_lost: bool | None = None
+    log: Log, request: Request, start: int, end: int, *, skips_lost: bool | None = None
 ) -> Iterator[Messages]:
     """Those that begin in [start, end) and match, by pieces that have some: each is overwritten by the next."""
     matches = request.topic_matcher()
@@ -82,19 +81,19 @@ def wanted_messages(
 
 def rows(request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
     """The rows of a partition."""
-    log = LogFolder(request.path)
-    if "queue_offset" in schema.names:
-        yield from _counted_rows(log, request, schema, wanted)
-        return
-    for messages in wanted_messages(log, request, wanted.start, wanted.end):
-        for batch in messages.batches():
-            yield record_batch(batch, schema)
+    with opened(request) as log:
+        if "queue_offset" in schema.names:
+            yield from _counted_rows(log, request, schema, wanted)
+            return
+        for messages in wanted_messages(log, request, wanted.start, wanted.end):
+            for batch in messages.batches():
+                yield record_batch(batch, schema)
 
 
-def _counted_rows(log: LogFolder, request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
+def _counted_rows(log: Log, request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
     """The same with queue_offset. What goes while it is counted would make it wrong, so that fails in any case."""
     start = wanted.start if request.fail_on_data_loss else max(wanted.start, log.base())
-    with queue_offsets(log, start) as offsets:
+    with counted_from(log, start) as offsets:
         if offsets is not None:
             for messages in wanted_messages(log, request, offsets.start, start, skips_lost=False):
                 offsets.take(messages)

@@ -1,5 +1,7 @@
 """The data source that Spark knows as `penstock`, and its schema."""
 
+from functools import cached_property
+
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
@@ -9,7 +11,8 @@ from pyspark.sql.types import StructField, StructType
 from penstock.spark.batch import BatchReader, PushingReader
 from penstock.spark.columns import COLUMNS
 from penstock.spark.errors import BadOption
-from penstock.spark.options import parse_options
+from penstock.spark.options import Request, parse_options
+from penstock.spark.sink import BatchWriter, StreamWriter, target_of
 from penstock.spark.stream import StreamReader
 
 
@@ -18,7 +21,11 @@ class PenstockSource(DataSource):
 
     def __init__(self, options: CaseInsensitiveDict) -> None:
         super().__init__(options)
-        self.request = parse_options(options)
+
+    @cached_property
+    def request(self) -> Request:
+        """What is to be read. Raises BadOption; a sink has other options."""
+        return parse_options(self.options)
 
     @classmethod
     def name(cls) -> str:
@@ -33,6 +40,12 @@ class PenstockSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:
         return StreamReader(self.request, _arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return BatchWriter(target_of(self.options, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        return StreamWriter(target_of(self.options, schema, overwrite))
 
 
 def register(spark: SparkSession) -> None:

@@ -4,6 +4,7 @@ A position is the log_offset at which to go on. The log is one sequence for all 
 rows whenever it is read again, and topics that are new need no discovery.
 """
 
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -12,14 +13,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from penstock.spark.columns import Messages
 from penstock.spark.errors import BadOption
-from penstock.spark.folder import LogFolder
+from penstock.spark.logs import Log, open_log
 from penstock.spark.options import LOG_POSITION, At, Request
 from penstock.spark.reading import LogRange, check_position, locate, plan, rows, wanted_messages
+from penstock.spark.remote import RemoteLog
 
 Offset = dict[str, int]
 
 # While nothing comes that is wanted, a position stays where it is, lest Spark run batches without rows: up to here.
 QUIET_BYTES = 64 << 20
+NOTED_EVERY_S = 1.0  # how far it is, while there is nothing to be read
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -30,14 +33,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise BadOption("a stream has no end: endingOffsets and endingTimestamp are for spark.read")
         self.request = request
         self.schema = schema
-        self._log: LogFolder | None = None  # only where it is planned
+        self._log: Log | None = None  # only where it is planned
         self._target: int | None = None  # of trigger AvailableNow
+        self._noted_s = 0.0
         self._quiet = (0, 0)  # between these log_offsets is nothing that is wanted
 
     @property
-    def log(self) -> LogFolder:
+    def log(self) -> Log:
         if self._log is None:
-            self._log = LogFolder(self.request.path)
+            self._log = open_log(self.request)
         return self._log
 
     def initialOffset(self) -> Offset:
@@ -61,6 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = self._readable(position)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if self._target is None and end - position < QUIET_BYTES and self._is_quiet(first, end):
+            self._note(end)
             return start
         return {LOG_POSITION: max(position, end if most is None else self._end_of(first, end, most))}
 
@@ -70,6 +75,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return rows(self.request, self.schema, partition) if isinstance(partition, LogRange) else iter(())
+
+    def commit(self, end: Offset) -> None:
+        """Has the store show how far this stream is; nothing depends on it."""
+        self._noted_s = 0.0
+        self._note(end[LOG_POSITION])
+
+    def stop(self) -> None:
+        if isinstance(self._log, RemoteLog):
+            self._log.close()
+
+    def _note(self, log_offset: int) -> None:
+        """Now and then."""
+        name = self.request.consumer_name
+        if name and isinstance(self.log, RemoteLog) and time.monotonic() - self._noted_s > NOTED_EVERY_S:
+            self.log.note_reader(name, log_offset)
+            self._noted_s = time.monotonic()
 
     def _readable(self, log_offset: int) -> int:
         return check_position(self.log, log_offset, fail_on_data_loss=self.request.fail_on_data_loss)

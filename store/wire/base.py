@@ -6,6 +6,7 @@ from msgspec import Meta, Struct
 
 MOST_ITEMS = 65_536  # of any list: what a frame of a few bytes each would become in memory is bounded
 MOST_NAME_CHARACTERS = 65_535
+PRODUCER = "producer:"  # how the name of a client begins that may send again what it sent after a long time
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]

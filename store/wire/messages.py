@@ -5,6 +5,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
+from store.wire import log_messages as of_log
 from store.wire.base import MOST_ITEMS as MOST_ITEMS
 from store.wire.base import MOST_NAME_CHARACTERS as MOST_NAME_CHARACTERS
 from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueName, QueueOffset, Ref, TopicFilter
@@ -396,10 +397,7 @@ class TakenOver(Message, frozen=True):
 
 
 class Holds(Message, frozen=True):
-    """To a store that was restarted: connections of the gateway's whose sessions the log does not know.
-
-    For one that another gateway has by now TakenOver comes.
-    """
+    """To a store that was restarted: connections whose sessions the log does not know. TakenOver: another has one."""
 
     client_ids: Annotated[list[Name], Items]
 
@@ -488,4 +486,13 @@ KINDS = (
     Kind(81, DelayedFound, _STORE, asked=True),
     Kind(82, CancelDelayed, _PEERS, asked=True),
     Kind(83, DelayedCancelled, _STORE, asked=True),
+    Kind(96, of_log.Segments, _CLIENT, asked=True),
+    Kind(97, of_log.SegmentsFound, _STORE, asked=True),
+    Kind(98, of_log.ReadLog, _CLIENT, asked=True),
+    Kind(99, of_log.LogRead, _STORE, asked=True, records=True),
+    Kind(100, of_log.SeekLog, _CLIENT, asked=True),
+    Kind(101, of_log.QueueOffsets, _CLIENT, asked=True),
+    Kind(102, of_log.QueueOffsetsFound, _STORE, asked=True),
+    Kind(103, of_log.ReaderAt, _CLIENT, asked=True),
+    Kind(104, of_log.ReaderNoted, _STORE, asked=True),
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.cluster import Cluster
 from tests.server_process import PenstockServer, ServeOptions
 from tests.spark.fleet import Fleet
 from tests.spark.session import environment, java_is_there, session_builder
@@ -39,6 +40,22 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield Fleet(server)
     finally:
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A store and a gateway as processes of their own, with small segments and frames."""
+    small = {
+        "store.segment_bytes": 262144,
+        "gateway.maximum_packet_size_bytes": 30000,
+        "wire.max_frame_bytes": 262144,
+        "wire.credit_bytes": 262144,
+        "wire.token": "s3cret",
+        "gateway.store_token": "s3cret",
+    }
+    cluster = Cluster(tmp_path_factory.mktemp("apart"), 1, small, wires=False)
+    yield cluster
+    cluster.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from tests.server_process import ROOT
 
 DEBIAN_JAVA = Path("/usr/lib/jvm/java-17-openjdk-amd64")
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a session takes half of the time until it is there
 CONFIG: dict[str, bool | float | int | str | None] = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -27,6 +28,7 @@ def environment() -> dict[str, str]:
     """What Spark's processes need; to be set before the session is made."""
     added = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     added["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    added["JAVA_TOOL_OPTIONS"] = SHORT_LIVED
     if DEBIAN_JAVA.exists() and "JAVA_HOME" not in os.environ:
         added["JAVA_HOME"] = str(DEBIAN_JAVA)
     return added

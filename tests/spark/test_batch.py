@@ -202,8 +202,8 @@ def test_a_folder_without_a_log(spark: SparkSession, tmp_path: Path) -> None:
     for path, line in ((tmp_path / "none", "no such folder"), (tmp_path, "has no folder `log`")):
         with pytest.raises(PySparkException, match=line):
             spark.read.format("penstock").load(str(path)).collect()
-    with pytest.raises(PySparkException, match="reading from a server is not there yet"):
-        spark.read.format("penstock").load("penstock://127.0.0.1:7700").collect()
+    with pytest.raises(PySparkException, match="not the address of a store"):
+        spark.read.format("penstock").load("mqtt://127.0.0.1:1883").collect()
     with pytest.raises(PySparkException, match="column 'qos' is int; cast it"):
         spark.read.format("penstock").schema("qos long").load(str(tmp_path)).collect()
 

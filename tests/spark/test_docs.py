@@ -7,9 +7,12 @@ from pyspark.sql import SparkSession
 
 from penstock.spark.columns import COLUMNS
 from penstock.spark.options import OPTIONS
+from penstock.spark.sink import WRITABLE
 from penstock.spark.source import PenstockSource
+from tests.cluster import Cluster
 from tests.server_process import ROOT
 from tests.spark.fleet import Fleet
+from tests.spark.test_wire import TOKEN, url_of
 
 pytestmark = pytest.mark.slow
 
@@ -32,9 +35,13 @@ def test_the_tables_name_all_columns_and_options() -> None:
     said = [row[1] for row in table("Columns")]
     assert said == [types.get(name := field.dataType.simpleString(), name) for field in schema.fields]
     assert [row[0] for row in table("Options")] == [name for name in OPTIONS if name != "path"]
+    named = [name for row in table("Publishing") for name in row[0].split(", or ")]
+    assert sorted(named) == sorted(WRITABLE)
 
 
-def test_the_programs_run(spark: SparkSession, fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_programs_run(
+    spark: SparkSession, fleet: Fleet, apart: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     example = README.split("<!-- spark: run by tests/spark/test_docs.py -->")[1].split("\n## ")[0]
     folder = tmp_path_factory.mktemp("programs")
     for program in [
@@ -42,6 +49,12 @@ def test_the_programs_run(spark: SparkSession, fleet: Fleet, tmp_path_factory: p
         re.findall(r"```python\n(.*?)```", example, re.S)[0],
     ]:
         program = program.replace('"penstock-data"', repr(fleet.path)).replace('"line-', f'"{folder}/line-')
+        for call in ("load", "start"):
+            stated = f'.{call}("penstock://localhost:7700")'
+            program = program.replace(stated, f'.option("token", "{TOKEN}").{call}("{url_of(apart)}")')
         exec(program, {"spark": spark})
+    for query in spark.streams.active:
+        query.processAllAvailable()
+        query.stop()
     rows = spark.read.parquet(f"{folder}/line-parquet").where("client_id = 'fleet'").collect()
     assert len(rows) == sum(message.topic.split("/")[0] == "line" for message in fleet.published)

@@ -1,33 +1,34 @@
 """Exactly once under SIGKILL: of the whole driver with its workers, and of the server, while messages come in."""
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import ServerFactory
-from tests.server_process import ROOT, PenstockServer
+from tests.spark.driver_process import TIMEOUT_S, Driver
 from tests.spark.fleet import Sent, publish
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
-TIMEOUT_S = 120
 KILLS = 2
 PER_ROUND = 200
+
+
+class HasPort(Protocol):
+    @property
+    def port(self) -> int: ...
 
 
 class Publisher:
     """Publishes numbers from 0 on to topic `n`, while it runs; again those that were not acknowledged."""
 
-    def __init__(self, server: PenstockServer) -> None:
+    def __init__(self, server: HasPort) -> None:
         self._server = server
         self._stop = threading.Event()
         self.acknowledged = 0
@@ -48,47 +49,6 @@ class Publisher:
         return self.acknowledged
 
 
-class Driver:
-    """tests/spark/drain.py in a process group of its own."""
-
-    def __init__(self, data: Path, work: Path, master: str) -> None:
-        work.mkdir(exist_ok=True)
-        self._work = work
-        with (work / "driver.log").open("ab") as log:
-            command = [sys.executable, "-m", "tests.spark.drain", str(data), str(work), master]
-            self.process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-
-    def batches(self) -> int:
-        """How many it, and those before it, have committed."""
-        commits = self._work / "checkpoint" / "commits"
-        return sum(path.name.isdecimal() for path in commits.iterdir()) if commits.is_dir() else 0
-
-    def wait_for_batches(self, count: int) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        while self.batches() < count:
-            assert self.process.poll() is None, self.log()
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.02)
-
-    def log(self) -> str:
-        return (self._work / "driver.log").read_text(errors="replace")[-3000:]
-
-    def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(TIMEOUT_S)
-
-    def finish(self) -> None:
-        (self._work / "stop").touch()
-        assert self.process.wait(TIMEOUT_S) == 0, self.log()
-
-
 def drained(spark: SparkSession, work: Path) -> list[tuple[int, int]]:
     rows = spark.read.parquet(str(work / "sink")).collect()
     return sorted((row.queue_offset, int(bytes(row.payload))) for row in rows)
@@ -100,7 +60,7 @@ def start_driver(spark_environment: None, tmp_path: Path) -> Iterator[Callable[[
     started: list[Driver] = []
 
     def start(data: Path, master: str) -> Driver:
-        started.append(Driver(data, tmp_path / "work", master))
+        started.append(Driver(str(data), tmp_path / "work", master))
         return started[-1]
 
     yield start

@@ -134,6 +134,20 @@ def test_a_client_is_forgotten_with_its_goodbye(bench: WireBench, talk: Talk) ->
     assert bench.store.peers.get("c") is None
 
 
+def test_a_producer_is_remembered_longer_and_beyond_its_goodbye(
+    bench: WireBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers_module, "CLIENTS_REMEMBERED", 2)
+    for number in range(4):
+        talk = bench.connect(f"producer:{number}", Role.CLIENT)
+        publish(talk, 1, "a")
+        talk.tell(Goodbye("stored"))
+        publish(bench.connect(f"c{number}", Role.CLIENT), 1, "a")
+    assert bench.store.peers.get("producer:0") is not None
+    bench.wait(bench.wire.lease_ms / 1000 + peers_module.CHECK_CLIENTS_S + 1)
+    assert sorted(bench.store.peers) == ["c2", "c3", "producer:2", "producer:3"]
+
+
 def test_of_too_many_clients_the_oldest_are_forgotten(bench: WireBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "CLIENTS_REMEMBERED", 2)
     bench.wire = WireSettings()

@@ -62,6 +62,9 @@ def test_append_and_its_answers() -> None:
     assert failed[:2] == (Failed(FailureCode.STORE_FULL, "no space left"), 8)
 
 
+BY_NAME = {kind.message.__name__: kind.message for kind in KINDS}
+
+
 def listed() -> list[tuple[str, str, str, str, str]]:
     return re.findall(r"^\| (\d+) \| ([A-Z]\w+) \| (\w+) \| (.*) \|(.*)\|$", SECTION, re.MULTILINE)
 
@@ -74,8 +77,8 @@ def test_every_message_is_listed() -> None:
 
 @pytest.mark.parametrize(("name", "fields"), [(name, fields) for _, name, _, fields, _ in listed()])
 def test_the_fields_of_a_message(name: str, fields: str) -> None:
-    named = [field for field in getattr(messages, name).__struct_fields__ if f"`{field}`" in fields]
-    assert tuple(named) == getattr(messages, name).__struct_fields__
+    named = [field for field in BY_NAME[name].__struct_fields__ if f"`{field}`" in fields]
+    assert tuple(named) == BY_NAME[name].__struct_fields__
 
 
 def test_requests_are_those_with_answers() -> None:
@@ -104,7 +107,7 @@ def examples() -> list[tuple[str, str, str]]:
 def test_an_example(name: str, body: str, says: str) -> None:
     payload = bytes.fromhex(body)
     assert as_text(msgspec.msgpack.decode(payload)) == json.loads(says)
-    message: Message = msgspec.msgpack.decode(payload, type=getattr(messages, name))
+    message: Message = msgspec.msgpack.decode(payload, type=BY_NAME[name])
     assert msgspec.msgpack.encode(message) == payload
     assert len(json.loads(says)) == len(message.__struct_fields__)
     if isinstance(message, Following):

@@ -1,0 +1,136 @@
+"""A store's log read over the wire, as LogFolder reads it from a folder: its bytes as they lie, decoded here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from penstock.spark.columns import Messages
+from penstock.spark.connection import Store
+from penstock.spark.errors import DataLost, ReadDamaged, RequestFailed
+from store._records import verify
+from store.wire.log_messages import (
+    LogRead,
+    QueueOffsets,
+    QueueOffsetsFound,
+    ReaderAt,
+    ReaderNoted,
+    ReadLog,
+    SeekLog,
+    Segments,
+    SegmentsFound,
+)
+from store.wire.messages import FailureCode, Sought
+
+READ_BYTES = 1 << 20  # asked for at a time, while what came before is decoded
+MOST_TOPICS = 10_000  # asked about at a time
+MOST_TOPIC_BYTES = 128 << 10
+
+
+class RemoteLog:
+    """The log of a store that runs. Raises StoreAway where none does, DataLost, ReadDamaged."""
+
+    def __init__(self, store: Store) -> None:
+        self.path = store.address.url
+        self._store = store
+        self._connection = store.connect()
+
+    def base(self) -> int:
+        """log_offset at which the oldest segment begins: nothing before it is kept."""
+        return self._ends().log_base
+
+    def end(self) -> int:
+        """log_offset up to which can be read now."""
+        return self._ends().log_end
+
+    def _ends(self) -> SegmentsFound:
+        return self._connection.call(Segments(2**63 - 1), SegmentsFound)
+
+    def messages(self, start: int, end: int, skips_lost: bool = False) -> Iterator[Messages]:
+        """As LogFolder.messages()."""
+        at = start
+        while at < end:
+            asked = ReadLog(at, READ_BYTES)
+            try:
+                answer, data = self._connection.call_for_records(asked, LogRead)
+            except RequestFailed as error:
+                if error.code != FailureCode.NO_SUCH_POSITION:
+                    raise
+                raise ReadDamaged(self.path, at, str(error)) from None
+            lost_until = min(answer.log_base, end)
+            if at < lost_until and not skips_lost:
+                raise DataLost(f"{self.path}: log_offset {at} to {lost_until} is not kept any more")
+            if not data and answer.start < end:
+                raise DataLost(f"{self.path}: the log ends at log_offset {answer.log_end}, before {end}")
+            at = answer.start + len(data)
+            if at < end:
+                self._connection.ask_ahead(ReadLog(at, READ_BYTES))
+            if data:
+                yield self._checked(data, answer.start).before(end)
+
+    def _checked(self, data: memoryview, log_offset: int) -> Messages:
+        valid, _, reason = verify(data, log_offset)
+        if valid < len(data):
+            raise ReadDamaged(self.path, log_offset + valid, reason or "cut off")
+        return Messages.find(np.frombuffer(data, np.uint8), log_offset)
+
+    # --- positions
+
+    def is_record(self, log_offset: int) -> bool:
+        """Whether a record, maybe within a batch, begins at this log_offset; or a segment, or the log ends there."""
+        try:
+            answer = self._connection.call(ReadLog(log_offset, 1), LogRead)
+        except RequestFailed as error:
+            if error.code not in (FailureCode.NO_SUCH_POSITION, FailureCode.RECORD_TOO_LARGE):
+                raise
+            return error.code == FailureCode.RECORD_TOO_LARGE
+        return answer.log_base <= log_offset <= answer.log_end
+
+    def position_at(self, timestamp_ms: int) -> int:
+        """log_offset of the first record that was stored at this time or later; the log's end if there is none."""
+        return self._seek(0, max(timestamp_ms, 1))
+
+    def nearest(self, log_offset: int) -> int:
+        """log_offset of the first record at or behind this place, from which on nothing is missing."""
+        return self._seek(log_offset, 0)
+
+    def _seek(self, log_offset: int, timestamp_ms: int) -> int:
+        sought = Sought(0, False)
+        while not sought.found:
+            sought = self._connection.call(SeekLog(log_offset, timestamp_ms, sought.log_offset), Sought)
+        return sought.log_offset
+
+    def split(self, start: int, end: int, parts: int) -> list[tuple[int, int]]:
+        """[start, end) cut at records into ranges of about the same size, as many as asked for where it can be."""
+        cuts = {start, end}
+        for i in range(1, parts):
+            cut = self._seek(start + (end - start) * i // parts, 0)
+            if start < cut < end:
+                cuts.add(cut)
+        return list(pairwise(sorted(cuts)))
+
+    # --- of topics and readers
+
+    def queue_offsets(self, before: int, topics: list[bytes]) -> Iterator[int]:
+        """How many messages of each of these topics stand before a log_offset."""
+        portion: list[str] = []
+        size_bytes = 0
+        for topic in topics:
+            if portion and (len(portion) == MOST_TOPICS or size_bytes > MOST_TOPIC_BYTES):
+                yield from self._queue_offsets(before, portion)
+                portion, size_bytes = [], 0
+            portion.append(topic.decode())
+            size_bytes += len(topic)
+        yield from self._queue_offsets(before, portion)
+
+    def _queue_offsets(self, before: int, topics: list[str]) -> list[int]:
+        return self._connection.call(QueueOffsets(before, topics), QueueOffsetsFound).queue_offsets
+
+    def note_reader(self, name: str, log_offset: int) -> None:
+        """Have the store show how far a reader is."""
+        self._connection.call(ReaderAt(name, log_offset), ReaderNoted)
+
+    def close(self) -> None:
+        self._connection.close("it has read what it wanted")

@@ -1,0 +1,158 @@
+"""`df.write.format("penstock")` and `writeStream`: rows become messages that subscribers get.
+
+Tasks check and encode; what they made goes to the driver with their commit messages, and the driver publishes once all
+of them are there. So a row that is no message stops the whole batch, a task that is run twice counts once, and a batch
+that is run again by another driver is known to the store by its query and epoch (penstock.spark.publishing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BooleanType, IntegralType, StructType
+
+from penstock.spark.columns import COLUMNS
+from penstock.spark.connection import Store
+from penstock.spark.encoding import Defaults, Encoder
+from penstock.spark.errors import BadOption
+from penstock.spark.publishing import Publisher
+from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, store_of
+from store.wire.base import PRODUCER
+
+SINK_OPTIONS = ("path", "topic", "qos", "retain", *CONNECTION_OPTIONS)
+OF_SPARK = ("checkpointlocation", "queryname")  # what it gives every sink
+TEXTS = ("topic", "payload", "key", "content_type", "response_topic", "correlation_data")
+WRITABLE = (*TEXTS, "qos", "retain", "user_properties", "headers")
+QUERY_ID = "sql.streaming.queryId"  # a local property of a query's tasks
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where rows go, and what holds for those that do not say it. Can be pickled."""
+
+    store: Store
+    defaults: Defaults
+
+
+@dataclass
+class Encoded(WriterCommitMessage):
+    """What a task made of its rows: records, and the query that it is of."""
+
+    records: bytes
+    query_id: str
+
+
+def target_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Target:
+    """Raises BadOption."""
+    given = {name.lower(): value for name, value in options.items()}
+    unknown = given.keys() - {name.lower() for name in SINK_OPTIONS} - set(OF_SPARK)
+    if unknown:
+        raise BadOption(f"unknown option '{min(unknown)}' of a sink; there are {', '.join(SINK_OPTIONS)}")
+    if overwrite:
+        raise BadOption('messages cannot be overwritten; use mode("append"), or outputMode("append") or ("update")')
+    path = given.get("path", "")
+    if not is_address(path):
+        raise BadOption(f"'{path}': rows go to a store that runs; name it, such as save(\"penstock://localhost:7700\")")
+    topic = given.get("topic")
+    _check_schema(schema, topic)
+    return Target(
+        store_of(path, given), Defaults(topic, _qos(given.get("qos", "1")), _flag(given.get("retain", "false")))
+    )
+
+
+def _check_schema(schema: StructType, topic: str | None) -> None:
+    for field in schema.fields:
+        name, type_ = field.name, field.dataType
+        if name not in WRITABLE:
+            raise BadOption(
+                f"column '{name}' is none of a message's: {', '.join(WRITABLE)}; select those, or rename it"
+            )
+        kind = type_.simpleString()
+        if name in TEXTS:
+            fits = kind == "string" or (kind == "binary" and pa.types.is_binary(COLUMNS[name].type))
+        elif name == "qos":
+            fits = isinstance(type_, IntegralType)
+        elif name == "retain":
+            fits = isinstance(type_, BooleanType)
+        else:
+            fits = kind in ("array<struct<key:string,value:string>>", "map<string,string>")
+        if not fits:
+            raise BadOption(f"column '{name}' is a {kind}; see the table of what a sink takes in docs/spark.md")
+    names = schema.fieldNames()
+    if "payload" not in names:
+        raise BadOption("there is no column 'payload', which a message needs")
+    if "topic" not in names and topic is None:
+        raise BadOption("there is no column 'topic'; add one, or give the option topic")
+    if "headers" in names and "user_properties" in names:
+        raise BadOption("'headers' and 'user_properties' are the same; leave one out")
+
+
+def _qos(text: str) -> int:
+    if text not in ("0", "1", "2"):
+        raise BadOption(f"qos '{text}': use 0, 1 or 2")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise BadOption(f"retain '{text}': use true or false")
+    return text.lower() == "true"
+
+
+def _encoded(target: Target, batches: Iterator[pa.RecordBatch]) -> Encoded:
+    """What a task does."""
+    context = TaskContext.get()
+    partition = context.partitionId() if context else 0
+    encoder = Encoder(target.defaults, partition)
+    records = b"".join([encoder.encode(batch) for batch in batches if batch.num_rows])
+    return Encoded(records, (context.getLocalProperty(QUERY_ID) if context else None) or "")
+
+
+def _together(messages: list[WriterCommitMessage | None]) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    parts = [message.records for message in messages if isinstance(message, Encoded)]
+    return np.frombuffer(bytearray().join(parts), np.uint8)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Encoded:
+        return _encoded(self._target, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        publisher = Publisher(self._target.store, "")
+        try:
+            publisher.publish(_together(messages))
+        finally:
+            publisher.close("everything is stored")
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Encoded:
+        return _encoded(self._target, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        query_id = next((message.query_id for message in messages if isinstance(message, Encoded)), "")
+        if not query_id:
+            return  # no task had anything
+        publisher = Publisher(self._target.store, f"{PRODUCER}spark:{query_id}")
+        try:
+            publisher.publish_epoch(batchId, _together(messages))
+        finally:
+            publisher.close("the epoch is stored")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing was published."""

@@ -1,0 +1,84 @@
+"""What readers of the log itself ask a store for, and its answers; as store.wire.messages.
+
+They get its bytes as they lie there, verified, and decode them on their own.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from store.wire.base import Count, Items, LogOffset, Message, Name, Positive, QueueOffset
+
+
+class Segments(Message, frozen=True):
+    """The files of the log whose bases are at or behind `start`."""
+
+    start: LogOffset
+
+
+class SegmentsFound(Message, frozen=True):
+    """(base log_offset, Unix time in ms when it was made) of each, oldest first; `more`: there are others behind them.
+
+    The log begins at log_offset `log_base` and can be read up to `log_end`.
+    """
+
+    segments: Annotated[list[tuple[LogOffset, Count]], Items]
+    more: bool
+    log_base: LogOffset
+    log_end: LogOffset
+
+
+class ReadLog(Message, frozen=True):
+    """Records of all types from log_offset `start` on, where one begins or a file ends, about `max_bytes` of them."""
+
+    start: LogOffset
+    max_bytes: Positive
+
+
+class LogRead(Message, frozen=True):
+    """Whole records that stand from log_offset `start` on follow, as they lie there; none if the log ends there.
+
+    It is not the one asked for where a file ended there, or where a batch record is longer than a frame: then those
+    within it follow. The log begins at log_offset `log_base` and can be read up to `log_end`.
+    """
+
+    start: LogOffset
+    log_base: LogOffset
+    log_end: LogOffset
+
+
+class SeekLog(Message, frozen=True):
+    """The first record at or behind a log_offset, or stored at a time or later if that is not 0; a Sought answers.
+
+    `start`: the log_offset that a Sought which is not `found` has told; 0 at first.
+    """
+
+    log_offset: LogOffset
+    timestamp_ms: Count
+    start: LogOffset
+
+
+class QueueOffsets(Message, frozen=True):
+    """How many messages of each of these topics stand before log_offset `before`, dropped ones included."""
+
+    before: LogOffset
+    topics: Annotated[list[Name], Items]
+
+
+class QueueOffsetsFound(Message, frozen=True):
+    """The queue_offset for each topic, in their order."""
+
+    queue_offsets: Annotated[list[QueueOffset], Items]
+
+
+class ReaderAt(Message, frozen=True):
+    """Who reads the log under a name has come as far as a log_offset. For people to see; nothing depends on it."""
+
+    reader: Annotated[str, Meta(min_length=1, max_length=256)]
+    log_offset: LogOffset
+
+
+class ReaderNoted(Message, frozen=True):
+    """`lag_bytes`: of the log behind that place."""
+
+    lag_bytes: Count
