@@ -1,7 +1,8 @@
 """`spark.read.format("penstock")`."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -16,12 +17,32 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from penstock.spark.errors import IndexUnreadable
 from penstock.spark.folder import LogFolder
 from penstock.spark.options import At, Request
+from penstock.spark.queue_offsets import index_of
 from penstock.spark.reading import LogRange, locate, plan, rows
 from penstock.spark.selecting import Selected, select, selected_rows
+from store.index import Index
 
 BOUNDS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The partitions of a query, why they are these, and how large the part of the log is that they are about."""
+
+    parts: tuple[Selected | LogRange, ...]
+    why: str
+    range_bytes: int
+
+    def __str__(self) -> str:
+        """One line for people."""
+        scanned = sum(part.end - part.start for part in self.parts if isinstance(part, LogRange))
+        ways = [f"read by place ({self.why})"] if scanned < self.range_bytes else []
+        if scanned or not ways:
+            ways.append(f"scan {scanned:,} bytes" + ("" if ways else f" ({self.why})"))
+        return f"{', '.join(ways)} of {self.range_bytes:,} bytes of the log, in {len(self.parts)} partitions"
 
 
 class BatchReader(DataSourceReader):
@@ -32,10 +53,17 @@ class BatchReader(DataSourceReader):
         self.schema = schema
 
     def partitions(self) -> list[InputPartition]:
+        return list(self.plan().parts)
+
+    def plan(self) -> Plan:
+        """What is read, and how."""
         log = LogFolder(self.request.path)
-        start, end = self.range_of(log)
-        selected, scanned_from = select(log, self.request, start, end)
-        return [*selected, *plan(log, scanned_from, end, self.request)]
+        with ExitStack() as copies:
+            index = _index_for(log, self.request, copies)
+            start, end = self.range_of(log)
+            choice = select(log, self.request, index, start, end)
+        scanned = plan(log, choice.scanned_from, end, self.request)
+        return Plan((*choice.selected, *scanned), choice.why, end - start)
 
     def range_of(self, log: LogFolder) -> tuple[int, int]:
         """The log_offsets between which is read."""
@@ -49,6 +77,16 @@ class BatchReader(DataSourceReader):
             return selected_rows(self.request, self.schema, partition)
         # Where there is nothing to read, Spark makes up a partition.
         return rows(self.request, self.schema, partition) if isinstance(partition, LogRange) else iter(())
+
+
+def _index_for(log: LogFolder, request: Request, copies: ExitStack) -> Index | None:
+    """What knows where single topics' messages are, if some are wanted and it can be read."""
+    if not request.is_filtered:
+        return None
+    try:
+        return index_of(log, copies)
+    except IndexUnreadable:
+        return None
 
 
 class PushingReader(BatchReader):
