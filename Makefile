@@ -5,7 +5,7 @@ PYTHON ?= python
 ONE_BY_ONE = tests/crash tests/interop
 IN_PARALLEL = $(filter-out $(ONE_BY_ONE) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: install fmt lint types test bench bench-spark docs
+.PHONY: install fmt lint types test bench bench-spark bench-pipelines docs
 
 # Editable, so that the compiled leaves lie beside their sources: an installed copy would be
 # shadowed by the source folders whenever something runs from here.
@@ -34,6 +34,9 @@ bench: install
 
 bench-spark: install
 	$(PYTHON) tests/bench/spark_run.py
+
+bench-pipelines: install
+	$(PYTHON) tests/bench/pipelines_run.py
 
 docs: install
 	$(PYTHON) -m penstock.settings_docs > docs/settings.md.new

@@ -25,6 +25,7 @@ from penstock.spark.reading import LogRange, locate, plan, rows
 from penstock.spark.selecting import Selected, select, selected_rows
 from store.index import Index
 
+TAIL_BYTES = 32 << 20  # read to find the log's end in the time that it takes to copy an index
 BOUNDS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 
 
@@ -80,8 +81,8 @@ class BatchReader(DataSourceReader):
 
 
 def _index_for(log: LogFolder, request: Request, copies: ExitStack) -> Index | None:
-    """What knows where single topics' messages are, if some are wanted and it can be read."""
-    if not request.is_filtered:
+    """What knows where single topics' messages are, if some are wanted, or where the log's end is, if that is far."""
+    if not request.is_filtered and log.tail_bytes() < TAIL_BYTES:
         return None
     try:
         return index_of(log, copies)

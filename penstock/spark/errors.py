@@ -45,3 +45,10 @@ class DataLost(SparkSourceError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}; set failOnDataLoss to false to go on without what is gone")
+
+
+class ExportUnusable(SparkSourceError):
+    """An export's folder, or one of its files, is not as it should be."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")

@@ -100,6 +100,14 @@ class LogFolder:
         self._known_end = end
         return end
 
+    def tail_bytes(self) -> int:
+        """How much there is of the last file, at most, that end() looks through the first time."""
+        segments = self.segments()
+        try:
+            return segments[-1].path.stat().st_size if segments else 0
+        except FileNotFoundError:
+            return 0
+
     def look_from(self, log_offset: int, reaches: int) -> None:
         """Look for the end from a record on that an index knows, if it is there and valid ones go on to `reaches`.
 

@@ -57,9 +57,11 @@ class Choice:
 
 def select(log: LogFolder, request: Request, index: Index | None, start: int, end: int) -> Choice:
     """Chooses, by estimate, between light queues and a scan of [start, end)."""
+    if not request.is_filtered:
+        return Choice(start, "all of it")
     until = 0 if index is None else min(end, index.applied_offset)
     if index is None or until <= start:
-        return Choice(start, "no index knows where single topics' messages are" if request.is_filtered else "all of it")
+        return Choice(start, "no index knows where single topics' messages are")
     queues = queues_of(index, log)
     try:
         budget = _Budget(until - start)

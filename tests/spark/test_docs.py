@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark.columns import COLUMNS
+from penstock.spark.export import Export
 from penstock.spark.options import OPTIONS
 from penstock.spark.source import PenstockSource
 from tests.server_process import ROOT
@@ -37,11 +38,16 @@ def test_the_tables_name_all_columns_and_options() -> None:
 def test_the_programs_run(spark: SparkSession, fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> None:
     example = README.split("<!-- spark: run by tests/spark/test_docs.py -->")[1].split("\n## ")[0]
     folder = tmp_path_factory.mktemp("programs")
+    Export(fleet.path, folder / "exported").run(spark, print)
     for program in [
         *re.findall(r"```python\n(.*?)```", PAGE, re.S),
         re.findall(r"```python\n(.*?)```", example, re.S)[0],
     ]:
-        program = program.replace('"penstock-data"', repr(fleet.path)).replace('"line-', f'"{folder}/line-')
+        program = (
+            program.replace('"penstock-data"', repr(fleet.path))
+            .replace('"exported"', f'"{folder}/exported"')
+            .replace('"line-', f'"{folder}/line-')
+        )
         exec(program, {"spark": spark})
     rows = spark.read.parquet(f"{folder}/line-parquet").where("client_id = 'fleet'").collect()
     assert len(rows) == sum(message.topic.split("/")[0] == "line" for message in fleet.published)
