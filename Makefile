@@ -5,7 +5,7 @@ PYTHON ?= python
 ONE_BY_ONE = tests/crash tests/interop
 IN_PARALLEL = $(filter-out $(ONE_BY_ONE) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: install fmt lint types test bench bench-spark kill-spark docs
+.PHONY: install fmt lint types test bench bench-spark bench-pipelines kill-spark docs
 
 # Editable, so that the compiled leaves lie beside their sources: an installed copy would be
 # shadowed by the source folders whenever something runs from here.
@@ -39,6 +39,9 @@ bench-spark: install
 # As many kills as are promised; `make test` has a few of them.
 kill-spark: install
 	PENSTOCK_SPARK_KILLS=20 $(PYTHON) -m pytest tests/spark/test_sink_kills.py
+
+bench-pipelines: install
+	$(PYTHON) tests/bench/pipelines_run.py
 
 docs: install
 	$(PYTHON) -m penstock.settings_docs > docs/settings.md.new

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from lightqueue._queues import (
@@ -462,6 +463,21 @@ class QueueTable:
         """(kind, name, id) of every stored queue."""
         for key, meta in self._index.scan(b"q", b"r"):
             yield key[1] - ord("0"), key[2:], int.from_bytes(meta[:8], "big")
+
+    def topic_names(self, prefix: bytes) -> Iterator[bytes]:
+        """The topics that have a stored queue and begin like this, in order."""
+        key = queue_key(TOPIC, prefix)
+        for found, _ in self._index.scan(key, key + b"\xff"):  # which is in no UTF-8
+            yield found[2:]
+
+    def newest_entry(self, levels: int) -> int:
+        """log_offset of the newest entry that is stored for some first levels, as many as this; 0 if there is none."""
+        newest = 0
+        for _, meta in islice(self._index.scan(queue_key(LEVEL, b""), queue_key(LEVEL + 1, b"")), levels):
+            last = self._pack_before(int.from_bytes(meta[:8], "big"), (1 << 64) - 1)
+            if last is not None:
+                newest = max(newest, pack_entry(last[1], pack_count(last[1]) - 1))
+        return newest
 
     def stored_queues(self) -> Iterator[Queue]:
         """Every stored queue, as RocksDB has it."""

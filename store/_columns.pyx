@@ -1,12 +1,16 @@
 """Compiled leaf: where the parts of many records lie, and their bytes brought together. For readers that work by column.
 
-The bytes were verified before (store._records.verify); positions are counted from their beginning. No policy, no I/O.
+The bytes are verified by store._records.verify; positions are counted from their beginning. No policy, no I/O but pread.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcpy
+import os
 
-from store._records cimport HEADER_BYTES, TYPE_BATCH, TYPE_MESSAGE, RecordHeader
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+from posix.unistd cimport pread
+
+from store._records cimport HEADER_BYTES, TYPE_BATCH, TYPE_MESSAGE, RecordHeader, fault
 
 cdef enum:
     NOTHING = -1
@@ -39,6 +43,63 @@ def find_messages(const uint8_t[::1] data not None, int64_t[::1] positions not N
                 break           # not verified: rather stop than turn in a circle
             at += record.length
     return count
+
+
+def read_parts(int fd, const int64_t[::1] places not None, const int32_t[::1] sizes not None,
+               uint8_t[::1] data not None):
+    """Read parts of a file, each from its own place, one behind the other into `data`. Returns how many bytes there were.
+
+    It ends where the file does not have all of a part. Raises OSError, and ValueError where there is too little room.
+    """
+    cdef Py_ssize_t i = 0, count = places.shape[0], room = data.shape[0], at = 0, left
+    cdef ssize_t got = 0
+    cdef bint fits = sizes.shape[0] == count
+    cdef int failed = 0
+    with nogil:
+        while fits and i < count:
+            left = sizes[i]
+            if left < 0 or at + left > room:
+                fits = False
+                break
+            while left:
+                got = pread(fd, &data[at], left, places[i] + sizes[i] - left)
+                if got < 0 and errno == EINTR:
+                    continue
+                if got <= 0:
+                    failed = errno if got else 0
+                    break
+                at += got
+                left -= got
+            if left:
+                break
+            i += 1
+    if not fits:
+        raise ValueError("the parts are not of one size with the data")
+    if failed:
+        raise OSError(failed, os.strerror(failed))
+    return at
+
+
+def verify_each(const uint8_t[::1] data not None, const int64_t[::1] log_offsets not None,
+                const int32_t[::1] sizes not None):
+    """Look at records that stand one behind the other in `data`, but in the log at places of their own.
+
+    Returns (how many are right, what is wrong with the next one or None).
+    """
+    cdef size_t at = 0, room = data.shape[0]
+    cdef Py_ssize_t i = 0, count = min(log_offsets.shape[0], sizes.shape[0])
+    cdef const char *base = <const char *>&data[0] if room else NULL
+    cdef const char *reason = NULL
+    with nogil:
+        while i < count:
+            reason = fault(base + at, room - at, log_offsets[i])
+            if reason == NULL and (<const RecordHeader *>(base + at)).length != <uint32_t>sizes[i]:
+                reason = b"of another size than its queue says"
+            if reason != NULL:
+                break
+            at += sizes[i]
+            i += 1
+    return i, None if reason == NULL else reason.decode()
 
 
 def gather(const uint8_t[::1] data not None, const int64_t[::1] starts not None, const int32_t[::1] lengths not None,

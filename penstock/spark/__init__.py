@@ -1,5 +1,5 @@
 """Penstock for Spark: `spark.read.format("penstock")` (docs/spark.md)."""
 
-from penstock.spark.source import PenstockSource, register
+from penstock.spark.source import PenstockSource, explain, register
 
-__all__ = ["PenstockSource", "register"]
+__all__ = ["PenstockSource", "explain", "register"]

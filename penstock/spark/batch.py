@@ -1,7 +1,8 @@
 """`spark.read.format("penstock")`."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -16,13 +17,34 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from penstock.spark.errors import IndexUnreadable
 from penstock.spark.folder import LogFolder
 from penstock.spark.logs import Log, opened
 from penstock.spark.options import At, Request
+from penstock.spark.queue_offsets import index_of
 from penstock.spark.reading import LogRange, locate, plan, rows
-from penstock.spark.selecting import Selected, select, selected_rows
+from penstock.spark.selecting import Choice, Selected, select, selected_rows
+from store.index import Index
 
+TAIL_BYTES = 32 << 20  # read to find the log's end in the time that it takes to copy an index
 BOUNDS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The partitions of a query, why they are these, and how large the part of the log is that they are about."""
+
+    parts: tuple[Selected | LogRange, ...]
+    why: str
+    range_bytes: int
+
+    def __str__(self) -> str:
+        """One line for people."""
+        scanned = sum(part.end - part.start for part in self.parts if isinstance(part, LogRange))
+        ways = [f"read by place ({self.why})"] if scanned < self.range_bytes else []
+        if scanned or not ways:
+            ways.append(f"scan {scanned:,} bytes" + ("" if ways else f" ({self.why})"))
+        return f"{', '.join(ways)} of {self.range_bytes:,} bytes of the log, in {len(self.parts)} partitions"
 
 
 class BatchReader(DataSourceReader):
@@ -33,12 +55,20 @@ class BatchReader(DataSourceReader):
         self.schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        with opened(self.request) as log:
+        return list(self.plan().parts)
+
+    def plan(self) -> Plan:
+        """What is read, and how."""
+        with ExitStack() as opening:
+            log = opening.enter_context(opened(self.request))
+            index = _index_for(log, self.request, opening) if isinstance(log, LogFolder) else None
             start, end = self.range_of(log)
-            selected: list[Selected] = []
             if isinstance(log, LogFolder):
-                selected, start = select(log, self.request, start, end)
-            return [*selected, *plan(log, start, end, self.request)]
+                choice = select(log, self.request, index, start, end)
+            else:
+                choice = Choice(start, "over the wire")
+            scanned = plan(log, choice.scanned_from, end, self.request)
+        return Plan((*choice.selected, *scanned), choice.why, end - start)
 
     def range_of(self, log: Log) -> tuple[int, int]:
         """The log_offsets between which is read."""
@@ -52,6 +82,16 @@ class BatchReader(DataSourceReader):
             return selected_rows(self.request, self.schema, partition)
         # Where there is nothing to read, Spark makes up a partition.
         return rows(self.request, self.schema, partition) if isinstance(partition, LogRange) else iter(())
+
+
+def _index_for(log: LogFolder, request: Request, copies: ExitStack) -> Index | None:
+    """What knows where single topics' messages are, if some are wanted, or where the log's end is, if that is far."""
+    if not request.is_filtered and log.tail_bytes() < TAIL_BYTES:
+        return None
+    try:
+        return index_of(log, copies)
+    except IndexUnreadable:
+        return None
 
 
 class PushingReader(BatchReader):

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from penstock.spark.columns import Messages
 from penstock.spark.errors import DataLost, FolderUnreadable, LogDamaged
+from store._columns import read_parts, verify_each
 from store._records import verify
 from store.folder import LOG
 from store.segment import HEADER_BYTES, header_fault, segment_paths
 
 PIECE_BYTES = 2 << 20  # read at a time: some thousand records, which stay in the processor's cache
+FIRST_BYTES = 64 << 10  # then twice as much each time, where it is not known whether anything follows
 Array = NDArray[np.int64]
 Sizes = NDArray[np.int32]
 Bytes = NDArray[np.uint8]
@@ -98,6 +100,26 @@ class LogFolder:
         self._known_end = end
         return end
 
+    def tail_bytes(self) -> int:
+        """How much there is of the last file, at most, that end() looks through the first time."""
+        segments = self.segments()
+        try:
+            return segments[-1].path.stat().st_size if segments else 0
+        except FileNotFoundError:
+            return 0
+
+    def look_from(self, log_offset: int, reaches: int) -> None:
+        """Look for the end from a record on that an index knows, if it is there and valid ones go on to `reaches`.
+
+        It saves reading the last file from its beginning.
+        """
+        segments = self.segments()
+        if not segments or not max(self._known_end, segments[-1].first) < log_offset < reaches:
+            return
+        known, self._known_end = self._known_end, log_offset
+        if self.end() < reaches:
+            self._known_end = known
+
     def pieces(self, start: int, end: int, skips_lost: bool = False) -> Iterator[Piece]:
         """All records that begin in [start, end), an end that was there before; a last batch may reach past it.
 
@@ -129,8 +151,10 @@ class LogFolder:
         with segment.path.open("rb") as file:
             limit = segment.end or segment.base + os.fstat(file.fileno()).st_size
             at = start
+            size = FIRST_BYTES if end is None else PIECE_BYTES
             while at < (limit if end is None else end):
-                data, last_ms, reason = self._read(file.fileno(), segment.base, at, limit)
+                data, last_ms, reason = self._read(file.fileno(), segment.base, at, limit, size)
+                size = min(PIECE_BYTES, 2 * size)
                 if not len(data):
                     if end is None:
                         return
@@ -138,9 +162,9 @@ class LogFolder:
                 yield Piece(at, data, last_ms)
                 at += len(data)
 
-    def _read(self, fd: int, base: int, at: int, limit: int) -> tuple[NDArray[np.uint8], int, str | None]:
+    def _read(self, fd: int, base: int, at: int, limit: int, most: int) -> tuple[NDArray[np.uint8], int, str | None]:
         """Some verified records from `at` on, one at least. If there are none: what is wrong there."""
-        size = min(PIECE_BYTES, limit - at)
+        size = min(most, limit - at)
         while True:
             if size > len(self._buffer):  # a record, such as a gateway's append, that is longer than a piece
                 self._buffer = np.empty(size, np.uint8)
@@ -170,20 +194,17 @@ class LogFolder:
         return Messages(data, 0, positions[kept]), kept
 
     def _fetch(self, segment: SegmentFile, log_offsets: Array, sizes: Sizes, data: Bytes, at: int) -> bool:
-        """Read records of a segment one by one into `data`, from `at` on. False if the file is gone."""
+        """Read records of a segment, each from its place, into `data`, from `at` on. False if the file is gone."""
         try:
             with segment.path.open("rb") as file:
-                for log_offset, size in zip(log_offsets.tolist(), sizes.tolist(), strict=True):
-                    record = data.data[at : at + size]
-                    os.preadv(file.fileno(), [record], log_offset - segment.base)
-                    valid, _, reason = verify(record, log_offset)
-                    if valid != size:
-                        raise LogDamaged(segment.path, log_offset, reason or "of another size than its queue says")
-                    at += size
+                got = read_parts(file.fileno(), log_offsets - segment.base, sizes, data[at:])
         except FileNotFoundError:
             return False
         except OSError as error:
             raise FolderUnreadable(segment.path, error.strerror or str(error)) from error
+        right, reason = verify_each(data[at : at + got], log_offsets, sizes)
+        if reason:
+            raise LogDamaged(segment.path, int(log_offsets[right]), reason)
         return True
 
     # --- positions

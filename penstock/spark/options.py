@@ -49,6 +49,11 @@ class Request:
     consumer_name: str = ""  # under which the store shows how far a stream is
     only_topics: frozenset[bytes] | None = None  # what Spark pushed down
 
+    @property
+    def is_filtered(self) -> bool:
+        """Whether some topics may not be wanted."""
+        return self.only_topics is not None or bool(self.topic_filters)
+
     def topic_matcher(self) -> Callable[[bytes], bool] | None:
         """Says of a topic whether it is wanted; None: every one is."""
         only = self.only_topics
@@ -64,6 +69,20 @@ class Request:
         if not self.topic_filters or any(map(has_wildcard, self.topic_filters)):
             return None
         return frozenset(topic.encode() for topic in self.topic_filters)
+
+    def topic_prefixes(self) -> list[bytes]:
+        """What wanted topics begin with: each with one of these, none of which begins like another."""
+        found: list[bytes] = []
+        for prefix in sorted({literal_prefix(name).encode() for name in self.topic_filters} or {b""}):
+            if not found or not prefix.startswith(found[-1]):
+                found.append(prefix)
+        return found
+
+
+def literal_prefix(topic_filter: str) -> str:
+    """What all topics that a filter matches begin with; `line` for `line/#`, which matches `line` as well."""
+    head = re.split(r"[+#]", topic_filter, maxsplit=1)
+    return topic_filter if len(head) == 1 else head[0].removesuffix("/") if "#" in topic_filter else head[0]
 
 
 OPTIONS = (

@@ -20,6 +20,8 @@ from store.folder import CHECKPOINT, INDEX
 from store.index import Index
 from store.settings import StoreSettings
 
+LEVELS_LOOKED_AT = 64  # for a message near the log's end
+
 
 class QueueOffsets:
     """Counts where the queues of topics stand, from log_offset `start` on. Remembers a number for each topic seen."""
@@ -81,7 +83,10 @@ def index_of(log: LogFolder, copies: ExitStack) -> Index | None:
         found = found or (log.path / name).is_dir()
         # The copy comes first: so it is never ahead of the log that is looked at afterwards.
         index = copies.enter_context(copy_of(log.path / name))
-        if index is not None and index.fits(log.base(), log.end()):
+        if index is None:
+            continue
+        log.look_from(queues_of(index, log).newest_entry(LEVELS_LOOKED_AT), index.state_offset)
+        if index.fits(log.base(), log.end()):
             return index
     if found and log.base():
         raise IndexUnreadable(log.path / INDEX)

@@ -1,10 +1,11 @@
 """A few topics out of many: their light queues say where their messages stand, and only those are read.
 
-As far as the index's copy knows; what came later is scanned. The rows are those of a scan.
+As far as the index's copy knows; what came later is scanned. The rows are those of a scan. A filter with wildcards
+becomes the topics that match it: the index has all that ever had a message which is kept, so it does not matter whether
+the filter itself ever had a queue.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,15 +13,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
+from lightqueue._queues import Queue
+from lightqueue.table import QueueTable
 from penstock.spark.columns import record_batch
-from penstock.spark.errors import IndexUnreadable
 from penstock.spark.folder import PIECE_BYTES, LogFolder
 from penstock.spark.options import Request
-from penstock.spark.queue_offsets import index_of, queues_of
+from penstock.spark.queue_offsets import queues_of
 from penstock.spark.reading import parts_of
+from store.index import Index
 
-READ_COST_BYTES = 16 << 10  # scanned in the time that it takes to read one record by itself
-MOST_TOPICS = 1_000  # looked up by the driver
+# How much of the log is scanned in the time that each of these takes:
+RECORD_BYTES = 8 << 10  # to read one record by itself
+NAME_BYTES = 8 << 10  # to look whether a topic matches
+TOPIC_BYTES = 32 << 10  # to find where a topic's entries begin and end
+LOOK_UP_SHARE = 1 / 2  # of the time that a scan takes, for the driver to look up topics before it gives up
+MOST_TOPICS = 10_000  # looked up by the driver
 MOST_ENTRIES = 1_000_000  # 20 bytes each, sent to the tasks
 
 # docs/formats.md, and where in its queue it stands.
@@ -35,29 +42,88 @@ class Selected(InputPartition):
     places: bytes
 
 
-def select(log: LogFolder, request: Request, start: int, end: int) -> tuple[list[Selected], int]:
-    """Partitions of what is read by place, and the log_offset from which on the log is scanned."""
-    topics = request.topics()
-    if topics is None or len(topics) > MOST_TOPICS or start >= end:
-        return [], start
-    with ExitStack() as copies:
-        try:
-            index = index_of(log, copies)
-        except IndexUnreadable:
-            index = None
-        until = 0 if index is None else min(end, index.applied_offset)
-        if index is None or until <= start:
-            return [], start
-        queues = queues_of(index, log)
-        spans = []
-        for topic in topics:
-            queue = queues.topic_queue(topic)
-            spans.append((queue, queues.position_of(queue, start), queues.position_of(queue, until)))
-        count = sum(last - first for _, first, last in spans)
-        if count > MOST_ENTRIES or count * READ_COST_BYTES > until - start:
-            return [], start
-        packs = [pack for span in spans for pack in queues.stored_entries(*span)]
-    return _parts(packs, request), until
+class TooMuch(Exception):
+    """Reading by place would take longer than a scan; says why."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is read by place, the log_offset from which on the log is scanned, and in words why."""
+
+    scanned_from: int
+    why: str
+    selected: tuple[Selected, ...] = ()
+
+
+def select(log: LogFolder, request: Request, index: Index | None, start: int, end: int) -> Choice:
+    """Chooses, by estimate, between light queues and a scan of [start, end)."""
+    if not request.is_filtered:
+        return Choice(start, "all of it")
+    until = 0 if index is None else min(end, index.applied_offset)
+    if index is None or until <= start:
+        return Choice(start, "no index knows where single topics' messages are")
+    queues = queues_of(index, log)
+    try:
+        budget = _Budget(until - start)
+        spans = list(_spans(queues, request, (start, until), budget))
+    except TooMuch as reason:
+        return Choice(start, str(reason))
+    packs = [pack for span in spans for pack in queues.stored_entries(*span)]
+    why = f"{budget.entries:,} messages of {len(spans):,} topics, by their light queues"
+    return Choice(until, why, tuple(_parts(packs, request)))
+
+
+class _Budget:
+    """How much may be read by place before a scan is cheaper. Raises TooMuch."""
+
+    def __init__(self, scan_bytes: int) -> None:
+        self._scan_bytes = scan_bytes
+        self._looked_up_bytes = 0
+        self.topics = 0
+        self.entries = 0
+
+    def look_at_name(self) -> None:
+        self._look_up(NAME_BYTES)
+
+    def look_up(self) -> None:
+        self.topics += 1
+        self._look_up(TOPIC_BYTES)
+
+    def _look_up(self, cost_bytes: int) -> None:
+        self._looked_up_bytes += cost_bytes
+        if self._looked_up_bytes > self._scan_bytes * LOOK_UP_SHARE or self.topics > MOST_TOPICS:
+            raise TooMuch("to look up all topics that may match would take long beside it")
+
+    def read(self, count: int) -> None:
+        self.entries += count
+        if self.entries > MOST_ENTRIES or self._looked_up_bytes + self.entries * RECORD_BYTES > self._scan_bytes:
+            raise TooMuch("the topics have too many messages to be read one by one")
+
+
+def _spans(
+    queues: QueueTable, request: Request, places: tuple[int, int], budget: _Budget
+) -> Iterator[tuple[Queue, int, int]]:
+    """The queues of wanted topics, with the queue_offsets that are between two places in the log."""
+    for topic in _topics(queues, request, budget):
+        budget.look_up()
+        queue = queues.topic_queue(topic)
+        if queue.next_offset:
+            first, last = (queues.position_of(queue, place) for place in places)
+            budget.read(last - first)
+            yield queue, first, last
+
+
+def _topics(queues: QueueTable, request: Request, budget: _Budget) -> Iterator[bytes]:
+    """Those that are wanted, as far as the index knows any."""
+    named, matches = request.topics(), request.topic_matcher()
+    if named is not None or matches is None:
+        yield from named or ()
+        return
+    for prefix in request.topic_prefixes():
+        for topic in queues.topic_names(prefix):
+            budget.look_at_name()
+            if matches(topic):
+                yield topic
 
 
 def _parts(packs: list[tuple[int, bytes]], request: Request) -> list[Selected]:
@@ -67,7 +133,7 @@ def _parts(packs: list[tuple[int, bytes]], request: Request) -> list[Selected]:
     places = np.concatenate([_places(*pack) for pack in packs])
     places = places[np.argsort(places["log_offset"])]
     sizes = np.cumsum(places["size"], dtype=np.int64)
-    parts = parts_of(max(int(sizes[-1]), len(places) * READ_COST_BYTES), request)
+    parts = parts_of(max(int(sizes[-1]), len(places) * RECORD_BYTES), request)
     cuts = np.searchsorted(sizes, [int(sizes[-1]) * i // parts for i in range(1, parts)])
     return [Selected(part.tobytes()) for part in np.split(places, cuts) if len(part)]
 

@@ -53,6 +53,12 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(PenstockSource)
 
 
+def explain(path: str, **options: str) -> str:
+    """How a batch with these options would be read now: through light queues or by a scan, how much, and why."""
+    source = PenstockSource(CaseInsensitiveDict({"path": path, **options}))
+    return str(source.reader(source.schema()).plan())
+
+
 def _field(name: str) -> StructField:
     return StructField(name, from_arrow_type(COLUMNS[name].type))
 

@@ -1,5 +1,7 @@
 """What the Spark source reads from a log beside a writer is what the store reads, record by record, in plain Python."""
 
+import itertools
+import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +17,7 @@ from gateway.properties import PacketContext, Properties, decode_properties, enc
 from penstock.spark import columns
 from penstock.spark.columns import COLUMNS, record_batch
 from penstock.spark.folder import LogFolder
-from store._columns import find_messages, find_pairs, find_properties, gather
+from store._columns import find_messages, find_pairs, find_properties, gather, read_parts
 from store._records import RecordBatch
 from store.commitlog import CommitLog
 from store.compression import compressed
@@ -164,6 +166,29 @@ def test_hostile_properties_are_left_out_and_nothing_is_read_beyond_them(data: b
     assert find_pairs(section, starts, lengths, pairs, pair_sizes) == counts[0]
     assert (pairs + pair_sizes <= lengths[0]).all()
     assert (pair_sizes >= 0).all()
+
+
+@given(parts=st.lists(st.tuples(st.integers(0, 90), st.integers(0, 20)), max_size=10))
+def test_parts_of_a_file_stand_one_behind_the_other(parts: list[tuple[int, int]]) -> None:
+    content = bytes(range(100))
+    starts, sizes = (np.array([part[i] for part in parts], kind) for i, kind in enumerate((np.int64, np.int32)))
+    data = np.empty(int(sizes.sum()), np.uint8)
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        got = read_parts(file.fileno(), starts, sizes, data)
+    complete = list(itertools.takewhile(lambda part: sum(part) <= len(content), parts))
+    expected = b"".join(content[start : start + size] for start, size in parts[: len(complete) + 1])
+    assert data[:got].tobytes() == expected
+
+
+def test_parts_of_a_file_that_cannot_be_read() -> None:
+    place, size, data = np.zeros(1, np.int64), np.ones(1, np.int32), np.empty(1, np.uint8)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        read_parts(-1, place, size, data)
+    for wrong in ((place, size, data[:0]), (place[:0], size, data), (place, -size, data)):
+        with pytest.raises(ValueError, match="not of one size"):
+            read_parts(0, *wrong)
 
 
 def test_parts_outside_of_the_data_are_refused() -> None:

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark.columns import COLUMNS
+from penstock.spark.export import Export
 from penstock.spark.options import OPTIONS
 from penstock.spark.sink import WRITABLE
 from penstock.spark.source import PenstockSource
@@ -44,11 +45,16 @@ def test_the_programs_run(
 ) -> None:
     example = README.split("<!-- spark: run by tests/spark/test_docs.py -->")[1].split("\n## ")[0]
     folder = tmp_path_factory.mktemp("programs")
+    Export(fleet.path, folder / "exported").run(spark, print)
     for program in [
         *re.findall(r"```python\n(.*?)```", PAGE, re.S),
         re.findall(r"```python\n(.*?)```", example, re.S)[0],
     ]:
-        program = program.replace('"penstock-data"', repr(fleet.path)).replace('"line-', f'"{folder}/line-')
+        program = (
+            program.replace('"penstock-data"', repr(fleet.path))
+            .replace('"exported"', f'"{folder}/exported"')
+            .replace('"line-', f'"{folder}/line-')
+        )
         for call in ("load", "start"):
             stated = f'.{call}("penstock://localhost:7700")'
             program = program.replace(stated, f'.option("token", "{TOKEN}").{call}("{url_of(apart)}")')
