@@ -16,6 +16,7 @@ from notify.address import StoreAddress
 from notify.redis_lookup import RedisEntry
 from notify.remote import RemoteStore
 from notify.store_link import StoreLink
+from penstock.client_tls import ClientTls
 from penstock.clients import Listeners, check_exposed, open_gateway_admin
 from penstock.credentials import tls_of_gateway, token_of_gateway
 from penstock.errors import UsageError
@@ -33,10 +34,13 @@ def serve(settings: Settings) -> int:
     token = token_of_gateway(settings.gateway)
     tls = tls_of_gateway(address, settings.gateway)
     check_exposed(settings)
-    return run(settings, lambda: _serve(settings, address, token, tls))
+    client_tls = ClientTls(settings.gateway)
+    return run(settings, lambda: _serve(settings, address, token, tls, client_tls))
 
 
-async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl.SSLContext | None) -> None:
+async def _serve(
+    settings: Settings, address: StoreAddress, token: str, tls: ssl.SSLContext | None, client_tls: ClientTls
+) -> None:
     """Clients are let in once a store is there; if it goes away later, they stay, and wait."""
     stop = Stop()
     loop = asyncio.get_running_loop()
@@ -62,9 +66,10 @@ async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl
 
         def tick() -> None:
             link.tick()
+            client_tls.tick()
             serving.tick()
 
-        listeners = Listeners(broker)
+        listeners = Listeners(broker, client_tls)
         closing.push_async_callback(listeners.close, stop, tick, others=True)
         await listeners.bind(settings.gateway.listen)
         tune_garbage_collection()
