@@ -58,8 +58,12 @@ class ServeOptions:
 class PenstockServer:
     """`penstock serve` as a subprocess; once constructed it has said that it is ready."""
 
-    def __init__(self, data: Path, log: Path, options: ServeOptions) -> None:
+    def __init__(self, data: Path, log: Path, options: ServeOptions, own_listen: bool = True) -> None:
+        """`own_listen`: on a free port of its own; otherwise where the settings say."""
         self.data = data
+        self._own_listen = own_listen
+        self._addresses = 1 if own_listen else len(str(options.settings["gateway.listen"]).split(","))
+        self.urls: list[str] = []  # as it says them, in their order
         self.port = 0
         self._log = log
         self._options = options
@@ -99,7 +103,7 @@ class PenstockServer:
     def _start(self) -> subprocess.Popen[bytes]:
         self._log.touch()
         already_logged_bytes = self._log.stat().st_size
-        own = [f"--data={self.data}", f"--listen={self.url}"]
+        own = [f"--data={self.data}", *([f"--listen={self.url}"] if self._own_listen else [])]
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [*self.prefix, sys.executable, "-m", "penstock", "serve", *own, *self._options.arguments()],
@@ -122,9 +126,11 @@ class PenstockServer:
         while time.monotonic() < deadline:
             exited = process.poll() is not None
             logged = self._log.read_bytes()[already_logged_bytes:].decode(errors="replace")
-            ready = re.search(r"^ready mqtt://[^\s]*:(\d+) data=.*\n", logged, re.MULTILINE)
-            if ready:
-                return int(ready[1])
+            ready = re.findall(r"^ready (\S+) data=.*\n", logged, re.MULTILINE)
+            if len(ready) >= self._addresses:
+                self.urls = ready
+                plain = [url.rpartition(":")[2] for url in ready if url.startswith("mqtt://")]
+                return int(plain[0].partition("?")[0]) if plain else 0
             if exited:
                 raise RuntimeError(f"penstock serve exited with {process.returncode}:\n{logged}")
             time.sleep(0.02)
