@@ -192,7 +192,9 @@ class Broker:
         self.opened_total += 1
         self._new.pop(connection, None)
         self.most_online = max(self.most_online, self.online)
-        self.events.info("connected", "client %s connected from %s", connection.session.client_id, connection.peer)
+        who = f" with the certificate of {connection.peer_identity}" if connection.peer_identity else ""
+        client_id = connection.session.client_id
+        self.events.info("connected", "client %s connected from %s%s", client_id, connection.peer, who)
 
     def left(self, connection: Connection, why: str) -> None:
         """A connection ended; called once for each."""

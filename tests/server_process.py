@@ -58,11 +58,9 @@ class ServeOptions:
 class PenstockServer:
     """`penstock serve` as a subprocess; once constructed it has said that it is ready."""
 
-    def __init__(self, data: Path, log: Path, options: ServeOptions, own_listen: bool = True) -> None:
-        """`own_listen`: on a free port of its own; otherwise where the settings say."""
+    def __init__(self, data: Path, log: Path, options: ServeOptions) -> None:
         self.data = data
-        self._own_listen = own_listen
-        self._addresses = 1 if own_listen else len(str(options.settings["gateway.listen"]).split(","))
+        self._listen = str(options.settings.get("gateway.listen", ""))  # else on a free port
         self.urls: list[str] = []  # as it says them, in their order
         self.port = 0
         self._log = log
@@ -103,7 +101,7 @@ class PenstockServer:
     def _start(self) -> subprocess.Popen[bytes]:
         self._log.touch()
         already_logged_bytes = self._log.stat().st_size
-        own = [f"--data={self.data}", *([f"--listen={self.url}"] if self._own_listen else [])]
+        own = [f"--data={self.data}", *([] if self._listen else [f"--listen={self.url}"])]
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [*self.prefix, sys.executable, "-m", "penstock", "serve", *own, *self._options.arguments()],
@@ -127,7 +125,7 @@ class PenstockServer:
             exited = process.poll() is not None
             logged = self._log.read_bytes()[already_logged_bytes:].decode(errors="replace")
             ready = re.findall(r"^ready (\S+) data=.*\n", logged, re.MULTILINE)
-            if len(ready) >= self._addresses:
+            if len(ready) > self._listen.count(","):
                 self.urls = ready
                 plain = [url.rpartition(":")[2] for url in ready if url.startswith("mqtt://")]
                 return int(plain[0].partition("?")[0]) if plain else 0

@@ -166,10 +166,7 @@ def _brokers(folder: Path) -> Iterator[tuple[dict[str, Broker], Ports]]:
         urls = ",".join(f"{SCHEMES[each]}://127.0.0.1:{ports['penstock', each]}" for each in TRANSPORTS)
         settings = {"gateway.tls_certificate": certificate.certificate, "gateway.tls_key": certificate.key}
         server = PenstockServer(
-            place / "data",
-            place / "log",
-            ServeOptions({"flush": "async"}, settings | {"gateway.listen": urls}),
-            own_listen=False,
+            place / "data", place / "log", ServeOptions({"flush": "async"}, settings | {"gateway.listen": urls})
         )
         try:
             yield {"mosquitto": Broker(mosquitto.pid), "penstock": Broker(server.process.pid)}, ports
