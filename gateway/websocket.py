@@ -16,7 +16,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-from gateway.connection import Connection
+from gateway.connection import LINGER_S, Connection
 from gateway.errors import ProtocolError
 from gateway.layers import Above, Layer
 from gateway.listen_address import WEBSOCKET_PATH
@@ -53,10 +53,13 @@ class WebSocketLayer(Layer):
     # --- in
 
     def buffer_updated(self, size: int) -> None:
-        if self.is_closing:
-            return
         protocol = self._protocol
         protocol.receive_data(bytes(memoryview(self.above.get_buffer(size))[:size]))
+        if self.is_closing:
+            protocol.events_received()
+            if protocol.close_rcvd is not None or protocol.parser_exc is not None:
+                self.below.close()
+            return
         payloads = []
         for event in protocol.events_received():
             if isinstance(event, Request):
@@ -71,9 +74,10 @@ class WebSocketLayer(Layer):
                 self._count("a WebSocket text frame [MQTT-6.0.0-1]")
                 break
         self._send_rest()
+        is_over = protocol.close_expected()
         if payloads:
             self._hand_up(b"".join(payloads))
-        if protocol.close_expected() or protocol.state is State.CLOSED:
+        if is_over:
             self._end()
 
     def _answer(self, request: Request) -> bool:
@@ -129,6 +133,22 @@ class WebSocketLayer(Layer):
                 wrote = True
         if wrote and self._is_paused:
             self.pause_reading()
+
+    def close(self) -> None:
+        """Waits a moment for the other end's Close, which need not meet a closed socket then; but only once."""
+        is_open = self._protocol.state is State.OPEN and not self.is_closing
+        if not is_open:
+            super().close()
+            return
+        self.say_goodbye()
+        self.is_closing = True
+        owner = self._connection.owner
+        owner.deadlines.set(self, owner.turn.now_s + LINGER_S, self.abort)
+        self.below.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connection.owner.deadlines.cancel(self)
+        super().connection_lost(error)
 
     def say_goodbye(self) -> None:
         if self._protocol.state is State.OPEN:
