@@ -27,6 +27,8 @@ ACCEPTS_AT_ONCE = 16
 BURST_S = 0.1
 """Clients may be let in together that were to be let in within so much time."""
 UNIX_MODE = 0o660
+PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 300, 30, 5
+"""When the system looks whether the other end of a silent connection is there at all; MQTT's keep alive may be off."""
 
 TlsContext = Callable[[], ssl.SSLContext]
 
@@ -83,6 +85,7 @@ class Listener:
                 place = (where[0], port, *where[2:])
                 sockets.append(listening_socket(family, place, BACKLOG, self._settings.reuse_port))
                 port = sockets[0].getsockname()[1]  # one that was free is the same at all addresses
+                _look_for_the_dead(sockets[-1])
         except OSError:
             for each in sockets:
                 each.close()
@@ -150,8 +153,6 @@ class Listener:
 
     async def _let_in(self, accepted: socket.socket) -> None:
         try:
-            if not self.address.path:
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(self._protocol, accepted)  # type: ignore[type-var]
         except OSError:  # it left already
             accepted.close()
@@ -187,3 +188,11 @@ class Listener:
         late = ProtocolError(ReasonCode.MAXIMUM_CONNECT_TIME, "no PROXY protocol header in time")
         self._proxy_said(header, late)
         header.below.abort()
+
+
+def _look_for_the_dead(listening: socket.socket) -> None:
+    """Its connections have this from it."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", PROBE_AFTER_S), ("TCP_KEEPINTVL", PROBE_EVERY_S), ("TCP_KEEPCNT", PROBES)):
+        if hasattr(socket, option):  # not on every system
+            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

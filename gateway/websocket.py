@@ -73,12 +73,12 @@ class WebSocketLayer(Layer):
                 protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
                 self._count("a WebSocket text frame [MQTT-6.0.0-1]")
                 break
-        self._send_rest()
+        wrote = self._send_rest()
         is_over = protocol.close_expected()
         if payloads:
             self._hand_up(b"".join(payloads))
         if is_over:
-            self._end()
+            self._end(wrote)
 
     def _answer(self, request: Request) -> bool:
         """To the opening handshake. What does not lead to a connection is answered as HTTP has it."""
@@ -103,11 +103,11 @@ class WebSocketLayer(Layer):
             at += len(piece)
             self.above.buffer_updated(len(piece))
 
-    def _end(self) -> None:
+    def _end(self, is_answered: bool) -> None:
         """The other end closed, or broke a rule and was told so."""
         protocol = self._protocol
         broken = protocol.parser_exc or protocol.handshake_exc
-        if isinstance(broken, InvalidMessage):
+        if isinstance(broken, InvalidMessage) and not is_answered:  # newer versions of the library do
             self.send(NO_HTTP)
         if isinstance(broken, InvalidMessage) or not isinstance(broken, InvalidHandshake | None):
             self._count(f"WebSocket: {broken}")
@@ -124,8 +124,8 @@ class WebSocketLayer(Layer):
             for each in self._protocol.data_to_send():
                 self.send(each)
 
-    def _send_rest(self) -> None:
-        """Pongs and the like. Who reads none of them is not read either."""
+    def _send_rest(self) -> bool:
+        """Handshakes, pongs and the like; whether there were any. Who reads none of them is not read either."""
         wrote = False
         for each in self._protocol.data_to_send():
             if each:  # else: what is below is to be closed, as close_expected() says
@@ -133,6 +133,7 @@ class WebSocketLayer(Layer):
                 wrote = True
         if wrote and self._is_paused:
             self.pause_reading()
+        return wrote
 
     def close(self) -> None:
         """Waits a moment for the other end's Close, which need not meet a closed socket then; but only once."""

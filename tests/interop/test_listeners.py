@@ -153,6 +153,21 @@ def test_clients_that_never_get_to_the_point(penstock_server: ServerFactory, tmp
     assert live.messages(1) == [("t", b"1")]
 
 
+def test_the_system_looks_whether_a_silent_client_is_still_there(penstock_server: ServerFactory) -> None:
+    server = penstock_server()
+    with connected(("127.0.0.1", server.port), CONNECT) as client:
+        assert is_let_in(client)
+        ends = f":{server.port:04X} 0100007F:{client.getsockname()[1]:04X} 01 "
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while True:  # a timer for an acknowledgement comes first
+            timers = [line.split()[5] for line in Path("/proc/net/tcp").read_text().splitlines() if ends in line]
+            assert len(timers) == 1
+            if timers[0].startswith("02:"):  # proc(5): keep alive
+                break
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+
+
 def test_a_limit_for_each_listener(penstock_server: ServerFactory) -> None:
     settings = {"gateway.listen": "mqtt://127.0.0.1:0,mqtt://127.0.0.1:0", "gateway.listener_max_connections": 2}
     server = penstock_server(settings=settings)
