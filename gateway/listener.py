@@ -101,7 +101,7 @@ class Listener:
         if self.address.path and self.address.fd is None:
             Path(self.address.path).unlink(missing_ok=True)
         for header in list(self._unread):
-            header.below.abort()
+            header.abort()
 
     # --- letting in
 
@@ -187,7 +187,7 @@ class Listener:
     def _too_late(self, header: ProxyHeader) -> None:
         late = ProtocolError(ReasonCode.MAXIMUM_CONNECT_TIME, "no PROXY protocol header in time")
         self._proxy_said(header, late)
-        header.below.abort()
+        header.abort()
 
 
 def _look_for_the_dead(listening: socket.socket) -> None:

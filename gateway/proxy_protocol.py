@@ -71,7 +71,7 @@ def _bad(what: str) -> ProtocolError:
 class ProxyHeader:
     """The first protocol of a connection whose proxy speaks first; once that is done, `above` takes its place."""
 
-    __slots__ = ("_above", "_buffer", "_said", "_size", "below")
+    __slots__ = ("_above", "_below", "_buffer", "_said", "_size")
 
     def __init__(self, above: Above, said: Any) -> None:
         """`said(self, error)` is called once: the header is read, is wrong, or (with None as well) the peer left."""
@@ -79,15 +79,19 @@ class ProxyHeader:
         self._said = said
         self._buffer = bytearray(MOST_BYTES)
         self._size = 0
-        self.below: Any = None
+        self._below: Any = None
 
     @property
     def peer(self) -> str:
         """The proxy's address."""
-        return address_of(self.below.get_extra_info("peername"))
+        return address_of(self._below and self._below.get_extra_info("peername"))
+
+    def abort(self) -> None:
+        if self._below is not None:
+            self._below.abort()
 
     def connection_made(self, transport: Any) -> None:
-        self.below = transport
+        self._below = transport
 
     def get_buffer(self, _: int) -> memoryview:
         return memoryview(self._buffer)[self._size :]
@@ -98,7 +102,7 @@ class ProxyHeader:
             found = parse(memoryview(self._buffer)[: self._size])
         except ProtocolError as error:
             self._said(self, error)
-            self.below.abort()
+            self.abort()
             return
         if found is not None:
             self._said(self, None)
@@ -106,8 +110,8 @@ class ProxyHeader:
 
     def _hand_over(self, used: int, peer: Peer | None) -> None:
         above, rest = self._above, self._buffer[used : self._size]
-        self.below.set_protocol(above)
-        above.connection_made(self.below if peer is None else _Proxied(self.below, peer))
+        self._below.set_protocol(above)
+        above.connection_made(self._below if peer is None else _Proxied(self._below, peer))
         if rest:
             above.get_buffer(len(rest))[: len(rest)] = rest
             above.buffer_updated(len(rest))

@@ -32,18 +32,22 @@ class InTurn:
     def __init__(self, call_soon: Callable[[Callable[[], object]], object]) -> None:
         self._call_soon = call_soon
         self._waiting: deque[Callable[[], object]] = deque()
+        self._is_going_on = False
 
     def add(self, work: Callable[[], object]) -> None:
-        if not self._waiting:
-            self._call_soon(self._go_on)
         self._waiting.append(work)
+        if not self._is_going_on:
+            self._is_going_on = True
+            self._call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        for _ in range(min(HANDSHAKES_AT_ONCE, len(self._waiting))):
-            self._waiting[0]()
-            self._waiting.popleft()  # only now, so that add() knows that this goes on
-        if self._waiting:
-            self._call_soon(self._go_on)
+        try:
+            for _ in range(min(HANDSHAKES_AT_ONCE, len(self._waiting))):
+                self._waiting.popleft()()
+        finally:
+            self._is_going_on = bool(self._waiting)
+            if self._waiting:
+                self._call_soon(self._go_on)
 
 
 class TlsLayer(Layer):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
-from urllib.parse import urlsplit
 
 from websockets.exceptions import InvalidHandshake, InvalidMessage, NegotiationError
 from websockets.frames import CloseCode, Frame, Opcode
@@ -83,7 +82,7 @@ class WebSocketLayer(Layer):
     def _answer(self, request: Request) -> bool:
         """To the opening handshake. What does not lead to a connection is answered as HTTP has it."""
         protocol = self._protocol
-        if urlsplit(request.path).path != WEBSOCKET_PATH:
+        if request.path.partition("?")[0] != WEBSOCKET_PATH:
             response = protocol.reject(HTTPStatus.NOT_FOUND, f"MQTT is at {WEBSOCKET_PATH}\n")
         else:
             response = protocol.accept(request)

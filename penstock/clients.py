@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from lightqueue.message_store import MessageStore
     from penstock.admin import Admin
 
+log = logging.getLogger("penstock")
+
 DRAIN_STEP_S = 0.01
 
 
@@ -29,6 +32,15 @@ def check_exposed(settings: Settings) -> None:
     addresses = tuple(ListenAddress.parse(url) for url in settings.gateway.listen)
     check_exposure(addresses, is_auth_configured(settings), settings.auth.allow_anonymous)
     check_admin_exposed(settings)
+
+
+def say_who_may_connect(settings: Settings) -> None:
+    if is_auth_configured(settings):
+        return
+    if all(ListenAddress.parse(url).is_local for url in settings.gateway.listen):
+        log.info("no client needs a password, so only this machine can connect")
+    else:
+        log.info("no client needs a password, and other machines can connect (auth.allow_anonymous)")
 
 
 def is_auth_configured(settings: Settings) -> bool:

@@ -17,7 +17,7 @@ from notify.redis_lookup import RedisEntry
 from notify.remote import RemoteStore
 from notify.store_link import StoreLink
 from penstock.client_tls import ClientTls
-from penstock.clients import Listeners, check_exposed, open_gateway_admin
+from penstock.clients import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.credentials import tls_of_gateway, token_of_gateway
 from penstock.errors import UsageError
 from penstock.process import Stop, run, tune_garbage_collection
@@ -45,6 +45,7 @@ async def _serve(
     stop = Stop()
     loop = asyncio.get_running_loop()
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
+    say_who_may_connect(settings)
     log.info("penstock %s gateway %s starting, store=%s", VERSION, name, address.url)
     link = StoreLink(address, name, token, tls)
     store = RemoteStore(settings.gateway.store_patience_s, settings.gateway.range_cache_bytes, link.wake, loop.time)

@@ -12,7 +12,7 @@ from gateway.version import VERSION
 from lightqueue.message_store import MessageStore
 from notify.hub import Hub
 from penstock.client_tls import ClientTls
-from penstock.clients import Listeners, check_exposed, open_gateway_admin
+from penstock.clients import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.process import Stop, run, tune_garbage_collection
 from penstock.settings import Settings
 
@@ -31,6 +31,7 @@ async def _serve(settings: Settings, tls: ClientTls) -> None:
     stop = Stop()
     loop = asyncio.get_running_loop()
     started_s = time.monotonic()
+    say_who_may_connect(settings)
     log.info("penstock %s starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
     hub: Hub | None = None
 

@@ -73,7 +73,8 @@ async def _serve(settings: Settings, gateways: int) -> None:
                 for child in part:
                     if not await child.is_ready(stop):
                         return
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, children[1:])
+            if settings.gateway.tls_certificate is not None:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, children[1:])
             for each in reserved:
                 print(f"ready {each.address} data={settings.store.data} gateways={gateways}", flush=True)
             while not await stop.or_tick():

@@ -128,6 +128,8 @@ def test_listening_beyond_loopback_needs_saying_so(tmp_path: Path, host: str) ->
 def test_listening_beyond_loopback_when_said(penstock_server: ServerFactory) -> None:
     server = penstock_server(listen="mqtt://0.0.0.0:0", settings={"auth.allow_anonymous": "true"})
     assert "ready mqtt://0.0.0.0:" in server.log_text()
+    assert "no client needs a password, and other machines can connect" in server.log_text()
+    assert "no client needs a password, so only this machine can connect" in penstock_server().log_text()
 
 
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
