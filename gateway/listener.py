@@ -17,7 +17,6 @@ from gateway.listen_address import ListenAddress, ListenError
 from gateway.proxy_protocol import ProxyHeader
 from gateway.reason_codes import ReasonCode
 from gateway.tls import InTurn, TlsLayer
-from gateway.websocket import WebSocketLayer
 from notify.sockets import listening_socket, listening_unix_socket
 from notify.tls import RETRY_S
 
@@ -136,7 +135,9 @@ class Listener:
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            task = self._loop.create_task(self._let_in(accepted))
+            kind = (accepted.family, accepted.type, accepted.proto)
+            light = socket.SocketType(*kind, accepted.detach())  # half the size, and the transport keeps it
+            task = self._loop.create_task(self._let_in(light))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -151,9 +152,9 @@ class Listener:
         self._allowed_at_s = now_s
         return 0 if self._allowed >= 1 else (1 - self._allowed) / rate
 
-    async def _let_in(self, accepted: socket.socket) -> None:
+    async def _let_in(self, accepted: socket.SocketType) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._protocol, accepted)  # type: ignore[type-var]
+            await self._loop.connect_accepted_socket(self._protocol, accepted)  # type: ignore[arg-type, type-var]
         except OSError:  # it left already
             accepted.close()
 
@@ -163,6 +164,8 @@ class Listener:
         protocol: Above = connection
         settings = self._settings
         if self.address.is_websocket:
+            from gateway.websocket import WebSocketLayer  # here, so that who has no use for it does not import HTTP
+
             most, origins = settings.maximum_packet_size_bytes, settings.websocket_origins
             protocol = WebSocketLayer(protocol, connection, most, origins)
         if self.address.is_tls:
