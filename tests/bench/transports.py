@@ -22,8 +22,6 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import psutil
-
 from gateway.codec import encode
 from gateway.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
 from tests.certificates import Certificate, authority, vouched_for
@@ -35,6 +33,8 @@ SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
 BROKER_CORE, LOAD_CORE = 0, 1
 REPEATS = 3
 HANDSHAKE_S = 3
+HANDSHAKES_AT_ONCE = 8
+IDLE_S = 2
 HANDSHAKE_GOAL = 1.5
 MESSAGES = 60_000
 PACKETS_AT_ONCE = 500
@@ -51,12 +51,13 @@ class Broker:
     """A process whose CPU time is looked at."""
 
     def __init__(self, pid: int) -> None:
-        self._process = psutil.Process(pid)
-        os.sched_setaffinity(pid, {BROKER_CORE})
+        self._tasks = Path(f"/proc/{pid}/task")
+        for task in self._tasks.iterdir():
+            os.sched_setaffinity(int(task.name), {BROKER_CORE})
 
     def cpu_s(self) -> float:
-        times = self._process.cpu_times()
-        return float(times.user + times.system)
+        """Of all its threads, to the nanosecond: Linux, Documentation/scheduler/sched-stats."""
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in self._tasks.iterdir()) / 1e9
 
 
 class Line:
@@ -188,31 +189,50 @@ def _mosquitto(folder: Path, certificate: Certificate, ports: Ports) -> subproce
 
 
 def handshakes(folder: Path) -> dict[str, object]:
-    """Full TLS 1.3 handshakes, one after the other, and the broker's CPU for each."""
+    """Full TLS 1.3 handshakes, of several clients at once: time, and the broker's CPU less what it idles, for each."""
     if shutil.which("openssl") is None:
         raise RuntimeError("openssl is missing; apt-get install openssl")
-    rates: dict[str, list[float]] = {name: [] for name in BROKERS}
+    times_us: dict[str, list[float]] = {name: [] for name in BROKERS}
     costs_us: dict[str, list[float]] = {name: [] for name in BROKERS}
     with _brokers(folder) as (brokers, ports):
+        idle = {name: _idle(broker) for name, broker in brokers.items()}
         for _ in range(REPEATS):
             for name, broker in brokers.items():
                 before_s, began_s = broker.cpu_s(), time.monotonic()
                 count = _handshakes(ports[name, "tls"])
-                rates[name].append(count / (time.monotonic() - began_s))
-                costs_us[name].append((broker.cpu_s() - before_s) / count * 1e6)
-    cost = {name: statistics.median(each) for name, each in costs_us.items()}
-    ratio = cost["penstock"] / cost["mosquitto"]
-    shown = ", ".join(f"{name} {statistics.median(rates[name]):,.0f}/s {cost[name]:,.0f} µs CPU" for name in BROKERS)
-    print(f"{'TLS handshakes':46} {shown}  ratio of CPU {ratio:.2f}  goal ≤ {HANDSHAKE_GOAL:g}", flush=True)
-    return {"rates": rates, "cpu_us": costs_us, "ratio": ratio, "goal": HANDSHAKE_GOAL}
+                took_s = time.monotonic() - began_s
+                times_us[name].append(took_s / count * 1e6)
+                costs_us[name].append((broker.cpu_s() - before_s - idle[name] * took_s) / count * 1e6)
+    time_us = {name: statistics.median(each) for name, each in times_us.items()}
+    ratio = time_us["penstock"] / time_us["mosquitto"]
+    shown = ", ".join(
+        f"{name} {1e6 / time_us[name]:,.0f}/s {statistics.median(costs_us[name]):,.0f} µs CPU" for name in BROKERS
+    )
+    print(f"{'TLS handshakes':46} {shown}  ratio of times {ratio:.2f}  goal ≤ {HANDSHAKE_GOAL:g}", flush=True)
+    return {"times_us": times_us, "cpu_us": costs_us, "idle": idle, "ratio": ratio, "goal": HANDSHAKE_GOAL}
+
+
+def _idle(broker: Broker) -> float:
+    """CPU seconds in a second without clients."""
+    before_s = broker.cpu_s()
+    time.sleep(IDLE_S)
+    return (broker.cpu_s() - before_s) / IDLE_S
 
 
 def _handshakes(port: int) -> int:
     command = ["taskset", "-c", str(LOAD_CORE), "openssl", "s_time", "-connect", f"127.0.0.1:{port}", "-new", "-time"]
-    done = subprocess.run([*command, str(HANDSHAKE_S)], capture_output=True, text=True, check=False)
-    found = re.search(r"(\d+) connections in \d+ real seconds", done.stdout)
-    assert found, done
-    return int(found[1])
+    command.append(str(HANDSHAKE_S))
+    clients = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for _ in range(HANDSHAKES_AT_ONCE)
+    ]
+    count = 0
+    for each in clients:
+        said = each.communicate()[0]
+        found = re.search(r"(\d+) connections in \d+ real seconds", said)
+        assert found, said
+        count += int(found[1])
+    return count
 
 
 def messages(folder: Path) -> dict[str, object]:
