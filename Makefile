@@ -24,7 +24,12 @@ lint:
 types:
 	$(PYTHON) -m mypy
 
-test: install lint types
+# MQTT.js, for the tests of clients.
+tests/interop/js/node_modules: tests/interop/js/package-lock.json
+	npm ci --no-audit --no-fund --prefix tests/interop/js
+	touch $@
+
+test: install lint types tests/interop/js/node_modules
 	-tests/helm/install-helm.sh "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
 	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup $(IN_PARALLEL)
 	$(PYTHON) -m pytest $(ONE_BY_ONE)

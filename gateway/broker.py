@@ -179,30 +179,47 @@ class Broker:
         self.connections += 1
         self.sockets_total += 1
         self._new[connection] = self.turn.now_s
-        if self.connections > self.settings.max_connections or self.draining:
-            reason = "the server is stopping" if self.draining else "max_connections are connected"
-            self.events.warning("limit", "%s: refused, %s", connection.peer, reason)
-            connection.close(None)
+        entrance = connection.entrance
+        if entrance is not None:
+            entrance.connections += 1
+        if self.draining:
+            reason = "the server is stopping"
+        elif self.connections > self.settings.max_connections:
+            reason = "max_connections are connected"
+        elif entrance is not None and entrance.connections > entrance.most:
+            reason = "listener_max_connections are connected"
+        else:
+            return
+        self.events.warning("limit", "%s: refused, %s", connection.peer, reason)
+        connection.close(None)
 
     def opened(self, connection: Connection) -> None:
         """A connection has its session, and its client was told so."""
         self.opened_total += 1
         self._new.pop(connection, None)
         self.most_online = max(self.most_online, self.online)
-        self.events.info("connected", "client %s connected from %s", connection.session.client_id, connection.peer)
+        who = f" with the certificate of {connection.peer_identity}" if connection.peer_identity else ""
+        client_id = connection.session.client_id
+        self.events.info("connected", "client %s connected from %s%s", client_id, connection.peer, who)
 
     def left(self, connection: Connection, why: str) -> None:
         """A connection ended; called once for each."""
         self.connections -= 1
+        if connection.entrance is not None:
+            connection.entrance.connections -= 1
         self._new.pop(connection, None)
         if connection.session is not None:
             self.events.info("disconnected", "client %s disconnected: %s", connection.session.client_id, why)
             self.registry.left(connection)
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None:
+        self.count_bad_start(connection.peer, error)
+
+    def count_bad_start(self, peer: str, error: ProtocolError) -> None:
+        """Bad input from where there is no Connection yet."""
         self.bad_input[error.reason_code.name.lower()] += 1
         message = error.message[:MOST_REASON_CHARACTERS]
-        self.events.warning("input", "%s: %s (%s)", connection.peer, message, error.reason_code.name)
+        self.events.warning("input", "%s: %s (%s)", peer, message, error.reason_code.name)
 
     # --- several times a second
 

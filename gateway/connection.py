@@ -61,6 +61,16 @@ class Owner(Protocol):
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None: ...
 
 
+class Entrance:
+    """What the connections of one listener have in common: how many there are, and may be."""
+
+    __slots__ = ("connections", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.connections = 0
+
+
 class Phase(Enum):
     """Where a connection is in its life."""
 
@@ -69,14 +79,23 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
+def address_of(peer: object) -> str:
+    """For people, from what a transport says. A Unix socket's has no name."""
+    if isinstance(peer, tuple):
+        return f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
+    return "unknown" if peer is None else "unix"
+
+
 class Connection(Link):
     """Part of its owner; ends by close(), whoever calls it."""
 
-    __slots__ = ("aliases", "held", "keep_will", "owner", "phase")
+    __slots__ = ("aliases", "entrance", "held", "keep_will", "owner", "peer_identity", "phase")
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, entrance: Entrance | None = None) -> None:
         Link.__init__(self, owner.turn)
         self.owner = owner
+        self.entrance = entrance
+        self.peer_identity: str | None = None  # the user whom its certificate, which was verified, is for
         self.phase = Phase.NEW
         self.keep_will = True
         self.held = False  # not listened to, since the store has enough to do
@@ -89,7 +108,7 @@ class Connection(Link):
     def peer(self) -> str:
         """The client's address. Asked for when it is needed: to keep it costs more than the rest of this object."""
         peer = self.transport.get_extra_info("peername") if self.transport is not None else None
-        return f"{peer[0]}:{peer[1]}" if peer else "unknown"
+        return address_of(peer)
 
     # --- what arrives
 

@@ -1,56 +1,201 @@
-"""The sockets that clients connect to."""
+"""The sockets that clients connect to, and how fast they are let in."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from urllib.parse import urlsplit
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from gateway.broker import Broker
-from gateway.connection import Connection
-from gateway.errors import GatewayError
-from notify.address import is_loopback
+from gateway.connection import Connection, Entrance
+from gateway.errors import ProtocolError
+from gateway.layers import Above
+from gateway.listen_address import ListenAddress, ListenError
+from gateway.proxy_protocol import ProxyHeader
+from gateway.reason_codes import ReasonCode
+from gateway.tls import InTurn, TlsLayer
+from notify.sockets import listening_socket, listening_unix_socket
+from notify.tls import RETRY_S
 
 BACKLOG = 4096
+ACCEPTS_AT_ONCE = 16
+"""In one turn of the loop, so that a storm of clients does not keep those waiting that are here."""
+BURST_S = 0.1
+"""Clients may be let in together that were to be let in within so much time."""
+UNIX_MODE = 0o660
+PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 300, 30, 5
+"""When the system looks whether the other end of a silent connection is there at all; MQTT's keep alive may be off."""
+
+TlsContext = Callable[[], ssl.SSLContext]
 
 
-class ListenError(GatewayError):
-    """An address cannot be listened on."""
+class Listener:
+    """Accepts the clients of one address, from when open() is called until close()."""
 
+    def __init__(self, broker: Broker, address: ListenAddress, tls: TlsContext | None, in_turn: InTurn) -> None:
+        """`tls` says what new connections are secured with. Raises ListenError if it is None and needed."""
+        if address.is_tls and tls is None:
+            raise ListenError(f"{address}: TLS needs gateway.tls_certificate and gateway.tls_key; set both")
+        self.address = address
+        self._broker = broker
+        self._settings = broker.settings
+        self._tls = tls
+        self._in_turn = in_turn
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._unread: set[ProxyHeader] = set()  # connections whose proxy has not said whose they are
+        self._entrance = Entrance(self._settings.listener_max_connections or self._settings.max_connections)
+        self._allowed = 0.0  # connections that may be let in now
+        self._allowed_at_s = self._loop.time()
 
-def parse_listen(url: str) -> tuple[str, int]:
-    """Host and port of `mqtt://HOST:PORT`. Raises ListenError."""
-    parts = urlsplit(url)
-    if parts.scheme != "mqtt" or not parts.hostname or parts.port is None:
-        raise ListenError(f"{url}: cannot listen there; use mqtt://HOST:PORT, with port 0 for any free one")
-    return parts.hostname, parts.port
+    # --- listening
 
-
-def check_exposure(urls: tuple[str, ...], allowed: bool) -> None:
-    """Nothing listens beyond loopback without authentication unless the operator says so. Raises ListenError."""
-    for url in urls:
-        if not allowed and not is_loopback(parse_listen(url)[0]):
+    async def open(self) -> None:
+        """Raises ListenError."""
+        try:
+            self._sockets = await self._bind()
+        except OSError as error:
+            reason = error.strerror or str(error)
             raise ListenError(
-                f"{url}: reachable by other machines while no client needs a password; listen on 127.0.0.1 "
-                "or set gateway.allow_anonymous_beyond_loopback = true"
-            )
+                f"{self.address}: cannot listen there ({reason}); stop what uses it or choose another "
+                f"{'path' if self.address.path else 'port'}"
+            ) from error
+        if not self.address.path:
+            self.address = self.address.at_port(self._sockets[0].getsockname()[1])
+        for each in self._sockets:
+            self._listen(each)
+
+    async def _bind(self) -> list[socket.socket]:
+        if self.address.fd is not None:
+            shared = socket.socket(fileno=self.address.fd)
+            shared.setblocking(False)
+            return [shared]
+        if self.address.path:
+            return [listening_unix_socket(Path(self.address.path), BACKLOG, UNIX_MODE)]
+        host, port = self.address.host, self.address.port
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        sockets: list[socket.socket] = []
+        try:
+            for family, _, _, _, where in dict.fromkeys(found):
+                place = (where[0], port, *where[2:])
+                sockets.append(listening_socket(family, place, BACKLOG, self._settings.reuse_port))
+                port = sockets[0].getsockname()[1]  # one that was free is the same at all addresses
+                _look_for_the_dead(sockets[-1])
+        except OSError:
+            for each in sockets:
+                each.close()
+            raise
+        return sockets
+
+    def close(self) -> None:
+        """Nobody new; those that are in can stay."""
+        for each in self._sockets:
+            self._loop.remove_reader(each)
+            each.close()
+        self._sockets.clear()
+        if self.address.path and self.address.fd is None:
+            Path(self.address.path).unlink(missing_ok=True)
+        for header in list(self._unread):
+            header.abort()
+
+    # --- letting in
+
+    def _listen(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _rest(self, listening: socket.socket, seconds: float) -> None:
+        """Whoever comes meanwhile waits in the system's queue."""
+        self._loop.remove_reader(listening)
+        self._loop.call_later(seconds, self._listen, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            wait_s = self._wait_s()
+            if wait_s:
+                self._rest(listening, wait_s)
+                return
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:  # it left already
+                continue
+            except OSError as error:  # no descriptors to spare, as a rule
+                self._broker.events.warning("accept", "%s: cannot accept: %s", self.address, error.strerror)
+                self._rest(listening, RETRY_S)
+                return
+            self._allowed -= 1
+            if len(self._unread) >= self._entrance.most:
+                self._broker.events.warning("limit", "%s: refused, too many have sent no header yet", self.address)
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            kind = (accepted.family, accepted.type, accepted.proto)
+            light = socket.SocketType(*kind, accepted.detach())  # half the size, and the transport keeps it
+            task = self._loop.create_task(self._let_in(light))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _wait_s(self) -> float:
+        """Until the next may be let in."""
+        rate = self._settings.listener_connects_per_s
+        if not rate:
+            return 0
+        now_s = self._loop.time()
+        most = max(1.0, rate * BURST_S)
+        self._allowed = min(most, self._allowed + (now_s - self._allowed_at_s) * rate)
+        self._allowed_at_s = now_s
+        return 0 if self._allowed >= 1 else (1 - self._allowed) / rate
+
+    async def _let_in(self, accepted: socket.SocketType) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, accepted)  # type: ignore[arg-type, type-var]
+        except OSError:  # it left already
+            accepted.close()
+
+    def _protocol(self) -> Above | ProxyHeader:
+        """What a new connection is made of, from its Connection down."""
+        connection = Connection(self._broker, self._entrance)
+        protocol: Above = connection
+        settings = self._settings
+        if self.address.is_websocket:
+            from gateway.websocket import WebSocketLayer  # here, so that who has no use for it does not import HTTP
+
+            most, origins = settings.maximum_packet_size_bytes, settings.websocket_origins
+            protocol = WebSocketLayer(protocol, connection, most, origins)
+        if self.address.is_tls:
+            assert self._tls is not None
+            protocol = TlsLayer(protocol, connection, self._tls(), settings.tls_user_name, self._in_turn)
+        if not self.address.proxy_protocol:
+            return protocol
+        header = ProxyHeader(protocol, self._proxy_said)
+        self._unread.add(header)
+        late_s = self._broker.turn.now_s + settings.connect_timeout_s
+        self._broker.deadlines.set(header, late_s, lambda: self._too_late(header))
+        return header
+
+    # --- the PROXY protocol
+
+    def _proxy_said(self, header: ProxyHeader, error: ProtocolError | None) -> None:
+        self._unread.discard(header)
+        self._broker.deadlines.cancel(header)
+        if error is not None:
+            self._broker.count_bad_start(header.peer, error)
+
+    def _too_late(self, header: ProxyHeader) -> None:
+        late = ProtocolError(ReasonCode.MAXIMUM_CONNECT_TIME, "no PROXY protocol header in time")
+        self._proxy_said(header, late)
+        header.abort()
 
 
-async def listen(broker: Broker, url: str) -> tuple[asyncio.Server, str]:
-    """Accept clients on `url`; returns the server and the URL with the port it got. Raises ListenError."""
-    host, port = parse_listen(url)
-    loop = asyncio.get_running_loop()
-    try:
-        server = await loop.create_server(
-            lambda: Connection(broker),  # type: ignore[arg-type, return-value]
-            host,
-            port,
-            backlog=BACKLOG,
-            reuse_port=broker.settings.reuse_port or None,
-        )
-    except (OSError, socket.gaierror) as error:
-        reason = error.strerror or str(error)
-        raise ListenError(f"{url}: cannot listen there ({reason}); stop what uses it or choose another port") from error
-    bound = server.sockets[0].getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    return server, f"mqtt://{shown}:{bound}"
+def _look_for_the_dead(listening: socket.socket) -> None:
+    """Its connections have this from it."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", PROBE_AFTER_S), ("TCP_KEEPINTVL", PROBE_EVERY_S), ("TCP_KEEPCNT", PROBES)):
+        if hasattr(socket, option):  # not on every system
+            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

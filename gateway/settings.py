@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from gateway.listen_address import PATTERN as PATTERN_OF_LISTEN
+from gateway.listen_address import SHAPE as SHAPE_OF_LISTEN
 from notify.address import PATTERN, SHAPE
 
 MIB = 1024 * 1024
@@ -21,8 +23,8 @@ class GatewaySettings:
         default=("mqtt://127.0.0.1:1883",),
         metadata={
             "doc": "Addresses to listen on; port 0 takes a free one.",
-            "shape": "mqtt://HOST:PORT",
-            "pattern": r"mqtt://(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})",
+            "shape": SHAPE_OF_LISTEN,
+            "pattern": PATTERN_OF_LISTEN,
         },
     )
     maximum_packet_size_bytes: int = field(
@@ -37,10 +39,21 @@ class GatewaySettings:
         default=100_000,
         metadata={"doc": "Connections beyond this are refused.", "at_least": 1},
     )
+    listener_max_connections: int = field(
+        default=0,
+        metadata={"doc": "The same for each address in `listen`; 0: only the bound on all together.", "at_least": 0},
+    )
+    listener_connects_per_s: int = field(
+        default=0,
+        metadata={
+            "doc": "Connections that each address in `listen` lets in within a second, others wait; 0: no such limit.",
+            "at_least": 0,
+        },
+    )
     connect_timeout_s: int = field(
         default=10,
         metadata={
-            "doc": "A connection without a CONNECT by then is closed.",
+            "doc": "A connection without a CONNECT by then, TLS and WebSocket handshakes included, is closed.",
             "at_least": 1,
         },
     )
@@ -122,15 +135,36 @@ class GatewaySettings:
         default=10,
         metadata={"doc": "How often the $SYS topics are published; 0 for never.", "at_least": 0},
     )
-    allow_anonymous_beyond_loopback: bool = field(
-        default=False,
-        metadata={
-            "doc": "Let other machines connect although no client needs a password.",
-        },
-    )
     reuse_port: bool = field(
         default=False,
         metadata={"doc": "Let other gateways on this machine listen on the same ports (SO_REUSEPORT)."},
+    )
+    websocket_origins: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "doc": "Sites whose pages may connect by WebSocket; empty: all. Programs other than browsers always may.",
+            "shape": "https://HOST[:PORT]",
+            "pattern": r"https?://[^\s/]+",
+        },
+    )
+    tls_certificate: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file with the certificate, and those that vouch for it, of mqtts:// and wss://."},
+    )
+    tls_key: Path | None = field(default=None, metadata={"doc": "PEM file with its private key."})
+    tls_client_certificates: Literal["no", "optional", "required"] = field(
+        default="no",
+        metadata={"doc": "Whether clients show certificates too."},
+    )
+    tls_client_ca_file: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file of who vouches for the certificates of clients."},
+    )
+    tls_user_name: Literal["cn", "san"] = field(
+        default="cn",
+        metadata={
+            "doc": "What of a client's certificate is its user name: the common name, or the first alternative name."
+        },
     )
     store: str | None = field(
         default=None,
@@ -186,4 +220,12 @@ class GatewaySettings:
             "shape": "HOST:PORT, several with a space in between",
             "pattern": r"(?:\S+(?: \S+)*)?",
         },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AuthSettings:
+    allow_anonymous: bool = field(
+        default=False,
+        metadata={"doc": "Let clients connect without authentication, also from other machines."},
     )

@@ -7,16 +7,13 @@ has room.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import secrets
 import socket
 import ssl
-import stat
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -26,6 +23,7 @@ from notify.errors import NotifyError
 from notify.hub import Hub
 from notify.peers import Peers
 from notify.settings import WireSettings
+from notify.sockets import remove_leftover
 from notify.steps import Steps
 from notify.tls import TlsListener
 from store.errors import WireError
@@ -96,7 +94,7 @@ class StoreServer:
         self.found_bad("tls", _shown(address), why)
 
     async def _listen_unix(self, path: Path) -> None:
-        _remove_leftover(path)
+        remove_leftover(path)
         mask = os.umask(0o177)
         try:
             self._server = await self._loop.create_unix_server(self._arrives, str(path), backlog=BACKLOG)
@@ -330,13 +328,3 @@ def _shown(peername: object) -> str:
         host, port = peername[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return "on the Unix socket"
-
-
-def _remove_leftover(path: Path) -> None:
-    """What an earlier process left there goes. Raises OSError if one that runs listens there; the loop would not."""
-    with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(path.stat().st_mode):
-            with socket.socket(socket.AF_UNIX) as probe:
-                if probe.connect_ex(str(path)) == 0:
-                    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-            path.unlink()

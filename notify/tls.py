@@ -7,6 +7,8 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 
+from notify.sockets import listening_socket
+
 RETRY_S = 0.1
 STRANGERS = {"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "BAD_LENGTH", "RECORD_LAYER_FAILURE"}
 """What OpenSSL says of bytes that are no TLS."""
@@ -36,7 +38,7 @@ class TlsListener:
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(found):
-                self.sockets.append(_listening(family, address, backlog))
+                self.sockets.append(listening_socket(family, address, backlog))
         except OSError:
             self.close()
             raise
@@ -74,24 +76,9 @@ class TlsListener:
             accepted.close()
 
 
-def _listening(family: int, address: tuple[object, ...], backlog: int) -> socket.socket:
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.setblocking(False)
-        listening.bind(address)
-        listening.listen(backlog)
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
 def fault_of_peer(error: Exception) -> str:
     """Why a peer's handshake with a store failed."""
-    reason = _reason(error)
+    reason = reason_of(error)
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
         return f"TLS handshake failed: it does not accept the certificate ({reason}); see gateway.store_ca_file there"
     if reason in STRANGERS:
@@ -112,13 +99,14 @@ def fault_of_store(error: ssl.SSLError) -> str:
         else:
             remedy = "name the file with who vouches for it in gateway.store_ca_file"
         return f"the store's certificate is not accepted ({why.rstrip('.')}); {remedy}"
-    reason = _reason(error)
+    reason = reason_of(error)
     if reason in STRANGERS:
         return f"it speaks no TLS ({reason}); use tcp:// in gateway.store, or tls:// in the store's wire.listen"
     return f"TLS handshake failed ({reason})"
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """In the words of OpenSSL, or of the system."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return str(error.reason)
     if isinstance(error, OSError) and error.strerror:

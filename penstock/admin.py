@@ -26,7 +26,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from gateway.listener import ListenError
+from gateway.listen_address import ListenError
 from gateway.metrics import FigureCollector, Reading
 from notify.address import is_loopback
 from penstock.errors import PenstockError

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gateway.broker import Broker
-from gateway.listener import check_exposure, listen
+from gateway.listen_address import ListenAddress, check_exposure
+from gateway.listener import Listener
 from gateway.reason_codes import ReasonCode
+from gateway.tls import InTurn
 from notify.remote import RemoteStore
+from penstock.client_tls import ClientTls
 from penstock.process import Stop, check_admin_exposed, open_admin
 from penstock.settings import Settings
 
@@ -17,13 +22,32 @@ if TYPE_CHECKING:
     from lightqueue.message_store import MessageStore
     from penstock.admin import Admin
 
+log = logging.getLogger("penstock")
+
 DRAIN_STEP_S = 0.01
 
 
 def check_exposed(settings: Settings) -> None:
     """Nothing listens beyond loopback without authentication unless the operator says so. Raises ListenError."""
-    check_exposure(settings.gateway.listen, settings.gateway.allow_anonymous_beyond_loopback)
+    addresses = tuple(ListenAddress.parse(url) for url in settings.gateway.listen)
+    check_exposure(addresses, is_auth_configured(settings), settings.auth.allow_anonymous)
     check_admin_exposed(settings)
+
+
+def say_who_may_connect(settings: Settings) -> None:
+    if is_auth_configured(settings):
+        return
+    if all(ListenAddress.parse(url).is_local for url in settings.gateway.listen):
+        log.info("no client needs a password, so only this machine can connect")
+    else:
+        log.info("no client needs a password, and other machines can connect (auth.allow_anonymous)")
+
+
+def is_auth_configured(settings: Settings) -> bool:
+    """Whether clients have to say who they are."""
+    addresses = [ListenAddress.parse(url) for url in settings.gateway.listen]
+    certificates = settings.gateway.tls_client_certificates == "required"
+    return certificates and all(each.is_tls or each.is_local for each in addresses)
 
 
 def open_gateway_admin(
@@ -46,28 +70,36 @@ def open_gateway_admin(
 class Listeners:
     """The addresses that clients connect to."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, tls: ClientTls) -> None:
         self._broker = broker
-        self._bound: list[tuple[asyncio.Server, str]] = []
+        self._tls = tls
+        self._open: list[Listener] = []
 
     async def bind(self, urls: tuple[str, ...]) -> None:
         """Accept clients from now on. Raises ListenError."""
+        loop = asyncio.get_running_loop()
+        in_turn = InTurn(loop.call_soon)
+        context = self._tls.context if self._tls.is_set else None
         for url in urls:
-            self._bound.append(await listen(self._broker, url))
+            listener = Listener(self._broker, ListenAddress.parse(url), context, in_turn)
+            await listener.open()
+            self._open.append(listener)
+        if self._tls.is_set:
+            loop.add_signal_handler(signal.SIGHUP, self._tls.reload)
         self._broker.listening = True
 
     def say_ready(self, where: str) -> None:
         """The lines that scripts wait for; `where` names what stands behind."""
-        for _, url in self._bound:
-            print(f"ready {url} {where}", flush=True)
+        for listener in self._open:
+            print(f"ready {listener.address} {where}", flush=True)
 
     async def close(self, stop: Stop, tick: Callable[[], object], others: bool = False) -> None:
         """No new clients; those that are here are seen off, slowly where there are others who take them in.
 
         `tick` is what happens several times a second in any case.
         """
-        for server, _ in self._bound:
-            server.close()
+        for listener in self._open:
+            listener.close()
         broker = self._broker
         if others and not stop.of_all:
             broker.drain(ReasonCode.USE_ANOTHER_SERVER, broker.settings.drain_clients_per_s)

@@ -37,14 +37,45 @@ def tls_of_store(settings: WireSettings) -> ssl.SSLContext:
     certificate, key = settings.tls_certificate, settings.tls_key
     if certificate is None or key is None:
         raise UsageError("a tls:// address needs wire.tls_certificate and wire.tls_key")
-    _read(certificate, "wire.tls_certificate")
-    _read(key, "wire.tls_key")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    return _server_context(certificate, key, "wire.tls_certificate", "wire.tls_key")
+
+
+def _server_context(certificate: Path, key: Path, certificate_setting: str, key_setting: str) -> ssl.SSLContext:
+    _read(certificate, certificate_setting)
+    _read(key, key_setting)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError as error:
         raise PenstockError(f"{certificate} and {key}: not a certificate with its key ({error.reason})") from None
+    return context
+
+
+def tls_for_clients(settings: GatewaySettings) -> ssl.SSLContext | None:
+    """What mqtts:// and wss:// are secured with; None if nothing is set for it. Raises PenstockError."""
+    certificate, key, ca_file = settings.tls_certificate, settings.tls_key, settings.tls_client_ca_file
+    asks = settings.tls_client_certificates
+    if (ca_file is None) != (asks == "no"):
+        what = "optional or required" if asks == "no" else "the file with who vouches for them"
+        missing = "gateway.tls_client_certificates" if asks == "no" else "gateway.tls_client_ca_file"
+        raise UsageError(f"certificates of clients: {missing} is to be {what}")
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise UsageError("gateway.tls_certificate and gateway.tls_key go together; set both")
+    context = _server_context(certificate, key, "gateway.tls_certificate", "gateway.tls_key")
+    context.num_tickets = 1  # each costs a handshake some 5 % more; a device resumes one session at a time
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    if ca_file is not None:
+        _read(ca_file, "gateway.tls_client_ca_file")
+        try:
+            context.load_verify_locations(ca_file)
+        except ssl.SSLError as error:
+            raise PenstockError(
+                f"{ca_file}: no certificates in PEM ({error.reason}); see gateway.tls_client_ca_file"
+            ) from None
+        context.verify_mode = ssl.CERT_REQUIRED if asks == "required" else ssl.CERT_OPTIONAL
     return context
 
 

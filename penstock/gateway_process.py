@@ -16,7 +16,8 @@ from notify.address import StoreAddress
 from notify.redis_lookup import RedisEntry
 from notify.remote import RemoteStore
 from notify.store_link import StoreLink
-from penstock.clients import Listeners, check_exposed, open_gateway_admin
+from penstock.client_tls import ClientTls
+from penstock.clients import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.credentials import tls_of_gateway, token_of_gateway
 from penstock.errors import UsageError
 from penstock.process import Stop, run, tune_garbage_collection
@@ -33,14 +34,18 @@ def serve(settings: Settings) -> int:
     token = token_of_gateway(settings.gateway)
     tls = tls_of_gateway(address, settings.gateway)
     check_exposed(settings)
-    return run(settings, lambda: _serve(settings, address, token, tls))
+    client_tls = ClientTls(settings.gateway)
+    return run(settings, lambda: _serve(settings, address, token, tls, client_tls))
 
 
-async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl.SSLContext | None) -> None:
+async def _serve(
+    settings: Settings, address: StoreAddress, token: str, tls: ssl.SSLContext | None, client_tls: ClientTls
+) -> None:
     """Clients are let in once a store is there; if it goes away later, they stay, and wait."""
     stop = Stop()
     loop = asyncio.get_running_loop()
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
+    say_who_may_connect(settings)
     log.info("penstock %s gateway %s starting, store=%s", VERSION, name, address.url)
     link = StoreLink(address, name, token, tls)
     store = RemoteStore(settings.gateway.store_patience_s, settings.gateway.range_cache_bytes, link.wake, loop.time)
@@ -62,9 +67,10 @@ async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl
 
         def tick() -> None:
             link.tick()
+            client_tls.tick()
             serving.tick()
 
-        listeners = Listeners(broker)
+        listeners = Listeners(broker, client_tls)
         closing.push_async_callback(listeners.close, stop, tick, others=True)
         await listeners.bind(settings.gateway.listen)
         tune_garbage_collection()

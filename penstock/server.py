@@ -11,7 +11,8 @@ from gateway.broker import Broker
 from gateway.version import VERSION
 from lightqueue.message_store import MessageStore
 from notify.hub import Hub
-from penstock.clients import Listeners, check_exposed, open_gateway_admin
+from penstock.client_tls import ClientTls
+from penstock.clients import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.process import Stop, run, tune_garbage_collection
 from penstock.settings import Settings
 
@@ -21,14 +22,16 @@ log = logging.getLogger("penstock")
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     check_exposed(settings)
-    return run(settings, lambda: _serve(settings))
+    tls = ClientTls(settings.gateway)
+    return run(settings, lambda: _serve(settings, tls))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, tls: ClientTls) -> None:
     """The store with its recovery, the gateway, the admin endpoint, and only then the clients; the end in reverse."""
     stop = Stop()
     loop = asyncio.get_running_loop()
     started_s = time.monotonic()
+    say_who_may_connect(settings)
     log.info("penstock %s starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
     hub: Hub | None = None
 
@@ -44,11 +47,16 @@ async def _serve(settings: Settings) -> None:
         broker = Broker(hub.join("gateway"), settings.gateway, loop)
         if settings.admin is not None:
             closing.callback(open_gateway_admin(settings.admin, lambda: broker, store, None).close)
-        listeners = Listeners(broker)
-        closing.push_async_callback(listeners.close, stop, broker.tick)
+
+        def tick() -> None:
+            tls.tick()
+            broker.tick()
+
+        listeners = Listeners(broker, tls)
+        closing.push_async_callback(listeners.close, stop, tick)
         await listeners.bind(settings.gateway.listen)
         tune_garbage_collection()
         took_s = time.monotonic() - started_s
         log.info("started in %.2f s: %d sessions, %d bytes replayed", took_s, len(store.sessions), store.replayed_bytes)
         listeners.say_ready(f"data={settings.store.data}")
-        await stop.tick(broker.tick)
+        await stop.tick(tick)

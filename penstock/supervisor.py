@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -14,8 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.listener import parse_listen
+from gateway.listen_address import ListenAddress
+from gateway.listener import BACKLOG, UNIX_MODE
 from gateway.version import VERSION
+from notify.sockets import listening_unix_socket
 from penstock.clients import check_exposed
 from penstock.errors import PenstockError
 from penstock.process import ALL_STOP, AT_ONCE, SUPERVISED, TICK_S, Stop, open_admin, run
@@ -47,7 +50,9 @@ async def _serve(settings: Settings, gateways: int) -> None:
     log.info("penstock %s starting: a store and %d gateways, data=%s", VERSION, gateways, settings.store.data)
     with ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
-        urls = tuple(undo.enter_context(_Reserved(url)).url for url in settings.gateway.listen)
+        reserved = [undo.enter_context(_Reserved(url)) for url in settings.gateway.listen]
+        urls = tuple(each.url for each in reserved)
+        fds = tuple(fd for each in reserved for fd in each.fds)
         address = f"unix://{folder}/store.sock"
         gateway = replace(settings.gateway, listen=urls, store=address, reuse_port=True, store_ca_file=None)
         gateway = replace(gateway, store_token="", store_token_file=None)
@@ -57,7 +62,7 @@ async def _serve(settings: Settings, gateways: int) -> None:
         config.write_text(render(replace(settings, wire=wire, gateway=gateway, admin=admin)), encoding="utf-8")
         grace_s = settings.gateway.drain_timeout_s + GRACE_S
         names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
-        children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s) for name in names]
+        children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s, fds) for name in names]
         async with AsyncExitStack() as closing:  # gateways end before the store does
             if settings.admin is not None:
                 closing.callback(_open_admin(settings.admin, children).close)
@@ -68,8 +73,10 @@ async def _serve(settings: Settings, gateways: int) -> None:
                 for child in part:
                     if not await child.is_ready(stop):
                         return
-            for url in urls:
-                print(f"ready {url} data={settings.store.data} gateways={gateways}", flush=True)
+            if settings.gateway.tls_certificate is not None:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, children[1:])
+            for each in reserved:
+                print(f"ready {each.address} data={settings.store.data} gateways={gateways}", flush=True)
             while not await stop.or_tick():
                 pass
 
@@ -84,44 +91,78 @@ def _command(name: str, address: str) -> list[str]:
     return ["store", "--listen", address] if name == "store" else ["gateway"]
 
 
+def _reload(gateways: list[Child]) -> None:
+    """They read their certificates again."""
+    for each in gateways:
+        each.send_signal(signal.SIGHUP)
+
+
 async def _end_all(children: list[Child], stop: Stop) -> None:
     await asyncio.gather(*(child.end(stop) for child in children))
 
 
 class _Reserved:
-    """A port that stays ours while processes that share it come and go; 0 becomes a free one."""
+    """An address that stays ours while processes that share it come and go; port 0 becomes a free one.
+
+    Processes listen on the same port each for itself. A Unix socket they inherit (`fds`).
+    """
 
     def __init__(self, url: str) -> None:
-        host, port = parse_listen(url)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        address = ListenAddress.parse(url)
+        self.fds: tuple[int, ...] = ()
         try:
-            self._socket.bind((host, port))
+            self._socket = (
+                listening_unix_socket(Path(address.path), BACKLOG, UNIX_MODE) if address.path else _bound(address)
+            )
         except OSError as error:
-            self._socket.close()
             reason = error.strerror or str(error)
+            place = "path" if address.path else "port"
             raise ChildFailed(
-                f"{url}: cannot listen there ({reason}); stop what uses it or choose another port"
+                f"{url}: cannot listen there ({reason}); stop what uses it or choose another {place}"
             ) from error
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"mqtt://{shown}:{self._socket.getsockname()[1]}"
+        self.address = address
+        if address.path:
+            self.fds = (self._socket.fileno(),)
+        else:
+            self.address = address.at_port(self._socket.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """For those who share it."""
+        return str(replace(self.address, fd=self.fds[0]) if self.fds else self.address)
 
     def __enter__(self) -> _Reserved:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
+        if self.address.path:
+            Path(self.address.path).unlink(missing_ok=True)
+
+
+def _bound(address: ListenAddress) -> socket.socket:
+    """Raises OSError."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind((address.host, address.port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 class Child:
     """A process of ours, started again whenever it ends. It ends with us: its standard input is a pipe that we hold."""
 
-    def __init__(self, name: str, arguments: list[str], grace_s: float) -> None:
+    def __init__(self, name: str, arguments: list[str], grace_s: float, fds: tuple[int, ...] = ()) -> None:
         self.name = name
         self.admin_url = ""  # of its admin endpoint, while it has one
         self._arguments = arguments
         self._grace_s = grace_s
+        self._fds = fds
         self._process: asyncio.subprocess.Process
         self._watching: asyncio.Task[None]
         self._ready = asyncio.Event()
@@ -158,6 +199,10 @@ class Child:
             self._process.kill()
         await self._watching
 
+    def send_signal(self, number: signal.Signals) -> None:
+        if self._ready.is_set() and self._process.returncode is None:
+            self._process.send_signal(number)
+
     def _say(self, word: bytes) -> None:
         if self._process.returncode is None and self._process.stdin is not None:
             self._process.stdin.write(word)
@@ -169,6 +214,7 @@ class Child:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment | {SUPERVISED: "1"},
+            pass_fds=self._fds,
             start_new_session=True,  # Ctrl-C is for us: gateways end before the store does
         )
 

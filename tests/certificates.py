@@ -34,6 +34,11 @@ def vouched_for(folder: Path, name: str, subject: str, by: Certificate) -> Certi
     return made
 
 
+def client_certificate(folder: Path, name: str, by: Certificate, alternative: str = "") -> Certificate:
+    """A client's, with its name as common name."""
+    return vouched_for(folder, name, alternative or f"DNS:{name}", by)
+
+
 def _openssl(arguments: str, subject: str, made: Certificate) -> None:
     command = ["openssl", *arguments.split(), subject, "-keyout", str(made.key), "-out", str(made.certificate)]
     subprocess.run(command, check=True, capture_output=True)

@@ -60,6 +60,8 @@ class PenstockServer:
 
     def __init__(self, data: Path, log: Path, options: ServeOptions) -> None:
         self.data = data
+        self._listen = str(options.settings.get("gateway.listen", ""))  # else on a free port
+        self.urls: list[str] = []  # as it says them, in their order
         self.port = 0
         self._log = log
         self._options = options
@@ -99,7 +101,7 @@ class PenstockServer:
     def _start(self) -> subprocess.Popen[bytes]:
         self._log.touch()
         already_logged_bytes = self._log.stat().st_size
-        own = [f"--data={self.data}", f"--listen={self.url}"]
+        own = [f"--data={self.data}", *([] if self._listen else [f"--listen={self.url}"])]
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [*self.prefix, sys.executable, "-m", "penstock", "serve", *own, *self._options.arguments()],
@@ -122,9 +124,11 @@ class PenstockServer:
         while time.monotonic() < deadline:
             exited = process.poll() is not None
             logged = self._log.read_bytes()[already_logged_bytes:].decode(errors="replace")
-            ready = re.search(r"^ready mqtt://[^\s]*:(\d+) data=.*\n", logged, re.MULTILINE)
-            if ready:
-                return int(ready[1])
+            ready = re.findall(r"^ready (\S+) data=.*\n", logged, re.MULTILINE)
+            if len(ready) > self._listen.count(","):
+                self.urls = ready
+                plain = [url.rpartition(":")[2] for url in ready if url.startswith("mqtt://")]
+                return int(plain[0].partition("?")[0]) if plain else 0
             if exited:
                 raise RuntimeError(f"penstock serve exited with {process.returncode}:\n{logged}")
             time.sleep(0.02)

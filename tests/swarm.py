@@ -111,6 +111,12 @@ class Swarm:
                 raise TimeoutError(f"{self.online} of {len(self.clients)} clients online after {timeout_s} s")
         return time.monotonic() - started_s
 
+    def drop_all(self) -> None:
+        """All lose their connections at once, and do not come back before connect()."""
+        for client in self.clients:
+            self._gone(client)
+        self._to_connect.clear()
+
     def all_online(self) -> bool:
         return self.online == len(self.clients)
 

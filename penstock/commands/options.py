@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the log and its index.")]
 ListenMqtt = Annotated[
-    list[str] | None, typer.Option(metavar="URL", help="Address such as mqtt://127.0.0.1:1883; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        metavar="URL", help="Address: mqtt://, mqtts://, ws:// or wss://HOST:PORT, unix:///PATH; may be repeated."
+    ),
 ]
 Flush = Annotated[str | None, typer.Option(metavar="sync|async|buffered", help="When a message is acknowledged.")]
 Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")]

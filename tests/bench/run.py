@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.bench import apart  # noqa: E402
+from tests.bench import apart, transports  # noqa: E402
 from tests.bench.client import consume_rates, publish_rates, read_rates  # noqa: E402
 from tests.bench.indexing import keeping_up  # noqa: E402
 from tests.bench.queues import beside_queues  # noqa: E402
@@ -241,6 +241,8 @@ def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
         ("apart: storm", apart.storm),
         ("apart: fan-out", apart.fan_out),
         ("start of a gateway", gateway_start),
+        ("TLS handshakes", transports.handshakes),
+        ("messages over TCP, TLS, WebSocket", transports.messages),
         ("client reads 1,000,000 messages", read_rates),
         ("client publishes, autobatch off and on", publish_rates),
         ("index keeps up", keeping_up),

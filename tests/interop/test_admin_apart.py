@@ -101,7 +101,7 @@ def test_several_processes_on_one_page(penstock_server: ServerFactory) -> None:
 def test_not_beyond_loopback_unless_the_operator_says_so(tmp_path: Path, parts: list[Part], command: list[str]) -> None:
     """What is said of clients or of the wire does not count."""
     settings: dict[str, object] = {
-        "gateway.allow_anonymous_beyond_loopback": "true",
+        "auth.allow_anonymous": "true",
         "wire.allow_open_beyond_loopback": "true",
         "store.data": str(tmp_path / "data"),
         "wire.listen": "tcp://127.0.0.1:0",

@@ -113,7 +113,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 
 def test_an_address_that_is_not_ours(tmp_path: Path) -> None:
     for host in ("192.0.2.1", "no-such-host.invalid"):
-        allowed = {"PENSTOCK_GATEWAY__ALLOW_ANONYMOUS_BEYOND_LOOPBACK": "true"}
+        allowed = {"PENSTOCK_AUTH__ALLOW_ANONYMOUS": "true"}
         done = serve("--listen", f"mqtt://{host}:0", "--data", str(tmp_path), **allowed)
         one_line(done, f"mqtt://{host}:0", "cannot listen there")
 
@@ -121,13 +121,15 @@ def test_an_address_that_is_not_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.0.2.1"])
 def test_listening_beyond_loopback_needs_saying_so(tmp_path: Path, host: str) -> None:
     url = f"mqtt://{host}:0"
-    one_line(serve("--listen", url, "--data", str(tmp_path)), url, "allow_anonymous_beyond_loopback")
+    one_line(serve("--listen", url, "--data", str(tmp_path)), url, "auth.allow_anonymous")
     assert not (tmp_path / "log").exists()
 
 
 def test_listening_beyond_loopback_when_said(penstock_server: ServerFactory) -> None:
-    server = penstock_server(listen="mqtt://0.0.0.0:0", settings={"gateway.allow_anonymous_beyond_loopback": "true"})
+    server = penstock_server(listen="mqtt://0.0.0.0:0", settings={"auth.allow_anonymous": "true"})
     assert "ready mqtt://0.0.0.0:" in server.log_text()
+    assert "no client needs a password, and other machines can connect" in server.log_text()
+    assert "no client needs a password, so only this machine can connect" in penstock_server().log_text()
 
 
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:

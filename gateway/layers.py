@@ -1,0 +1,125 @@
+"""What may lie between a socket and its Connection: a protocol to the transport below, a transport to what is above.
+
+    uvloop's transport ─ TlsLayer ─ WebSocketLayer ─ Connection
+
+A layer that does not change something passes it on. Data that comes in is put into the buffer of what is above, as
+the loop would do it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+
+class Above(Protocol):
+    """An asyncio.BufferedProtocol."""
+
+    def connection_made(self, transport: Any) -> None: ...
+    def get_buffer(self, _: int) -> bytearray: ...
+    def buffer_updated(self, size: int) -> None: ...
+    def eof_received(self) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+    def connection_lost(self, error: Exception | None) -> None: ...
+
+
+class Layer:
+    """Base of both layers: changes nothing."""
+
+    __slots__ = ("_fd", "above", "below", "is_closing")
+
+    def __init__(self, above: Above) -> None:
+        self.above = above
+        self.below: Any = None
+        self.is_closing = False
+        self._fd = -1
+
+    # --- towards what is below: a protocol
+
+    def connection_made(self, transport: Any) -> None:
+        self.below = transport
+        plain_socket = transport.get_extra_info("socket")
+        if plain_socket is not None:
+            self._fd = plain_socket.fileno()
+        self.above.connection_made(self)
+
+    def get_buffer(self, size: int) -> bytearray:
+        return self.above.get_buffer(size)
+
+    def buffer_updated(self, size: int) -> None:
+        self.above.buffer_updated(size)
+
+    def eof_received(self) -> None:
+        self.above.eof_received()
+
+    def pause_writing(self) -> None:
+        self.above.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.above.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_closing = True
+        self._fd = -1
+        self.above.connection_lost(error)
+
+    # --- towards what is above: a transport
+
+    def write(self, data: bytes) -> None:
+        self.send(data)
+
+    def send(self, data: bytes) -> None:
+        """Straight to the socket as far as it takes it (docs/adr/0007-send-straight-to-the-socket.md)."""
+        if self._fd >= 0 and not self.below.get_write_buffer_size():
+            try:
+                sent = os.write(self._fd, data)
+            except OSError:  # a full buffer, or an error that the transport will meet as well
+                sent = 0
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self.below.write(data)
+
+    def say_goodbye(self) -> None:
+        """Tell the other end's layer that nothing more comes."""
+
+    def close(self) -> None:
+        """What was written is sent first. Idempotent."""
+        if not self.is_closing:
+            self.say_goodbye()
+            self.is_closing = True
+        self._fd = -1
+        self.below.close()
+
+    def abort(self) -> None:
+        self.is_closing = True
+        self._fd = -1
+        self.below.abort()
+
+    def can_write_eof(self) -> bool:
+        return bool(self.below.can_write_eof())
+
+    def write_eof(self) -> None:
+        """What still comes in is taken, and goes nowhere."""
+        if not self.is_closing:
+            self.say_goodbye()
+            self.is_closing = True
+        self._fd = -1
+        self.below.write_eof()
+
+    def pause_reading(self) -> None:
+        self.below.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.below.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        return int(self.below.get_write_buffer_size())
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.below.set_write_buffer_limits(high=high)
+
+    def get_extra_info(self, name: str) -> object:
+        """Its socket takes nothing that has not gone through here."""
+        return None if name == "socket" else self.below.get_extra_info(name)

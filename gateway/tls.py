@@ -1,0 +1,183 @@
+"""TLS of client connections: OpenSSL in memory, between the loop's transport and what is above.
+
+The loop's own TLS keeps 256 KiB for each connection, sends when the loop finds the time (see ADR 7), and shakes hands
+with everybody at once (docs/adr/0016-tls-and-websocket-are-layers.md).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal
+
+from gateway.connection import Connection
+from gateway.errors import ProtocolError
+from gateway.layers import Above, Layer
+from gateway.reason_codes import ReasonCode
+from notify.tls import STRANGERS, reason_of
+
+RECORD_BYTES = 16 << 10
+HANDSHAKES_AT_ONCE = 4
+"""In one turn of the loop; each takes a part of a millisecond, in which nobody else is served."""
+MOST_HANDSHAKE_BYTES = 256 << 10
+"""What may have come in before a handshake had its turn."""
+
+UserName = Literal["cn", "san"]
+
+
+class InTurn:
+    """Work that is done a few at a time, with the loop's other business in between."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], object]], object]) -> None:
+        self._call_soon = call_soon
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._is_going_on = False
+
+    def add(self, work: Callable[[], object]) -> None:
+        self._waiting.append(work)
+        if not self._is_going_on:
+            self._is_going_on = True
+            self._call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        try:
+            for _ in range(min(HANDSHAKES_AT_ONCE, len(self._waiting))):
+                self._waiting.popleft()()
+        finally:
+            self._is_going_on = bool(self._waiting)
+            if self._waiting:
+                self._call_soon(self._go_on)
+
+
+class TlsLayer(Layer):
+    """The server's end of one TLS connection."""
+
+    __slots__ = ("_connection", "_has_turn", "_in_turn", "_incoming", "_is_open", "_outgoing", "_tls", "_user_name")
+
+    def __init__(
+        self, above: Above, connection: Connection, context: ssl.SSLContext, user_name: UserName, in_turn: InTurn
+    ) -> None:
+        super().__init__(above)
+        self._connection = connection
+        self._user_name = user_name
+        self._in_turn = in_turn
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._is_open = False
+        self._has_turn = False  # or will have it
+
+    # --- in
+
+    def buffer_updated(self, size: int) -> None:
+        if self.is_closing:
+            return
+        self._incoming.write(memoryview(self.above.get_buffer(size))[:size])
+        if self._is_open:
+            self._decrypt()
+        elif self._incoming.pending > MOST_HANDSHAKE_BYTES:
+            self._refuse("TLS handshake failed: too much was sent before it")
+        elif not self._has_turn:
+            self._has_turn = True
+            self._in_turn.add(self._shake_hands)
+
+    def _shake_hands(self) -> None:
+        self._has_turn = False
+        if self.is_closing:
+            return
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return
+        except (ssl.SSLError, OSError) as error:
+            self._flush()  # an alert, perhaps
+            self._refuse(fault_of_client(error))
+            return
+        self._is_open = True
+        self._connection.peer_identity = identity_of(self._tls.getpeercert(), self._user_name)
+        self._flush()
+        if self._incoming.pending:
+            self._decrypt()
+
+    def _decrypt(self) -> None:
+        """All records that are complete go up together, so far as the buffer holds them."""
+        buffer = self.above.get_buffer(0)
+        view, filled = memoryview(buffer), 0
+        incoming, tls = self._incoming, self._tls
+        read: Callable[[int, memoryview], int] = tls.read  # type: ignore[assignment]
+        ended = False
+        try:
+            while (incoming.pending or tls.pending()) and not self.is_closing:
+                got = read(RECORD_BYTES, view[filled:])
+                if not got:
+                    ended = True
+                    break
+                filled += got
+                if len(buffer) - filled < RECORD_BYTES:
+                    self.above.buffer_updated(filled)
+                    filled = 0
+        except ssl.SSLWantReadError:
+            """The last record is not whole yet."""
+        except ssl.SSLError as error:
+            self._refuse(f"TLS: {reason_of(error)}")
+            return
+        if self._outgoing.pending and not self.is_closing:
+            self._flush()
+        if filled and not self.is_closing:
+            self.above.buffer_updated(filled)
+        if ended:
+            self.close()
+
+    def _refuse(self, why: str) -> None:
+        self._connection.refuse(ProtocolError(ReasonCode.PROTOCOL_ERROR, why))
+        self.close()
+
+    # --- out
+
+    def write(self, data: bytes) -> None:
+        if self.is_closing or not self._is_open:
+            return
+        written = self._tls.write(data)
+        while written < len(data):  # a record at a time
+            written += self._tls.write(memoryview(data)[written:])
+        self.send(self._outgoing.read())
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self.send(self._outgoing.read())
+
+    def say_goodbye(self) -> None:
+        if not self._is_open:
+            return
+        try:
+            self._tls.unwrap()
+        except ssl.SSLError:
+            """It waits for the other end's goodbye, and we do not."""
+        self._flush()
+
+
+def identity_of(certificate: dict[str, Any] | None, user_name: UserName) -> str | None:
+    """The user that a client's certificate, which was verified, is for; None if there is none."""
+    if not certificate:
+        return None
+    if user_name == "san":
+        names = (value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "email", "URI"))
+    else:
+        names = (value for rdn in certificate.get("subject", ()) for kind, value in rdn if kind == "commonName")
+    return next(iter(names), None) or None
+
+
+def fault_of_client(error: Exception) -> str:
+    """Why a client's handshake failed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS handshake failed: its certificate is not accepted ({error.verify_message})"
+    reason = reason_of(error)
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "TLS handshake failed: it shows no certificate, and gateway.tls_client_certificates is required"
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return f"TLS handshake failed: it does not accept the certificate ({reason})"
+    if reason in STRANGERS:
+        return f"TLS handshake failed: it speaks no TLS ({reason})"
+    return f"TLS handshake failed ({reason})"
