@@ -66,7 +66,9 @@ class Run:
 
     __slots__ = ("first", "is_plain", "number", "place", "records", "serial")
 
-    def __init__(self, records: Records, place: int, serial: int, first: int, number: int, is_plain: bool = False) -> None:
+    def __init__(
+        self, records: Records, place: int, serial: int, first: int, number: int, is_plain: bool = False
+    ) -> None:
         """`is_plain`: no payload is to be decompressed before it is sent."""
         self.is_plain = is_plain
         self.records = records

@@ -7,6 +7,8 @@ from datetime import timedelta
 from operator import index
 from typing import TypedDict
 
+from msgspec.structs import replace
+
 from penstock.sdk.errors import BadOption, BadPosition
 from penstock.sdk.positions import Position, where
 from store.group_settings import MOST_DELIVERIES, MOST_IN_FLIGHT, MOST_MS, MOST_PARTITIONS, GroupSettings
@@ -71,7 +73,7 @@ def group_settings(
         "most_in_flight": _number("most_in_flight", most_in_flight, 1, MOST_IN_FLIGHT),
     }
     said = {name: value for name, value in given.items() if value is not None}
-    return GroupSettings(**said) if said or ordered is not None else None
+    return replace(GroupSettings(), **said) if said or ordered is not None else None
 
 
 def group_name(name: str) -> str:

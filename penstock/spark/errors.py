@@ -75,6 +75,8 @@ class BadRow(SparkSourceError):
 
     def __init__(self, partition: int, row: int, topic: str, reason: str) -> None:
         super().__init__(f"row {row} of partition {partition} (topic {topic}) is no message: {reason}")
+
+
 class ExportUnusable(SparkSourceError):
     """An export's folder, or one of its files, is not as it should be."""
 

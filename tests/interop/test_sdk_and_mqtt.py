@@ -1,4 +1,4 @@
-"""What stock MQTT clients publish comes to the client's groups, and the other way round: each message once, with one id."""
+"""What stock MQTT clients publish comes to the client's groups, and the other way round: each once, with one id."""
 
 from __future__ import annotations
 
