@@ -38,6 +38,7 @@ BATCH_BYTES = BATCH_LIMIT
 
 
 include "_turn.pxi"
+include "_permits.pxi"
 
 
 cdef class Reader:
@@ -92,6 +93,7 @@ cdef class Link:
     cdef public uint32_t ack_limit      # acknowledgements the client may wait for (receive maximum)
     cdef public uint32_t unsafe_acks    # handed to the turn, not yet sent
     cdef public uint32_t turn_acks
+    cdef public Permits permits         # what is known to be allowed here; None: everything is
     cdef public int fd                  # of a plain socket, to which may be sent directly; -1: only the transport knows how
     cdef bint handed_over               # the transport may hold bytes that have to go first
     cdef bint is_dirty
@@ -232,6 +234,8 @@ cdef class Link:
         topic.data = body + 2
         at = 2 + topic.size + (2 if qos else 0)
         if at > size or not self.topic_ok(topic):
+            return False
+        if self.permits is not None and not self.permits.has(topic, qos, first & 1):
             return False
         if qos:
             memcpy(ack, b"\x40\2" if qos == 1 else b"\x50\2", 2)

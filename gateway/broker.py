@@ -12,14 +12,18 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from gateway._wire import Turn, overdue
+from gateway.admission import Admission
+from gateway.auth.access import Access
 from gateway.connection import MOST_REASON_CHARACTERS, Connection
 from gateway.delivery import Delivery
 from gateway.draining import Draining
 from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
+from gateway.guard import Guard
 from gateway.journal import Journal
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
@@ -50,7 +54,8 @@ class Loop(Protocol):
 class Broker:
     """Owner of the turn and of all connections, and through its parts of everything that a gateway knows."""
 
-    def __init__(self, store: Store, settings: GatewaySettings, loop: Loop) -> None:
+    def __init__(self, store: Store, settings: GatewaySettings, loop: Loop, access: Access | None = None) -> None:
+        """Without `access` everybody may do everything."""
         self.store = store
         self.settings = settings
         self._loop = loop
@@ -81,11 +86,22 @@ class Broker:
         self.subscriptions = Subscriptions(
             store, settings, self.turn, journal, exchange, delivery, self.sys_topics, loop.call_soon
         )
-        self.registry = SessionRegistry(
-            store, settings, journal, exchange, delivery, events, loop.call_soon, self.opened
+        self.guard = guard = Guard(access, self.turn, events)
+        self.registry = registry = SessionRegistry(
+            store, settings, journal, exchange, delivery, events, guard, loop.call_soon, self.opened
         )
+        self.admission = admission = Admission(access, guard, registry, self.deadlines, events)
         self.rules = PacketRules(
-            settings, self.turn, journal, self.registry, self.subscriptions, exchange, events, self.store_batch
+            settings,
+            self.turn,
+            journal,
+            registry,
+            self.subscriptions,
+            exchange,
+            events,
+            admission,
+            guard,
+            self.store_batch,
         )
 
     # --- the turn
@@ -189,9 +205,35 @@ class Broker:
         """A connection ended; called once for each."""
         self.connections -= 1
         self._new.pop(connection, None)
+        self.admission.left(connection)
         if connection.session is not None:
             self.events.info("disconnected", "client %s disconnected: %s", connection.session.client_id, why)
             self.registry.left(connection)
+
+    def judge_again(self) -> None:
+        """What clients are judged by was replaced: who would not be let in any more has to go, and so do subscriptions
+        that would be refused."""
+        self.guard.forget()
+        sessions = list(self.registry.sessions.values())
+        self.admission.judge_again([session.connection for session in sessions])
+        for session in sessions:
+            if session.link is not None and session.link.identity is not None:
+                self.guard.watch(session.link, session.link.identity)
+                self._judge_subscriptions(session)
+
+    def _judge_subscriptions(self, session: Session) -> None:
+        def judged(topic_filter: str, qos: int, allowed: int) -> None:
+            if session.link is None or allowed >= qos:
+                return
+            self.guard.refused["taken_away"] += 1
+            gone = "client %s: subscription to %s taken away: not allowed any more"
+            self.events.warning("permission", gone, session.client_id, topic_filter)
+            self.subscriptions.take_away(session, [topic_filter])
+
+        for reader in list(session.readers.values()):
+            if not reader.only_live:
+                then = partial(judged, reader.topic_filter, reader.qos)
+                self.guard.may_subscribe(session.connection, reader.topic_filter, then)
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None:
         self.bad_input[error.reason_code.name.lower()] += 1
@@ -221,6 +263,7 @@ class Broker:
             self.sys_topics.tick()
             self.events.settle()
             self.journal.tell_again()
+            self.guard.tick()
 
     def _go_on_with_upkeep(self) -> None:
         """The store's upkeep comes in small steps, with the loop's other business in between."""

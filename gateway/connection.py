@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from gateway._wire import Link, Turn
+from gateway.auth.identity import Identity
 from gateway.codec import decode, encode
 from gateway.codec_rules import ALLOWED_REASON_CODES
 from gateway.errors import MalformedPacket, ProtocolError
@@ -72,12 +73,15 @@ class Phase(Enum):
 class Connection(Link):
     """Part of its owner; ends by close(), whoever calls it."""
 
-    __slots__ = ("aliases", "held", "keep_will", "owner", "phase")
+    __slots__ = ("aliases", "auth_method", "held", "identity", "keep_will", "owner", "peer_identity", "phase")
 
     def __init__(self, owner: Owner) -> None:
         Link.__init__(self, owner.turn)
         self.owner = owner
         self.phase = Phase.NEW
+        self.peer_identity = ""  # whom its certificate names, where the listener verified one
+        self.identity: Identity | None = None  # who it was found to be; None: nobody was asked
+        self.auth_method = ""  # of enhanced authentication, if it came in by that
         self.keep_will = True
         self.held = False  # not listened to, since the store has enough to do
         self.aliases: dict[int, str] | None = None

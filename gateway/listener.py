@@ -31,8 +31,8 @@ def check_exposure(urls: tuple[str, ...], allowed: bool) -> None:
     for url in urls:
         if not allowed and not is_loopback(parse_listen(url)[0]):
             raise ListenError(
-                f"{url}: reachable by other machines while no client needs a password; listen on 127.0.0.1 "
-                "or set gateway.allow_anonymous_beyond_loopback = true"
+                f"{url}: reachable by other machines while no client needs a password; listen on 127.0.0.1, "
+                "set auth.password_file (docs/security.md says what else), or auth.allow_anonymous = true"
             )
 
 

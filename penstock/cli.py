@@ -7,6 +7,7 @@ import typer
 
 from penstock.commands.gateway import gateway
 from penstock.commands.group import group
+from penstock.commands.passwd import passwd
 from penstock.commands.pub import pub
 from penstock.commands.serve import serve
 from penstock.commands.store import store
@@ -25,6 +26,7 @@ app.command()(serve)
 app.command()(gateway)
 app.command()(pub)
 app.command()(sub)
+app.command()(passwd)
 app.add_typer(store, name="store")
 app.add_typer(group, name="group")
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gateway.auth.settings import is_auth_configured
 from gateway.broker import Broker
 from gateway.listener import check_exposure, listen
 from gateway.reason_codes import ReasonCode
@@ -22,7 +23,8 @@ DRAIN_STEP_S = 0.01
 
 def check_exposed(settings: Settings) -> None:
     """Nothing listens beyond loopback without authentication unless the operator says so. Raises ListenError."""
-    check_exposure(settings.gateway.listen, settings.gateway.allow_anonymous_beyond_loopback)
+    open_to_all = settings.gateway.allow_anonymous_beyond_loopback or settings.auth.allow_anonymous
+    check_exposure(settings.gateway.listen, open_to_all or is_auth_configured(settings.auth))
     check_admin_exposed(settings)
 
 

@@ -16,6 +16,7 @@ from notify.address import StoreAddress
 from notify.redis_lookup import RedisEntry
 from notify.remote import RemoteStore
 from notify.store_link import StoreLink
+from penstock.access import Judging
 from penstock.clients import Listeners, check_exposed, open_gateway_admin
 from penstock.credentials import tls_of_gateway, token_of_gateway
 from penstock.errors import UsageError
@@ -33,10 +34,13 @@ def serve(settings: Settings) -> int:
     token = token_of_gateway(settings.gateway)
     tls = tls_of_gateway(address, settings.gateway)
     check_exposed(settings)
-    return run(settings, lambda: _serve(settings, address, token, tls))
+    judging = Judging(settings.auth)
+    return run(settings, lambda: _serve(settings, address, token, tls, judging))
 
 
-async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl.SSLContext | None) -> None:
+async def _serve(
+    settings: Settings, address: StoreAddress, token: str, tls: ssl.SSLContext | None, judging: Judging
+) -> None:
     """Clients are let in once a store is there; if it goes away later, they stay, and wait."""
     stop = Stop()
     loop = asyncio.get_running_loop()
@@ -58,7 +62,8 @@ async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl
         closing.push_async_callback(_end, link, connecting)
         if await stop.or_event(link.welcomed):
             return
-        broker = serving = Broker(store, settings.gateway, loop)
+        broker = serving = Broker(store, settings.gateway, loop, await judging.start(closing))
+        judging.on_reload(serving.judge_again)
 
         def tick() -> None:
             link.tick()

@@ -11,6 +11,7 @@ from gateway.broker import Broker
 from gateway.version import VERSION
 from lightqueue.message_store import MessageStore
 from notify.hub import Hub
+from penstock.access import Judging
 from penstock.clients import Listeners, check_exposed, open_gateway_admin
 from penstock.process import Stop, run, tune_garbage_collection
 from penstock.settings import Settings
@@ -21,10 +22,11 @@ log = logging.getLogger("penstock")
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     check_exposed(settings)
-    return run(settings, lambda: _serve(settings))
+    judging = Judging(settings.auth)
+    return run(settings, lambda: _serve(settings, judging))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, judging: Judging) -> None:
     """The store with its recovery, the gateway, the admin endpoint, and only then the clients; the end in reverse."""
     stop = Stop()
     loop = asyncio.get_running_loop()
@@ -41,7 +43,8 @@ async def _serve(settings: Settings) -> None:
         store = MessageStore(settings.store, on_safe)
         closing.callback(store.close)
         hub = Hub(store)
-        broker = Broker(hub.join("gateway"), settings.gateway, loop)
+        broker = Broker(hub.join("gateway"), settings.gateway, loop, await judging.start(closing))
+        judging.on_reload(broker.judge_again)
         if settings.admin is not None:
             closing.callback(open_gateway_admin(settings.admin, lambda: broker, store, None).close)
         listeners = Listeners(broker)

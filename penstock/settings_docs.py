@@ -17,7 +17,14 @@ Every setting has an environment variable: `store.flush` is `PENSTOCK_STORE__FLU
 `PENSTOCK_LOG_LEVEL`. Those with a flag have a short one too, shown below. A list is separated by
 commas there; an empty variable counts as unset. Units are in the names: `_bytes`, `_ms`, `_s`.
 """
-TITLES = {"": "The command", "store": "[store]", "wire": "[wire]", "notify": "[notify]", "gateway": "[gateway]"}
+TITLES = {
+    "": "The command",
+    "store": "[store]",
+    "wire": "[wire]",
+    "notify": "[notify]",
+    "gateway": "[gateway]",
+    "auth": "[auth]",
+}
 UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 
 

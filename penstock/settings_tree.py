@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 
+from gateway.auth.settings import AuthSettings
 from gateway.settings import GatewaySettings
 from notify.settings import NotifySettings, WireSettings
 from store.settings import StoreSettings
@@ -24,6 +25,7 @@ class Settings:
     wire: WireSettings = field(default_factory=WireSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
     admin: str | None = field(
         default=None,
         metadata={
@@ -169,12 +171,19 @@ def section_of(path: str) -> str:
 
 def build(values: Mapping[str, object]) -> Settings:
     """The tree with these values, by path, in place of its defaults."""
-    sections: dict[str, dict[str, Any]] = {"store": {}, "wire": {}, "notify": {}, "gateway": {}, "": {}}
+    sections: dict[str, dict[str, Any]] = {
+        "store": {},
+        "wire": {},
+        "notify": {},
+        "gateway": {},
+        "auth": {},
+        "": {},
+    }
     for path, value in values.items():
         sections[section_of(path)][path.rpartition(".")[2]] = value
     store, wire = StoreSettings(**sections["store"]), WireSettings(**sections["wire"])
     notify, gateway = NotifySettings(**sections["notify"]), GatewaySettings(**sections["gateway"])
-    return Settings(store, wire, notify, gateway, **sections[""])
+    return Settings(store, wire, notify, gateway, AuthSettings(**sections["auth"]), **sections[""])
 
 
 def value_of(settings: Settings, path: str) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from gateway.listener import parse_listen
 from gateway.version import VERSION
+from penstock.access import Judging
 from penstock.clients import check_exposed
 from penstock.errors import PenstockError
 from penstock.process import ALL_STOP, AT_ONCE, SUPERVISED, TICK_S, Stop, open_admin, run
@@ -39,6 +41,7 @@ class ChildFailed(PenstockError):
 def serve(settings: Settings, gateways: int) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     check_exposed(settings)
+    Judging(settings.auth)  # what is wrong with its files is said once, not by each gateway
     return run(settings, lambda: _serve(settings, gateways))
 
 
@@ -68,6 +71,7 @@ async def _serve(settings: Settings, gateways: int) -> None:
                 for child in part:
                     if not await child.is_ready(stop):
                         return
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_all, children[1:])
             for url in urls:
                 print(f"ready {url} data={settings.store.data} gateways={gateways}", flush=True)
             while not await stop.or_tick():
@@ -82,6 +86,12 @@ def _open_admin(address: str, children: list[Child]) -> Admin:
 
 def _command(name: str, address: str) -> list[str]:
     return ["store", "--listen", address] if name == "store" else ["gateway"]
+
+
+def _reload_all(gateways: list[Child]) -> None:
+    """SIGHUP: what the settings name is read again by each."""
+    for child in gateways:
+        child.send_signal(signal.SIGHUP)
 
 
 async def _end_all(children: list[Child], stop: Stop) -> None:
@@ -157,6 +167,11 @@ class Child:
             log.error("%s does not end: killed", self.name)
             self._process.kill()
         await self._watching
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """One that is being started reads what is new anyway."""
+        if self._ready.is_set() and self._process.returncode is None:
+            self._process.send_signal(number)
 
     def _say(self, word: bytes) -> None:
         if self._process.returncode is None and self._process.stdin is not None:
