@@ -1,79 +1,30 @@
-"""What clients are judged by, out of the files that [auth] names: read at the start, and again on SIGHUP."""
+"""What clients are judged by, put together from the settings and their files: at the start, and again on SIGHUP."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import signal
-import tomllib
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gateway.auth.access import Access, Parts
-from gateway.auth.errors import AuthError
+from gateway.auth.access import Access, Parts, PermissionSource
 from gateway.auth.identity import Authenticator, Certificates
-from gateway.auth.passwords import PasswordCheck, PasswordLine, Passwords, parse_passwords
-from gateway.auth.permissions import Permissions, RuleError, parse_permissions
+from gateway.auth.passwords import PasswordCheck
 from gateway.auth.settings import AuthSettings, are_permissions_configured, is_auth_configured
 from gateway.auth.workers import Workers
+from penstock.auth_files import Files, read_files
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:  # a process without their settings does without these, and what they import
+    from gateway.auth.http import Breaker, Http
+    from gateway.auth.tokens import FetchedKeys
 
 log = logging.getLogger("penstock")
 
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """What the files say."""
-
-    passwords: Passwords | None = None
-    permissions: Permissions | None = None
-
-
-def read_files(settings: AuthSettings) -> Files:
-    """Raises PenstockError, which names the file and what to do."""
-    passwords, permissions = settings.password_file, settings.permissions_file
-    return Files(
-        None if passwords is None else read_passwords(passwords, "auth.password_file"),
-        None if permissions is None else _read_permissions(permissions),
-    )
-
-
-def read_passwords(file: Path, setting: str) -> dict[str, PasswordLine]:
-    try:
-        return parse_passwords(_read(file, setting))
-    except AuthError as error:
-        raise PenstockError(f"{file}: {error}") from None
-
-
-def _read_permissions(file: Path) -> Permissions:
-    text = _read(file, "auth.permissions_file")
-    try:
-        return parse_permissions(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise PenstockError(f"{file}: not TOML: {error}; correct the file") from None
-    except RuleError as error:
-        raise PenstockError(f"{file}: line {_line_of_rule(text, error.number)}: {error}") from None
-    except AuthError as error:
-        raise PenstockError(f"{file}: {error}") from None
-
-
-def _line_of_rule(text: str, number: int) -> int:
-    """Where the nth [[rule]] begins; 1 if the rules are written in another way."""
-    begins = [at for at, line in enumerate(text.splitlines(), 1) if re.match(r"\s*\[\[\s*rule\s*\]\]", line)]
-    return begins[number - 1] if number <= len(begins) else 1
-
-
-def _read(file: Path, setting: str) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise PenstockError(f"{file}: not UTF-8; see {setting}") from None
-    except OSError as error:
-        raise PenstockError(f"{file}: {error.strerror}; name a readable file with {setting}") from None
+KEYS_TICK_S = 1.0
 
 
 class Judging:
@@ -83,21 +34,30 @@ class Judging:
         """Raises PenstockError over what is wrong in a file."""
         self._settings = settings
         self._files = read_files(settings)
+        self._access: Access | None = None
+        self._workers: Workers
+        self._http: Http | None = None
+        self._fetched: FetchedKeys | None = None
         self._tell: Callable[[], object] = lambda: None
-        self._reloading: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_reloading = False
         self._again = False
 
     async def start(self, closing: AsyncExitStack) -> Access | None:
         """None: everybody may do everything."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         settings = self._settings
         if not is_auth_configured(settings):
             open_to = "everybody" if settings.allow_anonymous else "who is on this machine, and to nobody else"
             log.info("no authentication is configured: open to %s", open_to)
             if not are_permissions_configured(settings):
                 return None
-        self._workers = Workers(settings.password_threads, asyncio.get_running_loop())
+        self._workers = Workers(settings.password_threads, loop)
         closing.callback(self._workers.close)
+        if settings.jwt_keys_url or settings.http_connect_url or settings.http_permission_url:
+            self._start_http(closing)
+        closing.callback(self._cancel)
         self._access = Access(self._parts(), settings.max_waiting)
         return self._access
 
@@ -105,44 +65,116 @@ class Judging:
         """`tell` is called whenever what clients are judged by was replaced."""
         self._tell = tell
 
+    def _start_http(self, closing: AsyncExitStack) -> None:
+        from gateway.auth.http import Http
+        from gateway.auth.tokens import FetchedKeys
+
+        self._http = http = Http(self._settings, self._files.header)
+        closing.push_async_callback(http.close)
+        if self._settings.jwt_keys_url:
+            get = partial(http.get, self._settings.jwt_keys_url)
+            clock = asyncio.get_running_loop().time
+            self._fetched = FetchedKeys(get, clock, self._settings.jwt_keys_refresh_s)
+            self._start(self._fetch_now_and_then(self._fetched))
+
+    async def _fetch_now_and_then(self, keys: FetchedKeys) -> None:
+        fault = ""
+        while True:
+            keys.tick()
+            if keys.fault != fault:
+                fault = keys.fault
+                log.log(
+                    logging.ERROR if fault else logging.INFO, "%s: %s", self._settings.jwt_keys_url, fault or "has keys"
+                )
+            await asyncio.sleep(KEYS_TICK_S)
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _cancel(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+    # --- putting it together
+
     def _parts(self) -> Parts:
         settings, files = self._settings, self._files
-        authenticators: list[Authenticator] = []
-        if settings.client_certificates:
-            authenticators.append(Certificates())
-        if files.passwords is not None:
-            is_last = not settings.http_connect_url
-            entries = settings.password_cache_entries
-            authenticators.append(PasswordCheck(files.passwords, self._workers, entries, is_last))
         return Parts(
-            tuple(authenticators),
+            tuple(self._authenticators(files)),
             files.passwords,
             files.permissions,
+            self._permission_hook(),
             allow_anonymous=settings.allow_anonymous,
             client_ids=settings.client_ids,
         )
+
+    def _authenticators(self, files: Files) -> list[Authenticator]:
+        """In the order in which they are asked."""
+        settings = self._settings
+        found: list[Authenticator] = []
+        if settings.client_certificates:
+            found.append(Certificates())
+        if files.keys is not None or self._fetched is not None:
+            from gateway.auth.tokens import TokenCheck
+
+            found.append(TokenCheck(settings, files.keys or (), self._fetched))
+        if files.passwords is not None:
+            is_last = not settings.http_connect_url
+            found.append(PasswordCheck(files.passwords, self._workers, settings.password_cache_entries, is_last))
+        if settings.http_connect_url and self._http is not None:
+            from gateway.auth.hook import ConnectHook, TimedCache
+
+            cache = TimedCache[Any](settings.http_cache_entries, settings.http_cache_s, self._clock)
+            found.append(ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache))
+        return found
+
+    def _permission_hook(self) -> PermissionSource | None:
+        settings = self._settings
+        if not settings.http_permission_url or self._http is None:
+            return None
+        from gateway.auth.hook import PermissionHook, TimedCache
+
+        cache = TimedCache[Any](settings.http_cache_entries, settings.http_cache_s, self._clock)
+        return PermissionHook(self._http, settings.http_permission_url, self._breaker(), cache)
+
+    def _breaker(self) -> Breaker:
+        from gateway.auth.http import Breaker
+
+        return Breaker(self._settings.http_breaker_failures, self._settings.http_breaker_pause_ms / 1000)
+
+    @property
+    def _clock(self) -> Callable[[], float]:
+        return asyncio.get_running_loop().time
 
     # --- SIGHUP
 
     def _reload(self) -> None:
         """One at a time; asked again meanwhile, it is done once more."""
-        if self._reloading is not None and not self._reloading.done():
-            self._again = True
-            return
-        self._reloading = asyncio.get_running_loop().create_task(self._read_again())
+        self._again = True
+        if not self._is_reloading:
+            self._is_reloading = True
+            self._start(self._read_again())
 
     async def _read_again(self) -> None:
         """What was in force stays so if something is wrong with what is there now."""
-        self._again = True
         while self._again:
             self._again = False
             try:
-                files = await asyncio.get_running_loop().run_in_executor(None, partial(read_files, self._settings))
+                self._files = await asyncio.get_running_loop().run_in_executor(None, read_files, self._settings)
             except PenstockError as error:
                 log.error("not reloaded, the old ones stay in force: %s", error)
                 continue
-            self._files = files
-            if hasattr(self, "_access"):
-                self._access.replace(self._parts())
-                self._tell()
-            log.info("reloaded: who may come in and do what")
+            self._use()
+        self._is_reloading = False
+
+    def _use(self) -> None:
+        if self._access is not None:
+            if self._fetched is not None:
+                self._fetched.fetch()
+            if self._http is not None:
+                self._http.header = self._files.header
+            self._access.replace(self._parts())
+            self._tell()
+        log.info("reloaded: who may come in and do what")

@@ -34,7 +34,7 @@ def passwd(
     """
     from gateway.auth.passwords import PasswordLine, check_name, hashed
     from gateway.auth.scram import ScramVerifier
-    from penstock.access import read_passwords
+    from penstock.auth_files import read_passwords
 
     check_name(user)
     known = read_passwords(file, "FILE") if file.exists() else {}
