@@ -110,6 +110,11 @@ class Link:
     max_packet_in: int
     max_packet_out: int
     ack_limit: int
+    metered: bool
+    throttled: bool
+    judges_retained: bool
+    allowed_messages: int
+    allowed_bytes: int
     permits: Permits | None
     unsafe_acks: int
     turn_acks: int

@@ -15,6 +15,7 @@ from gateway.errors import ProtocolError
 from gateway.guard import Guard
 from gateway.packets import Auth, Connect
 from gateway.properties import Properties
+from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from store.deadlines import Deadlines
@@ -42,6 +43,7 @@ class Admission:
         self,
         access: Access | None,
         guard: Guard,
+        quotas: Quotas,
         registry: SessionRegistry,
         deadlines: Deadlines,
         events: RateLimitedLog,
@@ -49,11 +51,12 @@ class Admission:
         """Without `access` everybody comes in."""
         self._access = access
         self._guard = guard
+        self._quotas = quotas
         self._registry = registry
         self._deadlines = deadlines
         self._events = events
         self._entering: dict[Connection, _Entering] = {}
-        self.refused: Counter[str] = Counter()  # connections by reason code
+        self.refused: Counter[str] = Counter({"not_authorized": 0})  # connections by reason code
 
     @property
     def waiting(self) -> int:
@@ -75,6 +78,7 @@ class Admission:
                     connection, Refused("no authentication method is offered", ReasonCode.BAD_AUTHENTICATION_METHOD)
                 )
                 return
+            self._quotas.entered(connection, "")
             self._registry.open(connection, connect)
             return
         connection.version = connect.protocol_version
@@ -125,7 +129,11 @@ class Admission:
             self._refuse(connection, Refused("its will is not allowed", ReasonCode.NOT_AUTHORIZED))
             return
         assert identity is not None
-        if self._expires(connection, identity):
+        if not self._quotas.may_enter(identity.username, entering.connect.client_id):
+            refusal = Refused(f"quota.user_connections of {identity.username} is reached", ReasonCode.QUOTA_EXCEEDED)
+            self._refuse(connection, refusal)
+        elif self._expires(connection, identity):
+            self._quotas.entered(connection, identity.username)
             self._guard.watch(connection, identity)
             try:
                 self._registry.open(connection, entering.connect)
@@ -230,6 +238,8 @@ class Admission:
 
     def left(self, connection: Connection) -> None:
         self._entering.pop(connection, None)
+        if connection.identity is not None:
+            self._quotas.left(connection, connection.identity.username)
 
     def judge_again(self, connections: list[Connection]) -> None:
         """After a reload: who is not known any more has to go."""

@@ -25,6 +25,7 @@ from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
 from gateway.guard import Guard
 from gateway.journal import Journal
+from gateway.quotas import Quotas, QuotaSettings
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from gateway.rules import PacketRules
@@ -54,7 +55,14 @@ class Loop(Protocol):
 class Broker:
     """Owner of the turn and of all connections, and through its parts of everything that a gateway knows."""
 
-    def __init__(self, store: Store, settings: GatewaySettings, loop: Loop, access: Access | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: GatewaySettings,
+        loop: Loop,
+        access: Access | None = None,
+        quota_settings: QuotaSettings | None = None,
+    ) -> None:
         """Without `access` everybody may do everything."""
         self.store = store
         self.settings = settings
@@ -86,11 +94,12 @@ class Broker:
         self.subscriptions = Subscriptions(
             store, settings, self.turn, journal, exchange, delivery, self.sys_topics, loop.call_soon
         )
+        self.quotas = quotas = Quotas(quota_settings or QuotaSettings())
         self.guard = guard = Guard(access, self.turn, events)
         self.registry = registry = SessionRegistry(
             store, settings, journal, exchange, delivery, events, guard, loop.call_soon, self.opened
         )
-        self.admission = admission = Admission(access, guard, registry, self.deadlines, events)
+        self.admission = admission = Admission(access, guard, quotas, registry, self.deadlines, events)
         self.rules = PacketRules(
             settings,
             self.turn,
@@ -101,6 +110,7 @@ class Broker:
             events,
             admission,
             guard,
+            quotas,
             self.store_batch,
         )
 
@@ -264,6 +274,7 @@ class Broker:
             self.events.settle()
             self.journal.tell_again()
             self.guard.tick()
+            self.quotas.tick(self.turn.now_s)
 
     def _go_on_with_upkeep(self) -> None:
         """The store's upkeep comes in small steps, with the loop's other business in between."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -31,6 +32,7 @@ from gateway.packets import (
     Unsubscribe,
 )
 from gateway.properties import encode_properties
+from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from gateway.session import Session
@@ -54,6 +56,7 @@ class PacketRules:
         events: RateLimitedLog,
         admission: Admission,
         guard: Guard,
+        quotas: Quotas,
         store_batch: Callable[[], object],
     ) -> None:
         self._settings = settings
@@ -65,8 +68,9 @@ class PacketRules:
         self._events = events
         self._admission = admission
         self._guard = guard
+        self._quotas = quotas
         self._store_batch = store_batch
-        self.not_authorized = 0  # messages to topics that are the server's own, or not this client's
+        self.refused: Counter[ReasonCode] = Counter()  # messages: not allowed, or too many retained
 
     def take(self, connection: Connection, packet: Packet) -> None:
         """Do what the packet asks for. Raises ProtocolError, also when it may not come now."""
@@ -132,10 +136,16 @@ class PacketRules:
             judged(True)
 
     def _judged(self, connection: Connection, publish: Publish, delay_s: int | None, allowed: bool) -> None:
-        if allowed:
-            self._store_publish(connection, publish, delay_s)
-        else:
+        if not allowed:
             self._refuse_publish(connection, publish, "not allowed")
+        elif publish.retain and connection.judges_retained and not self._may_retain(connection, publish):
+            self._refuse_publish(connection, publish, "quota.user_retained is reached", ReasonCode.QUOTA_EXCEEDED)
+        else:
+            self._store_publish(connection, publish, delay_s)
+
+    def _may_retain(self, connection: Connection, publish: Publish) -> bool:
+        client_id, is_empty = connection.session.client_id, not publish.payload
+        return self._quotas.may_retain(username_of(connection), client_id, publish.topic_name, is_empty)
 
     def _resolve_alias(self, connection: Connection, publish: Publish) -> None:
         """Topic aliases of the client's making (MQTT 5, 3.3.2.3.4)."""
@@ -177,12 +187,15 @@ class PacketRules:
         if self._turn.batch.size >= BATCH_BYTES:
             self._store_batch()
 
-    def _refuse_publish(self, connection: Connection, publish: Publish, why: str) -> None:
+    def _refuse_publish(
+        self, connection: Connection, publish: Publish, why: str, reason_code: ReasonCode = ReasonCode.NOT_AUTHORIZED
+    ) -> None:
         """MQTT 3.1.1 has no words for it: acknowledged and ignored [3.1.1 MQTT-3.3.5-2]."""
-        self.not_authorized += 1
+        self.refused[reason_code] += 1
         ignored = "client %s: publish to %s ignored: %s"
         self._events.warning("topic", ignored, connection.session.client_id, publish.topic_name, why)
-        reason_code = ReasonCode.NOT_AUTHORIZED if connection.version == 5 else ReasonCode.SUCCESS
+        if connection.version != 5:
+            reason_code = ReasonCode.SUCCESS
         if publish.qos:
             ack = PubRec if publish.qos == 2 else PubAck
             connection.answer_when_safe(encode(ack(publish.packet_id or 0, reason_code), connection.version), True)
@@ -207,11 +220,18 @@ class PacketRules:
         self._guard.subscribe(connection, subscribe, partial(self._subscribe, connection, subscribe))
 
     def _subscribe(self, connection: Connection, subscribe: Subscribe, refusals: Refusals) -> None:
-        self._subscriptions.subscribe(connection.session, subscribe, refusals)
+        session: Session = connection.session
+        refusals = self._quotas.subscriptions(session, username_of(connection), subscribe, refusals)
+        self._subscriptions.subscribe(session, subscribe, refusals)
 
     def unsubscribe(self, connection: Connection, unsubscribe: Unsubscribe) -> None:
         self._store_batch()
         self._subscriptions.unsubscribe(connection.session, unsubscribe)
+
+
+def username_of(connection: Connection) -> str:
+    """Empty for nobody in particular."""
+    return connection.identity.username if connection.identity is not None else ""
 
 
 PLAIN_ANSWERS: dict[int, Callable[[Exchange, Session, int], None]] = {

@@ -62,7 +62,7 @@ async def _serve(
         closing.push_async_callback(_end, link, connecting)
         if await stop.or_event(link.welcomed):
             return
-        broker = serving = Broker(store, settings.gateway, loop, await judging.start(closing))
+        broker = serving = Broker(store, settings.gateway, loop, await judging.start(closing), settings.quota)
         judging.on_reload(serving.judge_again)
 
         def tick() -> None:

@@ -43,7 +43,7 @@ async def _serve(settings: Settings, judging: Judging) -> None:
         store = MessageStore(settings.store, on_safe)
         closing.callback(store.close)
         hub = Hub(store)
-        broker = Broker(hub.join("gateway"), settings.gateway, loop, await judging.start(closing))
+        broker = Broker(hub.join("gateway"), settings.gateway, loop, await judging.start(closing), settings.quota)
         judging.on_reload(broker.judge_again)
         if settings.admin is not None:
             closing.callback(open_gateway_admin(settings.admin, lambda: broker, store, None).close)

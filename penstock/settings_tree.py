@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter
 
 from gateway.auth.settings import AuthSettings
+from gateway.quotas import QuotaSettings
 from gateway.settings import GatewaySettings
 from notify.settings import NotifySettings, WireSettings
 from store.settings import StoreSettings
@@ -26,6 +27,7 @@ class Settings:
     notify: NotifySettings = field(default_factory=NotifySettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
+    quota: QuotaSettings = field(default_factory=QuotaSettings)
     admin: str | None = field(
         default=None,
         metadata={
@@ -177,13 +179,15 @@ def build(values: Mapping[str, object]) -> Settings:
         "notify": {},
         "gateway": {},
         "auth": {},
+        "quota": {},
         "": {},
     }
     for path, value in values.items():
         sections[section_of(path)][path.rpartition(".")[2]] = value
     store, wire = StoreSettings(**sections["store"]), WireSettings(**sections["wire"])
     notify, gateway = NotifySettings(**sections["notify"]), GatewaySettings(**sections["gateway"])
-    return Settings(store, wire, notify, gateway, AuthSettings(**sections["auth"]), **sections[""])
+    auth, quota = AuthSettings(**sections["auth"]), QuotaSettings(**sections["quota"])
+    return Settings(store, wire, notify, gateway, auth, quota, **sections[""])
 
 
 def value_of(settings: Settings, path: str) -> object:

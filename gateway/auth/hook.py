@@ -3,8 +3,9 @@
     POST {"client_id": ..., "username": ..., "password": ..., "peer": ..., "certificate": ...}
     POST {"client_id": ..., "username": ..., "action": "publish" | "retain" | "subscribe", "topic": ...}
 
-The answer is `{"result": "allow"}`, or "deny", or (to the first) "ignore": ask the next. To the first, one that allows
-may have `user`, `permissions` (rules as in the permissions file) and `expires_at` (Unix time, s); to the second, `max_qos`.
+The answer is `{"result": "allow"}`, or "deny", or (to the first) "ignore": ask the next. With "allow" may come, to the
+first, `user`, `permissions` (rules as in the permissions file) and `expires_at` (Unix time, s); to the
+second, `max_qos`.
 """
 
 from __future__ import annotations

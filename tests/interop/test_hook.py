@@ -216,7 +216,7 @@ def test_wills_and_old_subscriptions_are_asked_about(start: Any, hook: HttpAnswe
     server = start(http_cache_s=1)
     refused = Device(server.port, "w").connect("u", "p", will=Will("no"))
     assert refused.reason_code is ReasonCode.NOT_AUTHORIZED
-    kept = {"clean_start": False, "session_expiry_interval": 100}
+    kept: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100}
     device = connected(server, **kept, will=Will("ok"))
     assert [device.subscribe("a", 1), device.subscribe("b", 1)] == [1, 1]
     device.close()

@@ -15,6 +15,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from gateway.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, until
@@ -35,10 +36,7 @@ def pem(key: Any) -> str:
 
 
 def jwk(key: Any, algorithm: str, **more: Any) -> dict[str, Any]:
-    of = {"R": jwt.algorithms.RSAAlgorithm, "E": jwt.algorithms.ECAlgorithm}.get(algorithm[0])
-    if algorithm == "EdDSA":
-        of = jwt.algorithms.OKPAlgorithm
-    assert of is not None
+    of: Any = {"R": RSAAlgorithm, "E": ECAlgorithm}[algorithm[0]] if algorithm != "EdDSA" else OKPAlgorithm
     return {**of.to_jwk(key.public_key(), as_dict=True), **more}
 
 
