@@ -43,10 +43,13 @@ class Judging:
         self._is_reloading = False
         self._again = False
 
-    async def start(self, closing: AsyncExitStack) -> Access | None:
-        """None: everybody may do everything."""
+    def heed_signals(self) -> None:
+        """To be called in the loop, first of all: by itself SIGHUP ends a process."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+
+    def start(self, closing: AsyncExitStack) -> Access | None:
+        """To be called in the loop. None: everybody may do everything."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
         settings = self._settings
         if not is_auth_configured(settings):
             open_to = "everybody" if settings.allow_anonymous else "who is on this machine, and to nobody else"

@@ -43,6 +43,7 @@ async def _serve(
 ) -> None:
     """Clients are let in once a store is there; if it goes away later, they stay, and wait."""
     stop = Stop()
+    judging.heed_signals()
     loop = asyncio.get_running_loop()
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
     log.info("penstock %s gateway %s starting, store=%s", VERSION, name, address.url)
@@ -62,7 +63,7 @@ async def _serve(
         closing.push_async_callback(_end, link, connecting)
         if await stop.or_event(link.welcomed):
             return
-        broker = serving = Broker(store, settings.gateway, loop, await judging.start(closing), settings.quota)
+        broker = serving = Broker(store, settings.gateway, loop, judging.start(closing), settings.quota)
         judging.on_reload(serving.judge_again)
 
         def tick() -> None:

@@ -29,6 +29,7 @@ def serve(settings: Settings) -> int:
 async def _serve(settings: Settings, judging: Judging) -> None:
     """The store with its recovery, the gateway, the admin endpoint, and only then the clients; the end in reverse."""
     stop = Stop()
+    judging.heed_signals()
     loop = asyncio.get_running_loop()
     started_s = time.monotonic()
     log.info("penstock %s starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
@@ -43,7 +44,7 @@ async def _serve(settings: Settings, judging: Judging) -> None:
         store = MessageStore(settings.store, on_safe)
         closing.callback(store.close)
         hub = Hub(store)
-        broker = Broker(hub.join("gateway"), settings.gateway, loop, await judging.start(closing), settings.quota)
+        broker = Broker(hub.join("gateway"), settings.gateway, loop, judging.start(closing), settings.quota)
         judging.on_reload(broker.judge_again)
         if settings.admin is not None:
             closing.callback(open_gateway_admin(settings.admin, lambda: broker, store, None).close)

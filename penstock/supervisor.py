@@ -61,6 +61,7 @@ async def _serve(settings: Settings, gateways: int) -> None:
         grace_s = settings.gateway.drain_timeout_s + GRACE_S
         names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
         children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s) for name in names]
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_all, children[1:])
         async with AsyncExitStack() as closing:  # gateways end before the store does
             if settings.admin is not None:
                 closing.callback(_open_admin(settings.admin, children).close)
@@ -71,7 +72,6 @@ async def _serve(settings: Settings, gateways: int) -> None:
                 for child in part:
                     if not await child.is_ready(stop):
                         return
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_all, children[1:])
             for url in urls:
                 print(f"ready {url} data={settings.store.data} gateways={gateways}", flush=True)
             while not await stop.or_tick():

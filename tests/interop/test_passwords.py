@@ -2,10 +2,12 @@
 
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from gateway.auth.passwords import parse_passwords
 from gateway.packets import ConnAck, PingReq, PingResp, PubAck, Will
 from gateway.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, until, write_passwords
@@ -178,3 +180,41 @@ def test_mosquitto_pub_with_a_password(server: PenstockServer) -> None:
     port = ("-p", str(server.port))
     run("mosquitto_pub", *port, "-t", "a", "-m", "x", "-u", "alice", "-P", "in wonderland", "-q", "1")
     run("mosquitto_pub", *port, "-t", "a", "-m", "x", "-u", "alice", "-P", "wrong", "-q", "1", code=4)
+
+
+def type_at_terminal(command: list[str], *lines: str) -> tuple[int, str]:
+    """Run a command that asks at its terminal; its exit code, and what could be seen there."""
+    script = """
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], sys.argv[1:-1])
+seen = b""
+for line in sys.argv[-1].split("|"):
+    asked = seen.count(b": ")
+    while seen.count(b": ") == asked:
+        seen += os.read(terminal, 1024)
+    os.write(terminal, line.encode() + b"\\n")
+try:
+    while data := os.read(terminal, 1024):
+        seen += data
+except OSError:
+    pass
+sys.stdout.buffer.write(seen)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command, "|".join(lines)], capture_output=True, timeout=30, check=False
+    )
+    return done.returncode, done.stdout.decode()
+
+
+def test_at_a_terminal_the_password_is_asked_for_twice_and_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "passwords"
+    code, seen = type_at_terminal(penstock("passwd", str(file), "alice"), "geheim", "geheim")
+    assert code == 0, seen
+    assert "geheim" not in seen
+    code, seen = type_at_terminal(penstock("passwd", str(file), "bob"), "geheim", "anders")
+    assert code == 2
+    assert "two passwords" in seen
+    assert list(parse_passwords(file.read_text())) == ["alice"]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.auth.errors import AuthError
 from gateway.auth.permissions import REFUSED, Action, Filter, Pattern, decide, parse_permissions
 from lightqueue.matching import matches
+from tests.server_process import ROOT
 
 LEVELS = st.sampled_from(["a", "b", "", "$x"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
@@ -94,6 +95,15 @@ def test_a_name_cannot_be_more_than_a_level(name: str) -> None:
 
 def test_a_name_with_a_placeholder_in_it_is_a_name() -> None:
     assert Pattern.parse("a/%c-%u").filled("%c", "%u", False) == Filter(("a", "%u-%c"), False)
+
+
+def test_the_rules_in_the_documentation_say_what_it_says() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    rules = page.split("<!-- permissions:")[1].split("```toml\n")[1].split("```")[0]
+    assert ask(rules, Action.PUBLISH, "devices/c1/x", "someone") == 1
+    assert ask(rules, Action.SUBSCRIBE, "devices/c1/#", "someone") == REFUSED
+    assert ask(rules, Action.SUBSCRIBE, "$SYS/#", "admin-1") == 2
+    assert ask(rules, Action.RETAIN, "devices/c1/x", "someone") is None
 
 
 @pytest.mark.parametrize(
