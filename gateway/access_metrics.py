@@ -20,6 +20,13 @@ ACCESS: tuple[Figure[Broker], ...] = (
         lambda broker: broker.admission.waiting,
     ),
     Figure(
+        "penstock_auth_requests_total",
+        "counter",
+        "HTTP requests about clients, and for keys: sent, failed ones among them, and those spared since they would fail.",
+        lambda broker: broker.admission.requests,
+        "outcome",
+    ),
+    Figure(
         "penstock_permission_refused_total",
         "counter",
         "What permissions did not allow; taken_away are subscriptions that a reload or a reconnection ended.",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.auth.access import Access
+from gateway.auth.access import NO_REQUESTS, Access
 from gateway.auth.identity import Credentials, Identity, Refused, Verdict
 from gateway.auth.scram import ScramExchange, ScramFailed
 from gateway.codec import encode
@@ -241,10 +242,16 @@ class Admission:
         if connection.identity is not None:
             self._quotas.left(connection, connection.identity.username)
 
-    def judge_again(self, connections: list[Connection]) -> None:
-        """After a reload: who is not known any more has to go."""
+    def is_known_still(self, connection: Connection) -> bool:
+        """After a reload: who would not be let in by what let him in has to go."""
         assert self._access is not None
-        for connection in connections:
-            if connection.identity is not None and not self._access.still_knows(connection.identity):
-                self.refused["not_authorized"] += 1
-                connection.close(ReasonCode.NOT_AUTHORIZED, "its password was changed or taken away")
+        if connection.identity is None or self._access.still_knows(connection.identity):
+            return True
+        self.refused["not_authorized"] += 1
+        connection.close(ReasonCode.NOT_AUTHORIZED, "its password was changed or taken away")
+        return False
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """To other servers, about clients: how many came to what."""
+        return self._access.requests if self._access is not None else NO_REQUESTS

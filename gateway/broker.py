@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -42,6 +42,7 @@ from store.ratelimit import RateLimitedLog
 log = logging.getLogger("penstock.gateway")
 
 READ_BUFFER_BYTES = 256 << 10
+JUDGED_AT_A_TIME = 50
 
 
 class Loop(Protocol):
@@ -224,12 +225,16 @@ class Broker:
         """What clients are judged by was replaced: who would not be let in any more has to go, and so do subscriptions
         that would be refused."""
         self.guard.forget()
-        sessions = list(self.registry.sessions.values())
-        self.admission.judge_again([session.connection for session in sessions])
-        for session in sessions:
-            if session.link is not None and session.link.identity is not None:
-                self.guard.watch(session.link, session.link.identity)
+        self._judge_some(deque(self.registry.sessions.values()))
+
+    def _judge_some(self, sessions: deque[Session]) -> None:
+        """A few at a time, with the loop's other business in between."""
+        for _ in range(min(JUDGED_AT_A_TIME, len(sessions))):
+            session = sessions.popleft()
+            if session.link is not None and self.admission.is_known_still(session.link):
                 self._judge_subscriptions(session)
+        if sessions:
+            self._loop.call_soon(partial(self._judge_some, sessions))
 
     def _judge_subscriptions(self, session: Session) -> None:
         def judged(topic_filter: str, qos: int, allowed: int) -> None:

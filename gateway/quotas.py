@@ -118,11 +118,11 @@ class _User:
     bytes_: list[Bucket]
     connections: set[Connection] = field(default_factory=set)
 
-    def is_idle(self, now_s: float) -> bool:
-        """Nobody is connected, and whoever came back would find the buckets full."""
+    def has_full_buckets(self, now_s: float) -> bool:
+        """Whoever comes back would find no others in a new user's place."""
         for bucket in (*self.messages, *self.bytes_):
             bucket.refill(now_s)
-        return not self.connections and all(each.tokens >= each.most for each in (*self.messages, *self.bytes_))
+        return all(each.tokens >= each.most for each in (*self.messages, *self.bytes_))
 
 
 class Quotas:
@@ -132,6 +132,7 @@ class Quotas:
         self._settings = settings
         self._burst_s = settings.burst_ms / 1000
         self._users: dict[str, _User] = {}
+        self._gone: set[str] = set()  # users without a connection
         self._retained: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
         self.refused: Counter[str] = Counter({"connections": 0, "subscriptions": 0, "retained": 0})
         self.pauses = 0
@@ -163,6 +164,7 @@ class Quotas:
                 user = _User(of_user, self._buckets(settings.user_bytes_per_s, now_s))
                 self._users[username] = user
             user.connections.add(connection)
+            self._gone.discard(username)
             messages, bytes_ = messages + user.messages, bytes_ + user.bytes_
         if messages or bytes_:
             connection.meter = Meter(self, messages, bytes_)
@@ -173,11 +175,14 @@ class Quotas:
         user = self._users.get(username)
         if user is not None:
             user.connections.discard(connection)
+            if not user.connections:
+                self._gone.add(username)
 
     def tick(self, now_s: float) -> None:
-        """To be called once a second: forget who is gone."""
-        for username in [name for name, user in self._users.items() if not user.connections and user.is_idle(now_s)]:
+        """To be called once a second: forget who is gone, and has nothing to pay back."""
+        for username in [name for name in self._gone if self._users[name].has_full_buckets(now_s)]:
             del self._users[username]
+            self._gone.discard(username)
 
     # --- what is refused
 
@@ -189,7 +194,8 @@ class Quotas:
         if not most or user is None:
             return refusals
         found = dict(refusals)
-        used = sum(len(each.session.readers) for each in user.connections if each.session is not None)
+        sessions = (each.session for each in user.connections if each.session is not None)
+        used = sum(not reader.only_live for each in sessions for reader in each.readers.values())
         new: set[str] = set()
         for number, wanted in enumerate(subscribe.subscriptions):
             if number in found or wanted.topic_filter in session.readers or wanted.topic_filter in new:

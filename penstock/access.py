@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.auth.access import Access, Parts, PermissionSource
+from gateway.auth.access import NO_REQUESTS, Access, Parts, PermissionSource
 from gateway.auth.identity import Authenticator, Certificates
 from gateway.auth.passwords import PasswordCheck
 from gateway.auth.settings import AuthSettings, are_permissions_configured, is_auth_configured
@@ -111,6 +111,7 @@ class Judging:
             self._permission_hook(),
             allow_anonymous=settings.allow_anonymous,
             client_ids=settings.client_ids,
+            requests=self._http.counts if self._http is not None else lambda: NO_REQUESTS,
         )
 
     def _authenticators(self, files: Files) -> list[Authenticator]:

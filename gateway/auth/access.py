@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -15,6 +15,7 @@ from gateway.auth.scram import ScramExchange
 
 REMEMBERED_CLIENTS = 16_384
 """For how many clients it is known which rules of the file are for them."""
+NO_REQUESTS: Mapping[str, int] = {"sent": 0, "failed": 0, "spared": 0}
 Allowed = Callable[[int], None]
 
 
@@ -49,6 +50,7 @@ class Parts:
     source: PermissionSource | None = None
     allow_anonymous: bool = False
     client_ids: str = ""
+    requests: Callable[[], Mapping[str, int]] = lambda: NO_REQUESTS
 
 
 class Access:
@@ -66,6 +68,10 @@ class Access:
     def replace(self, parts: Parts) -> None:
         """From now on these count. Who was judged by the old ones is to be judged again."""
         self._use(parts)
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return self._parts.requests()
 
     # --- who may come in
 

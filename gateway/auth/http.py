@@ -69,6 +69,10 @@ class Http:
         self.failures = 0
         self.not_asked = 0
 
+    def counts(self) -> dict[str, int]:
+        """Requests by what came of them; what was spared was refused without."""
+        return {"sent": self.requests, "failed": self.failures, "spared": self.not_asked}
+
     def post(self, url: str, breaker: Breaker, body: Mapping[str, Any], then: Callable[[Any], None]) -> None:
         """Hand on the JSON that is answered; `{"result": "deny"}` for 401 and 403; None for every failure."""
         loop = asyncio.get_running_loop()

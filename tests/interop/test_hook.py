@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.packets import Publish, QoS, SubAck, Subscribe, SubscriptionRequest, Will
+from gateway.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest, Will
 from gateway.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, until
 from tests.conftest import TOGETHER_AND_APART, ServerFactory
@@ -227,3 +227,26 @@ def test_wills_and_old_subscriptions_are_asked_about(start: Any, hook: HttpAnswe
     device = connected(server, **kept)
     assert device.next(Publish).payload == b"b"
     assert "subscription to a taken away" in server.log_text()
+
+
+def test_a_session_that_is_taken_over_while_an_answer_is_awaited(start: Any, hook: HttpAnswers) -> None:
+    release = threading.Event()
+    known = by_topic({"publish slow": 2, "subscribe #": 0})
+
+    def respond(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if body.get("topic") == "slow":
+            release.wait(30)
+        return known(path, body)
+
+    hook.respond = respond
+    server = start(http_timeout_ms=20_000)
+    reader, first = connected(server, "reader"), connected(server, "d")
+    reader.subscribe("#")
+    first.publish("slow", b"1", 1)
+    until(lambda: any(body.get("topic") == "slow" for _, body, _ in hook.asked))
+    second = connected(server, "d")
+    assert first.closed_with() is ReasonCode.SESSION_TAKEN_OVER
+    second.publish("slow", b"2", 1)
+    release.set()
+    assert second.next(PubAck).reason_code is ReasonCode.SUCCESS
+    assert reader.next(Publish).payload == b"2"

@@ -1,11 +1,14 @@
 """Who may come in by a password file, with real servers, sockets and commands."""
 
+import queue
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from gateway.auth.passwords import parse_passwords
 from gateway.packets import ConnAck, PingReq, PingResp, PubAck, Will
@@ -218,3 +221,19 @@ def test_at_a_terminal_the_password_is_asked_for_twice_and_not_shown(tmp_path: P
     assert code == 2
     assert "two passwords" in seen
     assert list(parse_passwords(file.read_text())) == ["alice"]
+
+
+@pytest.mark.parametrize("protocol", [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5])
+@pytest.mark.parametrize(("password", "is_let_in"), [("in wonderland", True), ("wrong", False)])
+def test_paho(server: PenstockServer, protocol: MQTTProtocolVersion, password: str, is_let_in: bool) -> None:
+    client = paho.Client(CallbackAPIVersion.VERSION2, "paho", protocol=protocol)
+    client.username_pw_set("alice", password)
+    heard: queue.Queue[bool] = queue.Queue()
+    client.on_connect = lambda _client, _data, _flags, reason_code, _properties: heard.put(not reason_code.is_failure)
+    client.connect("127.0.0.1", server.port)
+    client.loop_start()
+    try:
+        assert heard.get(timeout=20) is is_let_in
+    finally:
+        client.disconnect()
+        client.loop_stop()
