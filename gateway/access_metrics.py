@@ -22,7 +22,7 @@ ACCESS: tuple[Figure[Broker], ...] = (
     Figure(
         "penstock_auth_requests_total",
         "counter",
-        "HTTP requests about clients, and for keys: sent, failed ones among them, and those spared since they would fail.",
+        "HTTP requests about clients, and for keys: sent; failed, of these; and spared, since they would fail or wait.",
         lambda broker: broker.admission.requests,
         "outcome",
     ),
