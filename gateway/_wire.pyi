@@ -17,6 +17,7 @@ class Turn:
     scheduled: bool
     now_s: float
     now_ms: int
+    permit_epoch: int
     def __init__(
         self,
         wake: Callable[[], object],
@@ -66,6 +67,11 @@ class Turn:
     def take_ready(self) -> list[Any]: ...
     def counters(self) -> dict[str, Any]: ...
 
+class Permits:
+    def __init__(self, turn: Turn) -> None: ...
+    def allow(self, topic: bytes, qos: int, retain: bool) -> bool: ...
+    def add(self, topic: bytes, qos: int, retain: bool) -> None: ...
+
 class Reader:
     position: int
     reached: int
@@ -106,6 +112,12 @@ class Link:
     max_packet_in: int
     max_packet_out: int
     ack_limit: int
+    metered: bool
+    throttled: bool
+    judges_retained: bool
+    allowed_messages: int
+    allowed_bytes: int
+    permits: Permits | None
     unsafe_acks: int
     turn_acks: int
     fd: int

@@ -7,7 +7,7 @@ A Turn is what all connections of one event loop turn share: the batch to be sto
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
@@ -38,6 +38,7 @@ BATCH_BYTES = BATCH_LIMIT
 
 
 include "_turn.pxi"
+include "_permits.pxi"
 
 
 cdef class Reader:
@@ -92,6 +93,12 @@ cdef class Link:
     cdef public uint32_t ack_limit      # acknowledgements the client may wait for (receive maximum)
     cdef public uint32_t unsafe_acks    # handed to the turn, not yet sent
     cdef public uint32_t turn_acks
+    cdef public bint metered            # what it publishes is paid for with allowances
+    cdef public bint throttled          # it has none left: what comes in is kept
+    cdef public bint judges_retained    # messages with retain are the full codec's business
+    cdef public int32_t allowed_messages
+    cdef public int64_t allowed_bytes
+    cdef public Permits permits         # what is known to be allowed here; None: everything is
     cdef public int fd                  # of a plain socket, to which may be sent directly; -1: only the transport knows how
     cdef bint handed_over               # the transport may hold bytes that have to go first
     cdef bint is_dirty
@@ -169,7 +176,7 @@ cdef class Link:
         cdef size_t at = 0
         cdef int length_bytes
         cdef uint32_t remaining
-        while at + 2 <= size and not self.closing and not self.waiting:
+        while at + 2 <= size and not self.closing and not self.waiting and not self.throttled:
             if not self.version and <uint8_t>data[at] != 0x10:
                 self.close_for("no CONNECT")
                 break
@@ -191,6 +198,8 @@ cdef class Link:
         cdef uint8_t kind = first >> 4
         self.turn.packets_in += 1
         if self.session is not None:
+            if kind == 3 and self.metered:
+                self.spend(size)
             if kind == 3 and first & 6 != 6 and self.publish(first, body, size):
                 return 0
             if size == 2 and (first == 0x50 or first == 0x62 or first == 0x70) and (body[0] or body[1]):
@@ -208,6 +217,14 @@ cdef class Link:
                 self.turn.packets_out += 1
                 return 0
         self.on_packet(first, PyBytes_FromStringAndSize(body, size))
+        return 0
+
+    cdef int spend(self, uint32_t size) except -1:
+        """Pay for a PUBLISH, which is taken in any case; what comes after it may have to wait."""
+        self.allowed_messages -= 1
+        self.allowed_bytes -= size
+        if self.allowed_messages <= 0 or self.allowed_bytes <= 0:
+            self.on_spent()
         return 0
 
     cdef int mark_ready(self) except -1:
@@ -228,6 +245,8 @@ cdef class Link:
         cdef char packet_id[5]      # as an attribute of the record: with QoS 2 it must outlive a crash
         cdef Part attributes = Part(NULL, 0)
         if first & 1:
+            if self.judges_retained:
+                return False
             flags |= FLAG_RETAIN
         if size < 2:
             return False
@@ -235,6 +254,8 @@ cdef class Link:
         topic.data = body + 2
         at = 2 + topic.size + (2 if qos else 0)
         if at > size or not self.topic_ok(topic):
+            return False
+        if self.permits is not None and not self.permits.has(topic, qos, first & 1):
             return False
         if qos:
             memcpy(ack, b"\x40\2" if qos == 1 else b"\x50\2", 2)

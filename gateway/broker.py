@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from gateway._wire import Turn, overdue
+from gateway.admission import Admission
+from gateway.auth.access import Access
 from gateway.connection import MOST_REASON_CHARACTERS, Connection
 from gateway.delivery import Delivery
 from gateway.draining import Draining
 from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
+from gateway.guard import Guard
 from gateway.journal import Journal
+from gateway.quotas import Quotas, QuotaSettings
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from gateway.rules import PacketRules
@@ -39,6 +44,7 @@ from store.ratelimit import RateLimitedLog
 log = logging.getLogger("penstock.gateway")
 
 READ_BUFFER_BYTES = 256 << 10
+JUDGED_AT_A_TIME = 50
 
 
 class Loop(Protocol):
@@ -52,7 +58,15 @@ class Loop(Protocol):
 class Broker:
     """Owner of the turn and of all connections, and through its parts of everything that a gateway knows."""
 
-    def __init__(self, store: Store, settings: GatewaySettings, loop: Loop) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: GatewaySettings,
+        loop: Loop,
+        access: Access | None = None,
+        quota_settings: QuotaSettings | None = None,
+    ) -> None:
+        """Without `access` everybody may do everything."""
         self.store = store
         self.settings = settings
         self._loop = loop
@@ -85,11 +99,24 @@ class Broker:
         self.subscriptions = Subscriptions(
             store, settings, self.turn, journal, exchange, delivery, self.shared, self.sys_topics, loop.call_soon
         )
-        self.registry = SessionRegistry(
-            store, settings, journal, exchange, delivery, self.shared, events, loop.call_soon, self.opened
+        self.quotas = quotas = Quotas(quota_settings or QuotaSettings())
+        self.guard = guard = Guard(access, self.turn, events)
+        self.registry = registry = SessionRegistry(
+            store, settings, journal, exchange, delivery, self.shared, events, guard, loop.call_soon, self.opened
         )
+        self.admission = admission = Admission(access, guard, quotas, registry, self.deadlines, events)
         self.rules = PacketRules(
-            settings, self.turn, journal, self.registry, self.subscriptions, exchange, events, self.store_batch
+            settings,
+            self.turn,
+            journal,
+            registry,
+            self.subscriptions,
+            exchange,
+            events,
+            admission,
+            guard,
+            quotas,
+            self.store_batch,
         )
 
     # --- the turn
@@ -208,9 +235,39 @@ class Broker:
         if connection.entrance is not None:
             connection.entrance.connections -= 1
         self._new.pop(connection, None)
+        self.admission.left(connection)
         if connection.session is not None:
             self.events.info("disconnected", "client %s disconnected: %s", connection.session.client_id, why)
             self.registry.left(connection)
+
+    def judge_again(self) -> None:
+        """What clients are judged by was replaced: who would not be let in any more has to go, and so do subscriptions
+        that would be refused."""
+        self.guard.forget()
+        self._judge_some(deque(self.registry.sessions.values()))
+
+    def _judge_some(self, sessions: deque[Session]) -> None:
+        """A few at a time, with the loop's other business in between."""
+        for _ in range(min(JUDGED_AT_A_TIME, len(sessions))):
+            session = sessions.popleft()
+            if session.link is not None and self.admission.is_known_still(session.link):
+                self._judge_subscriptions(session)
+        if sessions:
+            self._loop.call_soon(partial(self._judge_some, sessions))
+
+    def _judge_subscriptions(self, session: Session) -> None:
+        def judged(topic_filter: str, qos: int, allowed: int) -> None:
+            if session.link is None or allowed >= qos:
+                return
+            self.guard.refused["taken_away"] += 1
+            gone = "client %s: subscription to %s taken away: not allowed any more"
+            self.events.warning("permission", gone, session.client_id, topic_filter)
+            self.subscriptions.take_away(session, [topic_filter])
+
+        for reader in list(session.readers.values()):
+            if not reader.only_live:
+                then = partial(judged, reader.topic_filter, reader.qos)
+                self.guard.may_subscribe(session.connection, reader.topic_filter, then)
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None:
         self.count_bad_start(connection.peer, error)
@@ -244,6 +301,8 @@ class Broker:
             self.sys_topics.tick()
             self.events.settle()
             self.journal.tell_again()
+            self.guard.tick()
+            self.quotas.tick(self.turn.now_s)
 
     def _close_silent(self) -> None:
         """Clients past 1.5 times their keep alive [MQTT-3.1.2-22], and connections that never said CONNECT."""

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from gateway._wire import Link, Turn
+from gateway.auth.identity import Identity
 from gateway.codec import decode, encode
 from gateway.codec_rules import ALLOWED_REASON_CODES
 from gateway.errors import MalformedPacket, ProtocolError
@@ -24,6 +25,13 @@ log = logging.getLogger("penstock.gateway")
 MOST_REASON_CHARACTERS = 200
 LINGER_S = 5
 """How long a closed connection may take to write what it still holds."""
+
+
+class Meter(Protocol):
+    """How much may be published."""
+
+    def settle(self, connection: Connection, now_s: float) -> float:
+        """Give the connection an allowance; or say for how long it is not to be listened to (s)."""
 
 
 class Rules(Protocol):
@@ -89,15 +97,29 @@ def address_of(peer: object) -> str:
 class Connection(Link):
     """Part of its owner; ends by close(), whoever calls it."""
 
-    __slots__ = ("aliases", "entrance", "held", "keep_will", "owner", "peer_identity", "phase")
+    __slots__ = (
+        "aliases",
+        "auth_method",
+        "entrance",
+        "held",
+        "identity",
+        "keep_will",
+        "meter",
+        "owner",
+        "peer_identity",
+        "phase",
+    )
 
     def __init__(self, owner: Owner, entrance: Entrance | None = None) -> None:
         Link.__init__(self, owner.turn)
         self.owner = owner
         self.entrance = entrance
-        self.peer_identity: str | None = None  # the user whom its certificate, which was verified, is for
         self.phase = Phase.NEW
+        self.peer_identity = ""  # whom its certificate names, where the listener verified one
+        self.identity: Identity | None = None  # who it was found to be; None: nobody was asked
+        self.auth_method = ""  # of enhanced authentication, if it came in by that
         self.keep_will = True
+        self.meter: Meter | None = None  # what it publishes counts, if `metered`
         self.held = False  # not listened to, since the store has enough to do
         self.aliases: dict[int, str] | None = None
         self.max_packet_in = owner.settings.maximum_packet_size_bytes
@@ -155,6 +177,26 @@ class Connection(Link):
         self.waiting = False
         self._resume_reading()
         self.go_on()
+
+    def on_spent(self) -> None:
+        """Its allowance is used up: take a new one, or wait until there is one. Silence is then not its fault."""
+        assert self.meter is not None
+        now_s = self.turn.now_s
+        pause_s = self.meter.settle(self, now_s)
+        if pause_s and not self.closing:
+            self.throttled = True
+            self.last_seen_s = now_s + pause_s
+            self.owner.deadlines.set((self, "quota"), now_s + pause_s, self._ask_again)
+            if self.transport is not None:
+                self.transport.pause_reading()
+
+    def _ask_again(self) -> None:
+        self.throttled = False
+        self.on_spent()
+        if not self.throttled:
+            self._resume_reading()
+            if not self.waiting:
+                self.go_on()
 
     # --- the end
 
@@ -245,8 +287,13 @@ class Connection(Link):
         self._resume_reading()
 
     def _resume_reading(self) -> None:
-        if self.transport is not None and not (self.waiting or self.closing or self.held or self.paused):
+        if self.transport is not None and not self.is_deaf:
             self.transport.resume_reading()
+
+    @property
+    def is_deaf(self) -> bool:
+        """There is a reason not to listen to it."""
+        return self.waiting or self.closing or self.held or self.paused or self.throttled
 
     def eof_received(self) -> None:
         return None

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.access_metrics import ACCESS
 from gateway.broker import Broker
 from gateway.figures import Figure, Times, Value
 from gateway.group_metrics import GROUPS
+from gateway.reason_codes import ReasonCode
 from gateway.version import VERSION
 
 if TYPE_CHECKING:  # a process has some of these only
@@ -36,6 +38,15 @@ def _of_turn(name: str) -> Callable[[Broker], Value]:
 def _dropped(broker: Broker) -> Value:
     counts = broker.turn.counters()
     return {"behind": broker.delivery.dropped} | {why: counts[why] for why in ("expired", "too_large", "unreadable")}
+
+
+def _refused(broker: Broker) -> Value:
+    of_rules = broker.rules.refused
+    return {
+        "not_stored": broker.journal.refused_messages,
+        "not_authorized": of_rules[ReasonCode.NOT_AUTHORIZED],
+        "quota": of_rules[ReasonCode.QUOTA_EXCEEDED],
+    }
 
 
 def _sessions(broker: Broker) -> Value:
@@ -65,8 +76,8 @@ TRAFFIC: tuple[Figure[Broker], ...] = (
     Figure(
         "penstock_messages_refused_total",
         "counter",
-        "Messages not taken in: the store could not, or the topic is the server's own.",
-        lambda broker: {"not_stored": broker.journal.refused_messages, "not_authorized": broker.rules.not_authorized},
+        "Messages not taken in: the store could not, the client may not publish there, or a quota is reached.",
+        _refused,
         "reason",
     ),
     Figure(
@@ -395,6 +406,7 @@ GATEWAY_SECTIONS: Mapping[str, tuple[Figure[Broker], ...]] = {
     "Traffic": TRAFFIC,
     "Clients": CLIENTS,
     "Delivery": DELIVERY,
+    "Access": ACCESS,
 }
 STORE_SECTIONS: Mapping[str, tuple[Figure[MessageStore], ...]] = {"The store": STORE, "Consumer groups": GROUPS}
 LINK_SECTIONS: Mapping[str, tuple[Figure[RemoteStore], ...]] = {"The link to the store": LINK}

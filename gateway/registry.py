@@ -7,11 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from gateway.codec import encode
 from gateway.connection import Connection, Phase
 from gateway.delivery import Delivery
 from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
+from gateway.guard import Guard
 from gateway.journal import Journal
 from gateway.packets import ConnAck, Connect, Will
 from gateway.properties import Properties, encode_properties
@@ -22,7 +25,7 @@ from gateway.shared import SharedSubscriptions
 from gateway.topics import validate_topic_name
 from lightqueue.following import FROM_NOW, Followed
 from notify.api import Store
-from store.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, WillState
+from store.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, Unsubscribed, WillState
 from store.ratelimit import RateLimitedLog
 from store.sessions import NEVER_EXPIRES_S, SessionState, is_shared
 
@@ -51,6 +54,7 @@ class SessionRegistry:
         delivery: Delivery,
         shared: SharedSubscriptions,
         events: RateLimitedLog,
+        guard: Guard,
         soon: Callable[[Callable[[], None]], object],
         opened: Callable[[Connection], None],
     ) -> None:
@@ -62,6 +66,7 @@ class SessionRegistry:
         self._delivery = delivery
         self._shared = shared
         self._events = events
+        self._guard = guard
         self._soon = soon
         self._tell_opened = opened
         self.sessions: dict[str, Session] = {}
@@ -72,8 +77,6 @@ class SessionRegistry:
 
     def open(self, connection: Connection, connect: Connect) -> None:
         """A CONNECT: give the connection its session, or refuse it (ProtocolError). Meanwhile it is not listened to."""
-        if connect.properties.authentication_method is not None:
-            raise _refusal(ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication method is offered", connect)
         if connect.will is not None and connect.will.topic_name.startswith("$"):
             raise _refusal(ReasonCode.NOT_AUTHORIZED, "will topic: what starts with $ is the server's", connect)
         will = _will_state(connect.will)
@@ -153,12 +156,28 @@ class SessionRegistry:
             if not missing:
                 self._read_on(session, shares)
 
-        for subscription in subscriptions:
+        def judged(subscription: SubscriptionState, allowed: int) -> None:
+            if allowed < 0 or session.link is None:
+                self._forget(session, subscription)
+                followed(subscription, FROM_NOW, [])
+                return
+            subscription = msgspec.structs.replace(subscription, qos=min(subscription.qos, allowed))
             start = max(session.frontier, subscription.since) if subscription.qos else FROM_NOW
             then = partial(followed, subscription, start)
             self._store.follow(subscription.topic_filter, start, subscription.qos > 0, subscription.qos > 0, then)
+
+        for subscription in subscriptions:
+            self._guard.may_subscribe(session.connection, subscription.topic_filter, partial(judged, subscription))
         if not subscriptions:
             self._read_on(session, shares)
+
+    def _forget(self, session: Session, subscription: SubscriptionState) -> None:
+        """It was allowed when it was made, and is not any more."""
+        if session.link is not None:
+            self._guard.refused["taken_away"] += 1
+            gone = "client %s: subscription to %s taken away: not allowed any more"
+            self._events.warning("permission", gone, session.client_id, subscription.topic_filter)
+            self._journal.record(Unsubscribed(session.client_id, [subscription.topic_filter]))
 
     def _read(self, session: Session, subscription: SubscriptionState, start: int, followed: list[Followed]) -> None:
         if session.link is None:
@@ -207,6 +226,8 @@ class SessionRegistry:
             receive_maximum=settings.receive_maximum if settings.receive_maximum < 65_535 else None,
             maximum_packet_size=settings.maximum_packet_size_bytes,
             topic_alias_maximum=settings.topic_alias_maximum or None,
+            authentication_method=connect.properties.authentication_method,
+            authentication_data=connect.properties.authentication_data,
         )
 
     def change_expiry(self, session: Session, expiry_s: int) -> None:
@@ -252,8 +273,8 @@ class SessionRegistry:
         self._opening.clear()
 
     def give_up(self, connection: Connection) -> None:
-        """The store does not say what is known of this client's session."""
-        connection.close(ReasonCode.SERVER_UNAVAILABLE, "the store did not answer in time")
+        """Nobody says what is known of this client, or of its session."""
+        connection.close(ReasonCode.SERVER_UNAVAILABLE, "no answer about this client in time")
 
     def note_positions(self, sessions: set[Session]) -> None:
         for session in sessions:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gateway._wire import BATCH_BYTES, Turn
+from gateway.admission import Admission
 from gateway.codec import encode
 from gateway.connection import Connection, Phase
 from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
+from gateway.guard import Guard, Refusals
 from gateway.journal import Journal
 from gateway.packets import (
     Auth,
@@ -28,6 +32,7 @@ from gateway.packets import (
     Unsubscribe,
 )
 from gateway.properties import encode_properties
+from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from gateway.session import Session
@@ -49,6 +54,9 @@ class PacketRules:
         subscriptions: Subscriptions,
         exchange: Exchange,
         events: RateLimitedLog,
+        admission: Admission,
+        guard: Guard,
+        quotas: Quotas,
         store_batch: Callable[[], object],
     ) -> None:
         self._settings = settings
@@ -58,8 +66,11 @@ class PacketRules:
         self._subscriptions = subscriptions
         self._exchange = exchange
         self._events = events
+        self._admission = admission
+        self._guard = guard
+        self._quotas = quotas
         self._store_batch = store_batch
-        self.not_authorized = 0  # messages to topics that are the server's own
+        self.refused: Counter[ReasonCode] = Counter()  # messages: not allowed, or too many retained
 
     def take(self, connection: Connection, packet: Packet) -> None:
         """Do what the packet asks for. Raises ProtocolError, also when it may not come now."""
@@ -76,7 +87,7 @@ class PacketRules:
 
     def connect(self, connection: Connection, connect: Connect) -> None:
         self._store_batch()
-        self._registry.open(connection, connect)
+        self._admission.connect(connection, connect)
 
     def disconnect(self, connection: Connection, disconnect: Disconnect) -> None:
         """The client leaves; only an MQTT 5 client can ask for its will to be sent all the same [MQTT-3.14.4-3]."""
@@ -91,8 +102,8 @@ class PacketRules:
         else:
             connection.close(None, "it sent DISCONNECT")
 
-    def auth(self, connection: Connection, _: Auth) -> None:
-        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
+    def auth(self, connection: Connection, auth: Auth) -> None:
+        self._admission.auth(connection, auth)
 
     def pingreq(self, connection: Connection, _: PingReq) -> None:
         connection.write(encode(PingResp(), connection.version))
@@ -115,9 +126,26 @@ class PacketRules:
         if publish.topic_name.startswith(DELAYED_PREFIX):
             delay_s, publish.topic_name = split_delayed(publish.topic_name, self._journal.max_delay_s)
         if publish.topic_name.startswith("$"):
-            self._refuse_publish(connection, publish)
+            self._refuse_publish(connection, publish, "what starts with $ is the server's")
+            return
+        judged = partial(self._judged, connection, publish, delay_s)
+        permits = connection.permits
+        if permits is not None and not permits.allow(publish.topic_name.encode(), publish.qos, publish.retain):
+            self._guard.publish(connection, publish.topic_name, publish.qos, publish.retain, judged)
+        else:
+            judged(True)
+
+    def _judged(self, connection: Connection, publish: Publish, delay_s: int | None, allowed: bool) -> None:
+        if not allowed:
+            self._refuse_publish(connection, publish, "not allowed")
+        elif publish.retain and connection.judges_retained and not self._may_retain(connection, publish):
+            self._refuse_publish(connection, publish, "quota.user_retained is reached", ReasonCode.QUOTA_EXCEEDED)
         else:
             self._store_publish(connection, publish, delay_s)
+
+    def _may_retain(self, connection: Connection, publish: Publish) -> bool:
+        client_id, is_empty = connection.session.client_id, not publish.payload
+        return self._quotas.may_retain(username_of(connection), client_id, publish.topic_name, is_empty)
 
     def _resolve_alias(self, connection: Connection, publish: Publish) -> None:
         """Topic aliases of the client's making (MQTT 5, 3.3.2.3.4)."""
@@ -159,12 +187,15 @@ class PacketRules:
         if self._turn.batch.size >= BATCH_BYTES:
             self._store_batch()
 
-    def _refuse_publish(self, connection: Connection, publish: Publish) -> None:
-        """A PUBLISH to a topic that is the server's own. MQTT 3.1.1 has no words for it: acknowledged and ignored."""
-        self.not_authorized += 1
-        ignored = "client %s: publish to %s ignored: what starts with $ is the server's"
-        self._events.warning("topic", ignored, connection.session.client_id, publish.topic_name)
-        reason_code = ReasonCode.NOT_AUTHORIZED if connection.version == 5 else ReasonCode.SUCCESS
+    def _refuse_publish(
+        self, connection: Connection, publish: Publish, why: str, reason_code: ReasonCode = ReasonCode.NOT_AUTHORIZED
+    ) -> None:
+        """MQTT 3.1.1 has no words for it: acknowledged and ignored [3.1.1 MQTT-3.3.5-2]."""
+        self.refused[reason_code] += 1
+        ignored = "client %s: publish to %s ignored: %s"
+        self._events.warning("topic", ignored, connection.session.client_id, publish.topic_name, why)
+        if connection.version != 5:
+            reason_code = ReasonCode.SUCCESS
         if publish.qos:
             ack = PubRec if publish.qos == 2 else PubAck
             connection.answer_when_safe(encode(ack(publish.packet_id or 0, reason_code), connection.version), True)
@@ -186,11 +217,21 @@ class PacketRules:
     # --- subscribing
 
     def subscribe(self, connection: Connection, subscribe: Subscribe) -> None:
-        self._subscriptions.subscribe(connection.session, subscribe)
+        self._guard.subscribe(connection, subscribe, partial(self._subscribe, connection, subscribe))
+
+    def _subscribe(self, connection: Connection, subscribe: Subscribe, refusals: Refusals) -> None:
+        session: Session = connection.session
+        refusals = self._quotas.subscriptions(session, username_of(connection), subscribe, refusals)
+        self._subscriptions.subscribe(session, subscribe, refusals)
 
     def unsubscribe(self, connection: Connection, unsubscribe: Unsubscribe) -> None:
         self._store_batch()
         self._subscriptions.unsubscribe(connection.session, unsubscribe)
+
+
+def username_of(connection: Connection) -> str:
+    """Empty for nobody in particular."""
+    return connection.identity.username if connection.identity is not None else ""
 
 
 PLAIN_ANSWERS: dict[int, Callable[[Exchange, Session, int], None]] = {
@@ -201,7 +242,7 @@ PLAIN_ANSWERS: dict[int, Callable[[Exchange, Session, int], None]] = {
 }
 Handler = Callable[[PacketRules, Connection, Any], None]
 HANDLERS: dict[Phase, dict[type[Packet], Handler]] = {
-    Phase.NEW: {Connect: PacketRules.connect},
+    Phase.NEW: {Connect: PacketRules.connect, Auth: PacketRules.auth},
     Phase.OPEN: {
         Publish: PacketRules.publish,
         PubAck: PacketRules.puback,

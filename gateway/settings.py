@@ -221,11 +221,3 @@ class GatewaySettings:
             "pattern": r"(?:\S+(?: \S+)*)?",
         },
     )
-
-
-@dataclass(frozen=True, slots=True)
-class AuthSettings:
-    allow_anonymous: bool = field(
-        default=False,
-        metadata={"doc": "Let clients connect without authentication, also from other machines."},
-    )

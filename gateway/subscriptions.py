@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -34,6 +34,7 @@ class _Request:
     session: Session
     subscribe: Subscribe
     missing: int = 0  # answers of the store
+    refusals: Mapping[int, ReasonCode] = field(default_factory=dict)  # what is not allowed, by the place in the packet
     positions: dict[int, int] = field(default_factory=dict)  # where a replay begins, by the place in the packet
     granted: list[tuple[SubscriptionState, int | None]] = field(default_factory=list)
     answers: list[ReasonCode] = field(default_factory=list)
@@ -75,9 +76,9 @@ class Subscriptions:
         self._sys_topics = sys_topics
         self._soon = soon
 
-    def subscribe(self, session: Session, subscribe: Subscribe) -> None:
+    def subscribe(self, session: Session, subscribe: Subscribe, refusals: Mapping[int, ReasonCode]) -> None:
         """Make every granted subscription take effect, then answer. Until then the client is not listened to."""
-        request = _Request(session, subscribe)
+        request = _Request(session, subscribe, refusals=refusals)
         session.connection.wait()
         if request.replay_from is None:
             self._ready(request)
@@ -115,7 +116,7 @@ class Subscriptions:
         session, subscribe = request.session, request.subscribe
         added: set[str] = set()
         for i, wanted in enumerate(subscribe.subscriptions):
-            reason_code = self._check(session, wanted, added)
+            reason_code = request.refusals.get(i) or self._check(session, wanted, added)
             if reason_code is None and request.replay_from is not None and i not in request.positions:
                 reason_code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
             if reason_code is None:
@@ -253,6 +254,14 @@ class Subscriptions:
         self._delivery.room([session])
 
     # --- leaving
+
+    def take_away(self, session: Session, topic_filters: list[str]) -> None:
+        """These subscriptions are not allowed any more."""
+        for topic_filter in topic_filters:
+            for reader in session.drop_readers(topic_filter):
+                self._delivery.remove(reader)
+        if topic_filters and session.expiry_s:
+            self._journal.record(Unsubscribed(session.client_id, topic_filters))
 
     def unsubscribe(self, session: Session, unsubscribe: Unsubscribe) -> None:
         answers = []

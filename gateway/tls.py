@@ -158,15 +158,15 @@ class TlsLayer(Layer):
         self._flush()
 
 
-def identity_of(certificate: dict[str, Any] | None, user_name: UserName) -> str | None:
-    """The user that a client's certificate, which was verified, is for; None if there is none."""
+def identity_of(certificate: dict[str, Any] | None, user_name: UserName) -> str:
+    """The user that a client's certificate, which was verified, is for; empty if there is none."""
     if not certificate:
-        return None
+        return ""
     if user_name == "san":
         names = (value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "email", "URI"))
     else:
         names = (value for rdn in certificate.get("subject", ()) for kind, value in rdn if kind == "commonName")
-    return next(iter(names), None) or None
+    return next(iter(names), "")
 
 
 def fault_of_client(error: Exception) -> str:

@@ -9,6 +9,7 @@ from penstock.commands.bench import bench
 from penstock.commands.delayed import delayed
 from penstock.commands.gateway import gateway
 from penstock.commands.group import group
+from penstock.commands.passwd import passwd
 from penstock.commands.pub import pub
 from penstock.commands.serve import serve
 from penstock.commands.store import store
@@ -27,6 +28,7 @@ app.command()(serve)
 app.command()(gateway)
 app.command()(pub)
 app.command()(sub)
+app.command()(passwd)
 app.add_typer(store, name="store")
 app.add_typer(group, name="group")
 app.add_typer(bench, name="bench")

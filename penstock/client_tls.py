@@ -47,6 +47,8 @@ class ClientTls:
 
     def reload(self) -> None:
         """If the files are no good, what was there stays in force until they change again."""
+        if not self._files:
+            return
         self._seen = self._state()
         try:
             self._context = tls_for_clients(self._settings)

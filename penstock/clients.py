@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gateway.auth.settings import is_auth_configured
 from gateway.broker import Broker
 from gateway.listen_address import ListenAddress, check_exposure
 from gateway.listener import Listener
@@ -30,12 +31,12 @@ DRAIN_STEP_S = 0.01
 def check_exposed(settings: Settings) -> None:
     """Nothing listens beyond loopback without authentication unless the operator says so. Raises ListenError."""
     addresses = tuple(ListenAddress.parse(url) for url in settings.gateway.listen)
-    check_exposure(addresses, is_auth_configured(settings), settings.auth.allow_anonymous)
+    check_exposure(addresses, are_credentials_needed(settings), settings.auth.allow_anonymous)
     check_admin_exposed(settings)
 
 
 def say_who_may_connect(settings: Settings) -> None:
-    if is_auth_configured(settings):
+    if are_credentials_needed(settings):
         return
     if all(ListenAddress.parse(url).is_local for url in settings.gateway.listen):
         log.info("no client needs a password, so only this machine can connect")
@@ -43,11 +44,21 @@ def say_who_may_connect(settings: Settings) -> None:
         log.info("no client needs a password, and other machines can connect (auth.allow_anonymous)")
 
 
-def is_auth_configured(settings: Settings) -> bool:
+def are_credentials_needed(settings: Settings) -> bool:
     """Whether clients have to say who they are."""
     addresses = [ListenAddress.parse(url) for url in settings.gateway.listen]
     certificates = settings.gateway.tls_client_certificates == "required"
-    return certificates and all(each.is_tls or each.is_local for each in addresses)
+    return is_auth_configured(settings.auth) or (certificates and all(each.is_tls or each.is_local for each in addresses))
+
+
+def heed_hangup(*reload: Callable[[], object]) -> None:
+    """Call these on SIGHUP. To be called in the loop, first of all: by itself the signal ends a process."""
+
+    def reload_all() -> None:
+        for each in reload:
+            each()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_all)
 
 
 def open_gateway_admin(
@@ -84,8 +95,6 @@ class Listeners:
             listener = Listener(self._broker, ListenAddress.parse(url), context, in_turn)
             await listener.open()
             self._open.append(listener)
-        if self._tls.is_set:
-            loop.add_signal_handler(signal.SIGHUP, self._tls.reload)
         self._broker.listening = True
 
     def say_ready(self, where: str) -> None:

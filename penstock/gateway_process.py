@@ -16,8 +16,9 @@ from notify.address import StoreAddress
 from notify.redis_lookup import RedisEntry
 from notify.remote import RemoteStore
 from notify.store_link import StoreLink
+from penstock.access import Judging
 from penstock.client_tls import ClientTls
-from penstock.clients import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
+from penstock.clients import Listeners, check_exposed, heed_hangup, open_gateway_admin, say_who_may_connect
 from penstock.credentials import tls_of_gateway, token_of_gateway
 from penstock.errors import UsageError
 from penstock.process import Stop, run, tune_garbage_collection
@@ -34,15 +35,21 @@ def serve(settings: Settings) -> int:
     token = token_of_gateway(settings.gateway)
     tls = tls_of_gateway(address, settings.gateway)
     check_exposed(settings)
-    client_tls = ClientTls(settings.gateway)
-    return run(settings, lambda: _serve(settings, address, token, tls, client_tls))
+    client_tls, judging = ClientTls(settings.gateway), Judging(settings.auth)
+    return run(settings, lambda: _serve(settings, address, token, tls, client_tls, judging))
 
 
 async def _serve(
-    settings: Settings, address: StoreAddress, token: str, tls: ssl.SSLContext | None, client_tls: ClientTls
+    settings: Settings,
+    address: StoreAddress,
+    token: str,
+    tls: ssl.SSLContext | None,
+    client_tls: ClientTls,
+    judging: Judging,
 ) -> None:
     """Clients are let in once a store is there; if it goes away later, they stay, and wait."""
     stop = Stop()
+    heed_hangup(judging.reload, client_tls.reload)
     loop = asyncio.get_running_loop()
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
     say_who_may_connect(settings)
@@ -63,7 +70,8 @@ async def _serve(
         closing.push_async_callback(_end, link, connecting)
         if await stop.or_event(link.welcomed):
             return
-        broker = serving = Broker(store, settings.gateway, loop)
+        broker = serving = Broker(store, settings.gateway, loop, judging.start(closing), settings.quota)
+        judging.on_reload(serving.judge_again)
 
         def tick() -> None:
             link.tick()

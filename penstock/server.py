@@ -11,8 +11,9 @@ from gateway.broker import Broker
 from gateway.version import VERSION
 from lightqueue.message_store import MessageStore
 from notify.hub import Hub
+from penstock.access import Judging
 from penstock.client_tls import ClientTls
-from penstock.clients import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
+from penstock.clients import Listeners, check_exposed, heed_hangup, open_gateway_admin, say_who_may_connect
 from penstock.process import Stop, run, tune_garbage_collection
 from penstock.settings import Settings
 
@@ -22,13 +23,14 @@ log = logging.getLogger("penstock")
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     check_exposed(settings)
-    tls = ClientTls(settings.gateway)
-    return run(settings, lambda: _serve(settings, tls))
+    tls, judging = ClientTls(settings.gateway), Judging(settings.auth)
+    return run(settings, lambda: _serve(settings, tls, judging))
 
 
-async def _serve(settings: Settings, tls: ClientTls) -> None:
+async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
     """The store with its recovery, the gateway, the admin endpoint, and only then the clients; the end in reverse."""
     stop = Stop()
+    heed_hangup(judging.reload, tls.reload)
     loop = asyncio.get_running_loop()
     started_s = time.monotonic()
     say_who_may_connect(settings)
@@ -44,7 +46,8 @@ async def _serve(settings: Settings, tls: ClientTls) -> None:
         store = MessageStore(settings.store, on_safe)
         closing.callback(store.close)
         hub = Hub(store)
-        broker = Broker(hub.join("gateway"), settings.gateway, loop)
+        broker = Broker(hub.join("gateway"), settings.gateway, loop, judging.start(closing), settings.quota)
+        judging.on_reload(broker.judge_again)
         if settings.admin is not None:
             closing.callback(open_gateway_admin(settings.admin, lambda: broker, store, None).close)
 

@@ -24,6 +24,7 @@ TITLES = {
     "notify": "[notify]",
     "gateway": "[gateway]",
     "auth": "[auth]",
+    "quota": "[quota]",
 }
 UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 

@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 
-from gateway.settings import AuthSettings, GatewaySettings
+from gateway.auth.settings import AuthSettings
+from gateway.quotas import QuotaSettings
+from gateway.settings import GatewaySettings
 from notify.settings import NotifySettings, WireSettings
 from store.settings import StoreSettings
 
@@ -25,6 +27,7 @@ class Settings:
     notify: NotifySettings = field(default_factory=NotifySettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
+    quota: QuotaSettings = field(default_factory=QuotaSettings)
     admin: str | None = field(
         default=None,
         metadata={
@@ -170,13 +173,21 @@ def section_of(path: str) -> str:
 
 def build(values: Mapping[str, object]) -> Settings:
     """The tree with these values, by path, in place of its defaults."""
-    sections: dict[str, dict[str, Any]] = {"store": {}, "wire": {}, "notify": {}, "gateway": {}, "auth": {}, "": {}}
+    sections: dict[str, dict[str, Any]] = {
+        "store": {},
+        "wire": {},
+        "notify": {},
+        "gateway": {},
+        "auth": {},
+        "quota": {},
+        "": {},
+    }
     for path, value in values.items():
         sections[section_of(path)][path.rpartition(".")[2]] = value
     store, wire = StoreSettings(**sections["store"]), WireSettings(**sections["wire"])
     notify, gateway = NotifySettings(**sections["notify"]), GatewaySettings(**sections["gateway"])
-    auth = AuthSettings(**sections["auth"])
-    return Settings(store, wire, notify, gateway, auth, **sections[""])
+    auth, quota = AuthSettings(**sections["auth"]), QuotaSettings(**sections["quota"])
+    return Settings(store, wire, notify, gateway, auth, quota, **sections[""])
 
 
 def value_of(settings: Settings, path: str) -> object:

@@ -19,6 +19,7 @@ from gateway.listen_address import ListenAddress
 from gateway.listener import BACKLOG, UNIX_MODE
 from gateway.version import VERSION
 from notify.sockets import listening_unix_socket
+from penstock.access import Judging
 from penstock.clients import check_exposed
 from penstock.errors import PenstockError
 from penstock.process import ALL_STOP, AT_ONCE, SUPERVISED, TICK_S, Stop, open_admin, run
@@ -42,6 +43,7 @@ class ChildFailed(PenstockError):
 def serve(settings: Settings, gateways: int) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     check_exposed(settings)
+    Judging(settings.auth)  # what is wrong with its files is said once, not by each gateway
     return run(settings, lambda: _serve(settings, gateways))
 
 
@@ -63,6 +65,7 @@ async def _serve(settings: Settings, gateways: int) -> None:
         grace_s = settings.gateway.drain_timeout_s + GRACE_S
         names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
         children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s, fds) for name in names]
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_all, children[1:])
         async with AsyncExitStack() as closing:  # gateways end before the store does
             if settings.admin is not None:
                 closing.callback(_open_admin(settings.admin, children).close)
@@ -73,8 +76,6 @@ async def _serve(settings: Settings, gateways: int) -> None:
                 for child in part:
                     if not await child.is_ready(stop):
                         return
-            if settings.gateway.tls_certificate is not None:
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, children[1:])
             for each in reserved:
                 print(f"ready {each.address} data={settings.store.data} gateways={gateways}", flush=True)
             while not await stop.or_tick():
@@ -91,10 +92,10 @@ def _command(name: str, address: str) -> list[str]:
     return ["store", "--listen", address] if name == "store" else ["gateway"]
 
 
-def _reload(gateways: list[Child]) -> None:
-    """They read their certificates again."""
-    for each in gateways:
-        each.send_signal(signal.SIGHUP)
+def _reload_all(gateways: list[Child]) -> None:
+    """SIGHUP: what the settings name is read again by each."""
+    for child in gateways:
+        child.send_signal(signal.SIGHUP)
 
 
 async def _end_all(children: list[Child], stop: Stop) -> None:
@@ -200,6 +201,7 @@ class Child:
         await self._watching
 
     def send_signal(self, number: signal.Signals) -> None:
+        """One that is being started reads what is new anyway."""
         if self._ready.is_set() and self._process.returncode is None:
             self._process.send_signal(number)
 

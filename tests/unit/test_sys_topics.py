@@ -296,7 +296,7 @@ def test_an_mqtt_5_publisher_is_told(bench: Bench, topic: str, caplog: pytest.Lo
     assert bench.stored() == []
     lines = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
     assert lines == [f"client device: publish to {topic} ignored: what starts with $ is the server's"] * 3
-    assert bench.broker.rules.not_authorized == 3
+    assert bench.broker.rules.refused == {ReasonCode.NOT_AUTHORIZED: 3}
 
 
 def test_an_mqtt_3_publisher_is_acknowledged_and_ignored(bench: Bench) -> None:

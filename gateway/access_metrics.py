@@ -1,0 +1,49 @@
+"""What is counted of who may come in, what each may do, and how much of it; a section of gateway/metrics.py."""
+
+from __future__ import annotations
+
+from gateway.broker import Broker
+from gateway.figures import Figure
+
+ACCESS: tuple[Figure[Broker], ...] = (
+    Figure(
+        "penstock_connects_refused_total",
+        "counter",
+        "Clients not let in, or sent away when they were judged again, by MQTT 5 reason code.",
+        lambda broker: broker.admission.refused,
+        "reason",
+    ),
+    Figure(
+        "penstock_connects_waiting",
+        "gauge",
+        "Clients that wait to hear if they may come in.",
+        lambda broker: broker.admission.waiting,
+    ),
+    Figure(
+        "penstock_auth_requests_total",
+        "counter",
+        "HTTP requests about clients, and for keys: sent; failed, of these; and spared, since they would fail or wait.",
+        lambda broker: broker.admission.requests,
+        "outcome",
+    ),
+    Figure(
+        "penstock_permission_refused_total",
+        "counter",
+        "What permissions did not allow; taken_away are subscriptions that a reload or a reconnection ended.",
+        lambda broker: broker.guard.refused,
+        "action",
+    ),
+    Figure(
+        "penstock_quota_refused_total",
+        "counter",
+        "What was refused because a quota is reached.",
+        lambda broker: broker.quotas.refused,
+        "quota",
+    ),
+    Figure(
+        "penstock_quota_pauses_total",
+        "counter",
+        "Times that a client was not listened to for a while because it had published its share.",
+        lambda broker: broker.quotas.pauses,
+    ),
+)

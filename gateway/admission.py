@@ -1,0 +1,257 @@
+"""CONNECT and AUTH: nobody gets a session before it is known who it is. No I/O; answers may come later."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from gateway.auth.access import NO_REQUESTS, Access
+from gateway.auth.identity import Credentials, Identity, Refused, Verdict
+from gateway.auth.scram import ScramExchange, ScramFailed
+from gateway.codec import encode
+from gateway.connection import Connection, Phase
+from gateway.errors import ProtocolError
+from gateway.guard import Guard
+from gateway.packets import Auth, Connect
+from gateway.properties import Properties
+from gateway.quotas import Quotas
+from gateway.reason_codes import ReasonCode
+from gateway.registry import SessionRegistry
+from store.deadlines import Deadlines
+from store.ratelimit import RateLimitedLog
+
+MAX_EXPIRY_AHEAD_S = 10 * 365 * 24 * 3600
+
+
+@dataclass(slots=True)
+class _Entering:
+    """A client that is being judged: at its CONNECT, or (`again`) when it authenticates once more."""
+
+    connection: Connection
+    connect: Connect
+    exchange: ScramExchange | None = None
+    method: str = ""
+    has_begun: bool = False  # the exchange's first message was answered
+    again: bool = False
+
+
+class Admission:
+    """Owner of who waits to be let in (for gateway.connect_timeout_s at most), or is in the midst of an exchange."""
+
+    def __init__(
+        self,
+        access: Access | None,
+        guard: Guard,
+        quotas: Quotas,
+        registry: SessionRegistry,
+        deadlines: Deadlines,
+        events: RateLimitedLog,
+    ) -> None:
+        """Without `access` everybody comes in."""
+        self._access = access
+        self._guard = guard
+        self._quotas = quotas
+        self._registry = registry
+        self._deadlines = deadlines
+        self._events = events
+        self._entering: dict[Connection, _Entering] = {}
+        self.refused: Counter[str] = Counter({"not_authorized": 0})  # connections by reason code
+
+    @property
+    def waiting(self) -> int:
+        """Clients whose answer is still to come."""
+        return len(self._entering)
+
+    # --- CONNECT
+
+    def connect(self, connection: Connection, connect: Connect) -> None:
+        """Let the client in, now or once its answer is there; or refuse it. Raises ProtocolError."""
+        if connection in self._entering:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT [MQTT-3.1.0-2]")
+        method = connect.properties.authentication_method
+        access = self._access
+        if access is None:
+            if method is not None:
+                connection.version = connect.protocol_version
+                self._refuse(
+                    connection, Refused("no authentication method is offered", ReasonCode.BAD_AUTHENTICATION_METHOD)
+                )
+                return
+            self._quotas.entered(connection, "")
+            self._registry.open(connection, connect)
+            return
+        connection.version = connect.protocol_version
+        entering = _Entering(connection, connect)
+        if len(self._entering) >= access.max_waiting:
+            self._refuse(connection, Refused("auth.max_waiting clients wait already", ReasonCode.SERVER_BUSY))
+            return
+        self._entering[connection] = entering
+        if method is not None:
+            self._begin(entering, method, connect.properties.authentication_data)
+            return
+        credentials = Credentials(
+            connect.client_id, connect.username, connect.password, connection.peer, connection.peer_identity
+        )
+        access.authenticate(credentials, partial(self._answered, entering))
+        if connection in self._entering and connection.phase is Phase.NEW:
+            connection.wait()
+
+    def _answered(self, entering: _Entering, verdict: Verdict) -> None:
+        """It is known who the client is, or that it is not to come in."""
+        connection = entering.connection
+        if self._entering.get(connection) is not entering:
+            return  # it left meanwhile
+        if not isinstance(verdict, Identity):
+            del self._entering[connection]
+            self._refuse(connection, verdict or Refused("nobody knows these credentials"))
+            return
+        assert self._access is not None
+        connect = entering.connect
+        if connect.client_id and not self._access.may_be_called(verdict, connect.client_id):
+            del self._entering[connection]
+            refusal = Refused(
+                f"user {verdict.username} may not be called {connect.client_id}", ReasonCode.NOT_AUTHORIZED
+            )
+            self._refuse(connection, refusal)
+            return
+        connection.identity = verdict
+        self._guard.check_will(connection, connect, partial(self._will_checked, entering))
+        if connection in self._entering and connection.phase is Phase.NEW:
+            connection.wait()
+
+    def _will_checked(self, entering: _Entering, allowed: bool) -> None:
+        connection = entering.connection
+        if self._entering.pop(connection, None) is not entering:
+            return
+        identity = connection.identity
+        if not allowed:
+            self._refuse(connection, Refused("its will is not allowed", ReasonCode.NOT_AUTHORIZED))
+            return
+        assert identity is not None
+        if not self._quotas.may_enter(identity.username, entering.connect.client_id):
+            refusal = Refused(f"quota.user_connections of {identity.username} is reached", ReasonCode.QUOTA_EXCEEDED)
+            self._refuse(connection, refusal)
+        elif self._expires(connection, identity):
+            self._quotas.entered(connection, identity.username)
+            self._guard.watch(connection, identity)
+            try:
+                self._registry.open(connection, entering.connect)
+            except ProtocolError as error:
+                connection.refuse(error)
+
+    def _expires(self, connection: Connection, identity: Identity) -> bool:
+        """See to the end of what was found out. False: that is now."""
+        if identity.expires_ms is None:
+            self._deadlines.cancel(connection)
+            return True
+        left_s = (identity.expires_ms - connection.turn.now_ms) / 1000
+        if left_s <= 0:
+            self._refuse(connection, Refused("its credentials have expired", ReasonCode.NOT_AUTHORIZED))
+            return False
+        at_s = connection.turn.now_s + min(left_s, MAX_EXPIRY_AHEAD_S)
+        self._deadlines.set(connection, at_s, partial(self._expired, connection))
+        return True
+
+    def _expired(self, connection: Connection) -> None:
+        connection.close(ReasonCode.MAXIMUM_CONNECT_TIME, "its credentials have expired")
+
+    def _refuse(self, connection: Connection, refused: Refused) -> None:
+        self.refused[refused.reason_code.name.lower()] += 1
+        self._events.warning("auth", "%s: refused: %s", connection.peer, refused.message)
+        connection.close(refused.reason_code)
+
+    # --- the enhanced kind
+
+    def _begin(self, entering: _Entering, method: str, data: bytes | None) -> None:
+        assert self._access is not None
+        entering.exchange = self._access.exchange(method)
+        entering.method = method
+        if entering.exchange is None:
+            self._entering.pop(entering.connection, None)
+            offered = Refused(
+                f"authentication method {method[:40]!r} is not offered", ReasonCode.BAD_AUTHENTICATION_METHOD
+            )
+            self._refuse(entering.connection, offered)
+        elif data is not None:
+            self._step(entering, data)
+        else:
+            self._say(entering, ReasonCode.CONTINUE_AUTHENTICATION, b"")
+
+    def auth(self, connection: Connection, auth: Auth) -> None:
+        """Raises ProtocolError if no AUTH may come now."""
+        entering = self._entering.get(connection)
+        method = auth.properties.authentication_method
+        if auth.reason_code == ReasonCode.RE_AUTHENTICATE:
+            self._begin_again(connection, entering, method or "", auth.properties.authentication_data)
+            return
+        if entering is None or entering.exchange is None:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
+        if auth.reason_code != ReasonCode.CONTINUE_AUTHENTICATION or method != entering.method:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH does not go on with what was begun [MQTT-4.12.0-5]")
+        self._step(entering, auth.properties.authentication_data or b"")
+
+    def _begin_again(self, connection: Connection, entering: _Entering | None, method: str, data: bytes | None) -> None:
+        """Re-authentication: only with the method of the CONNECT [MQTT-4.12.1-1]."""
+        if connection.phase is not Phase.OPEN or entering is not None or not connection.auth_method:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH: re-authentication is not possible now")
+        if method != connection.auth_method:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH: another method than in CONNECT [MQTT-4.12.1-1]")
+        self._entering[connection] = again = _Entering(connection, Connect(), again=True)
+        self._begin(again, method, data)
+
+    def _step(self, entering: _Entering, data: bytes) -> None:
+        exchange, connection = entering.exchange, entering.connection
+        assert exchange is not None
+        try:
+            if not entering.has_begun:
+                entering.has_begun = True
+                self._say(entering, ReasonCode.CONTINUE_AUTHENTICATION, exchange.first(data))
+                return
+            proof = exchange.final(data)
+        except ScramFailed as error:
+            self._entering.pop(connection, None)
+            self._refuse(connection, Refused(str(error), ReasonCode.NOT_AUTHORIZED))
+            return
+        identity = Identity(exchange.username, verifier=exchange.verifier)
+        if entering.again:
+            self._proven_again(entering, identity, proof)
+            return
+        entering.connect.properties.authentication_data = proof  # for the CONNACK
+        connection.auth_method = entering.method
+        self._answered(entering, identity)
+
+    def _proven_again(self, entering: _Entering, identity: Identity, proof: bytes) -> None:
+        connection = entering.connection
+        self._entering.pop(connection, None)
+        if connection.identity is None or identity.username != connection.identity.username:
+            self._refuse(connection, Refused("re-authentication as somebody else", ReasonCode.NOT_AUTHORIZED))
+            return
+        connection.identity = identity
+        self._say(entering, ReasonCode.SUCCESS, proof)
+
+    def _say(self, entering: _Entering, reason_code: ReasonCode, data: bytes) -> None:
+        properties = Properties(authentication_method=entering.method, authentication_data=data or None)
+        entering.connection.write(encode(Auth(reason_code, properties), 5))
+
+    # --- leaving, and being judged again
+
+    def left(self, connection: Connection) -> None:
+        self._entering.pop(connection, None)
+        if connection.identity is not None:
+            self._quotas.left(connection, connection.identity.username)
+
+    def is_known_still(self, connection: Connection) -> bool:
+        """After a reload: who would not be let in by what let him in has to go."""
+        assert self._access is not None
+        if connection.identity is None or self._access.still_knows(connection.identity):
+            return True
+        self.refused["not_authorized"] += 1
+        connection.close(ReasonCode.NOT_AUTHORIZED, "its password was changed or taken away")
+        return False
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """To other servers, about clients: how many came to what."""
+        return self._access.requests if self._access is not None else NO_REQUESTS

@@ -1,0 +1,161 @@
+"""The HTTP hooks: a server elsewhere that says who may connect, and what each may do. They fail closed.
+
+    POST {"client_id": ..., "username": ..., "password": ..., "peer": ..., "certificate": ...}
+    POST {"client_id": ..., "username": ..., "action": "publish" | "retain" | "subscribe", "topic": ...}
+
+The answer is `{"result": "allow"}`, or "deny", or (to the first) "ignore": ask the next. With "allow" may come, to the
+first, `user`, `permissions` (rules as in the permissions file) and `expires_at` (Unix time, s); to the
+second, `max_qos`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from gateway.auth.access import Allowed, Question
+from gateway.auth.errors import AuthError
+from gateway.auth.http import Breaker, Http
+from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
+from gateway.auth.permissions import MAX_QOS, REFUSED, parse_rules
+from gateway.reason_codes import ReasonCode
+
+T = TypeVar("T")
+
+
+class TimedCache(Generic[T]):
+    """What was answered, for a while; bounded, the oldest goes first."""
+
+    def __init__(self, entries: int, lasts_s: float, clock: Callable[[], float]) -> None:
+        self._most = entries
+        self._lasts_s = lasts_s
+        self._clock = clock
+        self._entries: OrderedDict[object, tuple[float, T]] = OrderedDict()
+        self.hits = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: object) -> T | None:
+        found = self._entries.get(key)
+        if found is None:
+            return None
+        if found[0] <= self._clock():
+            del self._entries[key]
+            return None
+        self.hits += 1
+        return found[1]
+
+    def put(self, key: object, value: T) -> None:
+        if self._lasts_s:
+            self._entries.pop(key, None)
+            self._entries[key] = (self._clock() + self._lasts_s, value)
+            if len(self._entries) > self._most:
+                self._entries.popitem(last=False)
+
+
+class ConnectHook:
+    """Asks who may come in. What was allowed is remembered under a keyed hash of the credentials."""
+
+    def __init__(self, http: Http, url: str, breaker: Breaker, cache: TimedCache[Identity]) -> None:
+        self._http = http
+        self._url = url
+        self._breaker = breaker
+        self.cache = cache
+        self._key = secrets.token_bytes(32)
+
+    def check(self, credentials: Credentials, answer: Answer) -> None:
+        key = self._digest(credentials)
+        known = self.cache.get(key)
+        if known is not None:
+            answer(known)
+            return
+        try:
+            body = _body(credentials)
+        except UnicodeDecodeError:
+            answer(Refused("the password is not UTF-8"))
+            return
+
+        def heard(found: Any) -> None:
+            verdict = _verdict(found, credentials)
+            if isinstance(verdict, Identity):
+                self.cache.put(key, verdict)
+            answer(verdict)
+
+        self._http.post(self._url, self._breaker, body, heard)
+
+    def _digest(self, credentials: Credentials) -> bytes:
+        found = hashlib.blake2b(key=self._key, digest_size=32)
+        username = None if credentials.username is None else credentials.username.encode()
+        texts = (credentials.client_id.encode(), username, credentials.password, credentials.peer_identity.encode())
+        for text in texts:
+            found.update(b"\0" if text is None else len(text).to_bytes(5, "big") + text)
+        return found.digest()
+
+
+def _body(credentials: Credentials) -> dict[str, Any]:
+    return {
+        "client_id": credentials.client_id,
+        "username": credentials.username,
+        "password": None if credentials.password is None else credentials.password.decode(),
+        "peer": credentials.peer,
+        "certificate": credentials.peer_identity or None,
+    }
+
+
+def _verdict(found: Any, credentials: Credentials) -> Verdict:
+    if found is None:
+        return Refused("auth.http_connect_url gave no answer", ReasonCode.SERVER_UNAVAILABLE)
+    result = found.get("result")
+    if result == "ignore":
+        return None
+    if result != "allow":
+        return Refused("auth.http_connect_url denies it", ReasonCode.NOT_AUTHORIZED)
+    user, expires_s = found.get("user", credentials.username or ""), found.get("expires_at")
+    if not isinstance(user, str) or not (expires_s is None or isinstance(expires_s, int | float)):
+        return Refused("auth.http_connect_url answers nonsense", ReasonCode.SERVER_UNAVAILABLE)
+    try:
+        rules = parse_rules(found["permissions"]) if "permissions" in found else None
+    except AuthError as error:
+        return Refused(f"auth.http_connect_url: permissions: {error}", ReasonCode.SERVER_UNAVAILABLE)
+    return Identity(user, rules, None if expires_s is None else int(expires_s * 1000))
+
+
+class PermissionHook:
+    """Asks what a client may do, topic by topic."""
+
+    def __init__(self, http: Http, url: str, breaker: Breaker, cache: TimedCache[int]) -> None:
+        self._http = http
+        self._url = url
+        self._breaker = breaker
+        self.cache = cache
+
+    def known(self, question: Question) -> int | None:
+        return self.cache.get(question)
+
+    def ask(self, question: Question, then: Allowed) -> None:
+        def heard(found: Any) -> None:
+            if found is None:
+                then(REFUSED)  # not remembered: it is asked again
+                return
+            allowed = _allowed(found)
+            self.cache.put(question, allowed)
+            then(allowed)
+
+        body = {
+            "client_id": question.client_id,
+            "username": question.username,
+            "action": (question.action.name or "").lower(),
+            "topic": question.topic,
+        }
+        self._http.post(self._url, self._breaker, body, heard)
+
+
+def _allowed(found: dict[str, Any]) -> int:
+    max_qos = found.get("max_qos", MAX_QOS)
+    if found.get("result") != "allow" or isinstance(max_qos, bool) or max_qos not in (0, 1, 2):
+        return REFUSED
+    return int(max_qos)

@@ -1,0 +1,142 @@
+"""Asking an HTTP server: pooled, in a bounded time and number, and not at all while it keeps failing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import aiohttp
+
+from gateway.auth.settings import AuthSettings
+
+log = logging.getLogger("penstock.gateway")
+
+MOST_ANSWER_BYTES = 1 << 20
+DENIALS = frozenset({401, 403})
+"""Status codes that are an answer, and not a failure."""
+
+
+class Breaker:
+    """Says whether to ask: after so many failures in a row not for a while, then once, to see. No I/O."""
+
+    def __init__(self, failures: int, pause_s: float) -> None:
+        self._most = failures
+        self._pause_s = pause_s
+        self._failures = 0
+        self._until_s = 0.0
+        self._tries = False  # one request is under way to see
+
+    @property
+    def is_open(self) -> bool:
+        return self._failures >= self._most
+
+    def lets(self, now_s: float) -> bool:
+        if not self.is_open:
+            return True
+        if now_s < self._until_s or self._tries:
+            return False
+        self._tries = True
+        return True
+
+    def succeeded(self) -> None:
+        self._failures = 0
+        self._tries = False
+
+    def failed(self, now_s: float) -> None:
+        self._failures += 1
+        self._tries = False
+        if self.is_open:
+            self._until_s = now_s + self._pause_s
+
+
+class Http:
+    """Owner of the connections to HTTP servers, and of what waits for their answers."""
+
+    def __init__(self, settings: AuthSettings, header: tuple[str, str] | None) -> None:
+        """To be made in the loop. `header` goes with what is posted."""
+        self.header = header
+        self._most = settings.http_max_waiting
+        timeout = aiohttp.ClientTimeout(total=settings.http_timeout_ms / 1000)
+        connector = aiohttp.TCPConnector(limit=settings.http_connections)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.requests = 0
+        self.failures = 0
+        self.not_asked = 0
+
+    def counts(self) -> dict[str, int]:
+        """Requests by what came of them; what was spared was refused without."""
+        return {"sent": self.requests, "failed": self.failures, "spared": self.not_asked}
+
+    def post(self, url: str, breaker: Breaker, body: Mapping[str, Any], then: Callable[[Any], None]) -> None:
+        """Hand on the JSON that is answered; `{"result": "deny"}` for 401 and 403; None for every failure."""
+        loop = asyncio.get_running_loop()
+        if len(self._tasks) >= self._most or not breaker.lets(loop.time()):
+            self.not_asked += 1
+            then(None)
+            return
+        self._start(self._post(url, breaker, body), then)
+
+    def get(self, url: str, then: Callable[[Any], None]) -> None:
+        """Hand on the JSON that is there, or None."""
+        self._start(self._get(url), then)
+
+    def _start(self, request: Any, then: Callable[[Any], None]) -> None:
+        async def run() -> None:
+            then(await request)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _post(self, url: str, breaker: Breaker, body: Mapping[str, Any]) -> Any:
+        was_open = breaker.is_open
+        headers = dict([self.header]) if self.header else None
+        answer = await self._answer("POST", url, headers=headers, json=body)
+        now_s = asyncio.get_running_loop().time()
+        if answer is None:
+            breaker.failed(now_s)
+            if breaker.is_open and not was_open:
+                log.error("%s keeps failing: not asked for a while, what depends on it is refused", url)
+        else:
+            breaker.succeeded()
+            if was_open:
+                log.info("%s answers again", url)
+        return answer
+
+    async def _get(self, url: str) -> Any:
+        return await self._answer("GET", url)
+
+    async def _answer(self, method: str, url: str, **arguments: Any) -> Any:
+        """None if there is none in time, or none that makes sense; what is wrong is in the log."""
+        self.requests += 1
+        try:
+            async with self._session.request(method, url, allow_redirects=False, **arguments) as response:
+                if method == "POST" and response.status in DENIALS:
+                    return {"result": "deny"}
+                if response.status != 200:
+                    raise ValueError(f"status {response.status}")
+                data = await response.content.read(MOST_ANSWER_BYTES + 1)
+                while len(data) <= MOST_ANSWER_BYTES and (more := await response.content.read(MOST_ANSWER_BYTES)):
+                    data += more
+                if len(data) > MOST_ANSWER_BYTES:
+                    raise ValueError(f"more than {MOST_ANSWER_BYTES} bytes")
+                answer = json.loads(data)
+                if not isinstance(answer, dict):
+                    raise ValueError("not a JSON object")
+                return answer
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError) as error:
+            self.failures += 1
+            log.warning("%s: %s", url, str(error) or type(error).__name__)
+            return None
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._session.close()

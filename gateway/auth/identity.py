@@ -1,0 +1,93 @@
+"""Who a client says it is, and who it is found to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.auth.permissions import Rule
+from gateway.reason_codes import ReasonCode
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What is known of a client that wants to come in."""
+
+    client_id: str
+    username: str | None
+    password: bytes | None
+    peer: str = ""
+    peer_identity: str = ""
+    """Whom the client's certificate names, where the listener verified one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a client is, and what was learnt of it on that occasion."""
+
+    username: str = ""  # empty: nobody in particular
+    rules: tuple[Rule, ...] | None = None
+    """Its own permissions, asked before those of the file; None: it brought none."""
+    expires_ms: int | None = None
+    """Unix time at which this is not true any more."""
+    verifier: str = ""
+    """By which line of the password file it was let in: if that is another one later, it has to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Not this client, and nobody else is to be asked."""
+
+    message: str
+    reason_code: ReasonCode = ReasonCode.BAD_USER_NAME_OR_PASSWORD
+
+
+Verdict = Identity | Refused | None
+"""None: this is not for me to say; ask the next one."""
+Answer = Callable[[Verdict], None]
+
+
+class Authenticator(Protocol):
+    def check(self, credentials: Credentials, answer: Answer) -> None:
+        """Call `answer` once, from the loop: at once, or later."""
+
+
+class Certificates:
+    """A verified certificate speaks for the user whom it names."""
+
+    def check(self, credentials: Credentials, answer: Answer) -> None:
+        answer(Identity(credentials.peer_identity) if credentials.peer_identity else None)
+
+
+class Chain:
+    """Asks one authenticator after another, until one knows."""
+
+    def __init__(self, authenticators: list[Authenticator], allow_anonymous: bool) -> None:
+        """Without authenticators everybody comes in, as nobody in particular."""
+        self._authenticators = authenticators
+        self._allow_anonymous = allow_anonymous or not authenticators
+        self._with_certificates = any(isinstance(each, Certificates) for each in authenticators)
+
+    def check(self, credentials: Credentials, answer: Answer) -> None:
+        certified = self._with_certificates and credentials.peer_identity
+        if not self._authenticators or (
+            credentials.username is None and credentials.password is None and not certified
+        ):
+            refusal = Refused("no credentials, and auth.allow_anonymous is false", ReasonCode.NOT_AUTHORIZED)
+            answer(Identity() if self._allow_anonymous else refusal)
+            return
+        self._ask(0, credentials, answer)
+
+    def _ask(self, number: int, credentials: Credentials, answer: Answer) -> None:
+        if number == len(self._authenticators):
+            answer(Refused("nobody knows these credentials"))
+            return
+
+        def heard(verdict: Verdict) -> None:
+            if verdict is None:
+                self._ask(number + 1, credentials, answer)
+            else:
+                answer(verdict)
+
+        self._authenticators[number].check(credentials, heard)

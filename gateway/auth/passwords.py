@@ -1,0 +1,163 @@
+"""The password file: one line per user, `NAME:VERIFIER` or `NAME:VERIFIER VERIFIER`. It holds no passwords.
+
+    sensor-1:$argon2id$v=19$m=19456,t=2,p=1$...
+    alice:$argon2id$... SCRAM-SHA-256$4096:SALT$STORED_KEY:SERVER_KEY
+
+Empty lines and those that begin with # are left alone. The second kind of verifier is for the authentication method of
+that name; see scram.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from argon2 import PasswordHasher, Type, extract_parameters
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from gateway.auth.errors import AuthError
+from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
+from gateway.auth.scram import ScramVerifier
+from gateway.auth.workers import Workers
+
+HASHER = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, type=Type.ID)
+"""What OWASP recommends as the least: some 20 ms, so that ten thousand devices may reconnect."""
+MOST_NAME_BYTES = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordLine:
+    """What the file has of one user."""
+
+    argon2: str = ""
+    scram: str = ""
+
+    def text(self, username: str) -> str:
+        return f"{username}:{' '.join(verifier for verifier in (self.argon2, self.scram) if verifier)}"
+
+
+Passwords = Mapping[str, PasswordLine]
+
+
+def hashed(password: str) -> str:
+    """A verifier for a new password."""
+    return HASHER.hash(password)
+
+
+def check_name(username: str) -> None:
+    """Raise AuthError unless the file can hold this name."""
+    if not username or set(username) & set(":\n\r\0") or username.startswith("#") or username != username.strip():
+        raise AuthError(f"{username!r}: a user's name is not empty and has no colon, no # or space at its ends")
+    if len(username.encode()) > MOST_NAME_BYTES:
+        raise AuthError(f"a user's name has at most {MOST_NAME_BYTES} bytes")
+
+
+def parse_passwords(text: str) -> dict[str, PasswordLine]:
+    """Raises AuthError, which begins with the line that is wrong."""
+    found: dict[str, PasswordLine] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        username, colon, verifiers = line.partition(":")
+        try:
+            if not colon:
+                raise AuthError("is not NAME:VERIFIER; `penstock passwd` writes such lines")
+            check_name(username)
+            if username in found:
+                raise AuthError(f"{username!r} has a line above already")
+            found[username] = _parse_verifiers(verifiers)
+        except AuthError as error:
+            raise AuthError(f"line {number}: {error}") from None
+    return found
+
+
+def _parse_verifiers(text: str) -> PasswordLine:
+    argon2 = scram = ""
+    for verifier in text.split():
+        if verifier.startswith("$argon2id$") and not argon2:
+            try:
+                extract_parameters(verifier)
+            except InvalidHashError:
+                raise AuthError("the argon2id verifier is damaged; set the password again") from None
+            argon2 = verifier
+        elif verifier.startswith("SCRAM-SHA-256$") and not scram:
+            ScramVerifier.parse(verifier)
+            scram = verifier
+        else:
+            raise AuthError("holds something that is no argon2id or SCRAM-SHA-256 verifier; set the password again")
+    if not argon2 and not scram:
+        raise AuthError("has no verifier; set the password with `penstock passwd`")
+    return PasswordLine(argon2, scram)
+
+
+class PasswordCheck:
+    """Passwords of CONNECT against the file. Verifying runs in threads; what was verified is remembered for a while."""
+
+    def __init__(self, passwords: Passwords, workers: Workers, cache_entries: int, is_last: bool) -> None:
+        """`is_last`: an unknown user will not be known to anybody else, so he is to cost as much as any."""
+        self.passwords = passwords
+        self._workers = workers
+        self._cache_entries = cache_entries
+        self._is_last = is_last
+        self._key = secrets.token_bytes(32)
+        self._verified: OrderedDict[str, bytes] = OrderedDict()
+
+    def check(self, credentials: Credentials, answer: Answer) -> None:
+        username, password = credentials.username or "", credentials.password or b""
+        line = self.passwords.get(username)
+        if line is None or not line.argon2:
+            self._unknown(password, answer)
+            return
+        known = Identity(username, verifier=line.argon2)
+        digest = self._digest(line.argon2, password)
+        remembered = self._verified.get(username)
+        if remembered is not None and hmac.compare_digest(remembered, digest):
+            self._verified.move_to_end(username)
+            answer(known)
+            return
+
+        def heard(is_right: bool) -> None:
+            verdict: Verdict = known if is_right else Refused(f"wrong password of user {username}")
+            if is_right:
+                self._remember(username, digest)
+            answer(verdict)
+
+        self._workers.do(_verify(line.argon2, password), heard)
+
+    def _unknown(self, password: bytes, answer: Answer) -> None:
+        if self._is_last:
+            self._workers.do(lambda: _verify(_nobodys(), password)(), lambda _: answer(None))
+        else:
+            answer(None)
+
+    def _digest(self, verifier: str, password: bytes) -> bytes:
+        """Worth nothing outside this process."""
+        return hashlib.blake2b(verifier.encode() + b"\0" + password, key=self._key, digest_size=32).digest()
+
+    def _remember(self, username: str, digest: bytes) -> None:
+        if self._cache_entries:
+            self._verified[username] = digest
+            self._verified.move_to_end(username)
+            if len(self._verified) > self._cache_entries:
+                self._verified.popitem(last=False)
+
+
+@cache
+def _nobodys() -> str:
+    """Verified for users who do not exist, so that the time an answer takes does not tell who does."""
+    return HASHER.hash(secrets.token_hex())
+
+
+def _verify(verifier: str, password: bytes) -> Callable[[], bool]:
+    def work() -> bool:
+        try:
+            return HASHER.verify(verifier, password)
+        except (VerificationError, InvalidHashError):
+            return False
+
+    return work

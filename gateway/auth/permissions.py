@@ -1,0 +1,267 @@
+"""Topic permissions: rules, read from top to bottom; the first that speaks of a client, an action and a topic decides.
+
+    default = "deny"                        # where no rule decides; "deny" if it is not given
+
+    [[rule]]
+    users = ["alice", "sensor-*"]           # and/or clients = [...]; * stands for any characters; none: everybody
+    allow = ["publish", "retain"]           # or deny = [...]; of publish, retain, subscribe
+    topics = ["devices/%c/#"]               # topic filters; %c is the client identifier, %u the user's name
+    max_qos = 1                             # only with allow; 2 if it is not given
+
+A retained PUBLISH needs both `publish` and `retain`. To allow a subscription a rule's filter has to cover it whole; to
+deny it, it is enough that some topic is in both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Flag, auto
+from functools import lru_cache
+from typing import Any
+
+from gateway.auth.errors import AuthError
+from gateway.errors import ProtocolError
+from gateway.topics import validate_topic_filter
+
+MAX_QOS = 2
+REFUSED = -1
+"""In place of the highest QoS that is allowed."""
+MOST_RULES = 100_000
+Level = str | None
+"""One level of a topic filter: its text, or None for `+`. A `#` is left out, and noted apart."""
+
+
+class Action(Flag):
+    PUBLISH = auto()
+    RETAIN = auto()
+    SUBSCRIBE = auto()
+
+
+ACTIONS = {action.name.lower(): action for action in Action if action.name}
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A rule's topic filter, with its placeholders."""
+
+    levels: tuple[str, ...]
+    is_open: bool  # ends with #
+
+    @classmethod
+    def parse(cls, topic_filter: str) -> Pattern:
+        levels = topic_filter.split("/")
+        is_open = levels[-1] == "#"
+        return cls(tuple(levels[:-1] if is_open else levels), is_open)
+
+    def filled(self, username: str, client_id: str, denies: bool) -> Filter | None:
+        """For one client; None if it cannot apply, since a name is empty or would be more than one level.
+
+        To be safe, a rule that denies holds for any level in such a name's place.
+        """
+        filled: list[Level] = []
+        for level in self.levels:
+            if level == "+":
+                filled.append(None)
+                continue
+            if "%" in level:
+                names = [name for mark, name in (("%c", client_id), ("%u", username)) if mark in level]
+                if any(not name or set(name) & set("/+#") for name in names):
+                    if not denies:
+                        return None
+                    filled.append(None)
+                    continue
+                level = _fill(level, username, client_id)
+            filled.append(level)
+        return Filter(tuple(filled), self.is_open)
+
+
+def _fill(level: str, username: str, client_id: str) -> str:
+    """In one pass: a name may itself contain `%u`."""
+    return re.sub("%[cu]", lambda found: client_id if found[0] == "%c" else username, level)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A topic filter as levels; a topic name is one without wildcards."""
+
+    levels: tuple[Level, ...]
+    is_open: bool
+
+    @classmethod
+    def parse(cls, topic_filter: str) -> Filter:
+        levels: list[Level] = [None if level == "+" else level for level in topic_filter.split("/")]
+        is_open = levels[-1] == "#"
+        return cls(tuple(levels[:-1] if is_open else levels), is_open)
+
+    def covers(self, other: Filter) -> bool:
+        """Whether every topic that the other matches is matched by this."""
+        if _hides(self, other):
+            return False
+        if len(other.levels) < len(self.levels) or (not self.is_open and len(other.levels) != len(self.levels)):
+            return False
+        if other.is_open and not self.is_open:
+            return False
+        return all(mine is None or mine == theirs for mine, theirs in zip(self.levels, other.levels, strict=False))
+
+    def meets(self, other: Filter) -> bool:
+        """Whether some topic is matched by both."""
+        if _hides(self, other) or _hides(other, self):
+            return False
+        shorter, longer = sorted((self, other), key=lambda each: len(each.levels))
+        if len(shorter.levels) != len(longer.levels) and not shorter.is_open:
+            return False
+        pairs = zip(self.levels, other.levels, strict=False)
+        return all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
+
+
+def _hides(wide: Filter, other: Filter) -> bool:
+    """A wildcard at the beginning does not stand for what starts with $ [MQTT-4.7.2-1]."""
+    first = other.levels[0] if other.levels else None
+    return first is not None and first.startswith("$") and (not wide.levels or wide.levels[0] is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is allowed, or denied, to whom."""
+
+    actions: Action
+    max_qos: int  # REFUSED: this rule denies
+    topics: tuple[Pattern, ...]
+    users: re.Pattern[str] | None
+    clients: re.Pattern[str] | None
+
+    def is_for(self, username: str, client_id: str) -> bool:
+        if self.users is not None and (not username or not self.users.fullmatch(username)):
+            return False
+        return self.clients is None or bool(self.clients.fullmatch(client_id))
+
+    def speaks_of(self, wanted: Filter, username: str, client_id: str) -> bool:
+        denies = self.max_qos == REFUSED
+        for pattern in self.topics:
+            mine = pattern.filled(username, client_id, denies)
+            if mine is not None and (mine.meets(wanted) if denies else mine.covers(wanted)):
+                return True
+        return False
+
+
+def decide(rules: Iterable[Rule], username: str, client_id: str, action: Action, topic: str) -> int | None:
+    """The highest QoS at which a client may do one thing with a topic (filter), or REFUSED; None: no rule says."""
+    wanted = _parsed(topic)
+    for rule in rules:
+        if action in rule.actions and rule.is_for(username, client_id) and rule.speaks_of(wanted, username, client_id):
+            return rule.max_qos
+    return None
+
+
+@lru_cache(4_096)
+def _parsed(topic: str) -> Filter:
+    return Filter.parse(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What a permissions file says. Rules that name their users one by one are looked up by name."""
+
+    rules: tuple[Rule, ...] = ()
+    default: int = REFUSED
+
+    def rules_for(self, username: str, client_id: str) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self.rules if rule.is_for(username, client_id))
+
+
+def parse_permissions(document: Mapping[str, Any]) -> Permissions:
+    """What a permissions file, read as TOML, says. Raises AuthError, which begins with the rule that is wrong."""
+    unknown = sorted(document.keys() - {"default", "rule"})
+    if unknown:
+        raise AuthError(f"{unknown[0]}: unknown; a permissions file has `default` and [[rule]]")
+    default = document.get("default", "deny")
+    if default not in ("allow", "deny"):
+        raise AuthError(f'default: {default!r} is neither "allow" nor "deny"')
+    rules = document.get("rule", [])
+    if not isinstance(rules, list):
+        raise AuthError("rule: is a table; write [[rule]] with two brackets")
+    return Permissions(parse_rules(rules), MAX_QOS if default == "allow" else REFUSED)
+
+
+def parse_rules(rules: object) -> tuple[Rule, ...]:
+    """Rules out of a permissions file, a token or an answer. Raises AuthError."""
+    if not isinstance(rules, list) or len(rules) > MOST_RULES:
+        raise AuthError(f"rules are a list of at most {MOST_RULES}")
+    return tuple(_parse_rule(number, rule) for number, rule in enumerate(rules, 1))
+
+
+KEYS = {"users", "clients", "allow", "deny", "topics", "max_qos"}
+
+
+def _parse_rule(number: int, rule: object) -> Rule:
+    try:
+        if not isinstance(rule, dict):
+            raise AuthError("is not a table")
+        unknown = sorted(rule.keys() - KEYS)
+        if unknown:
+            raise AuthError(f"{unknown[0]}: unknown; a rule has {', '.join(sorted(KEYS))}")
+        if ("allow" in rule) == ("deny" in rule):
+            raise AuthError("needs either `allow` or `deny`")
+        denies = "deny" in rule
+        actions = _actions("deny" if denies else "allow", rule["deny" if denies else "allow"])
+        max_qos = rule.get("max_qos", MAX_QOS)
+        if isinstance(max_qos, bool) or max_qos not in (0, 1, 2):
+            raise AuthError(f"max_qos: {max_qos!r} is not 0, 1 or 2")
+        if denies and "max_qos" in rule:
+            raise AuthError("max_qos: only with `allow`")
+        topics = tuple(Pattern.parse(topic) for topic in _texts(rule, "topics"))
+        if not topics:
+            raise AuthError("topics: names none")
+        users, clients = _names(rule, "users"), _names(rule, "clients")
+        return Rule(actions, REFUSED if denies else max_qos, topics, users, clients)
+    except AuthError as error:
+        raise RuleError(number, str(error)) from None
+
+
+class RuleError(AuthError):
+    """One rule is wrong; `number` counts from 1."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(f"rule {number}: {message}")
+        self.number = number
+
+
+def _actions(key: str, names: object) -> Action:
+    found = Action(0)
+    for name in names if isinstance(names, list) else [names]:
+        if name not in ACTIONS:
+            raise AuthError(f"{key}: {name!r} is not one of {', '.join(ACTIONS)}")
+        found |= ACTIONS[name]
+    if not found:
+        raise AuthError(f"{key}: names none of {', '.join(ACTIONS)}")
+    return found
+
+
+def _texts(rule: Mapping[str, Any], key: str) -> Iterator[str]:
+    texts = rule.get(key, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise AuthError(f"{key}: is not a list of texts")
+    for text in texts:
+        if key == "topics":
+            try:
+                validate_topic_filter(text)
+            except ProtocolError as error:
+                raise AuthError(f"topics: {text!r}: {error.message}") from None
+        yield text
+
+
+def _names(rule: Mapping[str, Any], key: str) -> re.Pattern[str] | None:
+    """One pattern for all names; None if the rule does not ask."""
+    if key not in rule:
+        return None
+    names = list(_texts(rule, key))
+    if not names:
+        raise AuthError(f"{key}: is empty, so the rule would hold for nobody; leave it out to mean everybody")
+    return name_pattern(names)
+
+
+def name_pattern(names: Iterable[str]) -> re.Pattern[str]:
+    """Matches these names, in which * stands for any characters."""
+    return re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in names), re.DOTALL)

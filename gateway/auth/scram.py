@@ -1,0 +1,115 @@
+"""The enhanced authentication method SCRAM-SHA-256 (RFC 5802, RFC 7677), as an exchange of two steps. No I/O.
+
+The client shows that it knows the password without sending it, and learns that the server knows it as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scramp import ScramException, ScramMechanism
+from scramp.core import ScramServer
+
+from gateway.auth.errors import AuthError
+
+METHOD = "SCRAM-SHA-256"
+ITERATIONS = 4_096
+MOST_BYTES = 4_096
+"""Of one message of a client's."""
+_MECHANISM = ScramMechanism(METHOD)
+_FAKE_KEY = secrets.token_bytes(32)
+
+
+class ScramFailed(Exception):
+    """The client did not show what it had to."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScramVerifier:
+    """In the form that PostgreSQL made common: `SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY`."""
+
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+    @classmethod
+    def of(cls, password: str) -> ScramVerifier:
+        salt, stored_key, server_key, iterations = _MECHANISM.make_auth_info(password, iteration_count=ITERATIONS)
+        return cls(iterations, salt, stored_key, server_key)
+
+    @classmethod
+    def parse(cls, text: str) -> ScramVerifier:
+        """Raises AuthError."""
+        try:
+            _, count_and_salt, keys = text.split("$")
+            count, salt = count_and_salt.split(":")
+            stored_key, server_key = (base64.b64decode(key, validate=True) for key in keys.split(":"))
+            verifier = cls(int(count), base64.b64decode(salt, validate=True), stored_key, server_key)
+        except (ValueError, binascii.Error):
+            raise AuthError("the SCRAM-SHA-256 verifier is damaged; set the password again") from None
+        if len(stored_key) != 32 or len(server_key) != 32 or verifier.iterations < 1 or not verifier.salt:
+            raise AuthError("the SCRAM-SHA-256 verifier is damaged; set the password again")
+        return verifier
+
+    def text(self) -> str:
+        salt, stored_key, server_key = (
+            base64.b64encode(each).decode() for each in (self.salt, self.stored_key, self.server_key)
+        )
+        return f"{METHOD}${self.iterations}:{salt}${stored_key}:{server_key}"
+
+
+def _fake(username: str) -> ScramVerifier:
+    """For a user who does not exist: the same each time, and no password fits."""
+    salt = hmac.digest(_FAKE_KEY, username.encode(), hashlib.sha256)[:16]
+    return ScramVerifier(ITERATIONS, salt, secrets.token_bytes(32), secrets.token_bytes(32))
+
+
+class ScramExchange:
+    """One client's exchange: first(), then final(). Both raise ScramFailed."""
+
+    def __init__(self, verifier_of: Callable[[str], str]) -> None:
+        """`verifier_of` gives a user's SCRAM verifier, or an empty text."""
+        self._verifier_of = verifier_of
+        self._server: ScramServer = _MECHANISM.make_server(self._auth_info)
+        self._is_known = False
+        self.username = ""
+        self.verifier = ""
+
+    def _auth_info(self, username: str) -> tuple[bytes, bytes, bytes, int]:
+        self.username = username
+        self.verifier = self._verifier_of(username)
+        self._is_known = bool(self.verifier)
+        known = ScramVerifier.parse(self.verifier) if self._is_known else _fake(username)
+        return known.salt, known.stored_key, known.server_key, known.iterations
+
+    def first(self, message: bytes) -> bytes:
+        """What the server says to the client's first message."""
+        try:
+            self._server.set_client_first(_text(message))
+            return str(self._server.get_server_first()).encode()
+        except (ScramException, ValueError) as error:
+            raise ScramFailed(f"SCRAM: {error}") from None
+
+    def final(self, message: bytes) -> bytes:
+        """The server's proof, for a client that gave its own."""
+        try:
+            self._server.set_client_final(_text(message))
+            proof = str(self._server.get_server_final())
+        except (ScramException, ValueError) as error:
+            raise ScramFailed(f"SCRAM: {error}") from None
+        if not self._is_known or proof.startswith("e="):
+            raise ScramFailed("SCRAM: no such user")
+        return proof.encode()
+
+
+def _text(message: bytes) -> str:
+    if len(message) > MOST_BYTES:
+        raise ScramFailed(f"SCRAM: a message of more than {MOST_BYTES} bytes")
+    return message.decode()

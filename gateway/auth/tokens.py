@@ -1,0 +1,270 @@
+"""JSON Web Tokens as passwords. A key says itself which algorithms it is for; what a token says is only compared.
+
+So a token signed by HMAC with an RSA key's public text as its secret, or not signed at all, fits no key.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jwt
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from gateway.auth.errors import AuthError
+from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
+from gateway.auth.permissions import parse_rules
+from gateway.auth.settings import AuthSettings
+
+HMAC = ("HS256", "HS384", "HS512")
+RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+OF_CURVE = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512", "secp256k1": "ES256K"}
+LEAST_SECRET_BYTES = 32
+LEAST_RSA_BITS = 2_048
+MOST_KEYS = 1_000
+MOST_TRIES = 4
+"""Keys that are tried on a token without a key identifier."""
+TOKEN = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+PEM = re.compile(r"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    value: Any
+    algorithms: tuple[str, ...]
+    key_id: str | None = None
+
+
+Keys = tuple[Key, ...]
+
+
+def secret_key(secret: bytes) -> Key:
+    """Raises AuthError."""
+    if len(secret) < LEAST_SECRET_BYTES:
+        raise AuthError(f"a secret of {len(secret)} bytes can be guessed; use {LEAST_SECRET_BYTES} at least")
+    return Key(secret, HMAC)
+
+
+def parse_keys(text: str) -> Keys:
+    """Public keys as a JWKS, or one or several in PEM. Raises AuthError."""
+    if text.lstrip().startswith("{"):
+        try:
+            return parse_jwks(json.loads(text), with_secrets=True)
+        except json.JSONDecodeError as error:
+            raise AuthError(f"not JSON: line {error.lineno}: {error.msg}") from None
+    keys = tuple(_parse_pem(found[0], found[1]) for found in PEM.finditer(text))
+    if not keys:
+        raise AuthError("holds neither a JWKS nor a public key in PEM")
+    return keys
+
+
+def _parse_pem(text: str, kind: str) -> Key:
+    if "PRIVATE" in kind:
+        raise AuthError("holds a private key, which does not belong here; put the public one in its place")
+    try:
+        data = text.encode()
+        is_certificate = kind == "CERTIFICATE"
+        value = x509.load_pem_x509_certificate(data).public_key() if is_certificate else load_pem_public_key(data)
+    except ValueError as error:
+        raise AuthError(f"a damaged {kind}: {error}") from None
+    return Key(value, _algorithms(value))
+
+
+def _algorithms(value: object) -> tuple[str, ...]:
+    if isinstance(value, rsa.RSAPublicKey):
+        if value.key_size < LEAST_RSA_BITS:
+            raise AuthError(f"an RSA key of {value.key_size} bits is too short; use {LEAST_RSA_BITS} at least")
+        return RSA
+    if isinstance(value, ec.EllipticCurvePublicKey) and value.curve.name in OF_CURVE:
+        return (OF_CURVE[value.curve.name],)
+    if isinstance(value, ed25519.Ed25519PublicKey | ed448.Ed448PublicKey):
+        return ("EdDSA",)
+    if isinstance(value, bytes):
+        return HMAC
+    raise AuthError("a key of a kind that no token is signed with here")
+
+
+def parse_jwks(document: object, with_secrets: bool) -> Keys:
+    """Keys for other purposes, or of unknown kinds, are passed over. Raises AuthError if none is left."""
+    found = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(found, list) or len(found) > MOST_KEYS:
+        raise AuthError(f"is no JWKS: an object with `keys`, a list of at most {MOST_KEYS}")
+    keys = tuple(key for each in found if (key := _parse_jwk(each, with_secrets)) is not None)
+    if not keys:
+        raise AuthError("the JWKS has no key that can verify a token")
+    return keys
+
+
+def _parse_jwk(document: object, with_secrets: bool) -> Key | None:
+    if not isinstance(document, dict) or document.get("use", "sig") != "sig":
+        return None
+    try:
+        value = jwt.PyJWK.from_dict(document, algorithm=document.get("alg") or _usual(document)).key
+        if not isinstance(value, bytes) and hasattr(value, "private_bytes"):
+            value = value.public_key()
+        algorithms = _algorithms(value)
+    except (jwt.PyJWTError, AuthError, ValueError, TypeError, KeyError):
+        return None
+    if isinstance(value, bytes) and (not with_secrets or len(value) < LEAST_SECRET_BYTES):
+        return None
+    if "alg" in document:
+        algorithms = tuple(name for name in algorithms if name == document["alg"])
+    return Key(value, algorithms, document.get("kid")) if algorithms else None
+
+
+def _usual(document: Mapping[str, Any]) -> str | None:
+    """PyJWT wants to be told of one for some kinds; ours are looked up from the key itself."""
+    return {"RSA": "RS256", "oct": "HS256", "OKP": "EdDSA"}.get(str(document.get("kty")))
+
+
+class UnknownKey(Exception):
+    """No key that is known has signed this."""
+
+
+class KeySource(Protocol):
+    """Keys that may change."""
+
+    @property
+    def keys(self) -> Keys: ...
+
+    def refresh(self, then: Callable[[], None]) -> None:
+        """Look for new ones, if that was not done just now, and go on."""
+
+
+class TokenCheck:
+    """A password that looks like a token is one, and nobody else is asked about it."""
+
+    def __init__(self, settings: AuthSettings, keys: Iterable[Key], source: KeySource | None) -> None:
+        self._settings = settings
+        self._keys = tuple(keys)
+        self._source = source
+
+    def check(self, credentials: Credentials, answer: Answer) -> None:
+        token = credentials.password or b""
+        if not TOKEN.fullmatch(token):
+            answer(None)
+            return
+        try:
+            answer(self._verdict(token, credentials))
+        except UnknownKey:
+            refused = Refused("token: signed by none of the known keys")
+            if self._source is None:
+                answer(refused)
+                return
+            self._source.refresh(lambda: answer(self._once_more(token, credentials, refused)))
+
+    def _once_more(self, token: bytes, credentials: Credentials, refused: Refused) -> Verdict:
+        try:
+            return self._verdict(token, credentials)
+        except UnknownKey:
+            return refused
+
+    def _verdict(self, token: bytes, credentials: Credentials) -> Verdict:
+        """Raises UnknownKey."""
+        try:
+            claims = self._claims(token)
+            return self._identity(claims, credentials)
+        except jwt.PyJWTError as error:
+            return Refused(f"token: {error}")
+        except (AuthError, ValueError, TypeError, OverflowError) as error:
+            return Refused(f"token: {error}")
+
+    def _claims(self, token: bytes) -> dict[str, Any]:
+        header = jwt.get_unverified_header(token)
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        known = self._keys + (self._source.keys if self._source is not None else ())
+        fitting = [
+            key
+            for key in known
+            if algorithm in key.algorithms and (key_id is None or key.key_id is None or key.key_id == key_id)
+        ]
+        for key in fitting[:MOST_TRIES]:
+            try:
+                return self._decode(token, key, str(algorithm))
+            except jwt.InvalidSignatureError:
+                continue
+        raise UnknownKey
+
+    def _decode(self, token: bytes, key: Key, algorithm: str) -> dict[str, Any]:
+        settings = self._settings
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            key.value,
+            algorithms=[algorithm],
+            audience=settings.jwt_audience or None,
+            issuer=settings.jwt_issuer or None,
+            leeway=settings.jwt_leeway_s,
+            options={"verify_aud": bool(settings.jwt_audience), "verify_sub": False, "verify_jti": False},
+        )
+        return claims
+
+    def _identity(self, claims: Mapping[str, Any], credentials: Credentials) -> Identity:
+        settings = self._settings
+        user = claims.get(settings.jwt_user_claim)
+        if not isinstance(user, str) or not user:
+            raise AuthError(f"its claim {settings.jwt_user_claim} names no user")
+        client_claim = settings.jwt_client_id_claim
+        if client_claim and client_claim in claims and claims[client_claim] != credentials.client_id:
+            raise AuthError(f"is for another client identifier ({client_claim})")
+        permissions = settings.jwt_permissions_claim
+        rules = parse_rules(claims[permissions]) if permissions in claims else None
+        expires = claims.get("exp")
+        return Identity(user, rules, None if expires is None else (int(expires) + settings.jwt_leeway_s) * 1000)
+
+
+class FetchedKeys:
+    """The JWKS at an address: fetched at the start, now and then, and when a token names a key not known so far."""
+
+    AGAIN_S = 10.0
+    """An unknown key does not have it fetched more often."""
+
+    def __init__(
+        self, get: Callable[[Callable[[Any], None]], None], clock: Callable[[], float], refresh_s: float
+    ) -> None:
+        """`get` fetches the document, and hands on None if it cannot."""
+        self._get = get
+        self._clock = clock
+        self._refresh_s = refresh_s
+        self._fetched_s = -1e9
+        self._waiting: list[Callable[[], None]] = []
+        self._is_fetching = False
+        self.fault = ""
+        self.keys: Keys = ()
+
+    def refresh(self, then: Callable[[], None]) -> None:
+        if self._is_fetching:
+            self._waiting.append(then)
+        elif self._clock() - self._fetched_s < self.AGAIN_S:
+            then()
+        else:
+            self._waiting.append(then)
+            self.fetch()
+
+    def tick(self) -> None:
+        """To be called now and then."""
+        if not self._is_fetching and self._clock() - self._fetched_s >= self._refresh_s:
+            self.fetch()
+
+    def fetch(self) -> None:
+        self._is_fetching = True
+        self._fetched_s = self._clock()
+        self._get(self._got)
+
+    def _got(self, document: Any) -> None:
+        """What cannot be had does not take away what there is."""
+        self._is_fetching = False
+        self.fault = ""
+        try:
+            if document is None:
+                raise AuthError("could not be fetched")
+            self.keys = parse_jwks(document, with_secrets=False)
+        except AuthError as error:
+            self.fault = str(error)
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()

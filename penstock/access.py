@@ -1,0 +1,176 @@
+"""What clients are judged by, put together from the settings and their files: at the start, and again on SIGHUP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gateway.auth.access import NO_REQUESTS, Access, Parts, PermissionSource
+from gateway.auth.identity import Authenticator, Certificates
+from gateway.auth.passwords import PasswordCheck
+from gateway.auth.settings import AuthSettings, are_permissions_configured, is_auth_configured
+from gateway.auth.workers import Workers
+from penstock.auth_files import Files, read_files
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:  # a process without their settings does without these, and what they import
+    from gateway.auth.http import Breaker, Http
+    from gateway.auth.tokens import FetchedKeys
+
+log = logging.getLogger("penstock")
+
+KEYS_TICK_S = 1.0
+
+
+class Judging:
+    """Owner of the Access of a process, and of what it needs to live: threads, connections. Reads again on SIGHUP."""
+
+    def __init__(self, settings: AuthSettings) -> None:
+        """Raises PenstockError over what is wrong in a file."""
+        self._settings = settings
+        self._files = read_files(settings)
+        self._access: Access | None = None
+        self._workers: Workers
+        self._http: Http | None = None
+        self._fetched: FetchedKeys | None = None
+        self._tell: Callable[[], object] = lambda: None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_reloading = False
+        self._again = False
+
+    def start(self, closing: AsyncExitStack) -> Access | None:
+        """To be called in the loop. None: everybody may do everything."""
+        loop = asyncio.get_running_loop()
+        settings = self._settings
+        if not is_auth_configured(settings) and not are_permissions_configured(settings):
+            return None
+        self._workers = Workers(settings.password_threads, loop)
+        closing.callback(self._workers.close)
+        if settings.jwt_keys_url or settings.http_connect_url or settings.http_permission_url:
+            self._start_http(closing)
+        closing.callback(self._cancel)
+        self._access = Access(self._parts(), settings.max_waiting)
+        return self._access
+
+    def on_reload(self, tell: Callable[[], object]) -> None:
+        """`tell` is called whenever what clients are judged by was replaced."""
+        self._tell = tell
+
+    def _start_http(self, closing: AsyncExitStack) -> None:
+        from gateway.auth.http import Http
+        from gateway.auth.tokens import FetchedKeys
+
+        self._http = http = Http(self._settings, self._files.header)
+        closing.push_async_callback(http.close)
+        if self._settings.jwt_keys_url:
+            get = partial(http.get, self._settings.jwt_keys_url)
+            clock = asyncio.get_running_loop().time
+            self._fetched = FetchedKeys(get, clock, self._settings.jwt_keys_refresh_s)
+            self._start(self._fetch_now_and_then(self._fetched))
+
+    async def _fetch_now_and_then(self, keys: FetchedKeys) -> None:
+        fault = ""
+        while True:
+            keys.tick()
+            if keys.fault != fault:
+                fault = keys.fault
+                log.log(
+                    logging.ERROR if fault else logging.INFO, "%s: %s", self._settings.jwt_keys_url, fault or "has keys"
+                )
+            await asyncio.sleep(KEYS_TICK_S)
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _cancel(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+    # --- putting it together
+
+    def _parts(self) -> Parts:
+        settings, files = self._settings, self._files
+        return Parts(
+            tuple(self._authenticators(files)),
+            files.passwords,
+            files.permissions,
+            self._permission_hook(),
+            allow_anonymous=settings.allow_anonymous,
+            client_ids=settings.client_ids,
+            requests=self._http.counts if self._http is not None else lambda: NO_REQUESTS,
+        )
+
+    def _authenticators(self, files: Files) -> list[Authenticator]:
+        """In the order in which they are asked."""
+        settings = self._settings
+        found: list[Authenticator] = []
+        if settings.client_certificates:
+            found.append(Certificates())
+        if files.keys is not None or self._fetched is not None:
+            from gateway.auth.tokens import TokenCheck
+
+            found.append(TokenCheck(settings, files.keys or (), self._fetched))
+        if files.passwords is not None:
+            is_last = not settings.http_connect_url
+            found.append(PasswordCheck(files.passwords, self._workers, settings.password_cache_entries, is_last))
+        if settings.http_connect_url and self._http is not None:
+            from gateway.auth.hook import ConnectHook, TimedCache
+
+            cache = TimedCache[Any](settings.http_cache_entries, settings.http_cache_s, self._clock)
+            found.append(ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache))
+        return found
+
+    def _permission_hook(self) -> PermissionSource | None:
+        settings = self._settings
+        if not settings.http_permission_url or self._http is None:
+            return None
+        from gateway.auth.hook import PermissionHook, TimedCache
+
+        cache = TimedCache[Any](settings.http_cache_entries, settings.http_cache_s, self._clock)
+        return PermissionHook(self._http, settings.http_permission_url, self._breaker(), cache)
+
+    def _breaker(self) -> Breaker:
+        from gateway.auth.http import Breaker
+
+        return Breaker(self._settings.http_breaker_failures, self._settings.http_breaker_pause_ms / 1000)
+
+    @property
+    def _clock(self) -> Callable[[], float]:
+        return asyncio.get_running_loop().time
+
+    # --- again
+
+    def reload(self) -> None:
+        """One at a time; asked again meanwhile, it is done once more."""
+        self._again = True
+        if not self._is_reloading:
+            self._is_reloading = True
+            self._start(self._read_again())
+
+    async def _read_again(self) -> None:
+        """What was in force stays so if something is wrong with what is there now."""
+        while self._again:
+            self._again = False
+            try:
+                self._files = await asyncio.get_running_loop().run_in_executor(None, read_files, self._settings)
+            except PenstockError as error:
+                log.error("not reloaded, the old ones stay in force: %s", error)
+                continue
+            self._use()
+        self._is_reloading = False
+
+    def _use(self) -> None:
+        if self._access is not None:
+            if self._fetched is not None:
+                self._fetched.fetch()
+            if self._http is not None:
+                self._http.header = self._files.header
+            self._access.replace(self._parts())
+            self._tell()
+        log.info("reloaded: who may come in and do what")

@@ -1,0 +1,252 @@
+"""The HTTP hooks, against a real HTTP server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest, Will
+from gateway.reason_codes import ReasonCode
+from tests.auth_client import Device, reload, until
+from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.http_answers import HttpAnswers, Respond
+from tests.server_process import PenstockServer
+
+
+def allow_all(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    return 200, {"result": "allow"}
+
+
+@pytest.fixture
+def hook() -> Iterator[HttpAnswers]:
+    answers = HttpAnswers(allow_all)
+    yield answers
+    answers.close()
+
+
+@pytest.fixture
+def start(penstock_server: ServerFactory, hook: HttpAnswers) -> Any:
+    def start(**settings: object) -> PenstockServer:
+        defaults = {"http_connect_url": f"{hook.url}/connect", "http_permission_url": f"{hook.url}/may"}
+        return penstock_server(settings={f"auth.{name}": value for name, value in {**defaults, **settings}.items()})
+
+    return start
+
+
+def connected(server: PenstockServer, name: str = "d", version: int = 5, **fields: Any) -> Device:
+    device = Device(server.port, name, version)
+    assert device.connect("u", "p", **fields).reason_code is ReasonCode.SUCCESS
+    return device
+
+
+def by_topic(allowed: dict[str, int]) -> Respond:
+    """Everybody may connect; what may be done with a topic is `action topic` → highest QoS."""
+
+    def respond(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if path == "/connect":
+            return 200, {"result": "allow"}
+        key = f"{body['action']} {body['topic']}"
+        return 200, {"result": "allow" if key in allowed else "deny", "max_qos": allowed.get(key, 0)}
+
+    return respond
+
+
+def test_what_is_asked(start: Any, hook: HttpAnswers, tmp_path: Path) -> None:
+    header = tmp_path / "header"
+    header.write_text("Authorization: Bearer abc\n")
+    server = start(http_header_file=header)
+    device = connected(server)
+    assert device.published("a/b") is ReasonCode.SUCCESS
+    assert device.published("a/b", retain=True) is ReasonCode.SUCCESS
+    assert device.subscribe("$share/g/c/+") is not ReasonCode.NOT_AUTHORIZED
+    paths, bodies, headers = zip(*hook.asked, strict=True)
+    assert paths == ("/connect", "/may", "/may", "/may")
+    assert bodies[0] | {"peer": ""} == {
+        "client_id": "d",
+        "username": "u",
+        "password": "p",
+        "peer": "",
+        "certificate": None,
+    }
+    assert bodies[0]["peer"].startswith("127.0.0.1:")
+    assert bodies[1:] == tuple(
+        {"client_id": "d", "username": "u", "action": action, "topic": topic}
+        for action, topic in (("publish", "a/b"), ("retain", "a/b"), ("subscribe", "c/+"))
+    )
+    assert {each["Authorization"] for each in headers} == {"Bearer abc"}
+    assert hook.connections <= 4
+
+
+@TOGETHER_AND_APART
+def test_what_it_says_of_publishing_and_subscribing_holds(penstock_server: ServerFactory, hook: HttpAnswers) -> None:
+    hook.respond = by_topic({"publish yes": 1, "subscribe yes": 1, "subscribe #": 2, "retain yes": 0})
+    server = penstock_server(
+        settings={"auth.http_connect_url": f"{hook.url}/connect", "auth.http_permission_url": f"{hook.url}/may"}
+    )
+    reader, device = connected(server, "reader"), connected(server)
+    assert reader.subscribe("#", 2) is ReasonCode.GRANTED_QOS_2
+    wanted = [SubscriptionRequest(name, QoS.EXACTLY_ONCE) for name in ("yes", "no", "yes")]
+    device.send(Subscribe(1, tuple(wanted)))
+    assert device.next(SubAck).reason_codes == (1, 0x87, 1)
+    device.publish("no", b"0")
+    device.publish("yes", b"1")  # behind one that waits
+    assert reader.next(Publish).payload == b"1"
+    assert device.next(Publish).payload == b"1"
+    assert device.published("no") is ReasonCode.NOT_AUTHORIZED
+    assert device.published("yes", retain=True) is ReasonCode.NOT_AUTHORIZED
+    old = connected(server, "old", 4)
+    assert old.published("no") is ReasonCode.SUCCESS
+    assert old.published("yes", b"2") is ReasonCode.SUCCESS
+    assert reader.next(Publish).payload == b"2"
+
+
+def test_messages_keep_their_order_while_answers_are_awaited(start: Any, hook: HttpAnswers) -> None:
+    server = start(http_cache_s=0)
+    reader, device = connected(server, "reader"), connected(server)
+    reader.subscribe("#", 1)
+    for number in range(100):
+        device.publish(f"t/{number % 7}", b"%d" % number, number % 2)
+    assert [reader.next(Publish).payload for _ in range(100)] == [b"%d" % number for number in range(100)]
+
+
+def test_answers_are_remembered_for_a_while(start: Any, hook: HttpAnswers) -> None:
+    server = start(http_cache_s=1)
+    device = connected(server)
+    for _ in range(50):
+        assert device.published("a") is ReasonCode.SUCCESS
+    assert len(hook.asked) <= 6  # one per second, however slow this machine is
+    hook.respond = by_topic({})
+    until(lambda: device.published("a") is ReasonCode.NOT_AUTHORIZED)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "expected"),
+    [
+        (200, {"result": "allow"}, ReasonCode.SUCCESS),
+        (200, {"result": "deny"}, ReasonCode.NOT_AUTHORIZED),
+        (200, {"result": "ignore"}, ReasonCode.BAD_USER_NAME_OR_PASSWORD),
+        (200, {}, ReasonCode.NOT_AUTHORIZED),
+        (200, {"result": True}, ReasonCode.NOT_AUTHORIZED),
+        (401, b"", ReasonCode.NOT_AUTHORIZED),
+        (403, b"no", ReasonCode.NOT_AUTHORIZED),
+        (500, {"result": "allow"}, ReasonCode.SERVER_UNAVAILABLE),
+        (302, {"result": "allow"}, ReasonCode.SERVER_UNAVAILABLE),
+        (200, b"allow", ReasonCode.SERVER_UNAVAILABLE),
+        (200, b"[" * 100_000, ReasonCode.SERVER_UNAVAILABLE),
+        (200, b'"' + b"x" * (2 << 20) + b'"', ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "user": 1}, ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "permissions": [{}]}, ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "expires_at": 1}, ReasonCode.NOT_AUTHORIZED),
+    ],
+)
+def test_what_is_made_of_its_answers(
+    start: Any, hook: HttpAnswers, status: int, answer: Any, expected: ReasonCode
+) -> None:
+    hook.respond = lambda path, body: (status, answer)
+    assert Device(start().port, "d").connect("u", "p").reason_code is expected
+
+
+def test_permissions_and_user_from_the_answer(start: Any, hook: HttpAnswers) -> None:
+    rules = [{"allow": ["publish"], "topics": ["u/%u/#"]}]
+    hook.respond = lambda path, body: (200, {"result": "allow", "user": "someone", "permissions": rules})
+    device = connected(start(http_permission_url=""))
+    assert device.published("u/someone/a") is ReasonCode.SUCCESS
+    assert device.published("u/u/a") is ReasonCode.NOT_AUTHORIZED
+    assert device.subscribe("u/someone/a") is ReasonCode.NOT_AUTHORIZED
+
+
+def test_no_answer_in_time_is_a_refusal_and_others_do_not_wait(start: Any, hook: HttpAnswers) -> None:
+    release = threading.Event()
+    known = by_topic({"publish fast": 2})
+
+    def respond(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if body.get("topic") == "slow":
+            release.wait(30)
+        return known(path, body)
+
+    hook.respond = respond
+    server = start(http_timeout_ms=1_500)
+    slow, fast = connected(server, "slow"), connected(server, "fast")
+    slow.publish("slow", b"", 1)
+    for _ in range(20):
+        assert fast.published("fast") is ReasonCode.SUCCESS
+    assert not release.is_set()
+    assert slow.published("fast") is ReasonCode.NOT_AUTHORIZED  # the answer to the first
+    release.set()
+
+
+def test_a_hook_that_fails_is_not_asked_for_a_while(start: Any, hook: HttpAnswers) -> None:
+    server = start(http_breaker_failures=3, http_breaker_pause_ms=1_000, http_permission_url="")
+    hook.respond = lambda path, body: (500, {})
+    for number in range(20):
+        answer = Device(server.port, f"d{number}").connect("u", "p")
+        assert answer.reason_code is ReasonCode.SERVER_UNAVAILABLE
+    assert 3 <= len(hook.asked) < 20
+    assert "keeps failing" in server.log_text()
+    hook.respond = allow_all
+    until(lambda: Device(server.port, "d").connect("u", "p").reason_code is ReasonCode.SUCCESS)
+    assert "answers again" in server.log_text()
+
+
+def test_nobody_there_is_a_refusal(penstock_server: ServerFactory, free_port: int) -> None:
+    server = penstock_server(settings={"auth.http_connect_url": f"http://127.0.0.1:{free_port}/"})
+    assert Device(server.port, "d").connect("u", "p").reason_code is ReasonCode.SERVER_UNAVAILABLE
+    assert Device(server.port, "d", 4).connect("u", "p").reason_code is ReasonCode.SERVER_UNAVAILABLE
+
+
+def test_requests_that_wait_are_bounded(start: Any, hook: HttpAnswers) -> None:
+    release = threading.Event()
+    hook.respond = lambda path, body: (200, {"result": "allow" if release.wait(30) else "deny"})
+    server = start(http_connections=1, http_max_waiting=2, http_timeout_ms=20_000)
+    devices = [Device(server.port, f"d{number}") for number in range(5)]
+    for device in devices:
+        device.send_connect("u", "p")
+    until(lambda: server.log_text().count("gave no answer") == 3)
+    release.set()
+    codes = [getattr(device.receive(), "reason_code", None) for device in devices]
+    assert sorted(code for code in codes if code is not None) == [0, 0, 0x88, 0x88, 0x88]
+
+
+def test_wills_and_old_subscriptions_are_asked_about(start: Any, hook: HttpAnswers) -> None:
+    hook.respond = by_topic({"publish ok": 2, "subscribe a": 1, "subscribe b": 1})
+    server = start(http_cache_s=1)
+    refused = Device(server.port, "w").connect("u", "p", will=Will("no"))
+    assert refused.reason_code is ReasonCode.NOT_AUTHORIZED
+    kept: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100}
+    device = connected(server, **kept, will=Will("ok"))
+    assert [device.subscribe("a", 1), device.subscribe("b", 1)] == [1, 1]
+    device.close()
+    hook.respond = by_topic({"publish ok": 2, "publish a": 1, "publish b": 1, "subscribe b": 1})
+    reload(server)
+    publisher = connected(server, "publisher")
+    assert [publisher.published("a", b"a"), publisher.published("b", b"b")] == [0, 0]
+    device = connected(server, **kept)
+    assert device.next(Publish).payload == b"b"
+    assert "subscription to a taken away" in server.log_text()
+
+
+def test_a_session_that_is_taken_over_while_an_answer_is_awaited(start: Any, hook: HttpAnswers) -> None:
+    release = threading.Event()
+    known = by_topic({"publish slow": 2, "subscribe #": 0})
+
+    def respond(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if body.get("topic") == "slow":
+            release.wait(30)
+        return known(path, body)
+
+    hook.respond = respond
+    server = start(http_timeout_ms=20_000)
+    reader, first = connected(server, "reader"), connected(server, "d")
+    reader.subscribe("#")
+    first.publish("slow", b"1", 1)
+    until(lambda: any(body.get("topic") == "slow" for _, body, _ in hook.asked))
+    second = connected(server, "d")
+    assert first.closed_with() is ReasonCode.SESSION_TAKEN_OVER
+    second.publish("slow", b"2", 1)
+    release.set()
+    assert second.next(PubAck).reason_code is ReasonCode.SUCCESS
+    assert reader.next(Publish).payload == b"2"

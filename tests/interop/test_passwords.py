@@ -1,0 +1,239 @@
+"""Who may come in by a password file, with real servers, sockets and commands."""
+
+import queue
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from gateway.auth.passwords import parse_passwords
+from gateway.packets import ConnAck, PingReq, PingResp, PubAck, Will
+from gateway.reason_codes import ReasonCode
+from tests.auth_client import Device, reload, until, write_passwords
+from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.interop.programs import penstock, run
+from tests.server_process import PenstockServer
+
+VERSIONS = pytest.mark.parametrize("version", [4, 5])
+
+
+@pytest.fixture
+def passwords(tmp_path: Path) -> Path:
+    return write_passwords(tmp_path / "passwords", {"alice": "in wonderland", "bob": "bau"})
+
+
+@pytest.fixture
+def server(penstock_server: ServerFactory, passwords: Path) -> PenstockServer:
+    return penstock_server(settings={"auth.password_file": passwords})
+
+
+@VERSIONS
+def test_the_right_password_lets_in(server: PenstockServer, version: int) -> None:
+    for _ in range(2):  # the second time it is remembered
+        device = Device(server.port, "d", version)
+        assert device.connect("alice", "in wonderland").reason_code is ReasonCode.SUCCESS
+        assert device.published("a") is ReasonCode.SUCCESS
+
+
+@VERSIONS
+@pytest.mark.parametrize(
+    ("username", "password"), [("alice", "bau"), ("alice", ""), ("alice", None), ("eve", "bau"), ("", "bau")]
+)
+def test_anything_else_does_not(server: PenstockServer, version: int, username: str, password: str | None) -> None:
+    if password is None and version == 4 and username == "":
+        return
+    device = Device(server.port, "d", version)
+    assert device.connect(username, password).reason_code is ReasonCode.BAD_USER_NAME_OR_PASSWORD
+    assert device.receive() is None
+    assert "refused" in server.log_text()
+    assert "bau" not in server.log_text()
+
+
+@VERSIONS
+def test_nobody_in_particular_is_not_let_in_unless_that_is_said(
+    server: PenstockServer, version: int, penstock_server: ServerFactory, passwords: Path
+) -> None:
+    assert Device(server.port, "d", version).connect().reason_code is ReasonCode.NOT_AUTHORIZED
+    other = penstock_server(settings={"auth.password_file": passwords, "auth.allow_anonymous": "true"})
+    assert Device(other.port, "d", version).connect().reason_code is ReasonCode.SUCCESS
+    wrong = Device(other.port, "d", version).connect("alice", "wrong")
+    assert wrong.reason_code is ReasonCode.BAD_USER_NAME_OR_PASSWORD
+
+
+def test_what_comes_behind_a_connect_waits_for_the_answer(server: PenstockServer) -> None:
+    device = Device(server.port, "d")
+    device.send_connect("alice", "in wonderland")
+    device.publish("a", b"1", 1)
+    device.send(PingReq())
+    assert isinstance(device.receive(), ConnAck)
+    assert {type(device.receive()) for _ in range(2)} == {PubAck, PingResp}
+
+
+def test_what_a_refused_client_sent_behind_its_connect_is_not_stored(server: PenstockServer) -> None:
+    good = Device(server.port, "good")
+    good.connect("alice", "in wonderland")
+    good.subscribe("a")
+    evil = Device(server.port, "evil")
+    evil.send_connect("alice", "wrong", will=Will("a", b"will"))
+    evil.publish("a", b"evil")
+    assert evil.closed_with() is None
+    good.publish("a", b"good")
+    packet = good.receive()
+    assert getattr(packet, "payload", None) == b"good"
+
+
+def test_connections_that_wait_are_bounded(penstock_server: ServerFactory, tmp_path: Path) -> None:
+    file = write_passwords(tmp_path / "p", {f"u{i}": "x" for i in range(20)})
+    settings = {"auth.password_file": file, "auth.max_waiting": 2, "auth.password_threads": 1}
+    server = penstock_server(settings=settings)
+    devices = [Device(server.port, f"d{i}") for i in range(20)]
+    for number, device in enumerate(devices):
+        device.send_connect(f"u{number}", "x")
+    codes = [
+        packet.reason_code for device in devices if (packet := device.receive()) and hasattr(packet, "reason_code")
+    ]
+    assert set(codes) == {ReasonCode.SUCCESS, ReasonCode.SERVER_BUSY}
+
+
+def test_a_client_that_leaves_while_it_is_judged_leaves_nothing(server: PenstockServer) -> None:
+    for number in range(5):
+        device = Device(server.port, f"gone-{number}")
+        device.send_connect("bob", "bau")
+        device.close()
+    assert Device(server.port, "d").connect("bob", "bau").reason_code is ReasonCode.SUCCESS
+    assert "Traceback" not in server.log_text()
+
+
+@TOGETHER_AND_APART
+def test_a_reload_lets_in_and_throws_out(penstock_server: ServerFactory, passwords: Path) -> None:
+    server = penstock_server(settings={"auth.password_file": passwords})
+    alice, bob = Device(server.port, "a"), Device(server.port, "b")
+    alice.connect("alice", "in wonderland")
+    bob.connect("bob", "bau")
+    run(*penstock("passwd", str(passwords), "carol", "--stdin"), stdin=b"new\n")
+    run(*penstock("passwd", str(passwords), "bob", "--delete"))
+    reload(server)
+    assert bob.closed_with() is ReasonCode.NOT_AUTHORIZED
+    assert alice.published("a") is ReasonCode.SUCCESS
+    until(lambda: Device(server.port, "c").connect("carol", "new").reason_code is ReasonCode.SUCCESS)
+    assert Device(server.port, "b").connect("bob", "bau").reason_code is ReasonCode.BAD_USER_NAME_OR_PASSWORD
+
+
+def test_a_reload_of_a_damaged_file_changes_nothing(server: PenstockServer, passwords: Path) -> None:
+    passwords.write_text("alice:plain text\n")
+    server.process.send_signal(1)
+    until(lambda: "not reloaded" in server.log_text())
+    assert f"{passwords}: line 1: " in server.log_text()
+    assert Device(server.port, "d").connect("alice", "in wonderland").reason_code is ReasonCode.SUCCESS
+
+
+def test_client_identifiers_are_the_users_own(penstock_server: ServerFactory, passwords: Path) -> None:
+    server = penstock_server(settings={"auth.password_file": passwords, "auth.client_ids": "%u-*"})
+    assert Device(server.port, "bob-1").connect("bob", "bau").reason_code is ReasonCode.SUCCESS
+    assert Device(server.port, "alice-1").connect("bob", "bau").reason_code is ReasonCode.NOT_AUTHORIZED
+    assert Device(server.port, "").connect("bob", "bau").reason_code is ReasonCode.SUCCESS
+
+
+def test_without_authentication_other_machines_are_refused_in_one_line(tmp_path: Path) -> None:
+    command = penstock("serve", "--data", str(tmp_path / "data"), "--listen", "mqtt://0.0.0.0:0")
+    done = subprocess.run(command, capture_output=True, timeout=20, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 1
+    assert b"auth.password_file" in done.stderr
+
+
+def test_the_command_keeps_the_other_lines(tmp_path: Path) -> None:
+    file = tmp_path / "passwords"
+    file.write_text("# ours\n\n")
+    run(*penstock("passwd", str(file), "a", "--stdin"), stdin=b"1\n")
+    run(*penstock("passwd", str(file), "b", "--stdin"), stdin=b"2\n")
+    first = file.read_text()
+    run(*penstock("passwd", str(file), "a", "--stdin"), stdin=b"3\n")
+    assert file.read_text().splitlines()[0] == "# ours"
+    assert file.read_text().splitlines()[3] == first.splitlines()[3]
+    assert file.read_text().splitlines()[2] != first.splitlines()[2]
+    assert [each.name for each in tmp_path.iterdir()] == ["passwords"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code"),
+    [
+        (("a:b", "--stdin"), b"x\n", 1),
+        (("a", "--stdin"), b"\n", 2),
+        (("a",), b"", 2),
+        (("a", "--delete"), b"", 2),
+    ],
+)
+def test_the_command_says_what_is_wrong(tmp_path: Path, arguments: tuple[str, ...], stdin: bytes, code: int) -> None:
+    run(*penstock("passwd", str(tmp_path / "p"), *arguments), stdin=stdin, code=code)
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_half_open_connection_is_not_judged(server: PenstockServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as half:
+        half.sendall(b"\x10")
+        assert Device(server.port, "d").connect("alice", "in wonderland").reason_code is ReasonCode.SUCCESS
+
+
+def test_mosquitto_pub_with_a_password(server: PenstockServer) -> None:
+    port = ("-p", str(server.port))
+    run("mosquitto_pub", *port, "-t", "a", "-m", "x", "-u", "alice", "-P", "in wonderland", "-q", "1")
+    run("mosquitto_pub", *port, "-t", "a", "-m", "x", "-u", "alice", "-P", "wrong", "-q", "1", code=4)
+
+
+def type_at_terminal(command: list[str], *lines: str) -> tuple[int, str]:
+    """Run a command that asks at its terminal; its exit code, and what could be seen there."""
+    script = """
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], sys.argv[1:-1])
+seen = b""
+for line in sys.argv[-1].split("|"):
+    asked = seen.count(b": ")
+    while seen.count(b": ") == asked:
+        seen += os.read(terminal, 1024)
+    os.write(terminal, line.encode() + b"\\n")
+try:
+    while data := os.read(terminal, 1024):
+        seen += data
+except OSError:
+    pass
+sys.stdout.buffer.write(seen)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command, "|".join(lines)], capture_output=True, timeout=30, check=False
+    )
+    return done.returncode, done.stdout.decode()
+
+
+def test_at_a_terminal_the_password_is_asked_for_twice_and_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "passwords"
+    code, seen = type_at_terminal(penstock("passwd", str(file), "alice"), "geheim", "geheim")
+    assert code == 0, seen
+    assert "geheim" not in seen
+    code, seen = type_at_terminal(penstock("passwd", str(file), "bob"), "geheim", "anders")
+    assert code == 2
+    assert "two passwords" in seen
+    assert list(parse_passwords(file.read_text())) == ["alice"]
+
+
+@pytest.mark.parametrize("protocol", [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5])
+@pytest.mark.parametrize(("password", "is_let_in"), [("in wonderland", True), ("wrong", False)])
+def test_paho(server: PenstockServer, protocol: MQTTProtocolVersion, password: str, is_let_in: bool) -> None:
+    client = paho.Client(CallbackAPIVersion.VERSION2, "paho", protocol=protocol)
+    client.username_pw_set("alice", password)
+    heard: queue.Queue[bool] = queue.Queue()
+    client.on_connect = lambda _client, _data, _flags, reason_code, _properties: heard.put(not reason_code.is_failure)
+    client.connect("127.0.0.1", server.port)
+    client.loop_start()
+    try:
+        assert heard.get(timeout=20) is is_let_in
+    finally:
+        client.disconnect()
+        client.loop_stop()

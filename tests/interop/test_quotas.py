@@ -1,0 +1,158 @@
+"""How much clients and users may do, with real servers and sockets."""
+
+import re
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from gateway.packets import PingReq, PingResp, PubAck, Publish
+from gateway.reason_codes import ReasonCode
+from tests.auth_client import Device, write_passwords
+from tests.conftest import ServerFactory
+from tests.server_process import PenstockServer
+
+EXCEEDED = ReasonCode.QUOTA_EXCEEDED
+OK = ReasonCode.SUCCESS
+
+
+@pytest.fixture
+def passwords(tmp_path: Path) -> Path:
+    return write_passwords(tmp_path / "passwords", {"alice": "a", "bob": "b"})
+
+
+def connected(server: PenstockServer, name: str, *who: str) -> Device:
+    device = Device(server.port, name)
+    assert device.connect(*who).reason_code is OK
+    return device
+
+
+def figures(server: PenstockServer) -> dict[str, float]:
+    """What /metrics says."""
+    url = re.findall(r"^admin (\S+)", server.log_text(), re.MULTILINE)[-1]
+    with urllib.request.urlopen(f"{url}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize(
+    "quota",
+    [{"client_messages_per_s": 50}, {"client_bytes_per_s": 5_000}, {"client_messages_per_s": 50, "burst_ms": 100}],
+    ids=lambda quota: " ".join(quota),
+)
+def test_who_publishes_too_fast_is_slowed_and_loses_nothing(
+    penstock_server: ServerFactory, qos: int, quota: dict[str, int]
+) -> None:
+    server = penstock_server(admin="127.0.0.1:0", settings={f"quota.{name}": each for name, each in quota.items()})
+    reader, fast, other = (connected(server, name) for name in ("reader", "fast", "other"))
+    reader.subscribe("fast", min(qos, 1))
+    started_s = time.monotonic()
+    for number in range(150):
+        fast.publish("fast", b"%090d" % number, qos)
+    assert other.published("other") is OK  # nobody else waits
+    found = [reader.next(Publish).payload for _ in range(150)]
+    took_s = time.monotonic() - started_s
+    assert found == [b"%090d" % number for number in range(150)]
+    assert took_s > 1.5  # 150 at 50 a second, less the burst
+    assert figures(server)["penstock_quota_pauses_total"] > 0
+    assert figures(server)[f'penstock_messages_received_total{{qos="{qos}"}}'] >= 150
+
+
+def test_one_message_larger_than_a_seconds_share_passes(penstock_server: ServerFactory) -> None:
+    server = penstock_server(settings={"quota.client_bytes_per_s": 10_000})
+    device = connected(server, "d")
+    assert device.published("a", bytes(30_000)) is OK
+    device.send(PingReq())
+    assert isinstance(device.receive(), PingResp)
+
+
+def test_a_paused_client_is_not_taken_for_a_silent_one(penstock_server: ServerFactory) -> None:
+    server = penstock_server(settings={"quota.client_bytes_per_s": 10_000})
+    device = Device(server.port, "d")
+    assert device.connect(keep_alive_s=1).reason_code is OK
+    device.publish("a", bytes(40_000))
+    device.publish("a", b"", 1)
+    assert device.next(PubAck).reason_code is OK
+
+
+def test_the_clients_of_a_user_share(penstock_server: ServerFactory, passwords: Path) -> None:
+    settings = {"auth.password_file": passwords, "quota.user_messages_per_s": 50, "quota.burst_ms": 100}
+    server = penstock_server(settings=settings)
+    reader = connected(server, "reader", "bob", "b")
+    reader.subscribe("#")
+    devices = [connected(server, f"d{number}", "alice", "a") for number in range(5)]
+    started_s = time.monotonic()
+    for device in devices:
+        for _ in range(20):
+            device.publish("t")
+    for _ in range(100):
+        reader.next(Publish)
+    assert time.monotonic() - started_s > 1.5
+
+
+def test_connections_of_a_user(penstock_server: ServerFactory, passwords: Path) -> None:
+    server = penstock_server(settings={"auth.password_file": passwords, "quota.user_connections": 2})
+    first, _second = connected(server, "1", "alice", "a"), connected(server, "2", "alice", "a")
+    assert Device(server.port, "3").connect("alice", "a").reason_code is EXCEEDED
+    assert Device(server.port, "4", 4).connect("alice", "a").reason_code is ReasonCode.SERVER_UNAVAILABLE
+    connected(server, "3", "bob", "b")
+    again = connected(server, "1", "alice", "a")  # takes the place of the first
+    assert first.closed_with() is ReasonCode.SESSION_TAKEN_OVER
+    assert Device(server.port, "3").connect("alice", "a").reason_code is EXCEEDED
+    again.close()
+    while Device(server.port, "5").connect("alice", "a").reason_code is not OK:
+        pass
+
+
+def test_subscriptions_of_a_user(penstock_server: ServerFactory, passwords: Path) -> None:
+    server = penstock_server(settings={"auth.password_file": passwords, "quota.user_subscriptions": 3})
+    one, two = connected(server, "1", "alice", "a"), connected(server, "2", "alice", "a")
+    assert [one.subscribe("a"), one.subscribe("b"), two.subscribe("a")] == [0, 0, 0]
+    assert [one.subscribe("c"), two.subscribe("c")] == [EXCEEDED, EXCEEDED]
+    assert one.subscribe("a", 1) == 1
+    one.close()
+    while two.subscribe("c") is EXCEEDED:
+        pass
+    assert connected(server, "3", "bob", "b").subscribe("x") == 0
+
+
+def test_retained_messages_of_a_user(penstock_server: ServerFactory, passwords: Path) -> None:
+    server = penstock_server(admin="127.0.0.1:0", settings={"auth.password_file": passwords, "quota.user_retained": 2})
+    one, two = connected(server, "1", "alice", "a"), connected(server, "2", "alice", "a")
+    assert one.published("a", b"1", retain=True) is OK
+    assert two.published("b", b"1", retain=True) is OK
+    assert one.published("c", b"1", retain=True) is EXCEEDED
+    assert two.published("c", b"1") is OK
+    assert two.published("a", b"2", retain=True) is OK
+    assert two.published("a", b"", retain=True) is OK
+    assert one.published("c", b"1", retain=True) is OK
+    one.publish("d", b"1", retain=True)
+    assert connected(server, "3", "bob", "b").published("x", b"1", retain=True) is OK
+    assert one.published("c", b"2", retain=True) is OK
+    found = figures(server)
+    assert found['penstock_messages_refused_total{reason="quota"}'] == 2
+    assert found['penstock_quota_refused_total{quota="retained"}'] == 2
+
+
+def test_published_is_delivered_and_refused(penstock_server: ServerFactory, tmp_path: Path) -> None:
+    """The books close: every message sent is one that was taken in or one that was refused."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nallow = ["publish", "retain", "subscribe"]\ntopics = ["ok/#"]\n')
+    settings = {"auth.permissions_file": rules, "quota.user_retained": 3, "quota.client_messages_per_s": 1_000}
+    server = penstock_server(admin="127.0.0.1:0", settings=settings)
+    reader, device = connected(server, "reader"), connected(server, "device")
+    reader.subscribe("ok/#", 1)
+    for number in range(300):
+        device.publish(("ok/%d" if number % 3 else "no/%d") % number, b"x", number % 3, retain=number % 5 == 0)
+    device.publish("ok/last", b"last", 1)
+    delivered = 0
+    while reader.next(Publish).payload != b"last":
+        delivered += 1
+    found = figures(server)
+    taken = sum(value for name, value in found.items() if name.startswith("penstock_messages_received_total"))
+    refused = sum(value for name, value in found.items() if name.startswith("penstock_messages_refused_total"))
+    assert taken + refused == 301
+    assert taken == delivered + 1
+    assert found['penstock_messages_refused_total{reason="not_authorized"}'] == 100

@@ -1,0 +1,204 @@
+"""JSON Web Tokens as passwords, with real keys of every kind."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+
+from gateway.reason_codes import ReasonCode
+from tests.auth_client import Device, reload, until
+from tests.conftest import ServerFactory
+from tests.http_answers import HttpAnswers
+from tests.server_process import PenstockServer
+
+SECRET = "a secret of more than thirty-two bytes, or sixty-four as some want them"
+RSA_KEY = rsa.generate_private_key(65_537, 2_048)
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+ED_KEY = ed25519.Ed25519PrivateKey.generate()
+BAD = ReasonCode.BAD_USER_NAME_OR_PASSWORD
+OK = ReasonCode.SUCCESS
+
+
+def pem(key: Any) -> str:
+    return str(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
+
+
+def jwk(key: Any, algorithm: str, **more: Any) -> dict[str, Any]:
+    of: Any = {"R": RSAAlgorithm, "E": ECAlgorithm}[algorithm[0]] if algorithm != "EdDSA" else OKPAlgorithm
+    return {**of.to_jwk(key.public_key(), as_dict=True), **more}
+
+
+def token(key: Any, algorithm: str, headers: dict[str, Any] | None = None, **claims: Any) -> str:
+    return jwt.encode({"sub": "alice", **claims}, key, algorithm, headers=headers)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    file = tmp_path / "keys.pem"
+    file.write_text(pem(RSA_KEY) + pem(EC_KEY) + "\n" + pem(ED_KEY))
+    return file
+
+
+@pytest.fixture
+def server(penstock_server: ServerFactory, tmp_path: Path, keys: Path) -> PenstockServer:
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET + "\n")
+    return penstock_server(settings={"auth.jwt_secret_file": secret, "auth.jwt_keys_file": keys})
+
+
+def answer(server: PenstockServer, password: str, version: int = 5, client_id: str = "d") -> ReasonCode:
+    return Device(server.port, client_id, version).connect("whoever", password).reason_code
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    ("key", "algorithm"),
+    [
+        (SECRET, "HS256"),
+        (SECRET, "HS512"),
+        (RSA_KEY, "RS256"),
+        (RSA_KEY, "PS384"),
+        (EC_KEY, "ES256"),
+        (ED_KEY, "EdDSA"),
+    ],
+    ids=lambda each: each if isinstance(each, str) and len(each) < 9 else "",
+)
+def test_every_kind_of_signature(server: PenstockServer, version: int, key: Any, algorithm: str) -> None:
+    good = token(key, algorithm)
+    assert answer(server, good, version) is OK
+    head, claims, signature = good.split(".")
+    other = base64.urlsafe_b64encode(b'{"sub":"admin"}').decode().rstrip("=")
+    assert answer(server, f"{head}.{other}.{signature}", version) is BAD
+    assert answer(server, f"{head}.{claims}.", version) is BAD
+
+
+def forged(algorithm: str, secret: str) -> str:
+    """Signed by hand, since libraries refuse to."""
+    parts = [json.dumps({"alg": algorithm, "typ": "JWT"}), json.dumps({"sub": "admin"})]
+    text = ".".join(base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in parts)
+    signature = hmac.digest(secret.encode(), text.encode(), hashlib.sha256) if secret else b""
+    return text + "." + base64.urlsafe_b64encode(signature).decode().rstrip("=")
+
+
+def test_algorithms_cannot_be_confused(server: PenstockServer) -> None:
+    for algorithm in ("none", "None", "NONE", "", "HS256", "RS256"):
+        assert answer(server, forged(algorithm, "")) is BAD
+    for key in (RSA_KEY, EC_KEY, ED_KEY):
+        for text in (pem(key), pem(key).strip(), pem(key).replace("\n", "")):
+            assert answer(server, forged("HS256", text)) is BAD
+            assert answer(server, forged("RS256", text)) is BAD
+    other = rsa.generate_private_key(65_537, 2_048)
+    assert answer(server, token(other, "RS256")) is BAD
+    assert answer(server, token(other, "RS256", {"jwk": jwk(other, "RS256"), "jku": "http://127.0.0.1:1/"})) is BAD
+
+
+def test_claims_are_looked_at(penstock_server: ServerFactory, keys: Path) -> None:
+    settings = {"keys_file": keys, "issuer": "us", "audience": "mqtt", "client_id_claim": "cid", "leeway_s": 5}
+    server = penstock_server(settings={f"auth.jwt_{name}": value for name, value in settings.items()})
+    now = int(time.time())
+    good = {"iss": "us", "aud": ["mqtt", "x"]}
+    for claims, expected in (
+        (good, OK),
+        (good | {"cid": "d"}, OK),
+        (good | {"cid": "e"}, BAD),
+        (good | {"iss": "them"}, BAD),
+        ({"iss": "us"}, BAD),
+        (good | {"aud": "other"}, BAD),
+        (good | {"exp": now - 3}, OK),
+        (good | {"exp": now - 60}, BAD),
+        (good | {"exp": "soon"}, BAD),
+        (good | {"nbf": now + 60}, BAD),
+        (good | {"sub": ""}, BAD),
+        (good | {"sub": 7}, BAD),
+        (good | {"permissions": "all"}, BAD),
+    ):
+        assert answer(server, jwt.encode({"sub": "alice", **claims}, ED_KEY, "EdDSA")) is expected, claims
+
+
+def test_permissions_come_from_claims(server: PenstockServer) -> None:
+    rules = [
+        {"deny": ["publish"], "topics": ["a/no"]},
+        {"allow": ["publish", "subscribe"], "topics": ["a/+", "u/%u/%c"], "max_qos": 1},
+    ]
+    device = Device(server.port, "d")
+    assert device.connect("bob", token(ED_KEY, "EdDSA", permissions=rules)).reason_code is OK
+    assert device.published("a/yes") is OK
+    assert device.published("a/no") is ReasonCode.NOT_AUTHORIZED
+    assert device.published("u/alice/d") is OK
+    assert device.published("u/bob/d") is ReasonCode.NOT_AUTHORIZED
+    assert device.published("a/yes", retain=True) is ReasonCode.NOT_AUTHORIZED
+    assert device.subscribe("a/+", 2) is ReasonCode.GRANTED_QOS_1
+    assert device.subscribe("#") is ReasonCode.NOT_AUTHORIZED
+
+
+def test_a_connection_ends_with_its_token(penstock_server: ServerFactory, keys: Path) -> None:
+    server = penstock_server(settings={"auth.jwt_keys_file": keys, "auth.jwt_leeway_s": 0})
+    device, other = Device(server.port, "d"), Device(server.port, "e")
+    assert other.connect("x", token(ED_KEY, "EdDSA", exp=int(time.time()) + 3600)).reason_code is OK
+    expires = int(time.time()) + 2
+    assert device.connect("x", token(ED_KEY, "EdDSA", exp=expires)).reason_code is OK
+    assert device.closed_with() is ReasonCode.MAXIMUM_CONNECT_TIME
+    assert time.time() >= expires
+    assert other.published("a") is OK
+
+
+@pytest.fixture
+def jwks() -> Iterator[HttpAnswers]:
+    keys = [jwk(ED_KEY, "EdDSA", kid="1"), {"kty": "unheard-of"}, jwk(RSA_KEY, "RS256", kid="2", use="enc")]
+    answers = HttpAnswers(lambda path, body: (200, {"keys": keys}))
+    yield answers
+    answers.close()
+
+
+def test_keys_from_an_address(penstock_server: ServerFactory, jwks: HttpAnswers) -> None:
+    server = penstock_server(settings={"auth.jwt_keys_url": jwks.url, "auth.jwt_issuer": ""})
+    assert answer(server, token(ED_KEY, "EdDSA", {"kid": "1"})) is OK
+    assert answer(server, token(ED_KEY, "EdDSA")) is OK
+    assert answer(server, token(ED_KEY, "EdDSA", {"kid": "3"})) is BAD
+    assert answer(server, token(RSA_KEY, "RS256", {"kid": "2"})) is BAD
+    secret = {"kty": "oct", "k": base64.urlsafe_b64encode(SECRET.encode()).decode(), "kid": "s"}
+    jwks.respond = lambda path, body: (200, {"keys": [jwk(EC_KEY, "ES256", kid="4", alg="ES256"), secret]})
+    reload(server)
+    until(lambda: answer(server, token(EC_KEY, "ES256", {"kid": "4"})) is OK)
+    assert answer(server, token(ED_KEY, "EdDSA", {"kid": "1"})) is BAD
+    assert answer(server, token(SECRET, "HS256", {"kid": "s"})) is BAD
+    jwks.respond = lambda path, body: (500, {})
+    reload(server)
+    until(lambda: "could not be fetched" in server.log_text())
+    assert answer(server, token(EC_KEY, "ES256", {"kid": "4"})) is OK
+    assert len(jwks.asked) < 8  # unknown keys do not have it asked each time
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "complaint"),
+    [
+        ("jwt_secret_file", "short", "can be guessed"),
+        ("jwt_keys_file", "nothing", "neither a JWKS nor a public key"),
+        ("jwt_keys_file", '{"keys": []}', "has no key"),
+        ("jwt_keys_file", "{", "not JSON"),
+        ("jwt_keys_file", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "damaged"),
+        ("jwt_keys_file", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "private key"),
+        ("http_header_file", "nonsense", "header line"),
+        ("jwt_keys_file", None, "No such file"),
+    ],
+)
+def test_wrong_files_are_one_line(
+    penstock_server: ServerFactory, tmp_path: Path, setting: str, text: str | None, complaint: str
+) -> None:
+    file = tmp_path / "file"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(RuntimeError, match=f"penstock: {file}: .*{complaint}"):
+        penstock_server(settings={f"auth.{setting}": file})

@@ -1,0 +1,197 @@
+"""The parts of authentication that need no socket: the chain, the breaker, the cache, the buckets."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.auth.access import Access, Parts, Question
+from gateway.auth.errors import AuthError
+from gateway.auth.hook import TimedCache
+from gateway.auth.http import Breaker
+from gateway.auth.identity import Authenticator, Certificates, Chain, Credentials, Identity, Refused, Verdict
+from gateway.auth.passwords import hashed, parse_passwords
+from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions
+from gateway.auth.scram import ScramVerifier
+from gateway.auth.settings import AuthSettings, is_auth_configured
+from gateway.quotas import Bucket, grant
+from gateway.reason_codes import ReasonCode
+
+
+class Says:
+    """Answers the same to everybody."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self._verdict = verdict
+
+    def check(self, credentials: Credentials, answer: object) -> None:
+        assert callable(answer)
+        answer(self._verdict)
+
+
+def verdict(chain: Chain, username: str | None = "u", certificate: str = "") -> Verdict:
+    found: list[Verdict] = []
+    chain.check(Credentials("c", username, None, peer_identity=certificate), found.append)
+    (only,) = found
+    return only
+
+
+NOBODY, ALICE, NO = Says(None), Says(Identity("alice")), Says(Refused("no"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ([NOBODY, ALICE, NO], Identity("alice")),
+        ([NOBODY, NO, ALICE], Refused("no")),
+        ([NOBODY, NOBODY], Refused("nobody knows these credentials")),
+    ],
+)
+def test_the_first_who_knows_decides(asked: list[Authenticator], expected: Verdict) -> None:
+    assert verdict(Chain(asked, allow_anonymous=False)) == expected
+    assert verdict(Chain(asked, allow_anonymous=True)) == expected
+
+
+def test_without_credentials_nobody_is_asked() -> None:
+    refused = verdict(Chain([ALICE], allow_anonymous=False), None)
+    assert isinstance(refused, Refused)
+    assert refused.reason_code is ReasonCode.NOT_AUTHORIZED
+    assert verdict(Chain([ALICE], allow_anonymous=True), None) == Identity()
+    assert verdict(Chain([], allow_anonymous=False), "u") == Identity()  # a name that nobody verified is none
+
+
+def test_a_certificate_is_a_credential_where_it_counts() -> None:
+    chain = Chain([Certificates(), NO], allow_anonymous=False)
+    assert verdict(chain, None, "device-1") == Identity("device-1")
+    assert verdict(chain, "u", "device-1") == Identity("device-1")
+    assert verdict(chain, "u") == Refused("no")
+    assert isinstance(verdict(Chain([NO], allow_anonymous=False), None, "device-1"), Refused)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "user", "client_id", "expected"),
+    [
+        ("", "u", "anything", True),
+        ("%u", "u", "u", True),
+        ("%u", "u", "v", False),
+        ("%u", "", "", False),
+        ("%u-*", "a.c", "abc-1", False),
+        ("%u-*", "a*", "abc-1", False),
+        ("%u-*", "a*", "a*-1", True),
+        ("x-%u-*", "u", "x-u-", True),
+        ("dev-*", "", "dev-1", True),
+        ("dev-*", "", "other", False),
+    ],
+)
+def test_client_identifiers(pattern: str, user: str, client_id: str, expected: bool) -> None:
+    assert Access(Parts(client_ids=pattern), 1).may_be_called(Identity(user), client_id) is expected
+
+
+def test_without_rules_who_is_in_may_do_everything_and_with_any_only_that() -> None:
+    question = Question("u", "c", Action.PUBLISH, "a")
+    access = Access(Parts(), 1)
+    assert access.is_open_to(Identity("u"))
+    assert access.decide(Identity("u"), question) == MAX_QOS
+    assert access.decide(Identity("u", rules=()), question) == REFUSED
+    assert not access.is_open_to(Identity("u", rules=()))
+    assert Access(Parts(permissions=Permissions()), 1).decide(Identity("u"), question) == REFUSED
+    assert Access(Parts(permissions=Permissions((), MAX_QOS)), 1).decide(Identity("u"), question) == MAX_QOS
+
+
+def test_the_breaker_opens_after_failures_in_a_row_and_tries_one() -> None:
+    breaker = Breaker(3, 10.0)
+    for _ in range(2):
+        breaker.failed(0.0)
+    breaker.succeeded()
+    for _ in range(3):
+        assert breaker.lets(0.0)
+        breaker.failed(0.0)
+    assert not breaker.lets(9.9)
+    assert breaker.lets(10.0)
+    assert not breaker.lets(10.0)
+    breaker.failed(10.0)
+    assert not breaker.lets(19.9)
+    assert breaker.lets(20.0)
+    breaker.succeeded()
+    assert breaker.lets(20.0)
+    assert breaker.lets(20.0)
+
+
+def test_the_cache_forgets_what_is_old_and_what_is_too_much() -> None:
+    now_s = 0.0
+    cache = TimedCache[int](2, 10.0, lambda: now_s)
+    cache.put("a", 1)
+    now_s = 5.0
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    now_s = 10.0
+    assert cache.get("a") is None
+    assert cache.get("b") == 2
+    cache.put("c", 3)
+    cache.put("d", 4)
+    assert len(cache) == 2
+    assert cache.get("b") is None
+    nothing = TimedCache[int](2, 0.0, lambda: now_s)
+    nothing.put("a", 1)
+    assert nothing.get("a") is None
+
+
+@given(
+    st.integers(1, 1_000),
+    st.lists(st.tuples(st.floats(0, 2), st.integers(1, 300)), min_size=1, max_size=50),
+)
+def test_no_more_is_granted_than_the_rate_and_one_burst(per_s: int, steps: list[tuple[float, int]]) -> None:
+    now_s, used, allowed = 0.0, 0, 0
+    bucket = Bucket(per_s, 1.0, now_s)
+    for passes_s, wanted in steps:
+        now_s += passes_s
+        for _ in range(wanted):
+            if allowed <= 0:
+                allowed, pause_s = grant([bucket], allowed, 64, now_s)
+                assert (pause_s > 0) == (allowed == 0)
+                if pause_s:
+                    break
+            allowed -= 1
+            used += 1
+    assert used <= per_s * (now_s + 1.0) + 1
+
+
+def test_what_was_taken_too_much_is_paid_back() -> None:
+    bucket = Bucket(10, 1.0, 0.0)
+    granted, pause_s = grant([bucket], -30, 64, 0.0)
+    assert granted == 0
+    assert pause_s == pytest.approx(2.1)
+    assert grant([bucket], 0, 64, 2.0)[0] == 0
+    assert grant([bucket], 0, 64, 2.2)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("alice\n", "line 1: is not NAME:VERIFIER"),
+        ("# x\n\nalice:\n", "line 3: has no verifier"),
+        ("alice:secret\n", "line 1: holds something"),
+        ("alice:$argon2id$v=19$broken\n", "line 1: the argon2id verifier is damaged"),
+        ("alice:SCRAM-SHA-256$4096:AAAA$AAAA:AAAA\n", "line 1: the SCRAM-SHA-256 verifier is damaged"),
+        (" alice:x\n", "line 1: ' alice'"),
+    ],
+)
+def test_a_wrong_line_of_the_password_file_is_named(text: str, complaint: str) -> None:
+    with pytest.raises(AuthError) as raised:
+        parse_passwords(text)
+    assert str(raised.value).startswith(complaint)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_user_has_one_line() -> None:
+    line = f"alice:{hashed('x')} {ScramVerifier.of('x').text()}\n"
+    assert parse_passwords(line)["alice"].text("alice") + "\n" == line
+    with pytest.raises(AuthError, match="line 2: 'alice' has a line above"):
+        parse_passwords(line * 2)
+
+
+def test_what_counts_as_authentication() -> None:
+    assert not is_auth_configured(AuthSettings(allow_anonymous=True, permissions_file=Path("x")))
+    assert is_auth_configured(AuthSettings(password_file=Path("x")))
+    assert is_auth_configured(AuthSettings(http_connect_url="http://x"))
