@@ -13,9 +13,10 @@ from notify.remote import RemoteStore
 from notify.tls import fault_of_store
 from store.errors import HandshakeRefused, WireError
 from store.wire import messages as wire
-from store.wire.frames import FrameReader, encode
-from store.wire.handshake import VERSIONS, ClientHandshake
+from store.wire.frames import encode
+from store.wire.handshake import VERSIONS
 from store.wire.messages import Hello, RefusedReason, Role, Welcome
+from store.wire.session import PeerSession
 
 log = logging.getLogger("penstock.wire")
 
@@ -39,16 +40,12 @@ class StoreLink(asyncio.Protocol):
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._handshake = ClientHandshake(self._hello)
-        self._reader: FrameReader | None = None
+        self._session = PeerSession(self._hello, self._write)
         self._ended = asyncio.Event()
         self._why = ""
         self._is_refused = False  # the last time, for a reason that does not go away by itself
         self._scheduled = False
         self._is_writable = True
-        self._heard_s = 0.0
-        self._pinged_s = 0.0
-        self._is_pinging = False
         self.store: RemoteStore  # set by whoever makes both
         self.welcomed = asyncio.Event()  # by a store, once at least
 
@@ -71,8 +68,7 @@ class StoreLink(asyncio.Protocol):
     async def _connect_once(self) -> str:
         """Why the connection ended, or did not come about."""
         self._ended.clear()
-        self._handshake = ClientHandshake(self._hello)
-        self._reader = None
+        self._session = PeerSession(self._hello, self._write)
         self._why = "it closed the connection without a word"
         if self._address.host and self._tls is None:
             self._why += "; if it wants TLS, use tls:// in gateway.store"
@@ -110,33 +106,19 @@ class StoreLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base
         self._is_writable = True
-        self._heard_s = self._pinged_s = self._loop.time()
-        self._is_pinging = True  # the greeting is as good
-        transport.write(self._handshake.greeting)
+        self._session = PeerSession(self._hello, self._write, self._loop.time())
+        transport.write(self._session.greeting)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_s = self._loop.time()
         try:
-            if self._reader is None:
-                welcome = self._handshake.feed(data)
-                if welcome is None:
-                    return
-                data = self._handshake.rest
-                self._welcomed(welcome)
-            assert self._reader is not None
-            for frame in self._reader.feed(data):
-                match frame.message:
-                    case wire.Ping():
-                        self._write(encode(wire.Pong()))
-                    case wire.Pong(now_ms):
-                        self.store.heard_s = self._pinged_s
-                        self.store.store_clock.set(now_ms, self.store.heard_s)
-                        self._is_pinging = False
-                        self.store.listener.wake()  # it may have waited for this trust
-                    case wire.Goodbye(reason):
-                        self._why = f"it said goodbye: {reason}"
-                    case _:
-                        self.store.received(frame)
+            for event in self._session.feed(data, self._loop.time()):
+                if isinstance(event, Welcome):
+                    self._welcomed(event)
+                elif isinstance(event.message, wire.Pong):
+                    self._answered(event.message.now_ms)
+                else:
+                    self.store.received(event)
+            self._why = self._session.farewell or self._why
         except HandshakeRefused as error:
             self._is_refused = error.reason in REMEDIES
             self._end(f"not let in: {error}{REMEDIES.get(error.reason, '')}")
@@ -145,12 +127,16 @@ class StoreLink(asyncio.Protocol):
 
     def _welcomed(self, welcome: Welcome) -> None:
         self._why = "the connection was closed"
-        self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
-        self.store.heard_s = self._pinged_s
-        self._is_pinging = False
+        self.store.heard_s = self._session.pinged_s
         log.info("store %s: connected", self._address.url)
         self.store.connected(welcome)
         self.welcomed.set()
+
+    def _answered(self, now_ms: int) -> None:
+        """The store answered a Ping, and says what time it is."""
+        self.store.heard_s = self._session.pinged_s
+        self.store.store_clock.set(now_ms, self.store.heard_s)
+        self.store.listener.wake()  # it may have waited for this trust
 
     def eof_received(self) -> None:
         return None
@@ -159,7 +145,7 @@ class StoreLink(asyncio.Protocol):
         if error is not None:
             self._why = f"connection lost ({error})"
         self._transport = None
-        if self._reader is not None:
+        if self._session.welcome is not None:
             self.store.lost()
         self._ended.set()
 
@@ -180,7 +166,7 @@ class StoreLink(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._scheduled = False
-        if self._is_writable and self._reader is not None:
+        if self._is_writable and self._session.welcome is not None:
             chunks = self.store.outgoing()
             if chunks:
                 self._write(b"".join(chunks))
@@ -194,14 +180,9 @@ class StoreLink(asyncio.Protocol):
 
         What counts is when the Ping that was answered went out: a process that was stopped finds old answers waiting.
         """
-        welcome = self.store.welcome
-        if welcome is None:
+        if self.store.welcome is None:
             return
         now_s = self._loop.time()
-        heartbeat_s = welcome.heartbeat_ms / 1000
-        if not self._is_pinging and now_s - self._pinged_s >= heartbeat_s:
-            self._pinged_s = now_s
-            self._is_pinging = True
-            self._write(encode(wire.Ping()))
-        if now_s - self._heard_s > SILENT_HEARTBEATS * heartbeat_s:
+        self._session.beat(now_s)
+        if self._session.is_silent(now_s, SILENT_HEARTBEATS):
             self._end("it is silent")

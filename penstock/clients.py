@@ -48,7 +48,9 @@ def are_credentials_needed(settings: Settings) -> bool:
     """Whether clients have to say who they are."""
     addresses = [ListenAddress.parse(url) for url in settings.gateway.listen]
     certificates = settings.gateway.tls_client_certificates == "required"
-    return is_auth_configured(settings.auth) or (certificates and all(each.is_tls or each.is_local for each in addresses))
+    return is_auth_configured(settings.auth) or (
+        certificates and all(each.is_tls or each.is_local for each in addresses)
+    )
 
 
 def heed_hangup(*reload: Callable[[], object]) -> None:

@@ -13,9 +13,10 @@ from notify.address import StoreAddress
 from penstock.errors import ConnectionFailed, PenstockError
 from store.errors import HandshakeRefused, WireError
 from store.wire.base import Message
-from store.wire.frames import Frame, FrameReader, encode
-from store.wire.handshake import VERSIONS, ClientHandshake
-from store.wire.messages import Failed, Goodbye, Hello, Ping, Pong, Role
+from store.wire.frames import Frame, encode
+from store.wire.handshake import VERSIONS
+from store.wire.messages import Failed, Hello, Role
+from store.wire.session import PeerSession
 
 TIMEOUT_S = 10.0
 READ_BYTES = 1 << 18
@@ -31,16 +32,14 @@ class StoreClient:
         self._url = address.url
         self._socket = self._connected(address, tls)
         self._frames: list[Frame] = []
-        handshake = ClientHandshake(Hello(list(VERSIONS), Role.CLIENT, _own_name(), token))
+        self._session = PeerSession(Hello(list(VERSIONS), Role.CLIENT, _own_name(), token), self._send)
         try:
-            self._send(handshake.greeting)
-            while (welcome := handshake.feed(self._received())) is None:
-                pass
-        except (HandshakeRefused, WireError) as error:
+            self._send(self._session.greeting)
+            while self._session.welcome is None:
+                self._take()
+        except ConnectionFailed:
             self._socket.close()
-            raise ConnectionFailed(f"{self._url}: {error}") from None
-        self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
-        self._take(handshake.rest)
+            raise
 
     def __enter__(self) -> StoreClient:
         return self
@@ -73,10 +72,10 @@ class StoreClient:
                 if frame.request_id:
                     self._frames.remove(frame)
                     return self._checked(frame.message, kind)
-                if isinstance(frame.message, Goodbye):
-                    raise ConnectionFailed(f"{self._url}: the store said goodbye: {frame.message.reason}")
             self._frames.clear()
-            self._take(self._received())
+            if self._session.farewell:
+                raise ConnectionFailed(f"{self._url}: {self._session.farewell}")
+            self._take()
 
     def tell(self, message: Message) -> None:
         """What has no answer."""
@@ -89,16 +88,13 @@ class StoreClient:
             raise ConnectionFailed(f"{self._url}: the store answered with {type(message).__name__}")
         return message
 
-    def _take(self, data: bytes) -> None:
+    def _take(self) -> None:
+        """Wait for what comes next."""
+        data = self._received()
         try:
-            frames = self._reader.feed(data)
-        except WireError as error:
+            self._frames += [each for each in self._session.feed(data) if isinstance(each, Frame)]
+        except (HandshakeRefused, WireError) as error:
             raise ConnectionFailed(f"{self._url}: {error}") from None
-        for frame in frames:
-            if isinstance(frame.message, Ping):
-                self._send(encode(Pong()))
-            else:
-                self._frames.append(frame)
 
     def _send(self, data: bytes) -> None:
         try:

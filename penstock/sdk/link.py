@@ -14,9 +14,10 @@ from penstock.sdk.message_id import StorePlace
 from penstock.sdk.requests import Requests
 from store.errors import HandshakeRefused, WireError
 from store.wire import messages as wire
-from store.wire.frames import Frame, FrameReader, encode
-from store.wire.handshake import VERSIONS, ClientHandshake
+from store.wire.frames import Frame, encode
+from store.wire.handshake import VERSIONS
 from store.wire.messages import Hello, Role, Welcome
+from store.wire.session import PeerSession
 
 log = logging.getLogger("penstock.client")
 
@@ -58,13 +59,12 @@ class Link(asyncio.Protocol):
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._handshake = ClientHandshake(self._hello)
-        self._reader: FrameReader | None = None
+        self._session = PeerSession(self._hello, self._write)
         self._ended = asyncio.Event()
         self._why = ""
         self._is_scheduled = False
         self._is_writable = True
-        self._heard_s = self._ticked_s = self._pinged_s = 0.0
+        self._ticked_s = 0.0
         self._store_ms, self._told_s = 0, 0.0
 
     async def run(self) -> None:
@@ -73,9 +73,8 @@ class Link(asyncio.Protocol):
         said = ""
         while True:
             why = await self._connect_once()
-            if self._reader is not None:
+            if self._session.welcome is not None:
                 pause_s, said = FIRST_PAUSE_S, ""
-                self._reader = None
             self.requests.lost(why)
             if why != said:
                 log.warning("store %s: %s; trying again", self._address.url, why)
@@ -90,7 +89,7 @@ class Link(asyncio.Protocol):
             await asyncio.sleep(TICK_S)
             now_s = self._loop.time()
             if now_s - self._ticked_s > TICK_S + LATE_S:
-                self._heard_s = now_s
+                self._session.heard_s = now_s
             self._ticked_s = now_s
             self.requests.tick()
             for reading in list(self.readings):
@@ -98,23 +97,19 @@ class Link(asyncio.Protocol):
             self._beat(now_s)
 
     def _beat(self, now_s: float) -> None:
-        welcome = self.requests.welcome
-        if welcome is None:
-            if self._transport is not None and now_s - self._heard_s > ATTEMPT_TIMEOUT_S:
+        session = self._session
+        if session.welcome is None:
+            if self._transport is not None and now_s - session.heard_s > ATTEMPT_TIMEOUT_S:
                 self._end("it takes the connection, and says nothing")
             return
-        heartbeat_s = welcome.heartbeat_ms / 1000
-        if now_s - self._pinged_s >= heartbeat_s:
-            self._pinged_s = now_s
-            self._write(encode(wire.Ping()))
-        if now_s - self._heard_s > max(SILENT_HEARTBEATS * heartbeat_s, LATE_S):
+        session.beat(now_s)
+        if session.is_silent(now_s, SILENT_HEARTBEATS, LATE_S):
             self._end("it is silent")
 
     async def _connect_once(self) -> str:
         """Why the connection ended, or did not come about."""
         self._ended.clear()
-        self._handshake = ClientHandshake(self._hello)
-        self._reader = None
+        self._session = PeerSession(self._hello, self._write)
         self._why = "the connection was closed"
         address = self._address
         try:
@@ -161,21 +156,17 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base
         self._is_writable = True
-        self._heard_s = self._pinged_s = self._loop.time()
-        transport.write(self._handshake.greeting)
+        self._session = PeerSession(self._hello, self._write, self._loop.time())
+        transport.write(self._session.greeting)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_s = self._loop.time()
         try:
-            if self._reader is None:
-                welcome = self._handshake.feed(data)
-                if welcome is None:
-                    return
-                data = self._handshake.rest
-                self._welcomed(welcome)
-            assert self._reader is not None
-            for frame in self._reader.feed(data):
-                self._received(frame)
+            for event in self._session.feed(data, self._loop.time()):
+                if isinstance(event, Welcome):
+                    self._welcomed(event)
+                else:
+                    self._received(event)
+            self._why = self._session.farewell or self._why
         except HandshakeRefused as error:
             self.refused = error
             self.tried.set()
@@ -185,12 +176,8 @@ class Link(asyncio.Protocol):
 
     def _received(self, frame: Frame) -> None:
         match frame.message:
-            case wire.Ping():
-                self._write(encode(wire.Pong()))
             case wire.Pong(now_ms):
                 self._store_told(now_ms)
-            case wire.Goodbye(reason):
-                self._why = f"it said goodbye: {reason}"
             case _ if frame.request_id:
                 self.requests.received(frame)
             case wire.Grew(queues):
@@ -201,7 +188,6 @@ class Link(asyncio.Protocol):
                 pass  # how far the log is safe, for one
 
     def _welcomed(self, welcome: Welcome) -> None:
-        self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
         self.refused = None
         self.place = self._place(welcome)
         self._store_told(welcome.now_ms)
@@ -257,7 +243,7 @@ class Link(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._is_scheduled = False
-        if self._is_writable and self._reader is not None:
+        if self._is_writable and self.requests.welcome is not None:
             self.before_sending()
             chunks = self.requests.outgoing()
             if chunks:

@@ -1,4 +1,4 @@
-"""What stock MQTT clients publish comes to the client's groups, and the other way round: each once, with one id."""
+"""Stock MQTT clients and groups of the client, both ways: each message once, under one id."""
 
 from __future__ import annotations
 
