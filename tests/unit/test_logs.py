@@ -262,7 +262,7 @@ def test_the_log_of_a_life_is_one_object_per_line(penstock_server: ServerFactory
         server.terminate()
     lines = [line for line in server.log_text().splitlines() if not line.startswith("ready ")]
     shown = [json.loads(line)["message"].split(" ")[0] for line in lines]
-    assert shown == ["penstock", "started", "client", "stopping:", "draining:", "client", "drained:", "stopped"]
+    assert shown == ["penstock", "no", "started", "client", "stopping:", "draining:", "client", "drained:", "stopped"]
 
 
 def test_the_log_of_a_life_as_text(penstock_server: ServerFactory) -> None:
