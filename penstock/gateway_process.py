@@ -52,8 +52,8 @@ async def _serve(
     heed_hangup(judging.reload, client_tls.reload)
     loop = asyncio.get_running_loop()
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
-    say_who_may_connect(settings)
     log.info("penstock %s gateway %s starting, store=%s", VERSION, name, address.url)
+    say_who_may_connect(settings)
     link = StoreLink(address, name, token, tls)
     store = RemoteStore(settings.gateway.store_patience_s, settings.gateway.range_cache_bytes, link.wake, loop.time)
     link.store = store

@@ -33,8 +33,8 @@ async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
     heed_hangup(judging.reload, tls.reload)
     loop = asyncio.get_running_loop()
     started_s = time.monotonic()
-    say_who_may_connect(settings)
     log.info("penstock %s starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
+    say_who_may_connect(settings)
     hub: Hub | None = None
 
     def on_safe() -> None:

@@ -24,6 +24,7 @@ from store.wire.messages import Failed, Goodbye, Hello, Ping, Pong, Role, Welcom
 
 CONNECT_TIMEOUT_S = 5.0
 SILENT_S = 10.0  # without a byte, though it answers Pings: it is gone
+IDLE_S = 60.0  # a connection that is not used for so long is made again when it is
 PAUSE_S = 0.1  # before the next attempt
 READ_BYTES = 1 << 20
 
@@ -55,6 +56,7 @@ class _Line:
         self._frames: list[Frame] = []
         self._using = threading.Lock()  # the socket, which cannot be read and written at the same time with TLS
         self._heartbeat_s = SILENT_S
+        self._used_s = 0.0
         self._closed = threading.Event()
         handshake = ClientHandshake(Hello(list(VERSIONS), Role.CLIENT, name, store.token))
         try:
@@ -117,6 +119,7 @@ class _Line:
     def _received(self) -> bytes:
         deadline_s = time.monotonic() + SILENT_S
         while True:
+            self._used_s = time.monotonic()
             try:
                 with self._using:
                     self._socket.settimeout(self._heartbeat_s)
@@ -144,8 +147,11 @@ class _Line:
                 self._frames.append(frame)
 
     def _beat(self) -> None:
-        """Whoever waits for an answer says it himself."""
+        """Whoever waits for an answer says it himself. What nobody uses is closed, as nobody reads what comes."""
         while not self._closed.wait(self._heartbeat_s):
+            if time.monotonic() - self._used_s > IDLE_S:
+                self.close("nothing to be asked")
+                return
             with suppress(StoreAway):
                 if not self._using.locked():
                     self.send_bytes(encode(Ping()))

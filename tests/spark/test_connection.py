@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.sdk.address import Address
+from penstock.spark import connection as connection_module
 from penstock.spark.connection import Store
 from penstock.spark.errors import RequestFailed, StoreAway, StoreRefusesUs
 from penstock.spark.remote import RemoteLog
@@ -52,6 +53,19 @@ def test_who_computes_for_long_is_not_given_up(part: Part, port: int) -> None:
         assert connection.call(END, SegmentsFound) == end
         assert part.metric("penstock_wire_leases_ended_total") == 0
         assert part.metric("penstock_wire_connections_opened_total") == 1
+
+
+def test_what_is_not_used_is_closed_and_made_again(part: Part, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "IDLE_S", 0.3)
+    with store_at(port).connect() as connection:
+        end = connection.call(END, SegmentsFound)
+        deadline_s = time.monotonic() + 20
+        while part.metric("penstock_wire_connections"):
+            assert time.monotonic() < deadline_s
+            threading.Event().wait(0.05)
+        assert connection.call(END, SegmentsFound) == end
+        assert part.metric("penstock_wire_connections_opened_total") == 2
+        assert part.metric("penstock_wire_leases_ended_total") == 0
 
 
 def test_what_was_asked_ahead_and_is_not_wanted(part: Part, port: int) -> None:
