@@ -264,10 +264,10 @@ class Broker:
             self.events.warning("permission", gone, session.client_id, topic_filter)
             self.subscriptions.take_away(session, [topic_filter])
 
-        for reader in list(session.readers.values()):
-            if not reader.only_live:
-                then = partial(judged, reader.topic_filter, reader.qos)
-                self.guard.may_subscribe(session.connection, reader.topic_filter, then)
+        held = [(reader.topic_filter, reader.qos) for reader in session.readers.values() if not reader.only_live]
+        held += [(topic_filter, share.subscription.qos) for topic_filter, share in session.shares.items()]
+        for topic_filter, qos in held:
+            self.guard.may_subscribe(session.connection, topic_filter, partial(judged, topic_filter, qos))
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None:
         self.count_bad_start(connection.peer, error)

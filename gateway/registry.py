@@ -144,31 +144,37 @@ class SessionRegistry:
         session.connection.write(connack)
         session.connection.phase = Phase.OPEN
         session.connection.opened_ms = session.connection.turn.now_ms
-        known = state.subscriptions.values() if state is not None else ()
-        shares = [each for each in known if is_shared(each.topic_filter)]
-        subscriptions = [each for each in known if not is_shared(each.topic_filter)]
-        missing = len(subscriptions)
+        known = list(state.subscriptions.values()) if state is not None else []
+        shares: list[SubscriptionState] = []
+        missing = len(known)
 
-        def followed(subscription: SubscriptionState, start: int, queues: list[Followed]) -> None:
+        def came() -> None:
             nonlocal missing
             missing -= 1
-            self._read(session, subscription, start, queues)
             if not missing:
                 self._read_on(session, shares)
+
+        def followed(subscription: SubscriptionState, start: int, queues: list[Followed]) -> None:
+            self._read(session, subscription, start, queues)
+            came()
 
         def judged(subscription: SubscriptionState, allowed: int) -> None:
             if allowed < 0 or session.link is None:
                 self._forget(session, subscription)
-                followed(subscription, FROM_NOW, [])
+                came()
                 return
             subscription = msgspec.structs.replace(subscription, qos=min(subscription.qos, allowed))
+            if is_shared(subscription.topic_filter):
+                shares.append(subscription)
+                came()
+                return
             start = max(session.frontier, subscription.since) if subscription.qos else FROM_NOW
             then = partial(followed, subscription, start)
             self._store.follow(subscription.topic_filter, start, subscription.qos > 0, subscription.qos > 0, then)
 
-        for subscription in subscriptions:
+        for subscription in known:
             self._guard.may_subscribe(session.connection, subscription.topic_filter, partial(judged, subscription))
-        if not subscriptions:
+        if not known:
             self._read_on(session, shares)
 
     def _forget(self, session: Session, subscription: SubscriptionState) -> None:

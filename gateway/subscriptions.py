@@ -260,6 +260,7 @@ class Subscriptions:
         for topic_filter in topic_filters:
             for reader in session.drop_readers(topic_filter):
                 self._delivery.remove(reader)
+            self._shared.unsubscribe(session, topic_filter)
         if topic_filters and session.expiry_s:
             self._journal.record(Unsubscribed(session.client_id, topic_filters))
 
