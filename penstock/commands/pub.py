@@ -9,7 +9,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from penstock.commands.mqtt.address import Url
+from penstock.commands.mqtt.address import Url, Wait
 from penstock.errors import PenstockError, UsageError
 
 
@@ -64,6 +64,7 @@ def pub(
     qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="QoS.")] = 0,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Publish it retained.")] = False,
     url: Url = "mqtt://127.0.0.1:1883",
+    wait: Wait = 0,
 ) -> None:
     """Publish to a topic; with QoS 1 or 2, exit only when the server has taken every message."""
     from penstock.commands.mqtt.address import parse_url
@@ -76,7 +77,7 @@ def pub(
     from penstock.commands.mqtt.connection import Connection
     from penstock.commands.mqtt.publisher import Publisher
 
-    with Connection(address, "pub") as connection:
+    with Connection(address, "pub", wait) as connection:
         publisher = Publisher(connection, topic, qos, retain)
         for payload in source.payloads():
             publisher.publish(payload)

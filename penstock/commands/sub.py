@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.commands.mqtt.address import Url
+from penstock.commands.mqtt.address import Url, Wait
 
 
 def sub(
@@ -26,6 +26,7 @@ def sub(
         ),
     ] = None,
     url: Url = "mqtt://127.0.0.1:1883",
+    wait: Wait = 0,
 ) -> None:
     """Print the payloads of messages that match, one per line."""
     from penstock.commands.mqtt.address import parse_url
@@ -38,7 +39,7 @@ def sub(
     from penstock.commands.mqtt.connection import Connection
     from penstock.commands.mqtt.subscriber import Subscriber
 
-    with Connection(address, "sub") as connection:
+    with Connection(address, "sub", wait) as connection:
         subscriber = Subscriber(connection, verbose, count)
         subscriber.subscribe(topic_filters, qos, start)
         subscriber.run()

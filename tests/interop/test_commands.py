@@ -1,6 +1,7 @@
 """`penstock pub` and `penstock sub` against our own server."""
 
 import subprocess
+import threading
 
 import pytest
 
@@ -37,6 +38,15 @@ def test_count_verbose_retain_and_null(server: PenstockServer) -> None:
     assert sub(server, "kept/ä", "-v", "-C", "1") == "kept/ä one ü\n".encode()
     pub(server, "kept/ä", "-n", "-r", "-q", "1")
     assert sub(server, "kept/+", "-v", "-C", "1") == b"kept/b two\n"
+
+
+def test_a_server_that_is_not_there_yet_is_waited_for(server: PenstockServer) -> None:
+    server.kill()
+    waiting = threading.Timer(0.5, server.restart)
+    waiting.start()
+    pub(server, "late", "-m", "one", "-r", "-q", "1", "--wait", "30")
+    waiting.join()
+    assert sub(server, "late", "-C", "1") == b"one\n"
 
 
 @pytest.mark.parametrize("qos", ["0", "1", "2"])

@@ -22,6 +22,11 @@ Url = Annotated[
 ]
 
 
+Wait = Annotated[
+    float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long the server may take to be there.")
+]
+
+
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
     host: str

@@ -15,6 +15,7 @@ from penstock.commands.mqtt.address import ServerAddress
 from penstock.errors import ConnectionFailed
 
 CONNECT_TIMEOUT_S = 10
+TRY_AGAIN_S = 0.1
 KEEP_ALIVE_S = 60
 MAXIMUM_RECEIVE_MAXIMUM = 65_535
 START_A_SERVER = "start one with `penstock serve`, or name another with --url"
@@ -23,8 +24,10 @@ START_A_SERVER = "start one with `penstock serve`, or name another with --url"
 class Connection:
     """Connected on entering the context; disconnected on leaving it."""
 
-    def __init__(self, address: ServerAddress, purpose: str) -> None:
+    def __init__(self, address: ServerAddress, purpose: str, wait_s: float = 0) -> None:
+        """`wait_s`: for how long to try, if nobody listens there yet."""
         self.address = address
+        self._wait_s = wait_s
         self.receive_maximum = MAXIMUM_RECEIVE_MAXIMUM
         self.lost: str | None = None
         """Why the connection ended; set at most once, under `changed`."""
@@ -44,17 +47,26 @@ class Connection:
         self.client.on_disconnect = self._on_disconnect
 
     def __enter__(self) -> Self:
-        try:
-            self.client.connect(self.address.host, self.address.port, KEEP_ALIVE_S)
-        except (OSError, UnicodeError) as error:  # UnicodeError: no host can have this name
-            reason = "no answer" if isinstance(error, TimeoutError) else _why(error)
-            raise ConnectionFailed(f"{self.address}: {reason}; {START_A_SERVER}") from None
+        until_s = time.monotonic() + self._wait_s
+        while not self._is_there(is_last_try=time.monotonic() >= until_s):
+            time.sleep(TRY_AGAIN_S)
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
         while not self._accepted and self.lost is None and time.monotonic() < deadline:
             self.client.loop(timeout=0.1)
         if not self._accepted:
             raise ConnectionFailed(self.lost or f"{self.address}: no answer; {START_A_SERVER}")
         return self
+
+    def _is_there(self, is_last_try: bool) -> bool:
+        """Whether somebody listens. Raises ConnectionFailed if this was the last try."""
+        try:
+            self.client.connect(self.address.host, self.address.port, KEEP_ALIVE_S)
+        except (OSError, UnicodeError) as error:  # UnicodeError: no host can have this name
+            if is_last_try:
+                reason = "no answer" if isinstance(error, TimeoutError) else _why(error)
+                raise ConnectionFailed(f"{self.address}: {reason}; {START_A_SERVER}") from None
+            return False
+        return True
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         self.client.disconnect()
