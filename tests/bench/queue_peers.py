@@ -203,7 +203,7 @@ class RabbitQueue:
         ready = asyncio.Event()
         channel.confirm_delivery(on_confirmed, callback=lambda _: ready.set())
         await ready.wait()
-        durable = pika.BasicProperties(delivery_mode=2)  # type: ignore[no-untyped-call]
+        durable = pika.BasicProperties(delivery_mode=2)
         for done in range(batch, count + 1, batch):
             for _ in range(batch):
                 channel.basic_publish("", "queue", payload, durable)
