@@ -22,7 +22,7 @@ from tests.stores import KEPT_BYTES, Stores, publish, run_upkeep, wait_until
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 STEP_BYTES = 30_000
 
 
