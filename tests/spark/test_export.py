@@ -16,13 +16,21 @@ from lightqueue.message_store import MessageStore
 from penstock.spark import manifest
 from penstock.spark.errors import ExportUnusable
 from penstock.spark.export import Export, read_export
-from penstock.spark.manifest import FILES, Manifest, locked, read_manifest
+from penstock.spark.manifest import (
+    FILES,
+    ExportedFile,
+    Manifest,
+    delete_leftovers,
+    locked,
+    read_manifest,
+    write_manifest,
+)
 from tests.server_process import ROOT
 from tests.stores import KEPT_BYTES, Stores, publish, run_upkeep, wait_until
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 STEP_BYTES = 30_000
 
 
@@ -128,6 +136,20 @@ def test_killed_in_the_middle_the_old_manifest_counts(store: MessageStore, tmp_p
     assert {str(path.relative_to(target / FILES)) for path in (target / FILES).rglob("*.parquet")} == {
         file.path for file in after.files
     }
+
+
+def test_what_is_in_no_manifest_goes(tmp_path: Path) -> None:
+    counts, leftover = "date=2026-11-21/level=line/part-0.parquet", "_temporary/0/task/level=line/part-1.parquet"
+    for name in (counts, leftover, "date=2026-11-21/level=line/part-2.parquet"):
+        (tmp_path / FILES / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / FILES / name).touch()
+    kept = Manifest(0, 64, (ExportedFile(counts, 1, 0, 0, 0),))
+    write_manifest(tmp_path, kept)
+    (tmp_path / "manifest.json.new").write_text("half of")
+    assert read_manifest(tmp_path) == kept
+    assert delete_leftovers(tmp_path, kept) == 2
+    assert delete_leftovers(tmp_path, kept) == 0
+    assert [path for path in (tmp_path / FILES).rglob("*") if path.is_file()] == [tmp_path / FILES / counts]
 
 
 def test_what_was_dropped_before_it_was_exported(tmp_path: Path, spark: SparkSession) -> None:

@@ -69,6 +69,30 @@ def test_a_record_counts_once_all_of_it_is_written(log: CommitLog, tmp_path: Pat
     assert (folder_of(log).end(), count(folder_of(log))) == (log.end, before + 3)
 
 
+def test_the_end_is_looked_for_from_a_record_that_an_index_knows(log: CommitLog) -> None:
+    """But never found where it is not: the index may be of a log whose end was lost, or of another one."""
+    known = log.append(batch_of(b"known"))
+    log.append(batch_of(b"newest"))
+    at = known - log.segments[-1].base
+    for log_offset, reaches in (
+        (known, log.end),
+        (known, log.end + 64),
+        (known + 8, log.end),
+        (log.end, log.end + 64),
+        (log.end + 800, log.end + 1600),
+        (64, log.end),
+    ):
+        folder = folder_of(log)
+        folder.look_from(log_offset, reaches)
+        assert folder.end() == log.end
+    with segment_paths(log.folder)[-1].open("r+b") as file:
+        file.seek(at + 8)
+        file.write(bytes(8))
+    folder = folder_of(log)
+    folder.look_from(known, log.end)
+    assert folder.end() == known
+
+
 def test_a_segment_that_is_only_being_made(log: CommitLog) -> None:
     folder = folder_of(log)
     expected = count(folder), log.end
