@@ -39,3 +39,5 @@ docs: install
 	$(PYTHON) -m penstock.settings_docs > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
 	$(PYTHON) -m penstock.operations_docs docs/operations.md
+	$(PYTHON) -m tests.conformance > docs/conformance.md.new
+	mv docs/conformance.md.new docs/conformance.md

@@ -21,7 +21,8 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
         if reader.position != records.first or not reader.alone or link is None or link.paused or link.behind:
             rest.append(reader)
         elif (reader.qos == 0 and not reader.no_local and not records_expire(records)
-                and link.max_packet_out == 0xFFFFFFFF and reader.since <= records.items[0].log_offset):
+                and link.max_packet_out == 0xFFFFFFFF and not link.alias_limit
+                and reader.since <= records.items[0].log_offset):
             link.share(shared_block(records, reader, link))
             link.turn.sent[0] += records.count
             link.turn.packets_out += records.count

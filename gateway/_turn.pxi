@@ -22,6 +22,7 @@ cdef class Turn:
     cdef object overflow
     cdef object end
     cdef public bint scheduled
+    cdef public bint checks_format      # payloads are to be what their payload format indicator says
     cdef uint32_t feeds                 # chunks taken in since the turn began
     cdef public double now_s            # coarse clock of the loop, seconds
     cdef public uint64_t now_ms         # Unix time by the store's clock, for message expiry

@@ -30,6 +30,7 @@ cdef enum:
     BATCH_LIMIT = 1 << 20           # a turn's batch is stored early once it is this large (bytes)
     LIVE_TOPICS_LIMIT = 100_000     # topics of which a turn knows whether they are live-only
     FEEDS_LIMIT = 16                # a turn is ended early once this many chunks have come in
+    ALIAS_BYTES = 3                 # that a topic alias takes in a packet
     NEEDS_MORE = 1                  # outcomes of deliver()
     NEEDS_SESSION = 2
 
@@ -89,6 +90,7 @@ cdef class Link:
     cdef public float keep_alive_s      # silence after which the client is gone; 0: never
     cdef public uint32_t max_packet_in
     cdef public uint32_t max_packet_out
+    cdef public uint16_t alias_limit    # topic aliases that the client takes
     cdef public uint32_t ack_limit      # acknowledgements the client may wait for (receive maximum)
     cdef public uint32_t unsafe_acks    # handed to the turn, not yet sent
     cdef public uint32_t turn_acks
@@ -96,6 +98,7 @@ cdef class Link:
     cdef bint handed_over               # the transport may hold bytes that have to go first
     cdef bint is_dirty
     cdef bint is_ready
+    cdef dict aliases_out               # topic -> the alias that stands for it towards the client
     cdef list chunks
     cdef char *out
     cdef size_t out_size
@@ -242,6 +245,8 @@ cdef class Link:
             return False
         if self.version == 5:
             if not plain_properties(body + at, size - at, &properties, &flags, &at):
+                return False
+            if self.turn.checks_format and properties.size:
                 return False
         if qos == 2:
             if not self.receive(<uint8_t>ack[2] << 8 | <uint8_t>ack[3]):
@@ -432,9 +437,14 @@ cdef class Link:
             return 0
         if qos:
             packet_id = self.inflight.take(record.log_offset)
-        cdef size_t size = publish_size(record, qos, self.version, ids, id_count)
+        cdef bint named = True
+        cdef uint16_t alias = 0
+        cdef size_t size
+        if self.alias_limit:
+            alias = self.alias_of(record, publish_size(record, qos, self.version, ids, id_count), &named)
+        size = publish_size(record, qos, self.version, ids, id_count, alias, named)
         self.out_size += write_publish(reserve(&self.out, self.out_size, &self.out_capacity, size), record, qos, packet_id,
-                                       False, retain, self.version, ids, id_count, self.turn.now_ms)
+                                       False, retain, self.version, ids, id_count, self.turn.now_ms, alias, named)
         self.turn.sent[qos] += 1
         self.turn.packets_out += 1
         self.turn.sent_payload_bytes += record.payload_length
@@ -442,6 +452,25 @@ cdef class Link:
             self.turn.delivered_after(record.timestamp_ms, 1)
         self.mark_dirty()
         return 0
+
+    cdef uint16_t alias_of(self, const RecordHeader *record, size_t size, bint *named) except? 0:
+        """The topic alias that goes with a record, 0 for none; `named`: the client does not know it yet.
+
+        The first topics of a connection have one each, and keep it.
+        """
+        if record.topic_length <= ALIAS_BYTES:
+            return 0                        # it would save nothing
+        if self.aliases_out is None:
+            self.aliases_out = {}
+        topic = PyBytes_FromStringAndSize(topic_of(record), record.topic_length)
+        known = self.aliases_out.get(topic)
+        if known is not None:
+            named[0] = False
+            return known
+        if <uint32_t>len(self.aliases_out) >= self.alias_limit or size + ALIAS_BYTES + 2 > self.max_packet_out:
+            return 0
+        self.aliases_out[topic] = len(self.aliases_out) + 1
+        return self.aliases_out[topic]
 
     def encode_publish(self, Records records not None, Py_ssize_t i, int qos, uint16_t packet_id, bint dup, bint retain,
                        tuple subscription_ids not None):

@@ -13,7 +13,7 @@ from gateway._wire import Link, Turn
 from gateway.codec import decode, encode
 from gateway.codec_rules import ALLOWED_REASON_CODES
 from gateway.errors import MalformedPacket, ProtocolError
-from gateway.packets import ConnAck, Disconnect, Packet, PacketType
+from gateway.packets import ConnAck, Disconnect, Packet, PacketType, PubAck, PubRec, SubAck
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
 from gateway.settings import GatewaySettings
@@ -61,6 +61,10 @@ class Owner(Protocol):
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None: ...
 
 
+Answer = PubAck | PubRec | SubAck
+"""Those that may say more than a reason code."""
+
+
 class Phase(Enum):
     """Where a connection is in its life."""
 
@@ -72,7 +76,7 @@ class Phase(Enum):
 class Connection(Link):
     """Part of its owner; ends by close(), whoever calls it."""
 
-    __slots__ = ("aliases", "held", "keep_will", "owner", "phase")
+    __slots__ = ("aliases", "held", "keep_will", "owner", "phase", "tells_problems")
 
     def __init__(self, owner: Owner) -> None:
         Link.__init__(self, owner.turn)
@@ -81,6 +85,7 @@ class Connection(Link):
         self.keep_will = True
         self.held = False  # not listened to, since the store has enough to do
         self.aliases: dict[int, str] | None = None
+        self.tells_problems = True  # its answers may have reason strings and user properties
         self.max_packet_in = owner.settings.maximum_packet_size_bytes
         self.ack_limit = owner.settings.receive_maximum
         self.last_seen_s = owner.turn.now_s
@@ -124,6 +129,18 @@ class Connection(Link):
             self.close(None)
         else:
             self.close(error.reason_code, error.message)
+
+    def fitting(self, packet: Answer) -> bytes:
+        """The packet, without reason string and user properties if they are not wanted or would make it too large."""
+        properties = packet.properties
+        if properties.reason_string is None and not properties.user_properties:
+            return encode(packet, self.version)
+        if self.version == 5 and self.tells_problems:
+            data = encode(packet, self.version)
+            if len(data) <= self.max_packet_out:
+                return data
+        properties.reason_string, properties.user_properties = None, ()
+        return encode(packet, self.version)
 
     def wait(self) -> None:
         """Until proceed(), what the client sends ahead of its CONNACK is kept, and no more is read than has come."""
@@ -171,7 +188,10 @@ class Connection(Link):
         if self.phase is Phase.NEW:
             is_answer = reason_code in ALLOWED_REASON_CODES[PacketType.CONNACK]
             properties = Properties(server_reference=(self.version == 5 and goes_on_at) or None)
-            return encode(ConnAck(False, reason_code, properties), self.version) if is_answer and self.version else b""
+            packet = (
+                encode(ConnAck(False, reason_code, properties), self.version) if is_answer and self.version else b""
+            )
+            return packet if len(packet) <= self.max_packet_out else b""
         if self.version != 5:
             return b""
         if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:

@@ -27,8 +27,9 @@ from gateway.packets import (
     Subscribe,
     Unsubscribe,
 )
-from gateway.properties import encode_properties
+from gateway.properties import Properties, encode_properties, has_its_format
 from gateway.reason_codes import ReasonCode
+from gateway.receipts import Receipt, wants_receipt
 from gateway.registry import SessionRegistry
 from gateway.session import Session
 from gateway.settings import GatewaySettings
@@ -115,7 +116,9 @@ class PacketRules:
         if publish.topic_name.startswith(DELAYED_PREFIX):
             delay_s, publish.topic_name = split_delayed(publish.topic_name, self._journal.max_delay_s)
         if publish.topic_name.startswith("$"):
-            self._refuse_publish(connection, publish)
+            self._refuse_publish(connection, publish, ReasonCode.NOT_AUTHORIZED, "what starts with $ is the server's")
+        elif self._settings.check_payload_format and not has_its_format(publish.payload, publish.properties):
+            self._refuse_publish(connection, publish, ReasonCode.PAYLOAD_FORMAT_INVALID, "the payload is not UTF-8")
         else:
             self._store_publish(connection, publish, delay_s)
 
@@ -137,6 +140,20 @@ class PacketRules:
         publish.properties.topic_alias = None
 
     def _store_publish(self, connection: Connection, publish: Publish, delay_s: int | None) -> None:
+        receipt = self._begin_receipt(connection, publish) if wants_receipt(publish) else None
+        self._record(connection, publish, delay_s)
+        self._turn.count_received(publish.qos, len(publish.payload))
+        if publish.qos == 2:
+            connection.session.receive(publish.packet_id or 0)
+        if receipt is not None:
+            self._journal.when_safe(connection, receipt.safe, receipt.refused)
+        elif publish.qos:
+            ack = PubRec if publish.qos == 2 else PubAck
+            connection.answer_when_safe(encode(ack(publish.packet_id or 0), 4), True)
+        if self._turn.batch.size >= BATCH_BYTES:
+            self._store_batch()
+
+    def _record(self, connection: Connection, publish: Publish, delay_s: int | None) -> None:
         session: Session = connection.session
         properties = publish.properties
         self._journal.message(
@@ -150,24 +167,27 @@ class PacketRules:
             packet_id=publish.packet_id or 0 if publish.qos == 2 and session.expiry_s else 0,
             delay_s=delay_s,
         )
-        self._turn.count_received(publish.qos, len(publish.payload))
-        if publish.qos == 2:
-            session.receive(publish.packet_id or 0)
-        if publish.qos:
-            ack = PubRec if publish.qos == 2 else PubAck
-            connection.answer_when_safe(encode(ack(publish.packet_id or 0), 4), True)
-        if self._turn.batch.size >= BATCH_BYTES:
-            self._store_batch()
 
-    def _refuse_publish(self, connection: Connection, publish: Publish) -> None:
-        """A PUBLISH to a topic that is the server's own. MQTT 3.1.1 has no words for it: acknowledged and ignored."""
-        self.not_authorized += 1
-        ignored = "client %s: publish to %s ignored: what starts with $ is the server's"
-        self._events.warning("topic", ignored, connection.session.client_id, publish.topic_name)
-        reason_code = ReasonCode.NOT_AUTHORIZED if connection.version == 5 else ReasonCode.SUCCESS
+    def _begin_receipt(self, connection: Connection, publish: Publish) -> Receipt:
+        if self._journal.has_changes:
+            self._store_batch()
+        receipt = Receipt(connection, self._journal, publish)
+        self._journal.when_placed(receipt.placed)
+        connection.unsafe_acks += 1
+        return receipt
+
+    def _refuse_publish(self, connection: Connection, publish: Publish, reason_code: ReasonCode, reason: str) -> None:
+        """A PUBLISH that is not taken. MQTT 3.1.1 has no words for it: acknowledged, and ignored."""
+        if reason_code is ReasonCode.NOT_AUTHORIZED:
+            self.not_authorized += 1
+        ignored = "client %s: publish to %s ignored: %s"
+        self._events.warning("topic", ignored, connection.session.client_id, publish.topic_name, reason)
+        if connection.version != 5:
+            reason_code = ReasonCode.SUCCESS
         if publish.qos:
             ack = PubRec if publish.qos == 2 else PubAck
-            connection.answer_when_safe(encode(ack(publish.packet_id or 0, reason_code), connection.version), True)
+            packet = ack(publish.packet_id or 0, reason_code, Properties(reason_string=reason))
+            connection.answer_when_safe(connection.fitting(packet), True)
 
     # --- acknowledging
 

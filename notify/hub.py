@@ -16,8 +16,9 @@ from lightqueue.errors import NoSuchPosition
 from lightqueue.following import Followed, follow, locate
 from lightqueue.message_store import MessageStore
 from lightqueue.retained_search import find_retained
-from notify.api import EVENTS, NOBODY, Found, Listener, RetainedMessage, RetainedPage
+from notify.api import EVENTS, NOBODY, Found, Listener, Placed, RetainedMessage, RetainedPage
 from notify.departure import Departure
+from notify.history import History, LocalHistory
 from notify.lookup import Lookup, name_of
 from store._records import RecordBatch, Records
 from store.changes import PeerGone, encode_change
@@ -222,7 +223,7 @@ class Hub:
             waiting.append(claim)
             is_contested = len(waiting) == 1
         if not waiting:
-            del self._claims[client_id]
+            self._claims.pop(client_id, None)  # not there if whoever got it has let go of it again by now
         elif holder is not None and is_contested:
             holder.listener.taken_over(client_id)
 
@@ -301,6 +302,7 @@ class Member:
         self.listener: Listener = NOBODY
         self.floors: dict[Queue, int] = {}
         self._hub = hub
+        self.history: History = LocalHistory(hub.messages)
         self.events = dict.fromkeys(EVENTS, 0)
         self._news: dict[Queue, None] = {}
         self._named: dict[Queue, None] = {}
@@ -314,8 +316,10 @@ class Member:
 
     # --- the way in
 
-    def append(self, batch: RecordBatch) -> None:
-        self.append_at(batch)
+    def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
+        start = self.append_at(batch)
+        if placed is not None:
+            placed(0, batch.size, start)
 
     def append_at(self, batch: RecordBatch) -> int:
         """As append(); the log_offset of the first record."""
