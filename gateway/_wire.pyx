@@ -441,7 +441,7 @@ cdef class Link:
         cdef uint16_t alias = 0
         cdef size_t size
         if self.alias_limit:
-            alias = self.alias_of(record, publish_size(record, qos, self.version, ids, id_count), &named)
+            alias = alias_of(self, record, publish_size(record, qos, self.version, ids, id_count), True, &named)
         size = publish_size(record, qos, self.version, ids, id_count, alias, named)
         self.out_size += write_publish(reserve(&self.out, self.out_size, &self.out_capacity, size), record, qos, packet_id,
                                        False, retain, self.version, ids, id_count, self.turn.now_ms, alias, named)
@@ -453,29 +453,13 @@ cdef class Link:
         self.mark_dirty()
         return 0
 
-    cdef uint16_t alias_of(self, const RecordHeader *record, size_t size, bint *named) except? 0:
-        """The topic alias that goes with a record, 0 for none; `named`: the client does not know it yet.
-
-        The first topics of a connection have one each, and keep it.
-        """
-        if record.topic_length <= ALIAS_BYTES:
-            return 0                        # it would save nothing
-        if self.aliases_out is None:
-            self.aliases_out = {}
-        topic = PyBytes_FromStringAndSize(topic_of(record), record.topic_length)
-        known = self.aliases_out.get(topic)
-        if known is not None:
-            named[0] = False
-            return known
-        if <uint32_t>len(self.aliases_out) >= self.alias_limit or size + ALIAS_BYTES + 2 > self.max_packet_out:
-            return 0
-        self.aliases_out[topic] = len(self.aliases_out) + 1
-        return self.aliases_out[topic]
-
     def encode_publish(self, Records records not None, Py_ssize_t i, int qos, uint16_t packet_id, bint dup, bint retain,
                        tuple subscription_ids not None):
         """A PUBLISH for a record under a packet identifier that the session chose; None if it is expired or too large."""
         cdef int n = len(subscription_ids)
+        cdef bint named = True
+        cdef uint16_t alias = 0
+        cdef size_t size
         cdef uint32_t *ids = <uint32_t *>malloc((n + 1) * sizeof(uint32_t))
         if ids == NULL:
             raise MemoryError
@@ -484,9 +468,13 @@ cdef class Link:
                 ids[k] = subscription_ids[k]
             if fits(self, records.items[i], qos, n, ids, dup) != 0:
                 return None
-            packet = PyBytes_FromStringAndSize(NULL, publish_size(records.items[i], qos, self.version, ids, n))
+            size = publish_size(records.items[i], qos, self.version, ids, n)
+            if self.alias_limit and not dup:
+                alias = alias_of(self, records.items[i], size, not self.durable, &named)
+                size = publish_size(records.items[i], qos, self.version, ids, n, alias, named)
+            packet = PyBytes_FromStringAndSize(NULL, size)
             write_publish(PyBytes_AS_STRING(packet), records.items[i], qos, packet_id, dup, retain, self.version, ids, n,
-                          self.turn.now_ms)
+                          self.turn.now_ms, alias, named)
         finally:
             free(ids)
         self.turn.sent[qos] += 1

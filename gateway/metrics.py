@@ -65,8 +65,12 @@ TRAFFIC: tuple[Figure[Broker], ...] = (
     Figure(
         "penstock_messages_refused_total",
         "counter",
-        "Messages not taken in: the store could not, or the topic is the server's own.",
-        lambda broker: {"not_stored": broker.journal.refused_messages, "not_authorized": broker.rules.not_authorized},
+        "Messages not taken in: the store could not, the topic is the server's own, or the payload not what it says.",
+        lambda broker: {
+            "not_stored": broker.journal.refused_messages,
+            "not_authorized": broker.rules.not_authorized,
+            "payload_format": broker.rules.not_its_format,
+        },
         "reason",
     ),
     Figure(

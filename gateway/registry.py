@@ -114,7 +114,7 @@ class SessionRegistry:
         self.sessions[connect.client_id] = session
         self._configure(opening, session)
         properties = self._connack_properties(connect, session, opening.assigned)
-        connack = encode(ConnAck(state is not None, ReasonCode.SUCCESS, properties), connection.version)
+        connack = _encode_connack(connection, ConnAck(state is not None, ReasonCode.SUCCESS, properties))
         if len(connack) > connection.max_packet_out:
             connection.keep_will = False
             connection.close(ReasonCode.PACKET_TOO_LARGE, "its maximum_packet_size is less than CONNACK takes")
@@ -275,6 +275,16 @@ def _will_state(will: Will | None) -> WillState | None:
     will.properties.will_delay_interval = None
     properties = encode_properties(will.properties)
     return WillState(will.topic_name, will.payload, int(will.qos), will.retain, properties, delay_s)
+
+
+def _encode_connack(connection: Connection, connack: ConnAck) -> bytes:
+    """Without what the client can do without, if it would be too large for it."""
+    data = encode(connack, connection.version)
+    if len(data) <= connection.max_packet_out:
+        return data
+    properties = connack.properties
+    properties.topic_alias_maximum = properties.maximum_packet_size = properties.shared_subscription_available = None
+    return encode(connack, connection.version)
 
 
 def _refusal(reason_code: ReasonCode, message: str, connect: Connect) -> ProtocolError:

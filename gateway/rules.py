@@ -61,6 +61,7 @@ class PacketRules:
         self._events = events
         self._store_batch = store_batch
         self.not_authorized = 0  # messages to topics that are the server's own
+        self.not_its_format = 0  # whose payload is not what its format indicator says
 
     def take(self, connection: Connection, packet: Packet) -> None:
         """Do what the packet asks for. Raises ProtocolError, also when it may not come now."""
@@ -178,8 +179,8 @@ class PacketRules:
 
     def _refuse_publish(self, connection: Connection, publish: Publish, reason_code: ReasonCode, reason: str) -> None:
         """A PUBLISH that is not taken. MQTT 3.1.1 has no words for it: acknowledged, and ignored."""
-        if reason_code is ReasonCode.NOT_AUTHORIZED:
-            self.not_authorized += 1
+        self.not_authorized += reason_code is ReasonCode.NOT_AUTHORIZED
+        self.not_its_format += reason_code is ReasonCode.PAYLOAD_FORMAT_INVALID
         ignored = "client %s: publish to %s ignored: %s"
         self._events.warning("topic", ignored, connection.session.client_id, publish.topic_name, reason)
         if connection.version != 5:

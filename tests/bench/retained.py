@@ -14,9 +14,8 @@ import statistics
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
-
-import psutil
 
 from gateway.codec import encode
 from gateway.packets import Connect, PubAck, Publish, QoS, Subscribe, SubscriptionRequest, Unsubscribe
@@ -72,16 +71,15 @@ class Client:
 
 def measure(folder: Path, counts: list[int]) -> list[dict[str, object]]:
     """One server that gets more and more; a row for each number."""
-    server = PenstockServer(folder / "data", folder / "log", ServeOptions({"flush": "async"}))
-    process = psutil.Process(server.process.pid)
+    server = PenstockServer(folder / "data", folder / "log", ServeOptions({"flush": "async", "admin": "127.0.0.1:0"}))
     rows: list[dict[str, object]] = []
     try:
         client = Client(server.port)
-        done, empty_bytes = 0, _own_bytes(process)
+        done, empty_bytes = 0, _own_bytes(server)
         for count in sorted(counts):
             client.retain(list(map(_topic, range(done, count))))
             done = count
-            own_bytes = _own_bytes(process)
+            own_bytes = _own_bytes(server)
             row: dict[str, object] = {"retained": count, "memory_bytes_each": round((own_bytes - empty_bytes) / count)}
             for topic_filter, found in FILTERS:
                 times_s = [client.look_up(topic_filter, found) for _ in range(REPEATS)]
@@ -98,13 +96,22 @@ def _topic(number: int) -> str:
     return f"s{number // VALUES % SITES}/{number // (SITES * VALUES)}/v{number % VALUES}"
 
 
-def _own_bytes(process: psutil.Process) -> int:
-    """Memory of its own, without mapped files, once it no longer changes: the index is written meanwhile."""
+def _own_bytes(server: PenstockServer) -> int:
+    """Memory of its own, without mapped files, once it no longer changes and the index has all."""
     before = -1
-    while abs(before - (now := _anonymous_bytes(process.pid))) > 256 << 10:
-        before = now
-        time.sleep(3)
+    while _pending(server) or abs(before - (now := _anonymous_bytes(server.process.pid))) > 256 << 10:
+        before = _anonymous_bytes(server.process.pid)
+        time.sleep(2)
     return now
+
+
+def _pending(server: PenstockServer) -> bool:
+    """Whether the index is still to be given something."""
+    admin = re.findall(r"^admin (\S+)", server.log_text(), re.MULTILINE)[-1]
+    with urllib.request.urlopen(f"{admin}/metrics") as answer:
+        found = re.search(r"^penstock_index_pending_entries (\S+)", answer.read().decode(), re.MULTILINE)
+    assert found
+    return float(found[1]) > 0
 
 
 def _anonymous_bytes(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""The corpus of the coverage-guided run, without its tools: each input is a packet that comes back, or a ProtocolError."""
+"""The corpus of the coverage-guided run, without its tools: each is a packet that comes back, or a ProtocolError."""
 
 from pathlib import Path
 

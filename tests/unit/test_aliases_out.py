@@ -4,7 +4,7 @@ import pytest
 
 from gateway.packets import Publish
 from tests.unit.conftest import StartBench
-from tests.wire_client import Bench, Client
+from tests.wire_client import Bench, Client, SlowDisk, connect_packet
 
 LONG = "plant/7/line/12/motor/temperature"
 
@@ -14,7 +14,7 @@ def named(client: Client) -> list[tuple[str, int | None, bytes]]:
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-26", "MQTT-3.3.2-11", "MQTT-3.3.2-8")
-@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_topic_is_named_once(bench: Bench, qos: int) -> None:
     client, publisher = bench.connect("a", topic_alias_maximum=2), bench.connect("b")
     client.subscribe("plant/#", qos=qos)
@@ -29,6 +29,36 @@ def test_a_topic_is_named_once(bench: Bench, qos: int) -> None:
         ("", 2, b"y"),
         (f"{LONG}/z", None, b"z"),
     ]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_messages_of_each_qos_share_an_alias(bench: Bench, durable: bool) -> None:
+    client = (bench.durable if durable else bench.connect)("a", topic_alias_maximum=1)
+    publisher = bench.connect("b")
+    client.subscribe(LONG, qos=2)
+    for qos in (0, 1, 2):
+        publisher.publish_whole(LONG, b"%d" % qos, qos)
+    assert named(client) == [(LONG, 1, b"0"), ("", 1, b"1"), ("", 1, b"2")]
+
+
+def test_what_waits_for_the_disk_sets_no_alias(start_bench: StartBench, disk: SlowDisk) -> None:
+    """Something that is sent before it would be named by an alias that the client does not know."""
+    bench = start_bench("sync")
+    disk.finish()
+    client = bench.client()
+    client.send(connect_packet("a", clean_start=False, session_expiry_interval=99, topic_alias_maximum=9))
+    bench.wait_safe()
+    client.send(client.subscribe_packet(LONG, qos=2))
+    bench.wait_safe()
+    client.received()
+    publisher = bench.connect("b")
+    publisher.publish(LONG, b"2", 2)
+    publisher.publish(LONG, b"0", 0)
+    bench.wait_safe()
+    bench.wait_safe()
+    found = {payload: (topic, alias) for topic, alias, payload in named(client)}
+    assert found[b"0"] == (LONG, 1)
+    assert found[b"2"] in ((LONG, None), ("", 1))
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-27")
