@@ -24,6 +24,7 @@ from tests.server_process import PenstockServer, ServeOptions
 SITES = VALUES = 10
 FILTERS = (("s3/7/v4", 1), ("s3/7/+", 10), ("s3/7/#", 10), ("+/7/v4", 10))
 REPEATS = 50
+COUNTS = [1_000, 100_000, 1_000_000]
 WINDOW = 20_000  # messages in flight; the server takes more than that
 
 
@@ -92,6 +93,11 @@ def measure(folder: Path, counts: list[int]) -> list[dict[str, object]]:
     return rows
 
 
+def look_up(folder: Path) -> dict[str, object]:
+    """The same as one of the rows of `make bench`."""
+    return {"rows": measure(Path(tempfile.mkdtemp(prefix="retained-", dir=folder)), COUNTS)}
+
+
 def _topic(number: int) -> str:
     return f"s{number // VALUES % SITES}/{number // (SITES * VALUES)}/v{number % VALUES}"
 
@@ -120,7 +126,7 @@ def _anonymous_bytes(pid: int) -> int:
 
 
 def main() -> None:
-    counts = [int(each) for each in sys.argv[1:]] or [1_000, 100_000, 1_000_000]
+    counts = [int(each) for each in sys.argv[1:]] or COUNTS
     with tempfile.TemporaryDirectory() as folder:
         measure(Path(folder), counts)
 

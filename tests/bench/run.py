@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.bench import apart  # noqa: E402
+from tests.bench import apart, retained  # noqa: E402
 from tests.bench.client import publish_rates, read_rates  # noqa: E402
 from tests.bench.whole import (  # noqa: E402
     delayed_lateness,
@@ -238,6 +238,7 @@ def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
         ("apart: connections", apart.connections),
         ("apart: storm", apart.storm),
         ("apart: fan-out", apart.fan_out),
+        ("retained: looked up among others", retained.look_up),
         ("start of a gateway", gateway_start),
         ("client reads 1,000,000 messages", read_rates),
         ("client publishes, autobatch off and on", publish_rates),
