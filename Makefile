@@ -5,7 +5,7 @@ PYTHON ?= python
 ONE_BY_ONE = tests/crash tests/interop
 IN_PARALLEL = $(filter-out $(ONE_BY_ONE) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: install fmt lint types test bench bench-spark bench-pipelines kill-spark docs
+.PHONY: install fmt lint types test bench bench-spark bench-pipelines kill-spark docs fuzz fuzz-network
 
 # Editable, so that the compiled leaves lie beside their sources: an installed copy would be
 # shadowed by the source folders whenever something runs from here.
@@ -48,7 +48,20 @@ kill-spark: install
 bench-pipelines: install
 	$(PYTHON) tests/bench/pipelines_run.py
 
+FUZZ_SECONDS ?= 60
+
+# Guided by coverage; what it finds of interest goes to build/fuzz, and from there, merged, to the corpus.
+fuzz:
+	$(PYTHON) -m pip install --quiet --editable '.[fuzz]'
+	mkdir -p build/fuzz
+	$(PYTHON) -m tests.fuzz.codec build/fuzz tests/fuzz/corpus -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/
+
+fuzz-network: install
+	$(PYTHON) -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
 docs: install
 	$(PYTHON) -m penstock.settings_docs > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
 	$(PYTHON) -m penstock.operations_docs docs/operations.md
+	$(PYTHON) -m tests.conformance > docs/conformance.md.new
+	mv docs/conformance.md.new docs/conformance.md

@@ -1,4 +1,5 @@
-# The part of _wire.pyx that looks at many connections at a time: delivering one range to all of them, keep alive.
+# The part of _wire.pyx that looks at many connections at a time (delivering one range to all of them, keep alive), and
+# what decides how a message goes to one of them.
 
 
 def fan_out(list readers not None, Records records not None, uint64_t safe):
@@ -21,7 +22,8 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
         if reader.position != records.first or not reader.alone or link is None or link.paused or link.behind:
             rest.append(reader)
         elif (reader.qos == 0 and not reader.no_local and not records.flags & (FLAG_EXPIRES | FLAG_COMPRESSED)
-                and link.max_packet_out == 0xFFFFFFFF and reader.since <= records.items[0].log_offset):
+                and link.max_packet_out == 0xFFFFFFFF and not link.alias_limit
+                and reader.since <= records.items[0].log_offset):
             link.share(shared_block(records, reader, link))
             link.turn.sent[0] += records.count
             link.turn.packets_out += records.count
@@ -75,6 +77,27 @@ cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, cons
         link.turn.too_large += 1
         return 2
     return 0
+
+
+cdef uint16_t alias_of(Link link, const RecordHeader *record, size_t size, bint may_set, bint *named) except? 0:
+    """The topic alias that goes with a record, 0 for none; `named`: the client does not know it yet.
+
+    The first topics of a connection have one each, and keep it. `may_set`: it may get one now, since the packet
+    goes out before all that are made after it.
+    """
+    if record.topic_length <= ALIAS_BYTES:
+        return 0                        # it would save nothing
+    if link.aliases_out is None:
+        link.aliases_out = {}
+    topic = PyBytes_FromStringAndSize(topic_of(record), record.topic_length)
+    known = link.aliases_out.get(topic)
+    if known is not None:
+        named[0] = False
+        return known
+    if not may_set or <uint32_t>len(link.aliases_out) >= link.alias_limit or size + ALIAS_BYTES + 2 > link.max_packet_out:
+        return 0
+    link.aliases_out[topic] = len(link.aliases_out) + 1
+    return link.aliases_out[topic]
 
 
 def overdue(sessions, Turn turn not None):

@@ -133,6 +133,11 @@ cdef Py_ssize_t property_size(uint8_t identifier, const char *value, size_t room
     return -1
 
 
+cdef bint is_receipt(const char *pair, size_t size) noexcept nogil:
+    """Whether a user property asks where the message is stored; see gateway/receipts.py."""
+    return size > 18 and pair[0] == 0 and pair[1] == 16 and memcmp(pair + 2, b"penstock-receipt", 16) == 0
+
+
 cdef bint plain_properties(const char *data, size_t size, Part *properties, uint8_t *flags, size_t *body_at) noexcept nogil:
     """Check a PUBLISH's properties and step over them. False: they need the full codec (or are wrong)."""
     cdef uint32_t length, seen = 0
@@ -148,7 +153,10 @@ cdef bint plain_properties(const char *data, size_t size, Part *properties, uint
         value = property_size(identifier, data + at + 1, length - at - 1)
         if value < 0:
             return False
-        if identifier != 0x26:
+        if identifier == 0x26:
+            if is_receipt(data + at + 1, value):
+                return False
+        else:
             if seen & (<uint32_t>1 << identifier):
                 return False
             seen |= <uint32_t>1 << identifier
@@ -200,46 +208,53 @@ cdef uint32_t remaining_expiry_s(const RecordHeader *record, uint64_t now_ms) no
     return <uint32_t>(interval_s - age_s) if interval_s > age_s else 0
 
 
-cdef size_t properties_size(const RecordHeader *record, const uint32_t *ids, int id_count) noexcept nogil:
-    cdef size_t size = record.properties_length
+cdef size_t properties_size(const RecordHeader *record, const uint32_t *ids, int id_count, uint16_t alias) noexcept nogil:
+    cdef size_t size = record.properties_length + (3 if alias else 0)
     cdef int i
     for i in range(id_count):
         size += 1 + varint_size(ids[i])
     return size
 
 
-cdef size_t remaining_size(const RecordHeader *record, int qos, int version, const uint32_t *ids, int id_count) noexcept nogil:
-    cdef size_t properties, size = 2 + record.topic_length + (2 if qos else 0) + record.payload_length
+cdef size_t remaining_size(const RecordHeader *record, int qos, int version, const uint32_t *ids, int id_count,
+                           uint16_t alias=0, bint named=True) noexcept nogil:
+    cdef size_t properties, size = 2 + (record.topic_length if named else 0) + (2 if qos else 0) + record.payload_length
     if version == 5:
-        properties = properties_size(record, ids, id_count)
+        properties = properties_size(record, ids, id_count, alias)
         size += varint_size(properties) + properties
     return size
 
 
-cdef size_t publish_size(const RecordHeader *record, int qos, int version, const uint32_t *ids, int id_count) noexcept nogil:
-    cdef size_t size = remaining_size(record, qos, version, ids, id_count)
+cdef size_t publish_size(const RecordHeader *record, int qos, int version, const uint32_t *ids, int id_count,
+                         uint16_t alias=0, bint named=True) noexcept nogil:
+    cdef size_t size = remaining_size(record, qos, version, ids, id_count, alias, named)
     return 1 + varint_size(size) + size
 
 
 cdef size_t write_publish(char *start, const RecordHeader *record, int qos, uint16_t packet_id, bint dup, bint retain,
-                          int version, const uint32_t *ids, int id_count, uint64_t now_ms) noexcept nogil:
-    """Write a PUBLISH at `start`, which has publish_size() bytes of room. Returns its size."""
+                          int version, const uint32_t *ids, int id_count, uint64_t now_ms,
+                          uint16_t alias=0, bint named=True) noexcept nogil:
+    """Write a PUBLISH at `start`, which has publish_size() bytes of room. Returns its size.
+
+    `alias`: a topic alias to go with it, 0 for none; `named`: the topic name is there.
+    """
+    cdef size_t topic_length = record.topic_length if named else 0
     cdef char *at = start
     cdef uint32_t left
     cdef Py_ssize_t expiry
     cdef int i
     at[0] = <char>(0x30 | (8 if dup else 0) | qos << 1 | (1 if retain else 0))
-    at = write_varint(at + 1, remaining_size(record, qos, version, ids, id_count))
-    at[0] = <char>(record.topic_length >> 8)
-    at[1] = <char>(record.topic_length & 255)
-    memcpy(at + 2, topic_of(record), record.topic_length)
-    at += 2 + record.topic_length
+    at = write_varint(at + 1, remaining_size(record, qos, version, ids, id_count, alias, named))
+    at[0] = <char>(topic_length >> 8)
+    at[1] = <char>(topic_length & 255)
+    memcpy(at + 2, topic_of(record), topic_length)
+    at += 2 + topic_length
     if qos:
         at[0] = <char>(packet_id >> 8)
         at[1] = <char>(packet_id & 255)
         at += 2
     if version == 5:
-        at = write_varint(at, properties_size(record, ids, id_count))
+        at = write_varint(at, properties_size(record, ids, id_count, alias))
         memcpy(at, properties_of(record), record.properties_length)
         if record.flags & FLAG_EXPIRES:
             expiry = expiry_at(record)
@@ -250,6 +265,9 @@ cdef size_t write_publish(char *start, const RecordHeader *record, int qos, uint
         for i in range(id_count):
             at[0] = 0x0B
             at = write_varint(at + 1, ids[i])
+        if alias:
+            at[0], at[1], at[2] = 0x23, <char>(alias >> 8), <char>(alias & 255)
+            at += 3
     memcpy(at, payload_of(record), record.payload_length)
     return at + record.payload_length - start
 

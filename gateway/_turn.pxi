@@ -23,6 +23,7 @@ cdef class Turn:
     cdef object end
     cdef public bint scheduled
     cdef public uint32_t permit_epoch   # what links know of permissions is of this epoch, or is forgotten
+    cdef public bint checks_format      # payloads are to be what their payload format indicator says
     cdef uint32_t feeds                 # chunks taken in since the turn began
     cdef public double now_s            # coarse clock of the loop, seconds
     cdef public uint64_t now_ms         # Unix time by the store's clock, for message expiry

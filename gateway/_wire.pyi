@@ -15,6 +15,7 @@ DELIVERY_BOUNDS_MS: tuple[int, ...]
 
 class Turn:
     scheduled: bool
+    checks_format: bool
     now_s: float
     now_ms: int
     permit_epoch: int
@@ -111,6 +112,7 @@ class Link:
     keep_alive_s: float
     max_packet_in: int
     max_packet_out: int
+    alias_limit: int
     ack_limit: int
     metered: bool
     throttled: bool

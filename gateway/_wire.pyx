@@ -11,12 +11,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
-cdef extern from "sys/socket.h" nogil:
-    ssize_t send(int fd, const void *data, size_t size, int flags)
-    enum:
-        MSG_NOSIGNAL
-        MSG_DONTWAIT
-
 from gateway._inflight cimport Inflight
 from lightqueue._queues cimport Queue
 from store._records cimport (
@@ -26,17 +20,7 @@ from store._records cimport (
 
 include "_scan.pxi"
 
-cdef enum:
-    BATCH_LIMIT = 1 << 20           # a turn's batch is stored early once it is this large (bytes)
-    LIVE_TOPICS_LIMIT = 100_000     # topics of which a turn knows whether they are live-only
-    FEEDS_LIMIT = 16                # a turn is ended early once this many chunks have come in
-    NEEDS_MORE = 1                  # outcomes of deliver()
-    NEEDS_SESSION = 2
-
-DONE, BLOCKED, SESSION = 0, NEEDS_MORE, NEEDS_SESSION
-BATCH_BYTES = BATCH_LIMIT
-
-
+include "_outside.pxi"
 include "_turn.pxi"
 include "_permits.pxi"
 include "_reader.pxi"
@@ -62,6 +46,7 @@ cdef class Link:
     cdef public float keep_alive_s      # silence after which the client is gone; 0: never
     cdef public uint32_t max_packet_in
     cdef public uint32_t max_packet_out
+    cdef public uint16_t alias_limit    # topic aliases that the client takes
     cdef public uint32_t ack_limit      # acknowledgements the client may wait for (receive maximum)
     cdef public uint32_t unsafe_acks    # handed to the turn, not yet sent
     cdef public uint32_t turn_acks
@@ -75,6 +60,7 @@ cdef class Link:
     cdef bint handed_over               # the transport may hold bytes that have to go first
     cdef bint is_dirty
     cdef bint is_ready
+    cdef dict aliases_out               # topic -> the alias that stands for it towards the client
     cdef list chunks
     cdef char *out
     cdef size_t out_size
@@ -238,6 +224,8 @@ cdef class Link:
             return False
         if self.version == 5:
             if not plain_properties(body + at, size - at, &properties, &flags, &at):
+                return False
+            if self.turn.checks_format and properties.size:
                 return False
         if qos == 2:
             if not self.receive(<uint8_t>ack[2] << 8 | <uint8_t>ack[3]):
@@ -455,9 +443,14 @@ cdef class Link:
         return 0
 
     cdef int put_publish(self, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count) except -1:
-        cdef size_t size = publish_size(record, qos, self.version, ids, id_count)
+        cdef bint named = True
+        cdef uint16_t alias = 0
+        cdef size_t size
+        if self.alias_limit:
+            alias = alias_of(self, record, publish_size(record, qos, self.version, ids, id_count), True, &named)
+        size = publish_size(record, qos, self.version, ids, id_count, alias, named)
         self.out_size += write_publish(reserve(&self.out, self.out_size, &self.out_capacity, size), record, qos, packet_id,
-                                       False, retain, self.version, ids, id_count, self.turn.now_ms)
+                                       False, retain, self.version, ids, id_count, self.turn.now_ms, alias, named)
         self.turn.sent[qos] += 1
         self.turn.packets_out += 1
         self.turn.sent_payload_bytes += record.payload_length
@@ -470,6 +463,9 @@ cdef class Link:
                        tuple subscription_ids not None):
         """A PUBLISH for a record under a packet identifier that the session chose; None if it is expired or too large."""
         cdef int n = len(subscription_ids)
+        cdef bint named = True
+        cdef uint16_t alias = 0
+        cdef size_t size
         cdef uint32_t *ids = <uint32_t *>malloc((n + 1) * sizeof(uint32_t))
         if ids == NULL:
             raise MemoryError
@@ -478,9 +474,13 @@ cdef class Link:
                 ids[k] = subscription_ids[k]
             if fits(self, records.items[i], qos, n, ids, dup) != 0:
                 return None
-            packet = PyBytes_FromStringAndSize(NULL, publish_size(records.items[i], qos, self.version, ids, n))
+            size = publish_size(records.items[i], qos, self.version, ids, n)
+            if self.alias_limit and not dup:
+                alias = alias_of(self, records.items[i], size, not self.durable, &named)
+                size = publish_size(records.items[i], qos, self.version, ids, n, alias, named)
+            packet = PyBytes_FromStringAndSize(NULL, size)
             write_publish(PyBytes_AS_STRING(packet), records.items[i], qos, packet_id, dup, retain, self.version, ids, n,
-                          self.turn.now_ms)
+                          self.turn.now_ms, alias, named)
         finally:
             free(ids)
         self.turn.sent[qos] += 1

@@ -85,6 +85,7 @@ class Broker:
         store.listener = self
         self.draining: Draining | None = None
         self.turn = Turn(lambda: loop.call_soon(self.end_turn), self.store_batch, self.end_turn, store.is_live_only)
+        self.turn.checks_format = settings.check_payload_format
         self._set_clock()
         self._started_s = self.turn.now_s
         self._next_second = 0.0

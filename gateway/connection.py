@@ -14,7 +14,7 @@ from gateway.auth.identity import Identity
 from gateway.codec import decode, encode
 from gateway.codec_rules import ALLOWED_REASON_CODES
 from gateway.errors import MalformedPacket, ProtocolError
-from gateway.packets import ConnAck, Disconnect, Packet, PacketType
+from gateway.packets import ConnAck, Disconnect, Packet, PacketType, PubAck, PubRec, SubAck
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
 from gateway.settings import GatewaySettings
@@ -79,6 +79,10 @@ class Entrance:
         self.connections = 0
 
 
+Answer = PubAck | PubRec | SubAck
+"""Those that may say more than a reason code."""
+
+
 class Phase(Enum):
     """Where a connection is in its life."""
 
@@ -108,6 +112,7 @@ class Connection(Link):
         "owner",
         "peer_identity",
         "phase",
+        "tells_problems",
     )
 
     def __init__(self, owner: Owner, entrance: Entrance | None = None) -> None:
@@ -122,6 +127,7 @@ class Connection(Link):
         self.meter: Meter | None = None  # what it publishes counts, if `metered`
         self.held = False  # not listened to, since the store has enough to do
         self.aliases: dict[int, str] | None = None
+        self.tells_problems = True  # its answers may have reason strings and user properties
         self.max_packet_in = owner.settings.maximum_packet_size_bytes
         self.ack_limit = owner.settings.receive_maximum
         self.last_seen_s = owner.turn.now_s
@@ -165,6 +171,18 @@ class Connection(Link):
             self.close(None)
         else:
             self.close(error.reason_code, error.message)
+
+    def fitting(self, packet: Answer) -> bytes:
+        """The packet, without reason string and user properties if they are not wanted or would make it too large."""
+        properties = packet.properties
+        if properties.reason_string is None and not properties.user_properties:
+            return encode(packet, self.version)
+        if self.version == 5 and self.tells_problems:
+            data = encode(packet, self.version)
+            if len(data) <= self.max_packet_out:
+                return data
+        properties.reason_string, properties.user_properties = None, ()
+        return encode(packet, self.version)
 
     def wait(self) -> None:
         """Until proceed(), what the client sends ahead of its CONNACK is kept, and no more is read than has come."""
@@ -232,7 +250,10 @@ class Connection(Link):
         if self.phase is Phase.NEW:
             is_answer = reason_code in ALLOWED_REASON_CODES[PacketType.CONNACK]
             properties = Properties(server_reference=(self.version == 5 and goes_on_at) or None)
-            return encode(ConnAck(False, reason_code, properties), self.version) if is_answer and self.version else b""
+            packet = (
+                encode(ConnAck(False, reason_code, properties), self.version) if is_answer and self.version else b""
+            )
+            return packet if len(packet) <= self.max_packet_out else b""
         if self.version != 5:
             return b""
         if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:

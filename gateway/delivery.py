@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gateway._wire import BLOCKED, SESSION, Reader, fan_out
 from gateway.exchange import Exchange
@@ -34,6 +34,7 @@ class Delivery:
         self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that is not safe yet
         self._waiting_read: dict[Queue, set[Session]] = {}  # what they have to read is on its way
         self._expanded = 0  # ranges, so far
+        self.go_on_replaying: Callable[[Session], None]  # to be given by whoever can
         self.dropped = 0
         self.transient = 0  # subscriptions that end with their connection
         self.durable = 0  # those of connected clients that do not
@@ -81,6 +82,7 @@ class Delivery:
         for reader in session.readers.values():
             self.remove(reader)
         session.readers.clear()
+        session.replays = ()
         self._behind.discard(session)
         self._waiting_safe.discard(session)
 
@@ -139,6 +141,9 @@ class Delivery:
                     return False
                 continue
             if session.listings:
+                return False
+            if session.replays:
+                self.go_on_replaying(session)
                 return False
             pending = [reader for reader in session.readers.values() if reader.lag]
             if not pending:

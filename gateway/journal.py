@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from gateway._wire import Turn
@@ -26,6 +27,7 @@ class Deferred(NamedTuple):
 
     connection: Connection
     action: Callable[[], None]
+    refused: Callable[[ReasonCode], None] | None = None  # in place of that
 
 
 Acks = tuple[Connection, bytes, int]  # to whom, which packets, and how many publishes they acknowledge
@@ -51,6 +53,10 @@ class Journal:
         self._waiting: deque[Waiting] = deque()
         self._then: list[Deferred] = []
         self._told: list[Change] = []
+        self._placed: list[
+            tuple[int, Callable[[int], None]]
+        ] = []  # (place in the batch, who wants to know its log_offset)
+        self.has_changes = False  # in the batch
         self._to_tell: list[Change] = []  # what could not be told so far
         self.refused_messages = 0  # messages that the store did not take
 
@@ -75,6 +81,7 @@ class Journal:
         record_type, payload = encode_change(change)
         self._turn.batch.append(record_type, payload)
         self._turn.request()
+        self.has_changes = True
         if must_be_told:
             self._told.append(change)
 
@@ -117,12 +124,31 @@ class Journal:
         )
         self._turn.request()
 
-    def when_safe(self, connection: Connection, action: Callable[[], None]) -> None:
-        """Do something for a connection once everything recorded so far is safe; at once if it is."""
+    def when_placed(self, then: Callable[[int], None]) -> None:
+        """`then` gets the log_offset of what is put into the batch next; -1 if it was forgotten.
+
+        Only while the batch has no changes: the store may add to these, and what is behind them moves.
+        """
+        self._placed.append((self._turn.batch.size, then))
+
+    def find_place(self, topic_name: str, log_offset: int, then: Callable[[int | None], None]) -> None:
+        """queue_offset of the message at a log_offset in its topic's queue; None if it is in no queue."""
+        self._store.locate(topic_name, f"={log_offset}", then)
+
+    def when_safe(
+        self,
+        connection: Connection,
+        action: Callable[[], None],
+        refused: Callable[[ReasonCode], None] | None = None,
+    ) -> None:
+        """Do something for a connection once everything recorded so far is safe; at once if it is.
+
+        If the store does not take it the connection is closed, or `refused` is called with the reason.
+        """
         if self.quiet and self._store.safe_mark >= self._store.mark:
             action()
             return
-        self._then.append(Deferred(connection, action))
+        self._then.append(Deferred(connection, action, refused))
         self._turn.request()
 
     # --- into the log
@@ -132,10 +158,11 @@ class Journal:
         batch, acking = self._turn.start_batch()
         acks = [(link, *link.take_acks()) for link in acking]  # what links are to send from here on is the next batch's
         waiting = Waiting(0, self._turn.now_s, acks, self._then, self._told)
-        self._then, self._told = [], []
+        placed = partial(_tell_places, self._placed) if self._placed else None
+        self._then, self._told, self._placed, self.has_changes = [], [], [], False
         try:
             if batch.size:
-                self._store.append(batch)
+                self._store.append(batch, placed)
         except StoreError as error:
             self._events.error("store", "messages refused: %s", error)
             self._refuse(waiting, ReasonCode.QUOTA_EXCEEDED)
@@ -164,7 +191,7 @@ class Journal:
     def discard(self, mark: int, error: StoreError) -> None:
         """Neither what was appended up to this mark nor what was to be counts."""
         self._turn.start_batch()
-        self._then, self._told = [], []
+        self._then, self._told, self._placed, self.has_changes = [], [], [], False
         self.refused(mark, error)
         self._to_tell.clear()
 
@@ -186,7 +213,10 @@ class Journal:
         for link, packets, count in waiting.acks:
             self._refuse_acks(link, packets, count, reason_code, is_known)
         for deferred in waiting.then:
-            deferred.connection.close(reason_code)
+            if deferred.refused is not None and is_known:
+                deferred.refused(reason_code)
+            else:
+                deferred.connection.close(reason_code)
 
     def _refuse_acks(
         self, link: Connection, packets: bytes, count: int, reason_code: ReasonCode, is_known: bool
@@ -201,7 +231,7 @@ class Journal:
         told = link.version == 5 and not link.closing and kinds <= {PUBACK_BYTE, PUBREC_BYTE}
         told = told and (is_known or PUBREC_BYTE not in kinds)
         if told:
-            self._forget_received(
+            self.forget_received(
                 link.session, [id_ for first_byte, id_ in _answers(packets) if first_byte == PUBREC_BYTE]
             )
         if not told:
@@ -214,7 +244,7 @@ class Journal:
             else:
                 link.write(encode(PubAck(packet_id, reason_code), 5))
 
-    def _forget_received(self, session: Session, packet_ids: list[int]) -> None:
+    def forget_received(self, session: Session, packet_ids: list[int]) -> None:
         """QoS 2 publishes were refused, and the client was told so: it takes other messages for these identifiers.
 
         The log may have them all the same. (A client that is not told sends the same messages again, in a session that
@@ -223,6 +253,12 @@ class Journal:
         session.received = session.received.difference(packet_ids)
         if packet_ids and session.expiry_s:
             self.record(Progress(session.client_id, received_done=packet_ids))
+
+
+def _tell_places(wanted: list[tuple[int, Callable[[int], None]]], first: int, size: int, log_offset: int) -> None:
+    for place, then in wanted:
+        if first <= place < first + size:
+            then(log_offset + place - first if log_offset >= 0 else -1)
 
 
 def _answers(packets: bytes) -> Iterator[tuple[int, int]]:

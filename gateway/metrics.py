@@ -46,6 +46,7 @@ def _refused(broker: Broker) -> Value:
         "not_stored": broker.journal.refused_messages,
         "not_authorized": of_rules[ReasonCode.NOT_AUTHORIZED],
         "quota": of_rules[ReasonCode.QUOTA_EXCEEDED],
+        "payload_format": of_rules[ReasonCode.PAYLOAD_FORMAT_INVALID],
     }
 
 
@@ -76,7 +77,8 @@ TRAFFIC: tuple[Figure[Broker], ...] = (
     Figure(
         "penstock_messages_refused_total",
         "counter",
-        "Messages not taken in: the store could not, the client may not publish there, or a quota is reached.",
+        "Messages not taken in: the store could not, the client may not publish there, a quota is reached, or the "
+        "payload is not what it says.",
         _refused,
         "reason",
     ),

@@ -263,3 +263,14 @@ def _present(props: Properties) -> Iterator[tuple[PropertySpec, tuple[Any, ...]]
         value = getattr(props, spec.field)
         if value is not None and value != ():
             yield spec, tuple(value) if spec.is_tuple else (value,)
+
+
+def has_its_format(payload: bytes, props: Properties) -> bool:
+    """Whether a payload is what its payload format indicator says (MQTT 5, 3.3.2.3.2)."""
+    if props.payload_format_indicator != 1:
+        return True
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

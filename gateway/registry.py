@@ -17,7 +17,7 @@ from gateway.exchange import Exchange
 from gateway.guard import Guard
 from gateway.journal import Journal
 from gateway.packets import ConnAck, Connect, Will
-from gateway.properties import Properties, encode_properties
+from gateway.properties import Properties, encode_properties, has_its_format
 from gateway.reason_codes import ReasonCode
 from gateway.session import Session
 from gateway.settings import GatewaySettings
@@ -79,6 +79,8 @@ class SessionRegistry:
         """A CONNECT: give the connection its session, or refuse it (ProtocolError). Meanwhile it is not listened to."""
         if connect.will is not None and connect.will.topic_name.startswith("$"):
             raise _refusal(ReasonCode.NOT_AUTHORIZED, "will topic: what starts with $ is the server's", connect)
+        if self._settings.check_payload_format and not _has_its_format(connect.will):
+            raise _refusal(ReasonCode.PAYLOAD_FORMAT_INVALID, "will payload: not UTF-8", connect)
         will = _will_state(connect.will)
         connection.version = connect.protocol_version
         if connection.version != 5:
@@ -118,7 +120,11 @@ class SessionRegistry:
         self.sessions[connect.client_id] = session
         self._configure(opening, session)
         properties = self._connack_properties(connect, session, opening.assigned)
-        connack = encode(ConnAck(state is not None, ReasonCode.SUCCESS, properties), connection.version)
+        connack = _encode_connack(connection, ConnAck(state is not None, ReasonCode.SUCCESS, properties))
+        if len(connack) > connection.max_packet_out:
+            connection.keep_will = False
+            connection.close(ReasonCode.PACKET_TOO_LARGE, "its maximum_packet_size is less than CONNACK takes")
+            return
         if session.logged:
             connection.wait()  # nothing may overtake the CONNACK [MQTT-3.2.0-1]
             self._journal.when_safe(connection, lambda: self._opened(session, state, connack))
@@ -136,6 +142,8 @@ class SessionRegistry:
         session.attach(connection, min(connect.properties.receive_maximum or 65_535, self._settings.max_inflight))
         connection.keep_alive_s = GRACE * self._keep_alive_s(connect)
         connection.max_packet_out = connect.properties.maximum_packet_size or 0xFFFFFFFF
+        connection.alias_limit = min(connect.properties.topic_alias_maximum or 0, self._settings.max_topic_aliases_out)
+        connection.tells_problems = connect.properties.request_problem_information is not False
 
     def _opened(self, session: Session, state: SessionState | None, connack: bytes) -> None:
         """The session's opening is safe: answer, and have its queues read from where the last connection ended."""
@@ -288,6 +296,10 @@ class SessionRegistry:
                 self._note_position(session)
 
 
+def _has_its_format(will: Will | None) -> bool:
+    return will is None or has_its_format(will.payload, will.properties)
+
+
 def _will_state(will: Will | None) -> WillState | None:
     if will is None:
         return None
@@ -296,6 +308,16 @@ def _will_state(will: Will | None) -> WillState | None:
     will.properties.will_delay_interval = None
     properties = encode_properties(will.properties)
     return WillState(will.topic_name, will.payload, int(will.qos), will.retain, properties, delay_s)
+
+
+def _encode_connack(connection: Connection, connack: ConnAck) -> bytes:
+    """Without what the client can do without, if it would be too large for it."""
+    data = encode(connack, connection.version)
+    if len(data) <= connection.max_packet_out:
+        return data
+    properties = connack.properties
+    properties.topic_alias_maximum = properties.maximum_packet_size = properties.shared_subscription_available = None
+    return encode(connack, connection.version)
 
 
 def _refusal(reason_code: ReasonCode, message: str, connect: Connect) -> ProtocolError:

@@ -31,9 +31,10 @@ from gateway.packets import (
     Subscribe,
     Unsubscribe,
 )
-from gateway.properties import encode_properties
+from gateway.properties import Properties, encode_properties, has_its_format
 from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
+from gateway.receipts import Receipt, wants_receipt
 from gateway.registry import SessionRegistry
 from gateway.session import Session
 from gateway.settings import GatewaySettings
@@ -70,7 +71,7 @@ class PacketRules:
         self._guard = guard
         self._quotas = quotas
         self._store_batch = store_batch
-        self.refused: Counter[ReasonCode] = Counter()  # messages: not allowed, or too many retained
+        self.refused: Counter[ReasonCode] = Counter()  # messages, by why
 
     def take(self, connection: Connection, packet: Packet) -> None:
         """Do what the packet asks for. Raises ProtocolError, also when it may not come now."""
@@ -126,7 +127,7 @@ class PacketRules:
         if publish.topic_name.startswith(DELAYED_PREFIX):
             delay_s, publish.topic_name = split_delayed(publish.topic_name, self._journal.max_delay_s)
         if publish.topic_name.startswith("$"):
-            self._refuse_publish(connection, publish, "what starts with $ is the server's")
+            self._refuse_publish(connection, publish, ReasonCode.NOT_AUTHORIZED, "what starts with $ is the server's")
             return
         judged = partial(self._judged, connection, publish, delay_s)
         permits = connection.permits
@@ -137,9 +138,11 @@ class PacketRules:
 
     def _judged(self, connection: Connection, publish: Publish, delay_s: int | None, allowed: bool) -> None:
         if not allowed:
-            self._refuse_publish(connection, publish, "not allowed")
+            self._refuse_publish(connection, publish, ReasonCode.NOT_AUTHORIZED, "not allowed")
         elif publish.retain and connection.judges_retained and not self._may_retain(connection, publish):
-            self._refuse_publish(connection, publish, "quota.user_retained is reached", ReasonCode.QUOTA_EXCEEDED)
+            self._refuse_publish(connection, publish, ReasonCode.QUOTA_EXCEEDED, "quota.user_retained is reached")
+        elif self._settings.check_payload_format and not has_its_format(publish.payload, publish.properties):
+            self._refuse_publish(connection, publish, ReasonCode.PAYLOAD_FORMAT_INVALID, "the payload is not UTF-8")
         else:
             self._store_publish(connection, publish, delay_s)
 
@@ -165,6 +168,20 @@ class PacketRules:
         publish.properties.topic_alias = None
 
     def _store_publish(self, connection: Connection, publish: Publish, delay_s: int | None) -> None:
+        receipt = self._begin_receipt(connection, publish) if wants_receipt(publish) else None
+        self._record(connection, publish, delay_s)
+        self._turn.count_received(publish.qos, len(publish.payload))
+        if publish.qos == 2:
+            connection.session.receive(publish.packet_id or 0)
+        if receipt is not None:
+            self._journal.when_safe(connection, receipt.safe, receipt.refused)
+        elif publish.qos:
+            ack = PubRec if publish.qos == 2 else PubAck
+            connection.answer_when_safe(encode(ack(publish.packet_id or 0), 4), True)
+        if self._turn.batch.size >= BATCH_BYTES:
+            self._store_batch()
+
+    def _record(self, connection: Connection, publish: Publish, delay_s: int | None) -> None:
         session: Session = connection.session
         properties = publish.properties
         self._journal.message(
@@ -178,27 +195,26 @@ class PacketRules:
             packet_id=publish.packet_id or 0 if publish.qos == 2 and session.expiry_s else 0,
             delay_s=delay_s,
         )
-        self._turn.count_received(publish.qos, len(publish.payload))
-        if publish.qos == 2:
-            session.receive(publish.packet_id or 0)
-        if publish.qos:
-            ack = PubRec if publish.qos == 2 else PubAck
-            connection.answer_when_safe(encode(ack(publish.packet_id or 0), 4), True)
-        if self._turn.batch.size >= BATCH_BYTES:
-            self._store_batch()
 
-    def _refuse_publish(
-        self, connection: Connection, publish: Publish, why: str, reason_code: ReasonCode = ReasonCode.NOT_AUTHORIZED
-    ) -> None:
+    def _begin_receipt(self, connection: Connection, publish: Publish) -> Receipt:
+        if self._journal.has_changes:
+            self._store_batch()
+        receipt = Receipt(connection, self._journal, publish)
+        self._journal.when_placed(receipt.placed)
+        connection.unsafe_acks += 1
+        return receipt
+
+    def _refuse_publish(self, connection: Connection, publish: Publish, reason_code: ReasonCode, reason: str) -> None:
         """MQTT 3.1.1 has no words for it: acknowledged and ignored [3.1.1 MQTT-3.3.5-2]."""
         self.refused[reason_code] += 1
         ignored = "client %s: publish to %s ignored: %s"
-        self._events.warning("topic", ignored, connection.session.client_id, publish.topic_name, why)
+        self._events.warning("topic", ignored, connection.session.client_id, publish.topic_name, reason)
         if connection.version != 5:
             reason_code = ReasonCode.SUCCESS
         if publish.qos:
             ack = PubRec if publish.qos == 2 else PubAck
-            connection.answer_when_safe(encode(ack(publish.packet_id or 0, reason_code), connection.version), True)
+            packet = ack(publish.packet_id or 0, reason_code, Properties(reason_string=reason))
+            connection.answer_when_safe(connection.fitting(packet), True)
 
     # --- acknowledging
 

@@ -40,6 +40,16 @@ class Outgoing:
     is_shared: ClassVar[bool] = False  # as a Parcel is
 
 
+@dataclass(slots=True, eq=False)
+class Replay:
+    """History that a subscription is given from the log, before what its queues have."""
+
+    subscription: SubscriptionState
+    next: int  # log_offset to go on from
+    stop: int
+    asked: bool = False  # for the next page
+
+
 class Session:
     """Owned by the SessionRegistry; `link` is the connection that has it, or None."""
 
@@ -57,6 +67,7 @@ class Session:
         "readers",
         "reading",
         "received",
+        "replays",
         "shares",
         "skip",
         "will",
@@ -79,12 +90,13 @@ class Session:
         self.skip: frozenset[int] = NOTHING
         self.will: WillState | None = None
         self.listings = 0  # of retained messages that go on: what is newer has to wait
+        self.replays: list[Replay] | tuple[()] = ()
         self.backlog: deque[int | Outgoing] | tuple[()] = ()  # to be sent before anything more from the queues
 
     @property
     def has_something_first(self) -> bool:
         """Whether something is to be sent before anything more from the queues."""
-        return bool(self.backlog or self.listings)
+        return bool(self.backlog or self.listings or self.replays)
 
     @property
     def connection(self) -> Connection:
@@ -153,6 +165,7 @@ class Session:
     def drop_readers(self, topic_filter: str) -> list[Reader]:
         """Take away what reads for one subscription; empty if there is no such subscription."""
         dropped = self.readers_of(topic_filter)
+        self.replays = [each for each in self.replays if each.subscription.topic_filter != topic_filter]
         for key in (topic_filter, topic_filter + LIVE_BESIDE):
             self.readers.pop(key, None)
         if dropped and len(self.readers) == 1:

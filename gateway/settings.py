@@ -89,6 +89,18 @@ class GatewaySettings:
             "at_most": 65_535,
         },
     )
+    max_topic_aliases_out: int = field(
+        default=64,
+        metadata={
+            "doc": "Topic aliases that are set towards a client that takes some; 0 for none.",
+            "at_least": 0,
+            "at_most": 65_535,
+        },
+    )
+    check_payload_format: bool = field(
+        default=False,
+        metadata={"doc": "Refuse messages whose payload format indicator says UTF-8 and whose payload is not."},
+    )
     max_session_expiry_s: int = field(
         default=7 * DAY_S,
         metadata={

@@ -13,18 +13,24 @@ from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
 from gateway.journal import Journal
 from gateway.packets import RetainHandling, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
+from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
-from gateway.session import Outgoing, Session
+from gateway.replays import Replays
+from gateway.session import Outgoing, Replay, Session
 from gateway.settings import GatewaySettings
 from gateway.shared import LATEST, MOST_NAME_CHARACTERS, SharedSubscriptions
 from gateway.sys_topics import SysTopics
 from gateway.topics import split_shared
 from lightqueue.following import FROM_NOW, Followed
+from lightqueue.matching import has_wildcard
 from notify.api import RetainedPage, Store
 from store.changes import Subscribed, SubscriptionState, Unsubscribed
 from store.sessions import is_shared
 
 FROM_PROPERTY = "penstock-from"
+MOST_NAMED_CHARACTERS = 100  # of a topic filter in a reason string
+
+Refusal = tuple[ReasonCode, str]
 
 
 @dataclass(slots=True)
@@ -35,14 +41,28 @@ class _Request:
     subscribe: Subscribe
     missing: int = 0  # answers of the store
     refusals: Mapping[int, ReasonCode] = field(default_factory=dict)  # what is not allowed, by the place in the packet
-    positions: dict[int, int] = field(default_factory=dict)  # where a replay begins, by the place in the packet
-    granted: list[tuple[SubscriptionState, int | None]] = field(default_factory=list)
+    # where a replay begins, by the place in the packet: a queue_offset, or a log_offset where no queue has all of it
+    positions: dict[int, int] = field(default_factory=dict)
+    log_offsets: dict[int, int] = field(default_factory=dict)
+    granted: list[tuple[SubscriptionState, int]] = field(default_factory=list)  # and its place in the packet
     answers: list[ReasonCode] = field(default_factory=list)
+    why: str = ""  # one of them is a refusal
     pages: list[tuple[SubscriptionState, RetainedPage]] = field(default_factory=list)  # retained messages to be sent
 
     @property
     def replay_from(self) -> str | None:
         return dict(self.subscribe.properties.user_properties).get(FROM_PROPERTY)
+
+    def refusal(self, i: int) -> Refusal | None:
+        """What the client may not have."""
+        reason_code = self.refusals.get(i)
+        return None if reason_code is None else (reason_code, "not allowed")
+
+    def fault(self, i: int) -> Refusal | None:
+        """A replay that cannot begin."""
+        if self.replay_from is None or i in self.positions or i in self.log_offsets:
+            return None
+        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, f"{FROM_PROPERTY} is no position here"
 
     @property
     def subscription_id(self) -> int:
@@ -75,6 +95,7 @@ class Subscriptions:
         self._shared = shared
         self._sys_topics = sys_topics
         self._soon = soon
+        self._replays = Replays(store, turn, exchange, delivery, soon)
 
     def subscribe(self, session: Session, subscribe: Subscribe, refusals: Mapping[int, ReasonCode]) -> None:
         """Make every granted subscription take effect, then answer. Until then the client is not listened to."""
@@ -86,13 +107,23 @@ class Subscriptions:
             request.missing = len(subscribe.subscriptions)
             for i, wanted in enumerate(subscribe.subscriptions):
                 if is_shared(wanted.topic_filter):  # a group that is there goes on where it is
-                    self._located(request, i, 0)
-                    continue
-                self._store.locate(wanted.topic_filter, request.replay_from, partial(self._located, request, i))
+                    self._located(request, request.positions, i, 0)
+                else:
+                    self._locate(request, i, wanted.topic_filter, request.replay_from)
 
-    def _located(self, request: _Request, i: int, position: int | None) -> None:
+    def _locate(self, request: _Request, i: int, topic_filter: str, where: str) -> None:
+        """A queue_offset is one of the filter's own queue; for all else only a queue that is whole will do."""
+        is_offset = where.removeprefix("@").isdecimal()
+        if where == "now" or where.startswith("="):
+            self._located(request, {}, i, None)
+        elif is_offset or _has_queue(topic_filter):
+            self._store.locate(topic_filter, where, partial(self._located, request, request.positions, i))
+        else:
+            self._replays.seek(topic_filter, where, partial(self._located, request, request.log_offsets, i))
+
+    def _located(self, request: _Request, found: dict[int, int], i: int, position: int | None) -> None:
         if position is not None:
-            request.positions[i] = position
+            found[i] = position
         request.missing -= 1
         if not request.missing:
             self._ready(request)
@@ -116,16 +147,15 @@ class Subscriptions:
         session, subscribe = request.session, request.subscribe
         added: set[str] = set()
         for i, wanted in enumerate(subscribe.subscriptions):
-            reason_code = request.refusals.get(i) or self._check(session, wanted, added)
-            if reason_code is None and request.replay_from is not None and i not in request.positions:
-                reason_code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-            if reason_code is None:
+            refusal = request.refusal(i) or self._check(session, wanted, added) or request.fault(i)
+            if refusal is None:
                 if wanted.topic_filter not in session.readers and wanted.topic_filter not in session.shares:
                     added.add(wanted.topic_filter)
-                request.granted.append(
-                    (_state(wanted, request.subscription_id, self._store.end), request.positions.get(i))
-                )
-            request.answers.append(ReasonCode(int(wanted.qos)) if reason_code is None else reason_code)
+                request.granted.append((_state(wanted, request.subscription_id, self._store.end), i))
+                request.answers.append(ReasonCode(int(wanted.qos)))
+            else:
+                request.answers.append(refusal[0])
+                request.why = request.why or f"{wanted.topic_filter[:MOST_NAMED_CHARACTERS]}: {refusal[1]}"
         states = [state for state, _ in request.granted]
         wanted_retained = [state for state in states if self._wants_retained(session, state)]
         request.missing = 1 + len(states) + len(wanted_retained)
@@ -138,29 +168,27 @@ class Subscriptions:
 
     def _follow(self, request: _Request, wanted_retained: list[SubscriptionState]) -> None:
         session = request.session
-        for state, position in request.granted:
+        for state, i in request.granted:
             if is_shared(state.topic_filter):
                 start = request.replay_from or LATEST
                 self._shared.subscribe(session, state, start, partial(self._joined, request, state))
                 continue
-            history = position is not None or bool(session.logged and state.qos)
-            then = partial(self._followed, request, state, position)
+            history = i in request.positions or bool(session.logged and state.qos)
+            then = partial(self._followed, request, state, i)
             self._store.follow(state.topic_filter, FROM_NOW, history, state.qos > 0, then)
         for state in wanted_retained:
             self._store.retained(state.topic_filter, None, partial(self._first_page, request, state))
 
-    def _check(self, session: Session, wanted: SubscriptionRequest, added: set[str]) -> ReasonCode | None:
+    def _check(self, session: Session, wanted: SubscriptionRequest, added: set[str]) -> Refusal | None:
         """Why a subscription is refused; None if it is granted."""
         if is_shared(wanted.topic_filter) and not _is_group(wanted.topic_filter):
-            return ReasonCode.TOPIC_FILTER_INVALID
+            return ReasonCode.TOPIC_FILTER_INVALID, "it names no group"
         known = any(wanted.topic_filter in each for each in (session.readers, session.shares, added))
         if not known and session.has_subscriptions(self._settings.max_subscriptions_per_session - len(added)):
-            return ReasonCode.QUOTA_EXCEEDED
+            return ReasonCode.QUOTA_EXCEEDED, "max_subscriptions_per_session is reached"
         return None
 
-    def _followed(
-        self, request: _Request, state: SubscriptionState, position: int | None, followed: list[Followed]
-    ) -> None:
+    def _followed(self, request: _Request, state: SubscriptionState, i: int, followed: list[Followed]) -> None:
         """Replace or add one subscription; a replaced one goes on from its place."""
         session = request.session
         if session.link is None:
@@ -168,10 +196,12 @@ class Subscriptions:
                 self._store.unfollow(source.queue)
             return
         replaced = session.drop_readers(state.topic_filter)
-        new = session.add_readers(state, followed, self._store.end)
+        end = self._store.end
+        new = session.add_readers(state, followed, end)
+        position, log_offset = request.positions.get(i), request.log_offsets.get(i)
         for old in replaced:
             for each in new:
-                if old.queue is each.queue and (old.qos or not state.qos):
+                if old.queue is each.queue and (old.qos or not state.qos) and log_offset is None:
                     each.position, each.reached, each.since = old.position, old.reached, old.since
                     each.skip_qos0_before = old.skip_qos0_before
             self._delivery.remove(old)
@@ -180,6 +210,8 @@ class Subscriptions:
             new[0].since = new[0].reached = new[0].skip_qos0_before = 0
         for each in new:
             self._delivery.add(each)
+        if log_offset is not None:
+            self._replays.begin(session, Replay(state, log_offset, end))
         self._came(request)
 
     def _joined(self, request: _Request, state: SubscriptionState, is_there: bool) -> None:
@@ -189,6 +221,7 @@ class Subscriptions:
             refused = ReasonCode.QUOTA_EXCEEDED
             if request.replay_from is not None:
                 refused = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+            request.why = request.why or f"{state.topic_filter[:MOST_NAMED_CHARACTERS]}: its group is not to be had"
             for i, topic_filter in enumerate(filters):
                 if topic_filter == state.topic_filter:
                     request.answers[i] = refused
@@ -204,7 +237,8 @@ class Subscriptions:
 
     def _answer(self, request: _Request) -> None:
         session, link = request.session, request.session.connection
-        link.write(encode(SubAck(request.subscribe.packet_id, tuple(request.answers)), link.version))
+        properties = Properties(reason_string=request.why or None)
+        link.write(link.fitting(SubAck(request.subscribe.packet_id, tuple(request.answers), properties)))
         for state, page in request.pages:
             self._sys_topics.send_to(session, state)
             self._found_retained(session, state, page)
@@ -281,6 +315,12 @@ class Subscriptions:
         link = session.connection
         codes = tuple(answers) if link.version == 5 else ()
         link.answer_when_safe(encode(UnsubAck(unsubscribe.packet_id, codes), link.version))
+
+
+def _has_queue(topic_filter: str) -> bool:
+    """Whether some queue has had all matches since the log begins: a topic's, or that of a first level."""
+    level, _, rest = topic_filter.partition("/")
+    return not has_wildcard(topic_filter) or (rest == "#" and not has_wildcard(level))
 
 
 def _state(request: SubscriptionRequest, subscription_id: int, log_offset: int) -> SubscriptionState:

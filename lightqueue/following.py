@@ -50,18 +50,33 @@ def _position(store: MessageStore, queue: Queue, start: int) -> int:
 
 
 def locate(store: MessageStore, topic_filter: str, where: str) -> int:
-    """queue_offset that `earliest`, `-1h`, an RFC 3339 time or a number stands for.
+    """queue_offset that `earliest`, `-1h`, an RFC 3339 time or a number stands for, or the message at `=LOG_OFFSET`.
 
     Raises NoSuchPosition, also if the filter's messages are in no stored queue.
     """
     queue = store.queues.stored(topic_filter)
     if queue is None:
         raise NoSuchPosition(topic_filter)
+    if where.startswith("="):
+        return _standing_at(store, queue, where)
     if where == "earliest":
         return store.queues.position_of(queue, store.log.first)
     if re.fullmatch(r"@?\d{1,19}", where):
         return min(max(int(where.lstrip("@")), store.queues.first_offset(queue)), queue.next_offset)
     return store.queues.position_at(queue, time_ms(where))
+
+
+def _standing_at(store: MessageStore, queue: Queue, where: str) -> int:
+    """queue_offset of the message at log_offset `=4096`, which is a new one more often than not."""
+    if not re.fullmatch(r"=\d{1,19}", where):
+        raise NoSuchPosition(where)
+    log_offset = int(where[1:])
+    newest = queue.entry(queue.tail_first_offset)
+    low = queue.tail_first_offset if newest is not None and newest <= log_offset else 0
+    position = store.queues.position_of(queue, log_offset, low)
+    if position >= queue.next_offset or store.queues.log_offset_at(queue, position) != log_offset:
+        raise NoSuchPosition(where)
+    return position
 
 
 def time_ms(text: str) -> int:

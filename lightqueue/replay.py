@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from lightqueue._queues import Queue, read_at, with_tag
 from lightqueue.errors import NoSuchPosition
-from lightqueue.following import time_ms
+from lightqueue.following import locate, time_ms
 from lightqueue.matching import has_wildcard, matches
 from lightqueue.message_store import MessageStore
 from lightqueue.table import level_of
@@ -344,14 +344,10 @@ def get(store: MessageStore, log_offset: int) -> tuple[bytes, int] | None:
 
 def queue_offset_of(store: MessageStore, topic: str, log_offset: int) -> int:
     """Where the message at a log_offset stands in its topic's queue; -1 if it does not."""
-    queue = store.queues.stored(topic)
-    assert queue is not None
-    newest = queue.entry(queue.tail_first_offset)
-    low = queue.tail_first_offset if newest is not None and newest <= log_offset else 0
-    position = store.queues.position_of(queue, log_offset, low)
-    if position >= queue.next_offset or store.queues.log_offset_at(queue, position) != log_offset:
+    try:
+        return locate(store, topic, f"={log_offset}")
+    except NoSuchPosition:
         return -1
-    return position
 
 
 def count_before(store: MessageStore, topic: str, before: int) -> int:

@@ -1,11 +1,18 @@
-"""The retained messages that a topic filter matches, a page at a time."""
+"""The retained messages that a topic filter matches, a page at a time.
+
+Topics are walked in the order of their keys. What cannot match is jumped over, so that it is levels with a `+` that
+cost, not what lies below them: `+/7/state` takes a look or two for each name that the first level has.
+"""
 
 from collections.abc import Iterator
 
 from lightqueue.matching import has_wildcard, matches
-from store.retained import Retained
+from store.retained import Retained, key_of, topic_of
 
 LOOKED_AT_PER_ENTRY = 8  # topics that a page may look at for each that it may hold
+STEPS_BEFORE_JUMP = 12  # a jump costs as much as so many steps
+
+BEHIND_BELOW = b"\1"  # behind a key: what follows it and all that lies below it
 
 
 def find_retained(retained: Retained, topic_filter: str, after: str | None, limit: int) -> tuple[list[int], str | None]:
@@ -33,7 +40,49 @@ def _candidates(retained: Retained, topic_filter: str, after: str | None) -> Ite
         log_offset = retained.get(parent.encode())
         if log_offset is not None:
             yield parent, log_offset
-    prefix = parent + "/" if wild else ""
-    behind = after.encode() if after is not None and after != parent else b""
-    for topic, log_offset in retained.below(prefix.encode(), behind):
-        yield topic.decode(), log_offset
+    start = key_of((parent + "/" if wild else "").encode())
+    stop = start[:-1] + bytes((start[-1] + 1,))
+    if after is not None and after != parent:
+        start = key_of(after.encode()) + b"\0"
+    for key, log_offset in _jumping(retained, levels, start, stop):
+        yield topic_of(key).decode(), log_offset
+
+
+def _jumping(retained: Retained, levels: list[str], start: bytes, stop: bytes) -> Iterator[tuple[bytes, int]]:
+    """What lies between two keys, without most of what cannot match."""
+    wanted = [level.encode() for level in levels]
+    while start < stop:
+        target, steps = b"", 0
+        for key, log_offset in retained.between(start, stop):
+            if key >= target:
+                yield key, log_offset
+                target, steps = _next_key(wanted, key), 0
+                continue
+            steps += 1
+            if steps == STEPS_BEFORE_JUMP:
+                break
+        else:
+            return
+        start = target
+
+
+def _next_key(wanted: list[bytes], key: bytes) -> bytes:
+    """Below which no key behind this one can be that of a topic which the filter matches."""
+    topic = key[1:].split(b"\0")
+    plus = -1  # the last level that may be another
+    for i, level in enumerate(wanted):
+        if level == b"#":
+            return b""
+        if i == len(topic):  # too short: what lies below it may match
+            return key + b"\0" + (b"" if level == b"+" else level)
+        if level == b"+":
+            plus = i
+        elif level > topic[i]:
+            return _joined([*topic[:i], level])
+        elif level < topic[i]:
+            return _joined(topic[: plus + 1]) + BEHIND_BELOW if plus >= 0 else b""
+    return key + BEHIND_BELOW if len(topic) == len(wanted) else _joined(topic[: len(wanted)]) + BEHIND_BELOW
+
+
+def _joined(levels: list[bytes]) -> bytes:
+    return key_of(b"/".join(levels))

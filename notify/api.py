@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
+from notify.history import History
 from store._records import RecordBatch, Records
 from store.changes import GroupAdvanced
 from store.errors import StoreError
@@ -103,10 +104,18 @@ class Listener(Protocol):
         """The store gave up on this gateway: its sessions may be elsewhere, and no append up to this mark counts."""
 
 
+Placed = Callable[[int, int, int], None]
+"""(first, size, log_offset): of a batch, `size` bytes from `first` on stand in the log from log_offset on.
+
+-1: they are stored, but where is not known any more. Called before they count as safe.
+"""
+
+
 class Store(Protocol):
     """A message store, as one gateway sees it."""
 
     listener: Listener
+    history: History
 
     is_live_only: Callable[[bytes], bool] | None
     """Says of a topic whether its messages go to no stored queue; None: no topic's do."""
@@ -121,7 +130,7 @@ class Store(Protocol):
 
     # --- the way in
 
-    def append(self, batch: RecordBatch) -> None:
+    def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
         """Store records. Raises a StoreError at once, or has the journal told later that the batch was refused."""
 
     @property
@@ -169,7 +178,10 @@ class Store(Protocol):
         """Once for each time that the queue was followed."""
 
     def locate(self, topic_filter: str, where: str, then: Callable[[int | None], None]) -> None:
-        """queue_offset that `earliest`, `-1h`, an RFC 3339 time or a number stands for; None if there is none."""
+        """queue_offset that `earliest`, `-1h`, an RFC 3339 time or a number stands for; None if there is none.
+
+        `=LOG_OFFSET`: of the message that stands there.
+        """
 
     def needed_from(self, floors: Iterable[tuple[Queue, int]]) -> None:
         """Entries of LIVE queues before these queue_offsets are not needed any more."""

@@ -8,7 +8,7 @@ from lightqueue import finding, replay
 from lightqueue._queues import read_at
 from lightqueue.errors import NoSuchPosition
 from notify import log_requests
-from notify.hub import Member
+from notify.member import Member
 from notify.reads import ANSWER_BYTES, Answer, Room
 from store._records import records_bytes
 from store.errors import StoreError

@@ -24,7 +24,8 @@ from store.group_states import GroupKey
 from store.groups import ConsumerKey, in_ranges
 
 if TYPE_CHECKING:
-    from notify.hub import Hub, Member
+    from notify.hub import Hub
+    from notify.member import Member
 
 MOST_POPPED = 8_192
 MOST_CONSUMERS = 10_000  # of a group

@@ -13,7 +13,8 @@ from lightqueue._queues import Queue
 from store.errors import StoreError
 
 if TYPE_CHECKING:
-    from notify.hub import Hub, Member
+    from notify.hub import Hub
+    from notify.member import Member
 
 SESSIONS_PER_STEP = 200  # some 4 ms
 QUEUES_PER_STEP = 1_000

@@ -8,31 +8,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from lightqueue._queues import LIVE, Queue, read_at
-from lightqueue.errors import NoSuchPosition
-from lightqueue.following import Followed, follow, locate
+from lightqueue._queues import LIVE, Queue
 from lightqueue.message_store import MessageStore
-from lightqueue.retained_search import find_retained
-from notify.api import EVENTS, NOBODY, Found, GroupSeat, Handed, Listener, RetainedMessage, RetainedPage
 from notify.consumers import Consumers
 from notify.departure import Departure
-from notify.group_seats import open_seat
 from notify.log_readers import LogReaders
 from notify.lookup import Lookup, name_of
-from store._records import RecordBatch, Records
-from store.changes import GroupAdvanced, PeerGone, encode_change
+from notify.member import Answer, Member
+from store._records import RecordBatch
+from store.changes import PeerGone, encode_change
 from store.errors import StoreError
-from store.group_settings import GroupSettings
-from store.group_states import GroupKey
-from store.sessions import SessionState
-
-RETAINED_PER_PAGE = 1_000
-MOST_NAMED = 4_096  # queues that a member is yet to be told of by name; of more it is only said that there are more
-Answer = Callable[[SessionState | None], None]
 
 
 class _Claim(NamedTuple):
@@ -232,7 +221,7 @@ class Hub:
             waiting.append(claim)
             is_contested = len(waiting) == 1
         if not waiting:
-            del self._claims[client_id]
+            self._claims.pop(client_id, None)  # not there if whoever got it has let go of it again by now
         elif holder is not None and is_contested:
             holder.listener.taken_over(client_id)
 
@@ -299,201 +288,3 @@ class Hub:
                 self._holders[client_id].listener.taken_over(client_id)
             else:
                 self._claims.pop(client_id, None)
-
-
-class Member:
-    """A Store (notify.api) over a MessageStore in this process: every answer comes at once."""
-
-    def __init__(self, hub: Hub, name: str) -> None:
-        self.name = name
-        self.is_gone = False
-        self.is_certain = True
-        self.listener: Listener = NOBODY
-        self.floors: dict[Queue, int] = {}
-        self._hub = hub
-        self.readers = hub.readers
-        self.events = dict.fromkeys(EVENTS, 0)
-        self._news: dict[Queue, None] = {}
-        self._named: dict[Queue, None] = {}
-        self._any_grew = False
-        self._taken: list[GroupAdvanced] = []
-        self._messages = messages = hub.messages
-        self.messages: MessageStore | None = messages
-        self.patience_s = messages.settings.flush_timeout_ms / 1000
-        self.max_delay_s = messages.settings.max_delay_s
-        has_live_only = bool(messages.settings.live_only)
-        self.is_live_only: Callable[[bytes], bool] | None = messages.queues.is_live_only if has_live_only else None
-
-    # --- the way in
-
-    def append(self, batch: RecordBatch) -> None:
-        self.append_at(batch)
-
-    def append_at(self, batch: RecordBatch) -> int:
-        """As append(); the log_offset of the first record."""
-        taken, self._taken = self._taken, []
-        start = self._messages.append(batch)
-        self._hub.consumers.took(taken)
-        self._hub.settle(self)
-        return start
-
-    @property
-    def end(self) -> int:
-        return self._messages.end
-
-    @property
-    def safe(self) -> int:
-        return self._messages.safe
-
-    @property
-    def flushed(self) -> int:
-        """Everything before this log_offset is on the disk, whatever the flush policy promises."""
-        return self._messages.log.flusher.flushed
-
-    def commit(self) -> None:
-        """Have the page cache hold everything that was appended. Raises StoreFull or DiskFailed."""
-        self._messages.log.commit()
-
-    def hurry(self) -> None:
-        """Have everything that was committed go to the disk now; the listener hears of it."""
-        self._messages.log.flusher.hurry()
-
-    def flush_fault(self) -> str:
-        """Why nothing more gets to the disk; empty if it does."""
-        error = self._messages.log.flusher.error
-        return str(error) if error is not None else ""
-
-    mark = end
-    safe_mark = safe
-    congested = False
-    has_sessions = True
-
-    # --- sessions
-
-    def claim(self, client_id: str, clean_start: bool, then: Answer) -> None:
-        self._hub.claim(self, client_id, clean_start, then)
-
-    def release(self, client_id: str) -> None:
-        self._hub.release(self, client_id)
-
-    def hold_again(self, client_id: str) -> None:
-        self._hub.hold_again(self, client_id)
-
-    # --- following queues
-
-    def take_grown(self) -> list[Queue]:
-        return self._hub.take_grown(self)
-
-    def follow(
-        self, topic_filter: str, start: int, history: bool, spills: bool, then: Callable[[list[Followed]], None]
-    ) -> None:
-        followed = follow(self._messages, topic_filter, start, history, spills)
-        for each in followed:
-            self._hub.follow(self, each.queue, each.position)
-        then(followed)
-
-    def unfollow(self, queue: Queue) -> None:
-        self._hub.unfollow(self, queue)
-
-    def locate(self, topic_filter: str, where: str, then: Callable[[int | None], None]) -> None:
-        try:
-            position: int | None = locate(self._messages, topic_filter, where)
-        except NoSuchPosition:
-            position = None
-        then(position)
-
-    def needed_from(self, floors: Iterable[tuple[Queue, int]]) -> None:
-        self._hub.needed_from(self, floors)
-
-    # --- reading
-
-    def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
-        return self._messages.read(queue, start, max_records, max_bytes)
-
-    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found:
-        found: Found = {}
-        for log_offset in log_offsets:
-            try:
-                found[log_offset] = read_at(self._messages.log.memory, [log_offset]), 0
-            except LookupError:
-                found[log_offset] = None
-        return found
-
-    def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
-        found, after = find_retained(self._messages.retained, topic_filter, after, RETAINED_PER_PAGE)
-        messages = []
-        for log_offset in found:
-            with suppress(LookupError):
-                record = self._messages.record(log_offset)
-                messages.append(RetainedMessage(log_offset, record.qos, record.client_id))
-        then(RetainedPage(messages, after))
-
-    # --- consumer groups
-
-    def join_group(
-        self,
-        group: GroupKey,
-        consumer: str,
-        if_new: GroupSettings,
-        start: str,
-        handed: Callable[[Handed], None],
-        then: Callable[[GroupSeat | None], None],
-    ) -> None:
-        then(open_seat(self._hub.consumers, (self.name, consumer), group, if_new, start, handed))
-
-    def will_take(self, taken: list[GroupAdvanced]) -> None:
-        self._hub.consumers.will_take(taken)
-        self._taken += taken
-
-    # --- several times a second
-
-    def tick(self) -> bool:
-        more = self._messages.tick()
-        self._hub.settle(self)
-        self._hub.consumers.tick()
-        return more
-
-    def now_ms(self) -> int:
-        return self._messages.now_ms()
-
-    def due_ms(self, delay_s: int) -> int:
-        return self.now_ms() + 1_000 * delay_s + 1  # now_ms() is rounded down
-
-    def fault(self) -> str:
-        return str(self._messages.log.fault() or "")
-
-    # --- for the hub
-
-    @property
-    def has_news(self) -> bool:
-        return bool(self._news or self._named or self._any_grew)
-
-    def grew(self, queue: Queue) -> None:
-        self._news[queue] = None
-
-    def grew_named(self, queues: Iterable[Queue]) -> None:
-        """Of these it is told by name, whether it follows them or not."""
-        if self._any_grew:
-            return
-        self._named.update(dict.fromkeys(queues))
-        if len(self._named) > MOST_NAMED:
-            self._named.clear()
-            self._any_grew = True
-
-    def take_named(self) -> tuple[list[Queue], bool]:
-        """What grew_named() was called with, and whether there was too much of it to be kept.
-
-        A queue that nobody watches any more is not the one that may have its name now.
-        """
-        named, others = [queue for queue in self._named if queue.watchers], self._any_grew
-        self._named, self._any_grew = {}, False
-        return named, others
-
-    def take_news(self) -> list[Queue]:
-        news, self._news = self._news, {}
-        return list(news)
-
-    def forget(self, queue: Queue) -> None:
-        """It does not follow this queue any more."""
-        self._news.pop(queue, None)
-        self.floors.pop(queue, None)

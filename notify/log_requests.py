@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightqueue import replay
-from notify.hub import Member
+from notify.member import Member
 from notify.reads import Answer
 from store import log_bytes
 from store.errors import CorruptSegment

@@ -20,7 +20,8 @@ from lightqueue.replay import queue_offset_of
 from notify import contents
 from notify.departure import Departure
 from notify.group_requests import GroupRequests
-from notify.hub import Hub, Member
+from notify.hub import Hub
+from notify.member import Member
 from notify.settings import WireSettings
 from store._records import RecordBatch, topic_runs
 from store.changes import Change, GroupAdvanced, PeerAppended, PeerGone, SessionOpened, encode_change

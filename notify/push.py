@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from lightqueue._queues import Queue
-from notify.hub import Member
+from notify.member import Member
 from notify.reads import ANSWER_BYTES, MOST_RANGES, read
 from store.wire import messages as wire
 

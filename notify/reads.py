@@ -8,7 +8,7 @@ from contextlib import suppress
 from lightqueue._queues import Queue, read_at
 from lightqueue.message_store import MessageStore
 from lightqueue.retained_search import find_retained
-from notify.hub import Member
+from notify.member import Member
 from store._records import Records, check_records, records_bytes
 from store.errors import StoreError
 from store.records import Attribute, RecordType, decode_attributes

@@ -19,13 +19,15 @@ import msgspec
 from lightqueue._queues import LIVE, Queue
 from lightqueue.following import FROM_NOW, Followed
 from lightqueue.matching import any_of
-from notify.api import EVENTS, NOBODY, Found, Listener, RetainedMessage, RetainedPage
+from notify.api import EVENTS, NOBODY, Found, Listener, Placed, RetainedMessage, RetainedPage
+from notify.history import History, RemoteHistory
 from notify.lookup import Watched, queue_named
 from notify.position_reads import PositionReads
 from notify.range_cache import RangeCache
 from notify.range_reads import RangeReads
 from notify.recheck import Recheck
 from notify.remote_groups import OF_OLD_SEATS, RemoteGroups
+from notify.remote_request import Answered, Request
 from notify.store_clock import StoreClock
 from store._records import RecordBatch, Records
 from store.errors import RecordTooLarge, StoreAway, StoreError, WireError
@@ -41,24 +43,12 @@ if TYPE_CHECKING:  # a gateway apart needs none of it
 log = logging.getLogger("penstock.wire")
 
 RETAINED_PER_PAGE = 1_000
+BATCH_HEADER_BYTES = 40  # of the record in which the store puts the records of an Append
 HEAD_ROOM_BYTES = 4_096  # of a frame, for what is not records
 CONGESTED_BYTES = 8 << 20
 HEARTBEATS_OF_TRUST = 3  # less than a store waits for before it gives up on a silent gateway
 _OF_OLD_REFS = (wire.Unfollow, wire.Floors, wire.Read, wire.Enough, wire.Check)  # meant for one store process
 _decode_session = msgspec.msgpack.Decoder(SessionState).decode
-
-Answered = Callable[[Message, Frame], None]
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A frame that was asked to be sent: with a request_id if it has an answer."""
-
-    message: Message
-    answered: Answered | None = None
-    records: bytes = b""
-    request_id: int = 0
-    size_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -101,8 +91,8 @@ class RemoteStore:
         self._store_name = ""
         self.store_clock = StoreClock(clock)
         self._request_ids = 0
-        self._to_send: deque[_Request] = deque()
-        self._unanswered: dict[int, _Request] = {}
+        self._to_send: deque[Request] = deque()
+        self._unanswered: dict[int, Request] = {}
         self._unanswered_bytes = 0
         self.unstored_bytes = 0  # of Appends that are not answered
         self._queues: dict[int, _Mirror] = {}  # by ref
@@ -116,10 +106,12 @@ class RemoteStore:
         self._positions = PositionReads(self._ask)
         self._groups = RemoteGroups(self._ask, self._tell)
         self.join_group, self.will_take = self._groups.join, self._groups.will_take
+        self.history: History = RemoteHistory(self._ask)
 
     # --- the way in
 
-    def append(self, batch: RecordBatch) -> None:
+    def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
+        first = 0
         limit = (self.welcome.max_frame_bytes if self.welcome is not None else 1 << 20) - HEAD_ROOM_BYTES
         pieces = [batch] if batch.size <= limit else batch.split(limit)
         largest = max(piece.size for piece in pieces)
@@ -128,7 +120,9 @@ class RemoteStore:
         for piece in pieces:
             self.mark += 1
             self.unstored_bytes += piece.size
-            self._ask(wire.Append(self.mark), self._appended, bytes(piece))
+            tell = partial(placed, first, piece.size) if placed is not None else None
+            self._ask(wire.Append(self.mark), self._appended, bytes(piece), tell)
+            first += piece.size
 
     def _appended(self, answer: Message, frame: Frame) -> None:
         request = self._unanswered[frame.request_id]
@@ -136,11 +130,13 @@ class RemoteStore:
         self._append_answered(request.message.sequence, request, answer)
         self.listener.safe_advanced()
 
-    def _append_answered(self, sequence: int, request: _Request, answer: Message) -> None:
+    def _append_answered(self, sequence: int, request: Request, answer: Message) -> None:
         self.unstored_bytes -= len(request.records)
         if isinstance(answer, wire.Failed):
             self.safe_mark = sequence - 1
             self.listener.refused(sequence, StoreError(answer.message))
+        elif isinstance(answer, wire.Appended) and request.placed is not None:
+            request.placed(answer.start + BATCH_HEADER_BYTES if answer.end else -1)
         self.safe_mark = sequence
 
     # --- sessions
@@ -290,14 +286,16 @@ class RemoteStore:
 
     # --- frames out
 
-    def _ask(self, message: Message, answered: Answered, records: bytes = b"") -> None:
+    def _ask(
+        self, message: Message, answered: Answered, records: bytes = b"", placed: Callable[[int], object] | None = None
+    ) -> None:
         self._request_ids += 1
-        self._send(_Request(message, answered, records, self._request_ids))
+        self._send(Request(message, answered, records, self._request_ids, placed=placed))
 
     def _tell(self, message: Message) -> None:
-        self._send(_Request(message))
+        self._send(Request(message))
 
-    def _send(self, request: _Request) -> None:
+    def _send(self, request: Request) -> None:
         self._to_send.append(request)
         self._wake_sender()
 
@@ -449,7 +447,7 @@ class RemoteStore:
 
     def _go_on(self, welcome: Welcome, restarted: bool) -> None:
         """Send again what the store does not have. One that was restarted knows no refs: follow all queues again."""
-        missing: deque[_Request] = deque()
+        missing: deque[Request] = deque()
         for request in self._to_send:
             message = request.message
             if isinstance(message, wire.Append) and message.sequence <= welcome.appended:

@@ -19,7 +19,7 @@ from store.wire.frames import Frame
 from store.wire.messages import Failed
 
 if TYPE_CHECKING:
-    from notify.remote import Answered
+    from notify.remote_request import Answered
 
 WAIT_MS = 60_000
 OF_OLD_SEATS = (wire.GroupOpen, wire.GroupClose, wire.Pop, wire.Ack, wire.ChangeInvisible, wire.Reject)

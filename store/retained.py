@@ -5,6 +5,7 @@ level lie together, whatever characters their names have.
 """
 
 import heapq
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
@@ -18,11 +19,11 @@ KEYS_PER_STEP = 300  # what stage() hands to the index at a time: some 1 ms
 BACKLOG_SHARE = 128  # one part in this many of what is not in the index goes as well
 
 
-def _key(topic: bytes) -> bytes:
+def key_of(topic: bytes) -> bytes:
     return KEY_PREFIX + topic.replace(b"/", b"\0")
 
 
-def _topic(key: bytes) -> bytes:
+def topic_of(key: bytes) -> bytes:
     return key[1:].replace(b"\0", b"/")
 
 
@@ -34,6 +35,7 @@ class Retained:
         self._fresh: OrderedDict[bytes, tuple[int, bool]] = OrderedDict()
         count = index.get(COUNT_KEY)
         self._count = int.from_bytes(count, "big") if count else sum(1 for _ in index.scan(KEY_PREFIX, KEY_END))
+        self._order: list[bytes] | None = None  # the keys of `_fresh`
         self._staged: list[bytes] = []
         self._staged_count = self._count
 
@@ -43,35 +45,45 @@ class Retained:
 
     def set(self, topic: bytes, log_offset: int, removed: bool) -> None:
         """A retained message was stored; `removed` when its payload was empty, which takes the topic's away."""
-        key = _key(topic)
+        key = key_of(topic)
+        if key not in self._fresh:
+            self._order = None
         self._fresh[key] = log_offset, removed
         self._fresh.move_to_end(key)  # whatever it replaces need not be written any more
 
     def get(self, topic: bytes) -> int | None:
         """log_offset of the retained message of a topic."""
-        key = _key(topic)
+        key = key_of(topic)
         if key in self._fresh:
             log_offset, removed = self._fresh[key]
             return None if removed else log_offset
         value = self._index.get(key)
         return int.from_bytes(value, "big") if value else None
 
-    def below(self, prefix: bytes, after: bytes = b"") -> Iterator[tuple[bytes, int]]:
-        """(topic, log_offset) of the topics that start with the given whole levels (`line/7/`; empty for all).
-
-        Only those that follow the topic `after`, if one is given.
-        """
-        start = _key(prefix)
-        stop = start[:-1] + bytes((start[-1] + 1,))
-        if after:
-            start = _key(after) + b"\0"
-        fresh = {key: newest for key, newest in self._fresh.items() if start <= key < stop}
+    def between(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, int]]:
+        """(key, log_offset) of the topics whose keys lie from `start` on and before `stop`, in order."""
+        order = self._fresh_keys()
+        fresh = order[bisect_left(order, start) : bisect_left(order, stop)]
         stored = (
-            (key, int.from_bytes(value, "big")) for key, value in self._index.scan(start, stop) if key not in fresh
+            (key, int.from_bytes(value, "big"), False)
+            for key, value in self._index.scan(start, stop)
+            if key not in self._fresh
         )
-        newer = sorted((key, log_offset) for key, (log_offset, removed) in fresh.items() if not removed)
-        for key, log_offset in heapq.merge(stored, newer):
-            yield _topic(key), log_offset
+        for key, log_offset, removed in heapq.merge(stored, ((key, *self._fresh[key]) for key in fresh)):
+            if not removed:
+                yield key, log_offset
+
+    def below(self, prefix: bytes) -> Iterator[tuple[bytes, int]]:
+        """(topic, log_offset) of the topics that start with the given whole levels (`line/7/`; empty for all)."""
+        start = key_of(prefix)
+        for key, log_offset in self.between(start, start[:-1] + bytes((start[-1] + 1,))):
+            yield topic_of(key), log_offset
+
+    def _fresh_keys(self) -> list[bytes]:
+        """Those that the index does not have, sorted once for all who ask before there are others."""
+        if self._order is None:
+            self._order = sorted(self._fresh)
+        return self._order
 
     def older_than(self, log_offset: int, after: bytes, limit: int) -> tuple[list[bytes], bytes | None]:
         """Topics whose retained message lies before `log_offset`, of the `limit` that follow the topic `after`.
@@ -79,12 +91,12 @@ class Retained:
         Also the topic to go on after, or None at the end. Looks only at what the index has.
         """
         found = []
-        start = _key(after) + b"\0" if after else KEY_PREFIX
+        start = key_of(after) + b"\0" if after else KEY_PREFIX
         for seen, (key, value) in enumerate(self._index.scan(start, KEY_END), 1):
             if int.from_bytes(value, "big") < log_offset:
-                found.append(_topic(key))
+                found.append(topic_of(key))
             if seen == limit:
-                return found, _topic(key)
+                return found, topic_of(key)
         return found, None
 
     def stage(self, until: int) -> int | None:
@@ -113,5 +125,7 @@ class Retained:
 
     def written(self) -> None:
         self._count = self._staged_count
+        if self._staged:
+            self._order = None
         for key in self._staged:
             del self._fresh[key]

@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.bench import apart, transports  # noqa: E402
+from tests.bench import apart, retained, transports  # noqa: E402
 from tests.bench.client import consume_rates, publish_rates, read_rates  # noqa: E402
 from tests.bench.indexing import keeping_up  # noqa: E402
 from tests.bench.queues import beside_queues  # noqa: E402
@@ -240,6 +240,7 @@ def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
         ("apart: connections", apart.connections),
         ("apart: storm", apart.storm),
         ("apart: fan-out", apart.fan_out),
+        ("retained: looked up among others", retained.look_up),
         ("start of a gateway", gateway_start),
         ("TLS handshakes", transports.handshakes),
         ("messages over TCP, TLS, WebSocket", transports.messages),

@@ -318,6 +318,7 @@ def test_properties_come_back(context: PacketContext) -> None:
     come_back()
 
 
+@pytest.mark.mqtt("MQTT-1.5.5-1")
 @given(st.integers(0, 268_435_455), st.binary(max_size=4))
 def test_varints_come_back(value: int, rest: bytes) -> None:
     encoded = encode_varint(value)

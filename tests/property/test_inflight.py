@@ -101,6 +101,7 @@ def test_identifiers_start_again(window: int) -> None:
     agree(inflight, model)
 
 
+@pytest.mark.mqtt("MQTT-2.2.1-4", "MQTT-4.3.2-1", "MQTT-4.3.3-1")
 def test_an_identifier_in_flight_is_never_given_again() -> None:
     """One that is never acknowledged stops the rest once all others were used."""
     inflight = Inflight(10)

@@ -43,6 +43,7 @@ def brute_overlap(one: str, other: str) -> bool:
     return False
 
 
+@pytest.mark.mqtt("MQTT-4.7.1-1", "MQTT-4.7.1-2", "MQTT-4.7.2-1", "MQTT-4.7.3-4")
 @settings(max_examples=1000)
 @given(filters, names)
 def test_matches_is_the_specification(topic_filter: str, topic_name: str) -> None:

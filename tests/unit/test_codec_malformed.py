@@ -136,6 +136,22 @@ SESSION: tuple[Line, ...] = (
 LINES = FIXED_HEADER + CONNACK + PUBLISH + ACKNOWLEDGEMENTS + SUBSCRIBING + SESSION
 
 
+@pytest.mark.mqtt(
+    "MQTT-2.1.3-1",
+    "MQTT-2.2.1-2",
+    "MQTT-3.6.1-1",
+    "MQTT-3.8.1-1",
+    "MQTT-3.8.3-2",
+    "MQTT-3.8.3-4",
+    "MQTT-3.8.3-5",
+    "MQTT-3.10.1-1",
+    "MQTT-3.10.3-2",
+    "MQTT-3.14.1-1",
+    "MQTT-3.14.2-1",
+    "MQTT-3.15.1-1",
+    "MQTT-3.3.2-1",
+    "3.1.1 MQTT-3.8.3-4",
+)
 @pytest.mark.parametrize(("version", "first_byte", "text", "reason_code", "words"), LINES)
 def test_is_refused(version: int, first_byte: int, text: str, reason_code: ReasonCode, words: str) -> None:
     with pytest.raises(ProtocolError) as caught:

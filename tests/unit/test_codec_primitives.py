@@ -28,6 +28,7 @@ def test_varint(value: int, text: str) -> None:
     assert decode_varint(memoryview(data), 1) == (value, len(data) - 1)
 
 
+@pytest.mark.mqtt("MQTT-1.5.5-1")
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -52,6 +53,7 @@ def test_varint_out_of_range(value: int) -> None:
         encode_varint(value)
 
 
+@pytest.mark.mqtt("MQTT-1.5.4-3")
 @pytest.mark.parametrize(
     "topic_name",
     ["\ufeffbom", "\x01\x1f", "\uffff", "😀", "a" * 65_535, " ", "/", "$SYS/x"],
@@ -63,6 +65,7 @@ def test_strings_that_are_allowed(topic_name: str) -> None:
     assert decode(data[0], body, 4) == Publish(topic_name)
 
 
+@pytest.mark.mqtt("MQTT-1.5.4-1", "MQTT-1.5.4-2")
 @pytest.mark.parametrize(
     "text",
     ["80", "c3", "c080", "eda080", "edbfbf", "f4908080", "f8888080 80", "61 00 62"],

@@ -135,6 +135,7 @@ BAD_VALUES = (
 )
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-8", "MQTT-3.3.2-14")
 @pytest.mark.parametrize(("text", "context", "reason_code", "words"), BAD_VALUES)
 def test_values_that_are_refused(text: str, context: PacketContext, reason_code: ReasonCode, words: str) -> None:
     # The bytes that follow must not be taken for the rest of a value that is cut short.
@@ -175,6 +176,7 @@ def test_a_block_in_the_middle_of_a_packet() -> None:
     assert (props, pos) == (Properties(receive_maximum=5), 6)
 
 
+@pytest.mark.mqtt("MQTT-2.2.2-1")
 def test_an_empty_block() -> None:
     assert decode_properties(b"\x00", 0, PacketContext.CONNECT) == (Properties(), 1)
     assert encode_properties(Properties()) == b""

@@ -49,6 +49,7 @@ def witness(bench: Bench) -> Client:
 # --- the first packet
 
 
+@pytest.mark.mqtt("MQTT-3.14.0-1", "3.1.1 MQTT-4.8.0-1")
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize(
     "packet", [PingReq(), Publish("a"), SUBSCRIBE, Disconnect(), PubAck(1), ConnAck()], ids=lambda p: type(p).__name__
@@ -61,6 +62,7 @@ def test_a_first_packet_other_than_connect_ends_the_connection(bench: Bench, ver
     assert bench.stored() == []
 
 
+@pytest.mark.mqtt("MQTT-3.1.4-1")
 @pytest.mark.parametrize("data", [b"\0\0", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\0\x01", b"\xf0\0", b"\x11\0"])
 def test_something_that_is_not_mqtt_ends_the_connection(bench: Bench, data: bytes) -> None:
     client = bench.client()
@@ -69,6 +71,7 @@ def test_something_that_is_not_mqtt_ends_the_connection(bench: Bench, data: byte
     assert client.received_bytes() == b""
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-1", "MQTT-3.1.2-2", "3.1.1 MQTT-3.1.2-2", "3.1.1 MQTT-3.2.2-4", "3.1.1 MQTT-3.2.2-5")
 @pytest.mark.parametrize(
     ("name", "level", "answer"),
     [
@@ -87,6 +90,7 @@ def test_another_protocol_is_answered_in_its_version(bench: Bench, name: bytes, 
     assert client.received_bytes() == answer
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-3", "MQTT-3.1.4-1", "3.1.1 MQTT-3.2.2-6")
 def test_a_malformed_connect_is_answered_in_mqtt_5_only(bench: Bench) -> None:
     for version, answer in ((4, b""), (5, b"\x20\3\0\x81\0")):
         client = bench.client()
@@ -95,6 +99,7 @@ def test_a_malformed_connect_is_answered_in_mqtt_5_only(bench: Bench) -> None:
         assert client.received_bytes() == answer
 
 
+@pytest.mark.mqtt("3.1.1 MQTT-3.1.3-8")
 def test_mqtt_3_1_1_wants_a_client_id_or_a_clean_session(bench: Bench) -> None:
     client = bench.client(4)
     client.send(Connect("", 4, clean_start=True))
@@ -105,6 +110,7 @@ def test_mqtt_3_1_1_wants_a_client_id_or_a_clean_session(bench: Bench) -> None:
     assert client.is_closed
 
 
+@pytest.mark.mqtt("MQTT-3.1.3-6", "MQTT-3.1.3-7", "MQTT-3.2.2-16")
 def test_mqtt_5_clients_without_an_id_are_given_one_each(bench: Bench) -> None:
     names = {bench.client().connect().properties.assigned_client_identifier for _ in range(3)}
     assert len(names) == 3
@@ -112,6 +118,7 @@ def test_mqtt_5_clients_without_an_id_are_given_one_each(bench: Bench) -> None:
     assert bench.client().connect("mine").properties.assigned_client_identifier is None
 
 
+@pytest.mark.mqtt("MQTT-4.12.0-1", "MQTT-3.1.4-2", "MQTT-3.2.2-6", "MQTT-3.2.2-8")
 def test_an_authentication_method_is_refused(bench: Bench) -> None:
     connack = bench.client().connect("a", authentication_method="SCRAM-SHA-1")
     assert connack.reason_code is ReasonCode.BAD_AUTHENTICATION_METHOD
@@ -140,6 +147,7 @@ def test_connack_says_what_the_server_is_like(start_bench: StartBench) -> None:
 # --- CONNECT, then anything at once
 
 
+@pytest.mark.mqtt("MQTT-3.2.0-1", "MQTT-3.1.4-5", "MQTT-3.12.4-1")
 @pytest.mark.parametrize("version", [4, 5])
 def test_nothing_overtakes_the_connack(start_bench: StartBench, disk: SlowDisk, version: int) -> None:
     """A client need not wait for CONNACK, whose session may wait for the disk [MQTT-3.2.0-1]."""
@@ -169,6 +177,7 @@ def test_what_arrives_before_the_connack_is_bounded(start_bench: StartBench, dis
     assert client.transport.is_reading()
 
 
+@pytest.mark.mqtt("MQTT-3.1.0-2", "MQTT-3.2.0-2", "MQTT-4.13.1-1")
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_second_connect_is_a_protocol_error(bench: Bench, witness: Client, version: int) -> None:
     client = bench.connect("a", version)
@@ -188,6 +197,16 @@ def test_a_second_connect_that_is_wrong_in_itself_ends_the_connection(bench: Ben
 # --- whatever else is wrong
 
 
+@pytest.mark.mqtt(
+    "MQTT-1.5.4-1",
+    "MQTT-1.5.4-2",
+    "MQTT-1.5.5-1",
+    "MQTT-3.3.1-2",
+    "MQTT-3.3.1-4",
+    "MQTT-4.13.1-1",
+    "MQTT-4.13.2-1",
+    "3.1.1 MQTT-4.8.0-1",
+)
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize(
     ("data", "reason_code"),
@@ -235,6 +254,7 @@ def test_wrong_bytes_end_the_connection_and_no_other(
     assert witness.payloads() == [b"still here"]
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-8", "MQTT-3.3.2-14", "MQTT-4.13.1-1")
 @pytest.mark.parametrize(
     ("properties", "reason_code"),
     [
@@ -302,12 +322,14 @@ def test_a_packet_that_is_too_large_is_refused_before_it_arrived(start_bench: St
     assert len(bench.stored()) == 2
 
 
+@pytest.mark.mqtt("MQTT-4.12.0-6")
 def test_auth_without_a_method_is_a_protocol_error(bench: Bench) -> None:
     client = bench.connect("a")
     client.send(Auth(ReasonCode.RE_AUTHENTICATE, Properties(authentication_method="x")))
     refused_with(client, ReasonCode.PROTOCOL_ERROR)
 
 
+@pytest.mark.mqtt("MQTT-3.14.2-3", "MQTT-3.1.2-24")
 def test_a_reason_string_never_exceeds_what_the_client_takes(bench: Bench) -> None:
     client = bench.connect("a", maximum_packet_size=20)
     client.send_bytes(b"\x30\4\0\3ab")
@@ -362,6 +384,7 @@ def test_bad_input_is_counted_and_logged_at_a_bounded_rate(bench: Bench, caplog:
 # --- silence
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-22", "MQTT-3.12.4-1", "MQTT-3.2.2-22", "3.1.1 MQTT-3.1.2-24")
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_client_may_be_silent_for_one_and_a_half_keep_alives(bench: Bench, version: int) -> None:
     client = bench.connect("a", version, keep_alive_s=10)
@@ -385,6 +408,7 @@ def test_any_packet_keeps_alive_and_half_of_one_does_too(bench: Bench) -> None:
     assert [record.payload for record in bench.stored()] == [b"slowly"]
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-22", "MQTT-3.2.2-22")
 def test_keep_alive_0_is_for_ever_unless_the_server_says_otherwise(bench: Bench, start_bench: StartBench) -> None:
     client = bench.connect("a", keep_alive_s=0)
     bench.pass_time(1_000_000)
@@ -447,6 +471,7 @@ def test_answers_that_nobody_reads_stop_the_reading(start_bench: StartBench) -> 
     assert client.transport.is_reading()
 
 
+@pytest.mark.mqtt("MQTT-3.14.4-2")
 def test_a_leaving_client_gets_the_answers_it_waits_for(bench: Bench) -> None:
     client = bench.connect("a")
     client.send(Publish("a", qos=QoS.AT_LEAST_ONCE, packet_id=7), Disconnect())
@@ -460,6 +485,7 @@ def test_session_expiry_cannot_be_added_when_leaving(bench: Bench) -> None:
     refused_with(client, ReasonCode.PROTOCOL_ERROR)
 
 
+@pytest.mark.mqtt("MQTT-3.7.2-1", "MQTT-4.3.3-11")
 def test_pubrel_of_nothing(bench: Bench) -> None:
     v5, v4 = bench.connect("a"), bench.connect("b", 4)
     for client, reason_code in ((v5, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), (v4, ReasonCode.SUCCESS)):

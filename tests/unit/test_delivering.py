@@ -30,6 +30,7 @@ def publisher(bench: Bench) -> Client:
 # --- who gets what
 
 
+@pytest.mark.mqtt("MQTT-3.8.4-8", "MQTT-4.3.1-1", "MQTT-4.3.2-2", "MQTT-4.3.3-2")
 @VERSIONS
 @pytest.mark.parametrize("published", [0, 1, 2])
 @pytest.mark.parametrize("subscribed", [0, 1, 2])
@@ -43,6 +44,7 @@ def test_the_lower_qos_wins(bench: Bench, publisher: Client, version: int, publi
     assert (message.packet_id is not None) == (message.qos > 0)
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-3", "MQTT-4.5.0-1", "MQTT-4.7.3-4")
 @pytest.mark.parametrize(
     ("topic_filter", "topic", "matches"),
     [
@@ -80,6 +82,7 @@ def test_filters(bench: Bench, publisher: Client, topic_filter: str, topic: str,
         late.disconnect()
 
 
+@pytest.mark.mqtt("MQTT-4.7.2-1")
 def test_dollar_topics_are_not_matched_by_a_leading_wildcard(bench: Bench) -> None:
     clients = {name: bench.connect(f"c{name}") for name in ("#", "+/x", "+/#", "$own/#", "$own/x", "$own/+")}
     for topic_filter, client in clients.items():
@@ -90,6 +93,7 @@ def test_dollar_topics_are_not_matched_by_a_leading_wildcard(bench: Bench) -> No
     assert {name: client.payloads() for name, client in clients.items()} == expected
 
 
+@pytest.mark.mqtt("3.1.1 MQTT-3.3.5-2")
 def test_clients_cannot_publish_to_the_servers_topics(bench: Bench) -> None:
     witness = bench.connect("witness")
     witness.subscribe("$SYS/#", "$own/#")
@@ -109,6 +113,7 @@ def test_clients_cannot_publish_to_the_servers_topics(bench: Bench) -> None:
         assert isinstance(client.received()[-1], PubComp)
 
 
+@pytest.mark.mqtt("MQTT-3.8.3-3")
 def test_no_local(bench: Bench, publisher: Client) -> None:
     for qos in (0, 1, 2):
         client = bench.connect("a")
@@ -121,6 +126,7 @@ def test_no_local(bench: Bench, publisher: Client) -> None:
         assert client.payloads() == [b"own"]
 
 
+@pytest.mark.mqtt("MQTT-3.8.3-3")
 def test_no_local_holds_across_connections(bench: Bench, publisher: Client) -> None:
     client = bench.durable("a")
     client.subscribe("t", qos=1, no_local=True)
@@ -130,6 +136,7 @@ def test_no_local_holds_across_connections(bench: Bench, publisher: Client) -> N
     assert bench.durable("a").take() == [b"other"]
 
 
+@pytest.mark.mqtt("MQTT-3.3.4-2", "MQTT-3.3.4-3", "MQTT-3.3.4-4")
 def test_overlapping_subscriptions_bring_one_copy(bench: Bench, publisher: Client) -> None:
     client = bench.connect("a")
     client.subscribe("t/x", qos=0, subscription_identifiers=(1,))
@@ -148,6 +155,7 @@ def test_overlapping_subscriptions_bring_one_copy(bench: Bench, publisher: Clien
     assert [sorted(m.properties.subscription_identifiers) for m in messages] == [[1, 2, 2]] * 3
 
 
+@pytest.mark.mqtt("MQTT-3.3.4-2", "MQTT-3.3.4-4")
 def test_overlapping_subscriptions_of_a_session_that_was_away(bench: Bench, publisher: Client) -> None:
     client = bench.durable("a")
     client.subscribe("t/x", qos=1, subscription_identifiers=(1,))
@@ -163,6 +171,7 @@ def test_overlapping_subscriptions_of_a_session_that_was_away(bench: Bench, publ
     assert found == [(b"1", 2, [1, 2]), (b"2", 2, [2])]
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-4", "MQTT-3.3.2-15", "MQTT-3.3.2-16", "MQTT-3.3.2-17", "MQTT-3.3.2-18", "MQTT-3.3.2-20")
 def test_properties_pass_unchanged(bench: Bench, publisher: Client) -> None:
     v5, v4 = bench.connect("a"), bench.connect("b", 4)
     for client in (v5, v4):
@@ -185,6 +194,7 @@ def test_properties_pass_unchanged(bench: Bench, publisher: Client) -> None:
 # --- order
 
 
+@pytest.mark.mqtt("MQTT-4.6.0-5", "MQTT-4.6.0-6")
 def test_order_is_kept_for_everyone(bench: Bench) -> None:
     """Two publishers, many subscribers of all kinds, chunks of any size."""
     rng = random.Random(1)
@@ -213,6 +223,7 @@ def encoded(client: Client, topic: str, payload: bytes, qos: int) -> bytes:
     return encode(client.publish_packet(topic, payload, qos), client.version)
 
 
+@pytest.mark.mqtt("MQTT-4.6.0-5")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_order_of_one_qos_is_kept_by_a_session_that_catches_up_while_more_comes(bench: Bench, qos: int) -> None:
     publisher = bench.connect("p")
@@ -237,6 +248,7 @@ def test_order_of_one_qos_is_kept_by_a_session_that_catches_up_while_more_comes(
 # --- how much
 
 
+@pytest.mark.mqtt("MQTT-3.3.4-9", "MQTT-4.9.0-1", "MQTT-4.9.0-2")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_the_receive_maximum_of_a_client_is_respected(bench: Bench, publisher: Client, qos: int) -> None:
     client = bench.connect("a", receive_maximum=3)
@@ -267,6 +279,7 @@ def finish(client: Client, *messages: Publish) -> list[bytes]:
     return arrived
 
 
+@pytest.mark.mqtt("MQTT-4.4.0-2")
 def test_a_refusing_puback_or_pubrec_frees_its_place(bench: Bench, publisher: Client) -> None:
     client = bench.connect("a", receive_maximum=1)
     client.subscribe("t", qos=2)
@@ -279,6 +292,7 @@ def test_a_refusing_puback_or_pubrec_frees_its_place(bench: Bench, publisher: Cl
     assert client.one(Publish).payload == b"1"
 
 
+@pytest.mark.mqtt("MQTT-3.6.2-1")
 def test_answers_to_nothing_do_no_harm(bench: Bench, publisher: Client) -> None:
     for version in (4, 5):
         client = bench.connect("a", version)
@@ -304,6 +318,7 @@ def test_mqtt_3_1_1_clients_have_a_window_too(start_bench: StartBench) -> None:
     assert len(client.messages()) == 4
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-24", "MQTT-3.1.2-25")
 def test_a_message_too_large_for_a_client_is_passed_over(bench: Bench, publisher: Client) -> None:
     client = bench.connect("a", maximum_packet_size=50)
     for qos in (0, 1, 2):
@@ -352,6 +367,7 @@ def test_a_qos_0_subscriber_too_far_behind_loses_messages(start_bench: StartBenc
 # --- in time
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-6")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_the_rest_of_its_time_goes_with_a_message(bench: Bench, publisher: Client, qos: int) -> None:
     client = bench.connect("a", receive_maximum=1)
@@ -379,6 +395,7 @@ def finish_quietly(client: Client, message: Publish) -> None:
         client.first(PubRel)
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-5")
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("restart", [False, True])
 def test_what_is_too_old_is_not_delivered(bench: Bench, publisher: Client, qos: int, restart: bool) -> None:
@@ -395,6 +412,7 @@ def test_what_is_too_old_is_not_delivered(bench: Bench, publisher: Client, qos: 
     assert len(client.connection.inflight) == 0
 
 
+@pytest.mark.mqtt("MQTT-4.3.3-7")
 @pytest.mark.parametrize(("qos", "again"), [(1, [b"2"]), (2, [b"1", b"2"])])
 def test_what_expires_in_flight(bench: Bench, publisher: Client, qos: int, again: list[bytes]) -> None:
     """A QoS 2 message that was sent once expires no more [MQTT-4.3.3-7]: the client may have its identifier."""

@@ -144,7 +144,7 @@ def test_keys() -> None:
         "the queue of the filter `+/7`": queue_key(FILTER, b"+/7"),
         "queue 5, entries from queue_offset 1024 on": entry_key(5, 1024),
         "the message at log_offset 4096 with the key `foobar`": index_key(0, key_hash(b"foobar"), 4096),
-        "the retained message of `line/7`": retained._key(b"line/7"),
+        "the retained message of `line/7`": retained.key_of(b"line/7"),
         "the delayed message of log_offset 64 that is due in November 2023": delayed._key(DUE_MS, 64),
         "the session `m7`": sessions.KEY_PREFIX + b"m7",
         "the peer `gw-1`": peers.KEY_PREFIX + b"gw-1",

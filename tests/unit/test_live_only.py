@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.packets import ConnAck, Publish, QoS, SubAck, SubscriptionRequest, Unsubscribe, Will
+from gateway.packets import ConnAck, Publish, QoS, SubscriptionRequest, Unsubscribe, Will
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
 from gateway.subscriptions import FROM_PROPERTY
@@ -230,9 +230,9 @@ def test_both_parts_count_as_one_subscription(start_live: StartLive) -> None:
     bench = start_live("live/#", max_subscriptions_per_session=2)
     reader = bench.durable("reader")
     requests = (SubscriptionRequest("#", QoS(1)), SubscriptionRequest("+/x", QoS(1)), SubscriptionRequest("c", QoS(1)))
-    assert reader.subscribe(*requests) == SubAck(1, (ReasonCode(1), ReasonCode(1), ReasonCode.QUOTA_EXCEEDED))
+    assert reader.subscribe(*requests).reason_codes == (1, 1, ReasonCode.QUOTA_EXCEEDED)
     assert bench.broker.subscription_count == 2
-    assert reader.subscribe("d", qos=1) == SubAck(2, (ReasonCode.QUOTA_EXCEEDED,))
+    assert reader.subscribe("d", qos=1).reason_codes == (ReasonCode.QUOTA_EXCEEDED,)
 
 
 def test_two_subscriptions_that_overlap_deliver_once(live_bench: Bench) -> None:

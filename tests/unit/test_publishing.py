@@ -15,6 +15,7 @@ from tests.wire_client import Bench, SlowDisk, connect_packet
 VERSIONS = pytest.mark.parametrize("version", [4, 5])
 
 
+@pytest.mark.mqtt("MQTT-2.2.1-5", "MQTT-3.3.4-1", "MQTT-3.4.2-1", "MQTT-3.5.2-1", "MQTT-4.3.2-4", "MQTT-4.3.3-8")
 @VERSIONS
 def test_each_qos_is_answered_and_stored(bench: Bench, version: int) -> None:
     client = bench.connect("a", version)
@@ -28,6 +29,7 @@ def test_each_qos_is_answered_and_stored(bench: Bench, version: int) -> None:
     ]
 
 
+@pytest.mark.mqtt("MQTT-4.3.3-10", "MQTT-4.3.3-11", "MQTT-4.3.3-12")
 @VERSIONS
 def test_qos_2_is_stored_once_however_often_it_comes(bench: Bench, version: int) -> None:
     client = bench.connect("a", version)
@@ -44,6 +46,7 @@ def test_qos_2_is_stored_once_however_often_it_comes(bench: Bench, version: int)
     assert len(bench.stored()) == 2
 
 
+@pytest.mark.mqtt("MQTT-4.3.3-10")
 @VERSIONS
 def test_qos_2_is_stored_once_across_connections_and_restarts(bench: Bench, version: int) -> None:
     message = Publish("t", b"once", QoS.EXACTLY_ONCE, packet_id=7, dup=True)
@@ -66,6 +69,7 @@ def test_qos_2_is_stored_once_across_connections_and_restarts(bench: Bench, vers
     assert len(bench.stored()) == 2
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-4")
 def test_a_clean_start_forgets_packet_ids(bench: Bench) -> None:
     message = Publish("t", b"1", QoS.EXACTLY_ONCE, packet_id=7)
     bench.durable("a").send(message)
@@ -94,6 +98,7 @@ def test_acknowledgements_keep_their_order(bench: Bench) -> None:
     assert [record.payload for record in bench.stored()] == [b"%d" % i for i in range(1, 101)]
 
 
+@pytest.mark.mqtt("MQTT-4.3.2-4", "MQTT-4.3.3-8")
 @VERSIONS
 def test_nothing_is_acknowledged_before_it_is_safe(start_bench: StartBench, disk: SlowDisk, version: int) -> None:
     bench = start_bench("sync")
@@ -177,6 +182,7 @@ def test_mqtt_3_1_1_knows_of_no_receive_maximum(start_bench: StartBench, disk: S
 # --- topic aliases
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-12")
 def test_topic_aliases(bench: Bench) -> None:
     client = bench.connect("a")
     for qos in (0, 1, 2):
@@ -197,6 +203,7 @@ def test_topic_aliases(bench: Bench) -> None:
     assert {record.properties for record in bench.stored()} == {b""}
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-7")
 def test_a_topic_alias_is_its_connections_own(bench: Bench) -> None:
     client = bench.durable("a")
     client.publish("topic", topic_alias=1)
@@ -258,6 +265,7 @@ def refuse_append(_: object) -> None:
     raise StoreFull(Path("here"))
 
 
+@pytest.mark.mqtt("MQTT-3.4.2-1", "MQTT-3.5.2-1", "MQTT-4.3.3-9")
 @VERSIONS
 def test_a_full_store_refuses_and_nothing_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
     message = Publish("t", b"1", QoS.EXACTLY_ONCE, packet_id=7)

@@ -14,6 +14,7 @@ from gateway.packets import (
     QoS,
     UnsubAck,
     Unsubscribe,
+    Will,
 )
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
@@ -34,6 +35,7 @@ def resumed(bench: Bench, client_id: str, version: int = 5, **fields: object) ->
 # --- is there a session
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-4", "MQTT-3.1.2-5", "MQTT-3.1.2-6", "MQTT-3.1.4-4", "MQTT-3.2.2-2", "MQTT-3.2.2-3")
 @VERSIONS
 def test_session_present(bench: Bench, version: int) -> None:
     client, present = resumed(bench, "a", version)
@@ -46,6 +48,7 @@ def test_session_present(bench: Bench, version: int) -> None:
     assert not present
 
 
+@pytest.mark.mqtt("3.1.1 MQTT-3.1.2-6")
 def test_a_session_of_mqtt_3_1_1_outlives_its_connection_without_clean_session_only(bench: Bench) -> None:
     bench.connect("a", 4, clean_start=True).disconnect()
     assert not resumed(bench, "a", 4)[1]
@@ -53,11 +56,13 @@ def test_a_session_of_mqtt_3_1_1_outlives_its_connection_without_clean_session_o
     assert not resumed(bench, "a", 4)[1]
 
 
+@pytest.mark.mqtt("MQTT-4.1.0-2")
 def test_a_session_of_mqtt_5_without_expiry_ends_with_its_connection(bench: Bench) -> None:
     bench.connect("a", clean_start=False).lose()
     assert not resumed(bench, "a")[1]
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-23", "MQTT-4.1.0-1", "MQTT-4.1.0-2")
 def test_a_session_ends_after_its_expiry_interval(bench: Bench) -> None:
     client, _ = resumed(bench, "a", session_expiry_interval=100)
     bench.pass_time(1_000)
@@ -71,6 +76,7 @@ def test_a_session_ends_after_its_expiry_interval(bench: Bench) -> None:
     assert bench.store.absent.expired == 1
 
 
+@pytest.mark.mqtt("MQTT-4.1.0-2")
 def test_a_session_ends_after_its_expiry_interval_across_restarts(bench: Bench) -> None:
     client, _ = resumed(bench, "a", session_expiry_interval=100)
     client.disconnect()
@@ -120,6 +126,7 @@ def test_a_resumed_session_without_expiry_is_still_resumed(bench: Bench) -> None
     assert not resumed(bench, "a")[1]
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-4")
 def test_a_clean_start_is_forgotten_after_a_restart_too(bench: Bench) -> None:
     """Otherwise the old subscriptions come back from the log."""
     client, _ = resumed(bench, "a")
@@ -151,6 +158,7 @@ def test_a_session_that_ended_is_forgotten_after_a_restart_too(bench: Bench) -> 
 # --- take-over
 
 
+@pytest.mark.mqtt("MQTT-3.1.3-2", "MQTT-3.1.4-3", "MQTT-3.14.4-1", "3.1.1 MQTT-3.1.4-2")
 @VERSIONS
 def test_a_second_connection_takes_the_session_over(bench: Bench, version: int) -> None:
     first, _ = resumed(bench, "a", version)
@@ -204,6 +212,7 @@ def backlog(bench: Bench, count: int, qos: int = 1) -> list[bytes]:
     return payloads
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-23", "MQTT-4.5.0-1", "3.1.1 MQTT-3.1.2-5")
 @VERSIONS
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("restart", [False, True])
@@ -234,6 +243,7 @@ def test_qos_0_is_not_kept_unless_it_is_set(start_bench: StartBench) -> None:
         assert client.take() == kept
 
 
+@pytest.mark.mqtt("MQTT-3.3.1-1", "MQTT-4.3.2-1", "MQTT-4.3.2-3", "MQTT-4.4.0-1", "3.1.1 MQTT-4.4.0-1")
 @VERSIONS
 def test_qos_1_in_flight_is_sent_again_with_its_ids(bench: Bench, version: int) -> None:
     client, _ = resumed(bench, "a", version)
@@ -252,6 +262,16 @@ def test_qos_1_in_flight_is_sent_again_with_its_ids(bench: Bench, version: int) 
     assert again[3].packet_id not in [message.packet_id for message in again[:3]]
 
 
+@pytest.mark.mqtt(
+    "MQTT-3.3.1-1",
+    "MQTT-4.3.3-1",
+    "MQTT-4.3.3-3",
+    "MQTT-4.3.3-4",
+    "MQTT-4.3.3-5",
+    "MQTT-4.3.3-6",
+    "MQTT-4.4.0-1",
+    "3.1.1 MQTT-4.4.0-1",
+)
 @VERSIONS
 @pytest.mark.parametrize("restart", [False, True])
 def test_qos_2_goes_on_where_it_was(bench: Bench, version: int, restart: bool) -> None:
@@ -297,6 +317,7 @@ def test_what_is_sent_again_says_what_it_said_before(bench: Bench) -> None:
     assert again[0].retain
 
 
+@pytest.mark.mqtt("MQTT-3.3.4-9")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_what_is_sent_again_respects_a_smaller_receive_maximum(bench: Bench, qos: int) -> None:
     client, _ = resumed(bench, "a")
@@ -355,6 +376,7 @@ def test_connect_and_away_again_in_one_turn_loses_no_messages(bench: Bench) -> N
     assert resumed(bench, "a")[0].take() == payloads
 
 
+@pytest.mark.mqtt("MQTT-3.8.4-4")
 def test_subscribing_again_loses_nothing_of_the_backlog(bench: Bench) -> None:
     """As clients do on each connection, while they are still catching up."""
     client, _ = resumed(bench, "a", receive_maximum=2)
@@ -406,3 +428,15 @@ def test_properties_of_disconnect_from_a_client_are_taken(bench: Bench) -> None:
     client.send(Disconnect(properties=Properties(user_properties=(("k", "v"),))))
     assert client.is_closed
     assert client.received() == []
+
+
+def test_a_client_that_cannot_take_its_connack_leaves_nothing_behind(bench: Bench) -> None:
+    """Its session is opened and let go of in one go; its will is not sent."""
+    will = Will("w", b"gone")
+    for fields in ({"session_expiry_interval": 0xFFFFFFFF, "will": will}, {"session_expiry_interval": 0xFFFFFFFF}):
+        client = bench.client()
+        client.send(connect_packet("a", clean_start=False, maximum_packet_size=6, **fields))
+        assert client.one(ConnAck).reason_code is ReasonCode.PACKET_TOO_LARGE
+        assert client.is_closed
+    assert bench.stored() == []
+    bench.connect("a", maximum_packet_size=6).subscribe("t")  # one that can, with what it needs not to know left out

@@ -1,7 +1,5 @@
 """SUBSCRIBE and UNSUBSCRIBE: what is granted, retained messages, and replay."""
 
-import time
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -20,18 +18,29 @@ from gateway.packets import (
 )
 from gateway.reason_codes import ReasonCode
 from tests.unit.conftest import StartBench
-from tests.wire_client import Bench, Client, SlowDisk, acknowledgement, connect_packet
+from tests.wire_client import Bench, SlowDisk, acknowledgement, connect_packet
 
 VERSIONS = pytest.mark.parametrize("version", [4, 5])
-
-
-def replaying(client: Client, topic_filter: str, start: str, qos: int = 1) -> SubAck:
-    return client.subscribe(topic_filter, qos=qos, user_properties=(("penstock-from", start),))
 
 
 # --- what is granted
 
 
+@pytest.mark.mqtt(
+    "MQTT-2.2.1-6",
+    "MQTT-3.8.4-1",
+    "MQTT-3.8.4-2",
+    "MQTT-3.8.4-5",
+    "MQTT-3.8.4-6",
+    "MQTT-3.8.4-7",
+    "MQTT-3.9.3-1",
+    "MQTT-3.9.3-2",
+    "MQTT-3.10.4-4",
+    "MQTT-3.10.4-5",
+    "MQTT-3.10.4-6",
+    "MQTT-3.11.3-1",
+    "MQTT-3.11.3-2",
+)
 @VERSIONS
 def test_each_filter_is_answered(bench: Bench, version: int) -> None:
     client = bench.connect("a", version)
@@ -55,6 +64,7 @@ def test_the_number_of_subscriptions_is_bounded(start_bench: StartBench) -> None
     assert client.subscribe("e", "f").reason_codes == (0, full)
 
 
+@pytest.mark.mqtt("MQTT-4.7.1-1", "MQTT-4.7.1-2", "MQTT-4.7.3-1", "MQTT-4.7.3-2", "MQTT-4.8.2-1", "MQTT-4.8.2-2")
 @pytest.mark.parametrize("topic_filter", ["a/#/b", "a+", "#a", "", "a/\0", "$share//t", "$share/g", "$share/g+/t"])
 def test_an_invalid_filter_ends_the_connection(bench: Bench, topic_filter: str) -> None:
     client = bench.connect("a")
@@ -66,6 +76,7 @@ def test_an_invalid_filter_ends_the_connection(bench: Bench, topic_filter: str) 
     assert client.one(Disconnect).reason_code in reasons
 
 
+@pytest.mark.mqtt("MQTT-3.10.4-1", "MQTT-3.10.4-2")
 @VERSIONS
 def test_unsubscribe_stops_deliveries(bench: Bench, version: int) -> None:
     client, publisher = bench.connect("a", version), bench.connect("b")
@@ -82,6 +93,7 @@ def test_unsubscribe_stops_deliveries(bench: Bench, version: int) -> None:
     assert client.received() == []
 
 
+@pytest.mark.mqtt("MQTT-3.8.4-3")
 def test_subscribing_again_replaces(bench: Bench) -> None:
     client, publisher = bench.connect("a"), bench.connect("b")
     client.subscribe("t", qos=0, subscription_identifiers=(1,))
@@ -118,6 +130,7 @@ def connect_durable(client_id: str) -> Connect:
 # --- retained messages
 
 
+@pytest.mark.mqtt("MQTT-3.3.1-5", "MQTT-3.3.1-6", "MQTT-3.3.1-7", "3.1.1 MQTT-3.3.1-6", "3.1.1 MQTT-3.3.1-8")
 @VERSIONS
 def test_retained_messages_are_set_replaced_and_cleared(bench: Bench, version: int) -> None:
     publisher = bench.connect("b", version)
@@ -132,6 +145,7 @@ def test_retained_messages_are_set_replaced_and_cleared(bench: Bench, version: i
                 publisher = bench.connect("b", version)
 
 
+@pytest.mark.mqtt("MQTT-3.3.1-12", "3.1.1 MQTT-3.3.1-9")
 @VERSIONS
 def test_the_retain_flag_says_whether_a_message_is_old(bench: Bench, version: int) -> None:
     publisher, client = bench.connect("b"), bench.connect("a", version)
@@ -141,6 +155,7 @@ def test_the_retain_flag_says_whether_a_message_is_old(bench: Bench, version: in
     assert client.received() == [Publish("t", b"live"), Publish("t", b"")]
 
 
+@pytest.mark.mqtt("MQTT-3.3.1-13")
 def test_retain_as_published(bench: Bench) -> None:
     publisher, client = bench.connect("b"), bench.connect("a")
     client.subscribe("t", retain_as_published=True, qos=2)
@@ -150,6 +165,7 @@ def test_retain_as_published(bench: Bench) -> None:
     assert [(m.qos, m.retain) for m in client.messages()] == [(q, r) for q in (0, 1, 2) for r in (True, False)]
 
 
+@pytest.mark.mqtt("MQTT-3.3.1-9")
 @pytest.mark.parametrize(
     ("topic_filter", "expected"),
     [
@@ -174,6 +190,7 @@ def test_retained_messages_of_a_filter(bench: Bench, topic_filter: str, expected
     assert sorted(message.topic_name for message in client.messages()) == expected
 
 
+@pytest.mark.mqtt("MQTT-3.8.4-8")
 def test_retained_messages_go_out_at_the_lower_qos(bench: Bench) -> None:
     bench.connect("b").publish_whole("t", b"1", 2, retain=True)
     for qos in (0, 1, 2):
@@ -187,6 +204,7 @@ def test_retained_messages_go_out_at_the_lower_qos(bench: Bench) -> None:
         assert len(client.connection.inflight) == 0
 
 
+@pytest.mark.mqtt("MQTT-3.3.1-9", "MQTT-3.3.1-10", "MQTT-3.3.1-11", "MQTT-3.8.4-4")
 def test_retain_handling(bench: Bench) -> None:
     bench.connect("b").publish("t", b"1", retain=True)
     always, if_new, never = (bench.connect(name) for name in "xyz")
@@ -199,6 +217,7 @@ def test_retain_handling(bench: Bench) -> None:
         assert never.payloads() == []
 
 
+@pytest.mark.mqtt("MQTT-3.3.1-10")
 def test_a_subscription_of_an_old_session_is_not_new(bench: Bench) -> None:
     bench.connect("b").publish("t", b"1", retain=True)
     bench.durable("a").subscribe("t", qos=1)
@@ -207,6 +226,7 @@ def test_a_subscription_of_an_old_session_is_not_new(bench: Bench) -> None:
     assert client.messages() == []
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-6", "MQTT-3.3.4-3")
 def test_retained_messages_carry_the_subscription_identifier_and_the_rest_of_their_time(bench: Bench) -> None:
     properties: dict[str, Any] = {
         "content_type": "text",
@@ -227,6 +247,7 @@ def test_retained_messages_carry_the_subscription_identifier_and_the_rest_of_the
     assert client.messages() == []
 
 
+@pytest.mark.mqtt("MQTT-3.3.4-9", "MQTT-4.9.0-2")
 @pytest.mark.parametrize("durable", [False, True])
 def test_retained_messages_respect_the_receive_maximum(bench: Bench, durable: bool) -> None:
     """Live messages come after them, or old values would follow new ones."""
@@ -246,6 +267,7 @@ def test_retained_messages_respect_the_receive_maximum(bench: Bench, durable: bo
     assert seen[-1] == ("t/19", b"new")
 
 
+@pytest.mark.mqtt("MQTT-2.2.1-4")
 def test_more_retained_messages_than_there_are_packet_ids(start_bench: StartBench) -> None:
     bench = start_bench(max_inflight=65_535)
     publisher = bench.connect("b")
@@ -281,102 +303,3 @@ def test_retained_messages_in_flight_come_again(bench: Bench) -> None:
     client.send(*[answer for answer in [acknowledgement(first)] if answer])
     client.lose()
     assert bench.durable("a").messages() == []
-
-
-# --- replay
-
-
-@pytest.fixture
-def history(bench: Bench) -> Bench:
-    """Ten messages, of which the last five are two hours younger."""
-    publisher = bench.connect("b")
-    for i in range(10):
-        if i == 5:
-            bench.pass_time(7_200)
-            publisher = bench.connect("b")
-        publisher.publish("line/7", b"%d" % i, qos=1)
-    bench.pass_time(1)
-    return bench
-
-
-ALL = [b"%d" % i for i in range(10)]
-
-
-@pytest.mark.parametrize(
-    ("start", "expected"),
-    [
-        ("earliest", ALL),
-        ("-1h", ALL[5:]),
-        ("-60m", ALL[5:]),
-        ("-3h", ALL),
-        ("-1d", ALL),
-        ("-0s", []),
-        ("3", ALL[3:]),
-        ("@3", ALL[3:]),
-        ("0", ALL),
-        ("10", []),
-        ("99999", []),
-    ],
-)
-@pytest.mark.parametrize("topic_filter", ["line/7", "line/#"])
-def test_replay(history: Bench, start: str, expected: list[bytes], topic_filter: str) -> None:
-    client = history.connect("a")
-    assert replaying(client, topic_filter, start).reason_codes == (1,)
-    assert client.take() == expected
-    history.connect("b").publish("line/7", b"live", qos=1)
-    assert client.take() == [b"live"]
-
-
-def test_replay_from_a_moment(history: Bench) -> None:
-    moment = datetime.fromtimestamp(time.time() - 3_600, UTC)
-    for text in (moment.isoformat(), moment.strftime("%Y-%m-%dT%H:%M:%SZ")):
-        client = history.connect("a")
-        assert replaying(client, "line/7", text).reason_codes == (1,)
-        assert client.take() == ALL[5:]
-
-
-@pytest.mark.parametrize(
-    "start",
-    ["", "latest", "-1", "-1y", "1h", "- 1h", "@", "@x", "0001-01-01", "9999-99-99", "\N{FULLWIDTH DIGIT ONE}x"],
-)
-def test_a_replay_from_nonsense_is_refused(history: Bench, start: str) -> None:
-    client = history.connect("a")
-    suback = replaying(client, "line/7", start)
-    assert suback.reason_codes == (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,)
-    assert client.received() == []
-    history.connect("b").publish("line/7", b"live", qos=1)
-    assert client.received() == []
-
-
-def test_a_replay_beyond_all_time_is_everything(history: Bench) -> None:
-    client = history.connect("a")
-    assert replaying(client, "line/7", "-999999999d").reason_codes == (1,)
-    assert client.take() == ALL
-
-
-def test_replay_of_a_filter_without_history_is_refused(history: Bench) -> None:
-    client = history.connect("a")
-    for topic_filter in ("+/7", "#"):
-        assert replaying(client, topic_filter, "earliest").reason_codes == (0x83,)
-
-
-def test_replay_of_a_held_filter(bench: Bench) -> None:
-    bench.durable("keeper").subscribe("+/7", qos=1)
-    bench.connect("b").publish("line/7", b"1", qos=1)
-    client = bench.connect("a")
-    assert replaying(client, "+/7", "earliest").reason_codes == (1,)
-    assert client.take() == [b"1"]
-
-
-def test_replay_after_a_restart(history: Bench) -> None:
-    history.restart()
-    client = history.connect("a")
-    replaying(client, "line/#", "earliest")
-    assert client.take() == ALL
-
-
-def test_replay_brings_qos_0_messages_too(bench: Bench) -> None:
-    bench.connect("b").publish("t", b"0")
-    client = bench.connect("a")
-    replaying(client, "t", "earliest", qos=0)
-    assert client.payloads() == [b"0"]

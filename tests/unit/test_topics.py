@@ -21,6 +21,7 @@ def test_topic_names(topic_name: str) -> None:
     validate_topic_name(topic_name)
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-2", "MQTT-4.7.0-1", "MQTT-4.7.3-1", "MQTT-4.7.3-2", "MQTT-4.7.3-3")
 @pytest.mark.parametrize("topic_name", [*NOT_TEXT, "#", "+", "a/+", "a#b", "a/b+"])
 def test_topic_names_that_are_refused(topic_name: str) -> None:
     with pytest.raises(ProtocolError, match=r"^topic_name: ") as caught:
@@ -34,6 +35,7 @@ def test_topic_filters(topic_filter: str) -> None:
     assert split_shared(topic_filter) == (None, topic_filter)
 
 
+@pytest.mark.mqtt("MQTT-4.7.1-1", "MQTT-4.7.1-2", "MQTT-4.7.3-1", "MQTT-4.7.3-2", "MQTT-4.7.3-3")
 @pytest.mark.parametrize("topic_filter", [*NOT_TEXT, *NOT_FILTERS])
 def test_topic_filters_that_are_refused(topic_filter: str) -> None:
     for check in (validate_topic_filter, split_shared):
@@ -61,6 +63,7 @@ def test_shared_subscriptions(topic_filter: str, share_name: str | None, shared_
     assert split_shared(topic_filter) == (share_name, shared_filter)
 
 
+@pytest.mark.mqtt("MQTT-4.8.2-1", "MQTT-4.8.2-2")
 @pytest.mark.parametrize(
     "topic_filter",
     ["$share/", "$share//", "$share//a", "$share/g", "$share/g/", "$share/+/a", "$share/#"],

@@ -23,6 +23,7 @@ def heir(bench: Bench) -> Client:
     return heir
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-7", "MQTT-3.1.2-8", "MQTT-3.1.2-14")
 @VERSIONS
 def test_a_lost_connection_sends_the_will(bench: Bench, heir: Client, version: int) -> None:
     client = bench.connect("a", version, will=WILL)
@@ -33,6 +34,7 @@ def test_a_lost_connection_sends_the_will(bench: Bench, heir: Client, version: i
     assert (record.qos, record.retain, record.client_id) == (1, False, b"a")
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-10", "MQTT-3.14.4-3", "3.1.1 MQTT-3.14.4-3")
 @VERSIONS
 def test_a_disconnect_sends_no_will(bench: Bench, heir: Client, version: int) -> None:
     bench.connect("a", version, will=WILL).disconnect()
@@ -41,12 +43,14 @@ def test_a_disconnect_sends_no_will(bench: Bench, heir: Client, version: int) ->
     assert bench.stored() == []
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-8")
 @VERSIONS
 def test_a_protocol_error_sends_the_will(bench: Bench, heir: Client, version: int) -> None:
     bench.connect("a", version, will=WILL).send_bytes(b"\0\0")
     assert heir.payloads() == [b"gone"]
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-8")
 def test_silence_sends_the_will(bench: Bench, heir: Client) -> None:
     bench.connect("a", will=WILL, keep_alive_s=10)
     bench.pass_time(14)
@@ -73,6 +77,7 @@ def test_take_over_sends_the_will_of_the_first(bench: Bench, heir: Client, versi
     assert heir.payloads() == [b"second"]
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-8", "MQTT-3.1.2-10")
 def test_a_delayed_will_is_sent_after_its_delay(bench: Bench, heir: Client) -> None:
     client = bench.durable("a", will=delayed(30), session_expiry_interval=100)
     bench.pass_time(50)
@@ -85,6 +90,7 @@ def test_a_delayed_will_is_sent_after_its_delay(bench: Bench, heir: Client) -> N
     assert heir.payloads() == []
 
 
+@pytest.mark.mqtt("MQTT-3.1.3-9")
 def test_a_delayed_will_is_not_sent_to_whom_came_back(bench: Bench, heir: Client) -> None:
     bench.durable("a", will=delayed(30)).lose()
     client = bench.durable("a")
@@ -94,6 +100,7 @@ def test_a_delayed_will_is_not_sent_to_whom_came_back(bench: Bench, heir: Client
     assert bench.stored() == []
 
 
+@pytest.mark.mqtt("MQTT-3.1.3-9")
 def test_a_delayed_will_is_not_sent_at_take_over(bench: Bench, heir: Client) -> None:
     bench.durable("a", will=delayed(30))
     bench.durable("a", will=delayed(30))
@@ -112,6 +119,7 @@ def test_a_clean_start_ends_the_session_and_so_sends_its_will(bench: Bench, heir
     assert heir.payloads() == []
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-8")
 @pytest.mark.parametrize(("expiry_s", "delay_s"), [(0, 30), (10, 30)])
 def test_the_end_of_the_session_sends_the_will_at_the_latest(
     bench: Bench, heir: Client, expiry_s: int, delay_s: int
@@ -123,6 +131,7 @@ def test_the_end_of_the_session_sends_the_will_at_the_latest(
     assert heir.payloads() == []
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-7")
 def test_a_will_outlives_the_process(bench: Bench) -> None:
     """Its client could not say goodbye, so it is sent; after its delay if it has one."""
     bench.connect("now", will=WILL)
@@ -154,6 +163,7 @@ def test_a_sent_will_is_not_sent_again_after_a_restart(bench: Bench) -> None:
     assert len(bench.stored()) == 2
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-15")
 @VERSIONS
 def test_a_retained_will_stays(bench: Bench, version: int) -> None:
     bench.connect("a", version, will=Will("will/a", b"gone", QoS.AT_LEAST_ONCE, retain=True)).lose()
@@ -167,6 +177,7 @@ def test_a_retained_will_stays(bench: Bench, version: int) -> None:
     assert later.received() == []
 
 
+@pytest.mark.mqtt("MQTT-3.1.3-10")
 def test_the_properties_of_a_will_are_those_of_a_message(bench: Bench, heir: Client) -> None:
     properties = Properties(
         payload_format_indicator=1,

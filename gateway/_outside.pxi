@@ -1,0 +1,18 @@
+# The part of _wire.pyx that it is built on: the system's send(), its bounds, the outcomes of deliver().
+
+cdef extern from "sys/socket.h" nogil:
+    ssize_t send(int fd, const void *data, size_t size, int flags)
+    enum:
+        MSG_NOSIGNAL
+        MSG_DONTWAIT
+
+cdef enum:
+    BATCH_LIMIT = 1 << 20           # a turn's batch is stored early once it is this large (bytes)
+    LIVE_TOPICS_LIMIT = 100_000     # topics of which a turn knows whether they are live-only
+    FEEDS_LIMIT = 16                # a turn is ended early once this many chunks have come in
+    ALIAS_BYTES = 3                 # that a topic alias takes in a packet
+    NEEDS_MORE = 1                  # outcomes of deliver()
+    NEEDS_SESSION = 2
+
+DONE, BLOCKED, SESSION = 0, NEEDS_MORE, NEEDS_SESSION
+BATCH_BYTES = BATCH_LIMIT

@@ -1,0 +1,90 @@
+"""Replay of what no queue has all of (`+/x`, `#`, `a/+/c`): read from the log by pages, then on to live ones.
+
+One page is asked for once the page before it is on its way to the client, so a replay takes no more memory than a page.
+It ends with its connection. What the session's queues have waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from gateway._wire import Turn
+from gateway.delivery import Delivery
+from gateway.exchange import Exchange
+from gateway.session import Outgoing, Replay, Session
+from notify.api import Store
+from notify.history import Page, Sought
+
+
+class Replays:
+    """The rules of replaying; sessions own which replays go on."""
+
+    def __init__(
+        self,
+        store: Store,
+        turn: Turn,
+        exchange: Exchange,
+        delivery: Delivery,
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`soon` has something done in a later turn."""
+        self._store = store
+        self._turn = turn
+        self._exchange = exchange
+        self._delivery = delivery
+        self._soon = soon
+        delivery.go_on_replaying = self.go_on
+
+    def seek(self, topic_filter: str, where: str, then: Callable[[int | None], None], start: int = 0) -> None:
+        """The log_offset that `where` stands for; None if it stands for none. Each step looks at a part of the log."""
+
+        def sought(found: Sought | None) -> None:
+            if found is None or found.found:
+                then(None if found is None else found.log_offset)
+            else:
+                self._soon(partial(self.seek, topic_filter, where, then, found.log_offset))
+
+        self._store.history.seek(topic_filter, where, start, sought)
+
+    def begin(self, session: Session, replay: Replay) -> None:
+        """The subscription's readers are there; what they have comes behind it."""
+        session.replays = [*session.replays, replay]
+        session.connection.behind = True
+        self._delivery.room([session])
+        self._turn.request()
+
+    def go_on(self, session: Session) -> None:
+        """Everything that was read is on its way: read more."""
+        replay = next(iter(session.replays))
+        if not replay.asked:
+            replay.asked = True
+            page = partial(self._came, session, replay)
+            self._store.history.page(replay.subscription.topic_filter, replay.next, replay.stop, page)
+
+    def _came(self, session: Session, replay: Replay, page: Page | None) -> None:
+        replay.asked = False
+        if session.link is None or replay not in session.replays:
+            return
+        if page is None:  # what it stood at is not kept any more
+            page = Page([], replay.stop)
+        replay.next = max(page.next, replay.next)
+        if page.next >= replay.stop:
+            session.replays = [each for each in session.replays if each is not replay]
+        subscription = replay.subscription
+        ids = (subscription.subscription_id,) if subscription.subscription_id else ()
+        found = [
+            Outgoing(
+                past.log_offset,
+                min(past.qos, subscription.qos),
+                past.retain and subscription.retain_as_published,
+                ids,
+                owed=True,
+            )
+            for past in page.messages
+            if not (subscription.no_local and past.client_id == session.connection.client_id)
+        ]
+        self._exchange.put_off(session, list(found))
+        session.connection.behind = session.has_something_first
+        self._delivery.room([session])
+        self._turn.request()

@@ -1,0 +1,18 @@
+"""The corpus of the coverage-guided run, without its tools: each is a packet that comes back, or a ProtocolError."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.check import check
+
+CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
+
+pytestmark = pytest.mark.property
+
+
+def test_the_corpus() -> None:
+    inputs = sorted(CORPUS.iterdir())
+    assert len(inputs) > 40
+    for path in inputs:
+        check(path.read_bytes())
