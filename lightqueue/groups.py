@@ -20,9 +20,10 @@ from store._records import RecordBatch, Records, has_flags, records_bytes
 from store.changes import GroupAdvanced, GroupDropped, GroupMade, GroupReset, Held, encode_change
 from store.commitlog import CommitLog
 from store.errors import StoreError
+from store.group_hands import Hand
 from store.group_settings import GroupSettings
 from store.group_states import GroupKey, GroupState, GroupStates
-from store.groups import ConsumerKey, Group, Hand, Place, as_ranges
+from store.groups import ConsumerKey, Group, Place, as_ranges
 from store.ratelimit import RateLimitedLog
 from store.records import Attribute, Record, RecordFlag, decode_attributes, read_records
 

@@ -18,6 +18,7 @@ from itertools import islice
 
 from store.changes import Held
 from store.deadlines import Deadlines
+from store.group_hands import Consumer, Hand, Lane
 from store.group_settings import GroupSettings
 from store.offset_ranges import as_ranges as as_ranges
 from store.offset_ranges import in_ranges as in_ranges
@@ -29,49 +30,6 @@ Entry = tuple[int, int, int, int]  # (due_ms, deliveries, serial, partition)
 SERIALS_PER_MS = 1_000
 MOST_UNWRITTEN = 262_144
 TOO_OFTEN = "delivered too often"
-
-
-class Hand:
-    """Messages that were handed out together, or wait together for a retry (`serial` 0)."""
-
-    __slots__ = ("consumer", "deliveries", "due_ms", "is_ready", "left", "offsets", "partition", "serial")
-
-    def __init__(self, offsets: Sequence[int], partition: int, serial: int, deliveries: int, due_ms: int) -> None:
-        self.offsets = offsets  # those that are another Hand's by now, or settled, among them
-        self.left = len(offsets)
-        self.partition = partition
-        self.serial = serial
-        self.deliveries = deliveries
-        self.due_ms = due_ms
-        self.is_ready = False  # to be handed out again
-        self.consumer: Consumer | None = None
-
-
-class Consumer:
-    """Somebody who is given messages."""
-
-    def __init__(self) -> None:
-        self.hands: dict[Hand, None] = {}
-        self.partitions: list[int] = []
-
-    @property
-    def in_flight(self) -> int:
-        """How many messages it has."""
-        return sum(hand.left for hand in self.hands)
-
-
-class Lane:
-    """How far the queue was looked through for one partition, and what was found but not handed out so far."""
-
-    def __init__(self, next_offset: int) -> None:
-        self.next = next_offset
-        self.parked: deque[int] = deque()
-        self.out: int | None = None  # of an ordered group: what has to be settled first
-
-    @property
-    def position(self) -> int:
-        """Everything of this partition before it was handed out."""
-        return self.parked[0] if self.parked else self.next
 
 
 class Group:

@@ -223,4 +223,5 @@ def test_compressed_payloads_are_as_published_and_damaged_ones_null(
         for some in some_messages.batches()
     ]
     assert [payload for batch in found_batches for payload in batch] == expected
-    assert all(len(batch) == 1 or sum(len(each or b"") for each in batch) <= 6_000 for batch in found_batches)
+    if any(kinds[: len(sizes)]):
+        assert all(len(batch) == 1 or sum(len(each or b"") for each in batch) <= 6_000 for batch in found_batches)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from notify import hub as hub_module
+from notify import member
 from notify.lookup import Broadcast
 from notify.recheck import EVERY_S
 from store.wire.messages import Grew, GrewNamed
@@ -68,7 +68,7 @@ def test_an_event_that_got_lost_costs_time_and_no_message(lost: type[Grew] | typ
 
 
 def test_with_too_many_events_at_a_time_all_queues_are_looked_at(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "MOST_NAMED", 1)
+    monkeypatch.setattr(member, "MOST_NAMED", 1)
     bench.hub.lookup = Broadcast()
     client = bench.connect("c")
     client.subscribe("a/1", "a/2")

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from lightqueue._queues import FILTER, LEVEL, LIVE, TOPIC, Queue
-from notify import hub as hub_module
 from notify import lookup as lookup_module
+from notify import member
 from notify.lookup import Broadcast, Change, Table, Watched, name_of, queue_named
 from notify.recheck import EVERY_S, PAGE, Recheck
 from store.wire.messages import Check, Checked, Follow, Following, Grew, GrewNamed, Role, Unfollow
@@ -103,7 +103,7 @@ def test_broadcast_tells_every_gateway_by_name_and_merges(bench: WireBench) -> N
 def test_what_waits_for_a_gateway_that_does_not_read_is_bounded(
     bench: WireBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_module, "MOST_NAMED", 3)
+    monkeypatch.setattr(member, "MOST_NAMED", 3)
     bench.hub.lookup = Broadcast()
     slow, other = bench.connect("slow"), bench.connect("other")
     for i in range(9):

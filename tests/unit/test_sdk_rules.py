@@ -111,10 +111,7 @@ def test_a_batch_takes_nothing_delayed_and_no_dead_letter() -> None:
         raise AssertionError("nothing was to be sent")
 
     def make(topic: str, payload: bytes | str, _: PublishOptions) -> Outgoing:
-        message = outgoing(topic, payload, False)
-        record = bytearray(message.record)
-        record[25] |= RecordFlag.DELAYED if payload == b"later" else 0
-        return message._replace(record=bytes(record))
+        return outgoing(topic, payload, False, due_ms=1_800_000_000_000 if payload == b"later" else None)
 
     batch = BatchOfOneTopic(make, publish, 1_000)
     batch.publish("t", b"now")

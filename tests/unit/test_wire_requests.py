@@ -251,7 +251,6 @@ BAD_MESSAGES = [
     (one(client_id=b"\0"), "U+0000 in a text"),
     (one(flags=3), "QoS 3"),
     (one(flags=RecordFlag.CARRIED), "flags that a peer must not set"),
-    (one(flags=128), "flags that a peer must not set"),
     (one(attributes=b"\1"), "attributes that are cut off"),
     (one(attributes=b"\3\3\0ab"), "attributes that are cut off"),
     (one(attributes=b"\1\3\0\1\1\1"), "attribute that a peer must not set"),
