@@ -1,7 +1,7 @@
 """TLS of client connections: OpenSSL in memory, between the loop's transport and what is above.
 
 The loop's own TLS keeps 256 KiB for each connection, sends when the loop finds the time (see ADR 7), and shakes hands
-with everybody at once (docs/adr/0016-tls-and-websocket-are-layers.md).
+with everybody at once (docs/adr/0018-tls-and-websocket-are-layers.md).
 """
 
 from __future__ import annotations
