@@ -77,6 +77,6 @@ def check_exposure(addresses: tuple[ListenAddress, ...], is_auth_configured: boo
     for address in addresses:
         if not (address.is_local or is_auth_configured or allow_anonymous):
             raise ListenError(
-                f"{address}: reachable by other machines while no client needs a password; listen on 127.0.0.1 "
-                "or set auth.allow_anonymous = true"
+                f"{address}: reachable by other machines while no client needs a password; listen on 127.0.0.1, set "
+                "auth.password_file (docs/security.md says what else), or auth.allow_anonymous = true"
             )
