@@ -135,9 +135,7 @@ class Listener:
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            kind = (accepted.family, accepted.type, accepted.proto)
-            light = socket.SocketType(*kind, accepted.detach())  # half the size, and the transport keeps it
-            task = self._loop.create_task(self._let_in(light))
+            task = self._loop.create_task(self._let_in(accepted))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -152,9 +150,9 @@ class Listener:
         self._allowed_at_s = now_s
         return 0 if self._allowed >= 1 else (1 - self._allowed) / rate
 
-    async def _let_in(self, accepted: socket.SocketType) -> None:
+    async def _let_in(self, accepted: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._protocol, accepted)  # type: ignore[arg-type, type-var]
+            await self._loop.connect_accepted_socket(self._protocol, accepted)  # type: ignore[type-var]
         except OSError:  # it left already
             accepted.close()
 

@@ -12,6 +12,7 @@ from gateway.packets import Connect
 from gateway.proxy_protocol import SIGNATURE
 from tests.certificates import authority, vouched_for
 from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.crash import strace
 from tests.interop.programs import TIMEOUT_S, PahoClient
 from tests.server_process import PenstockServer
 
@@ -193,3 +194,21 @@ def test_only_so_many_in_a_second_are_let_in(penstock_server: ServerFactory) -> 
     assert time.monotonic() - began_s > (40 - 2) / 20 - 0.1
     for client in clients:
         client.close()
+
+
+@pytest.mark.parametrize("how", ["closed", "cut", "refused"])
+def test_no_descriptor_is_closed_twice(penstock_server: ServerFactory, tmp_path: Path, how: str) -> None:
+    """The second time it may be somebody else's by then: a file of the store's."""
+    server = penstock_server(listen="mqtt://127.0.0.1:0")
+    with strace.recording(server.process.pid, ["close"], tmp_path / "trace"):
+        for _ in range(5):
+            client = connected(("127.0.0.1", server.port), b"\xff" * 6 if how == "refused" else CONNECT)
+            assert is_let_in(client) == (how != "refused")
+            if how == "cut":
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # RST
+            client.close()
+        with connected(("127.0.0.1", server.port), CONNECT) as last:
+            assert is_let_in(last)
+    calls = strace.read_trace(tmp_path / "trace")
+    assert len(calls) >= 5
+    assert [call for call in calls if call.result < 0] == []
