@@ -43,7 +43,7 @@ bench-spark: install
 
 # As many kills as are promised; `make test` has a few of them.
 kill-spark: install
-	PENSTOCK_SPARK_KILLS=20 $(PYTHON) -m pytest tests/spark/test_sink_kills.py
+	PENSTOCK_SPARK_KILLS=20 $(PYTHON) -m pytest tests/spark/test_kills.py tests/spark/test_sink_kills.py
 
 bench-pipelines: install
 	$(PYTHON) tests/bench/pipelines_run.py

@@ -11,6 +11,14 @@ from pathlib import Path
 from tests.server_process import ROOT
 
 TIMEOUT_S = 300
+KILLS = int(os.environ.get("PENSTOCK_SPARK_KILLS", "2"))
+"""Of drivers, in a test; `make kill-spark` has 20."""
+
+
+def _newest(folder: Path) -> int:
+    """The highest number of a batch that has a file there; -1: none has."""
+    found = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.is_dir() else []
+    return max(found, default=-1)
 
 
 class Driver:
@@ -47,15 +55,22 @@ class Driver:
         while self.batches() < count:
             self.check(deadline)
 
+    def wait_until_sunk(self) -> None:
+        """Until a batch is in the file sink's metadata, and not in the commit log so far."""
+        deadline = time.monotonic() + TIMEOUT_S
+        sunk, committed = self._work / "sink" / "_spark_metadata", self._work / "checkpoint" / "commits"
+        while _newest(sunk) <= _newest(committed):
+            self.check(deadline, every_s=0.001)
+
     def wait_for_file(self, name: str) -> None:
         deadline = time.monotonic() + TIMEOUT_S
         while not (self._work / name).exists():
             self.check(deadline)
 
-    def check(self, deadline: float) -> None:
+    def check(self, deadline: float, every_s: float = 0.02) -> None:
         assert self.process.poll() is None, self.log()
         assert time.monotonic() < deadline, self.log()
-        time.sleep(0.02)
+        time.sleep(every_s)
 
     def log(self) -> str:
         return (self._work / "driver.log").read_text(errors="replace")[-3000:]

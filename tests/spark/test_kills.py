@@ -11,12 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import ServerFactory
-from tests.spark.driver_process import TIMEOUT_S, Driver
+from tests.spark.driver_process import KILLS, TIMEOUT_S, Driver
 from tests.spark.fleet import Sent, publish
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
-KILLS = 2
 PER_ROUND = 200
 
 
@@ -78,10 +77,13 @@ def test_kill_the_driver_under_load(
     server = penstock_server(flush="async")
     publisher = Publisher(server)
     randomly = random.Random(5)
-    for _ in range(KILLS):
+    for number in range(KILLS):
         driver = start_driver(server.data, "local[2]")
         driver.wait_for_batches(driver.batches() + 2)
-        time.sleep(randomly.uniform(0, 0.5))  # anywhere in a batch
+        if number % 2:
+            driver.wait_until_sunk()
+        else:
+            time.sleep(randomly.uniform(0, 0.5))  # anywhere in a batch
         driver.kill()
     driver = start_driver(server.data, "local[2]")
     driver.wait_for_batches(driver.batches() + 1)
@@ -97,7 +99,7 @@ def test_kill_the_server_under_load_with_several_executors(
     server = penstock_server(flush="async", gateways="2")
     driver = start_driver(server.data, "local-cluster[2,1,1024]")
     published = 0
-    for batches in (1, 2):
+    for batches in range(1, 1 + max(2, KILLS // 4)):
         numbers = range(published, published + 5 * PER_ROUND)
         publish(server.port, [Sent("n", b"%d" % number) for number in numbers], "publisher")
         published = numbers.stop

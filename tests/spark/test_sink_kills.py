@@ -4,7 +4,6 @@ The driver's whole process group is killed anywhere in a batch, and once it has 
 store while messages come in. PENSTOCK_SPARK_KILLS says how often (`make kill-spark`: 20 times, which takes minutes).
 """
 
-import os
 import random
 import threading
 import time
@@ -21,12 +20,11 @@ from paho.mqtt.properties import Properties
 from penstock.spark.columns import Messages
 from penstock.spark.folder import LogFolder
 from tests.cluster import Cluster
-from tests.spark.driver_process import TIMEOUT_S, Driver
+from tests.spark.driver_process import KILLS, TIMEOUT_S, Driver
 from tests.spark.test_kills import Publisher
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
-KILLS = int(os.environ.get("PENSTOCK_SPARK_KILLS", "2"))
 STORE_KILLS = max(1, KILLS // 4)
 
 
