@@ -245,24 +245,22 @@ class Broker:
         """What clients are judged by was replaced: who would not be let in any more has to go, and so do subscriptions
         that would be refused."""
         self.guard.forget()
-        self._judge_some(deque(self.registry.sessions.values()))
+        sessions = deque(self.registry.sessions.values())
+        Steps(partial(self._judge_some, sessions), self._loop.call_soon).start()
 
-    def _judge_some(self, sessions: deque[Session]) -> None:
-        """A few at a time, with the loop's other business in between."""
+    def _judge_some(self, sessions: deque[Session]) -> bool:
+        """The next few of them. True if there are more."""
         for _ in range(min(JUDGED_AT_A_TIME, len(sessions))):
             session = sessions.popleft()
             if session.link is not None and self.admission.is_known_still(session.link):
                 self._judge_subscriptions(session)
-        if sessions:
-            self._loop.call_soon(partial(self._judge_some, sessions))
+        return bool(sessions)
 
     def _judge_subscriptions(self, session: Session) -> None:
         def judged(topic_filter: str, qos: int, allowed: int) -> None:
             if session.link is None or allowed >= qos:
                 return
-            self.guard.refused["taken_away"] += 1
-            gone = "client %s: subscription to %s taken away: not allowed any more"
-            self.events.warning("permission", gone, session.client_id, topic_filter)
+            self.guard.took_away(session.client_id, topic_filter)
             self.subscriptions.take_away(session, [topic_filter])
 
         held = [(reader.topic_filter, reader.qos) for reader in session.readers.values() if not reader.only_live]

@@ -47,6 +47,12 @@ class Guard:
         if self._access is not None and self._access.asks_elsewhere:
             self.forget()
 
+    def took_away(self, client_id: str, topic_filter: str) -> None:
+        """A subscription was allowed when it was made, and is not any more."""
+        self.refused["taken_away"] += 1
+        gone = "client %s: subscription to %s taken away: not allowed any more"
+        self._events.warning("permission", gone, client_id, topic_filter)
+
     # --- publishing
 
     def check_will(self, connection: Connection, connect: Connect, then: Callable[[bool], None]) -> None:

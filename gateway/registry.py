@@ -188,9 +188,7 @@ class SessionRegistry:
     def _forget(self, session: Session, subscription: SubscriptionState) -> None:
         """It was allowed when it was made, and is not any more."""
         if session.link is not None:
-            self._guard.refused["taken_away"] += 1
-            gone = "client %s: subscription to %s taken away: not allowed any more"
-            self._events.warning("permission", gone, session.client_id, subscription.topic_filter)
+            self._guard.took_away(session.client_id, subscription.topic_filter)
             self._journal.record(Unsubscribed(session.client_id, [subscription.topic_filter]))
 
     def _read(self, session: Session, subscription: SubscriptionState, start: int, followed: list[Followed]) -> None:

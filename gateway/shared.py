@@ -25,7 +25,7 @@ from store._records import Records
 from store.changes import GroupAdvanced, Progress, SubscriptionState
 from store.group_settings import MOST_IN_FLIGHT, GroupSettings, Strategy
 from store.group_states import GroupKey
-from store.groups import as_ranges
+from store.offset_ranges import as_ranges
 from store.records import Record
 
 MOST_WANTED = 512  # messages that a session is handed at a time

@@ -23,7 +23,8 @@ from store.errors import StoreError
 from store.group_hands import Hand
 from store.group_settings import GroupSettings
 from store.group_states import GroupKey, GroupState, GroupStates
-from store.groups import ConsumerKey, Group, Place, as_ranges
+from store.groups import ConsumerKey, Group, Place
+from store.offset_ranges import as_ranges
 from store.ratelimit import RateLimitedLog
 from store.records import Attribute, Record, RecordFlag, decode_attributes, read_records
 

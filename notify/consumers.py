@@ -21,7 +21,8 @@ from store.changes import GroupAdvanced
 from store.errors import StoreError
 from store.group_settings import GroupSettings, Strategy
 from store.group_states import GroupKey
-from store.groups import ConsumerKey, in_ranges
+from store.groups import ConsumerKey
+from store.offset_ranges import in_ranges
 
 if TYPE_CHECKING:
     from notify.hub import Hub

@@ -11,7 +11,7 @@ from lightqueue.groups import Dealt, GroupQueue
 from notify.consumers import Asker, Consumers, GroupRefused, Poll, Seat
 from notify.contents import filter_fault
 from store.errors import StoreError, StoreFull
-from store.groups import as_ranges
+from store.offset_ranges import as_ranges
 from store.wire import group_messages as wire
 from store.wire.base import MOST_ITEMS, Message
 from store.wire.messages import Failed, FailureCode

@@ -8,8 +8,9 @@ import msgspec
 
 from store.changes import Change, GroupAdvanced, GroupDropped, GroupMade, GroupReset
 from store.group_settings import GroupSettings
-from store.groups import Entry, in_ranges
+from store.groups import Entry
 from store.index import Index
+from store.offset_ranges import in_ranges
 
 KEY_PREFIX = b"g"
 KEY_END = b"h"

@@ -20,8 +20,7 @@ from store.changes import Held
 from store.deadlines import Deadlines
 from store.group_hands import Consumer, Hand, Lane
 from store.group_settings import GroupSettings
-from store.offset_ranges import as_ranges as as_ranges
-from store.offset_ranges import in_ranges as in_ranges
+from store.offset_ranges import as_ranges
 
 Place = tuple[int, int]  # (partition, queue_offset)
 ConsumerKey = tuple[str, str]  # the peer, and what the peer calls it

@@ -12,18 +12,27 @@ import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from scramp import ScramException, ScramMechanism
-from scramp.core import ScramServer
+from functools import cache
+from typing import TYPE_CHECKING
 
 from gateway.auth.errors import AuthError
+
+if TYPE_CHECKING:  # found when it is needed: a tenth of a gateway's start, and few have use for it
+    from scramp import ScramMechanism
+    from scramp.core import ScramServer
 
 METHOD = "SCRAM-SHA-256"
 ITERATIONS = 4_096
 MOST_BYTES = 4_096
 """Of one message of a client's."""
-_MECHANISM = ScramMechanism(METHOD)
 _FAKE_KEY = secrets.token_bytes(32)
+
+
+@cache
+def _mechanism() -> ScramMechanism:
+    from scramp import ScramMechanism
+
+    return ScramMechanism(METHOD)
 
 
 class ScramFailed(Exception):
@@ -41,7 +50,7 @@ class ScramVerifier:
 
     @classmethod
     def of(cls, password: str) -> ScramVerifier:
-        salt, stored_key, server_key, iterations = _MECHANISM.make_auth_info(password, iteration_count=ITERATIONS)
+        salt, stored_key, server_key, iterations = _mechanism().make_auth_info(password, iteration_count=ITERATIONS)
         return cls(iterations, salt, stored_key, server_key)
 
     @classmethod
@@ -77,7 +86,7 @@ class ScramExchange:
     def __init__(self, verifier_of: Callable[[str], str]) -> None:
         """`verifier_of` gives a user's SCRAM verifier, or an empty text."""
         self._verifier_of = verifier_of
-        self._server: ScramServer = _MECHANISM.make_server(self._auth_info)
+        self._server: ScramServer = _mechanism().make_server(self._auth_info)
         self._is_known = False
         self.username = ""
         self.verifier = ""
@@ -91,6 +100,8 @@ class ScramExchange:
 
     def first(self, message: bytes) -> bytes:
         """What the server says to the client's first message."""
+        from scramp import ScramException
+
         try:
             self._server.set_client_first(_text(message))
             return str(self._server.get_server_first()).encode()
@@ -99,6 +110,8 @@ class ScramExchange:
 
     def final(self, message: bytes) -> bytes:
         """The server's proof, for a client that gave its own."""
+        from scramp import ScramException
+
         try:
             self._server.set_client_final(_text(message))
             proof = str(self._server.get_server_final())

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from store.changes import GroupAdvanced, decode_change, encode_change
 from store.group_settings import GroupSettings
 from store.group_states import GroupState, _advance
-from store.groups import ConsumerKey, Group, Place, as_ranges, in_ranges
+from store.groups import ConsumerKey, Group, Place
+from store.offset_ranges import as_ranges, in_ranges
 
 pytestmark = pytest.mark.property
 
