@@ -62,10 +62,10 @@ async def drain(cluster: Cluster, load: Load, number: int) -> float:
 async def test_clients_go_on_at_the_other_gateway(cluster: Cluster, seed: int) -> None:
     load = load_on(cluster, seed)
     async with load.running():
-        await until(lambda: all(client.connection is not None for client in load.clients), "all CONNACKs")
         for number in range(LIVES):
             load.allow(10)
             await load.ledger.progress(500)
+            await until(lambda: all(client.connection is not None for client in load.clients), "all CONNACKs")
             leaving = clients_of(load, cluster.ports[number])
             staying = clients_of(load, cluster.ports[1 - number])
             assert len(leaving) > 50, "the clients of the test are all at one gateway"
