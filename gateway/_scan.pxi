@@ -273,14 +273,20 @@ cdef size_t write_publish(char *start, const RecordHeader *record, int qos, uint
 
 
 cdef class Merge:
-    """Several readers' ranges as one sequence by log_offset; a message found in several is one, with the highest QoS."""
+    """Several readers' ranges as one sequence by log_offset; a message found in several is one, with the highest QoS.
+
+    A heap of those that have more, each by what comes next of it: many queues may have one message each.
+    """
 
     cdef list readers
     cdef list ranges
-    cdef Py_ssize_t *at
-    cdef int n
+    cdef Py_ssize_t *at         # of each reader: its place in its range
+    cdef int *heap
+    cdef int heaped
+    cdef int *found_in          # those whose ranges have the current message
+    cdef int found_count
+    cdef bint unknown           # what comes next of some reader is not in its range
     cdef uint64_t current
-    cdef int found_in           # whose range has it
     cdef int qos
     cdef bint wanted
     cdef bint retain_as_published
@@ -289,56 +295,80 @@ cdef class Merge:
     cdef int id_count
 
     def __cinit__(self, list readers, list ranges):
+        cdef Py_ssize_t n = len(readers)
         self.readers = readers
         self.ranges = ranges
-        self.n = len(readers)
-        self.at = <Py_ssize_t *>malloc(self.n * (sizeof(Py_ssize_t) + sizeof(uint32_t)))
+        self.at = <Py_ssize_t *>malloc(n * (sizeof(Py_ssize_t) + 2 * sizeof(int) + sizeof(uint32_t)))
         if self.at == NULL:
             raise MemoryError
-        self.ids = <uint32_t *>(self.at + self.n)
-        for i in range(self.n):
+        self.heap = <int *>(self.at + n)
+        self.found_in = self.heap + n
+        self.ids = <uint32_t *>(self.found_in + n)
+        for i in range(n):
             self.at[i] = (<Reader>readers[i]).position - (<Records>ranges[i]).first
+            self.put(<int>i)
 
     def __dealloc__(self):
         free(self.at)
 
-    cdef bint has(self, int i):
-        """Whether a range has more."""
-        return self.at[i] < (<Records>self.ranges[i]).count
-
-    cdef bint exhausted(self):
+    cdef bint exhausted(self) noexcept:
         """Whether all ranges are used up, or one of them, and what its reader has next is not known here."""
-        cdef Reader reader
-        cdef bint used_up = True
-        cdef int i
-        for i in range(self.n):
-            if self.has(i):
-                used_up = False
-                continue
-            reader = <Reader>self.readers[i]
-            if reader.position < reader.queue.next_offset:
-                return True
-        return used_up
+        return self.unknown or not self.heaped
 
-    cdef const RecordHeader *next(self) except NULL:
-        """The record with the lowest log_offset, and what the subscriptions that it matches say together."""
-        cdef const RecordHeader *found = NULL
-        cdef const RecordHeader *record
-        cdef int i
-        for i in range(self.n):
-            if not self.has(i):
-                continue
-            record = (<Records>self.ranges[i]).items[self.at[i]]
-            if found == NULL or record.log_offset < found.log_offset:
-                found = record
-                self.found_in = i
+    cdef uint64_t next_offset(self, int i) noexcept:
+        return (<Records>self.ranges[i]).items[self.at[i]].log_offset
+
+    cdef bint before(self, int i, int j) noexcept:
+        cdef uint64_t a = self.next_offset(i), b = self.next_offset(j)
+        return a < b or (a == b and i < j)
+
+    cdef void put(self, int i) noexcept:
+        """A reader's range has more, or is used up."""
+        cdef Reader reader = <Reader>self.readers[i]
+        cdef int place = self.heaped, parent
+        if self.at[i] >= (<Records>self.ranges[i]).count:
+            self.unknown = self.unknown or reader.position < reader.queue.next_offset
+            return
+        self.heaped += 1
+        while place:
+            parent = (place - 1) // 2
+            if not self.before(i, self.heap[parent]):
+                break
+            self.heap[place] = self.heap[parent]
+            place = parent
+        self.heap[place] = i
+
+    cdef int take(self) noexcept:
+        cdef int first = self.heap[0], moved, place = 0, child = 1
+        self.heaped -= 1
+        moved = self.heap[self.heaped]
+        while child < self.heaped:
+            if child + 1 < self.heaped and self.before(self.heap[child + 1], self.heap[child]):
+                child += 1
+            if not self.before(self.heap[child], moved):
+                break
+            self.heap[place] = self.heap[child]
+            place = child
+            child = 2 * place + 1
+        self.heap[place] = moved
+        return first
+
+    cdef const RecordHeader *next(self) noexcept:
+        """The record with the lowest log_offset, and what the subscriptions that it matches say together.
+
+        To be called if the ranges are not exhausted, and again after advance().
+        """
+        cdef int first = self.heap[0], i
+        cdef const RecordHeader *found = (<Records>self.ranges[first]).items[self.at[first]]
         self.current = found.log_offset
         self.qos = -1
         self.wanted = self.retain_as_published = False
-        self.id_count = 0
-        for i in range(self.n):
-            if self.has(i) and (<Records>self.ranges[i]).items[self.at[i]].log_offset == self.current:
-                self.consider(<Reader>self.readers[i], found)
+        self.id_count = self.found_count = 0
+        while self.heaped and self.next_offset(self.heap[0]) == self.current:
+            i = self.take()
+            self.found_in[self.found_count] = i
+            self.found_count += 1
+            self.consider(<Reader>self.readers[i], found)
         return found
 
     cdef void consider(self, Reader reader, const RecordHeader *record) noexcept:
@@ -354,13 +384,15 @@ cdef class Merge:
             self.ids[self.id_count] = reader.subscription_id
             self.id_count += 1
 
-    cdef void advance(self):
-        cdef int i
-        for i in range(self.n):
-            if self.has(i) and (<Records>self.ranges[i]).items[self.at[i]].log_offset == self.current:
-                self.at[i] += 1
-                (<Reader>self.readers[i]).position += 1
-                (<Reader>self.readers[i]).reached = self.current + 1
+    cdef void advance(self) noexcept:
+        """The readers that have the current message move past it."""
+        cdef int k, i
+        for k in range(self.found_count):
+            i = self.found_in[k]
+            self.at[i] += 1
+            (<Reader>self.readers[i]).position += 1
+            (<Reader>self.readers[i]).reached = self.current + 1
+            self.put(i)
 
 
 cdef bint same_client(Link link, const RecordHeader *record) noexcept:

@@ -432,7 +432,7 @@ cdef class Link:
         cdef object found = (record.log_offset, min(<int>(record.flags & FLAG_QOS), merge.qos),
                              bool(merge.retain_as_published and record.flags & FLAG_RETAIN),
                              tuple([merge.ids[i] for i in range(merge.id_count)]),
-                             ranges[merge.found_in], merge.at[merge.found_in])
+                             ranges[merge.found_in[0]], merge.at[merge.found_in[0]])
         merge.advance()
         return found
 

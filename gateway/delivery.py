@@ -27,9 +27,10 @@ class Delivery:
         self._store = store
         self._settings = settings
         self._exchange = exchange
-        self._followed: set[Queue] = set()  # queues that only live in memory: what their readers need is kept
+        self._moved: set[Queue] = set()  # LIVE queues whose readers may have come further since settle()
         self.of_server: dict[Reader, None] = {}  # those of topics that servers write, which come from no queue
         self._ranges: dict[tuple[Queue, int], Records] = {}
+        self._lagging: dict[Session, set[Reader]] = {}  # whose queues have more: all of these, and some that did
         self._behind: set[Session] = set()  # have more to read and room to take it
         self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that is not safe yet
         self._waiting_read: dict[Queue, set[Session]] = {}  # what they have to read is on its way
@@ -54,14 +55,11 @@ class Delivery:
             queue.readers = [reader]
         else:
             queue.readers.append(reader)
-        if queue.kind == LIVE:
-            self._followed.add(queue)
         if reader.topic_filter.startswith("$"):
             self.of_server[reader] = None
         self.transient += _is_transient(reader)
         self.durable += _is_durable(reader)
-        if reader.lag:
-            self._behind.add(reader.session)
+        self._fell_behind([reader])
 
     def remove(self, reader: Reader) -> None:
         queue = reader.queue
@@ -71,10 +69,14 @@ class Delivery:
         self.transient -= _is_transient(reader)
         self.durable -= _is_durable(reader)
         reader.link = None
+        if reader.session in self._lagging:
+            self._lagging[reader.session].discard(reader)
         if not queue.readers:
             queue.readers = None
-            self._followed.discard(queue)
+            self._moved.discard(queue)
             self._waiting_read.pop(queue, None)
+        else:
+            self._may_have_moved(queue)
         self._store.unfollow(queue)
 
     def stop(self, session: Session) -> None:
@@ -83,6 +85,7 @@ class Delivery:
             self.remove(reader)
         session.readers.clear()
         session.replays = ()
+        self._lagging.pop(session, None)
         self._behind.discard(session)
         self._waiting_safe.discard(session)
 
@@ -91,7 +94,7 @@ class Delivery:
     def grew(self, queues: Iterable[Queue]) -> None:
         """Deliver what is new in these queues."""
         if not self._store.has_sessions:
-            self._behind.update(reader.session for queue in queues for reader in queue.readers or ())
+            self._fell_behind(reader for queue in queues for reader in queue.readers or ())
             return
         safe = self._store.safe
         for queue in queues:
@@ -103,8 +106,23 @@ class Delivery:
             records = self._range(queue, position) if position < queue.next_offset else None
             if records is not None:
                 readers = fan_out(readers, records, safe)
-            self._behind.update(reader.session for reader in readers if reader.lag)
+                self._may_have_moved(queue)
+            self._fell_behind(readers)
         self.catch_up()
+
+    def _fell_behind(self, readers: Iterable[Reader]) -> None:
+        for reader in readers:
+            if reader.lag:
+                session = reader.session
+                if session in self._lagging:
+                    self._lagging[session].add(reader)
+                else:
+                    self._lagging[session] = {reader}
+                self._behind.add(session)
+
+    def _may_have_moved(self, queue: Queue) -> None:
+        if queue.kind == LIVE:
+            self._moved.add(queue)
 
     def room(self, sessions: Iterable[Session]) -> None:
         """These sessions can take more than before."""
@@ -145,7 +163,7 @@ class Delivery:
             if session.replays:
                 self.go_on_replaying(session)
                 return False
-            pending = [reader for reader in session.readers.values() if reader.lag]
+            pending = self._pending(session)
             if not pending:
                 return False
             ranges = self._ranges_of(pending)
@@ -160,6 +178,16 @@ class Delivery:
                 return False
         return True
 
+    def _pending(self, session: Session) -> list[Reader]:
+        """Those of its readers whose queues have more."""
+        lagging = self._lagging.get(session, ())
+        pending = [reader for reader in lagging if reader.lag]
+        if not pending:
+            self._lagging.pop(session, None)
+        elif len(pending) < len(lagging):
+            self._lagging[session] = set(pending)
+        return pending
+
     def _ranges_of(self, readers: list[Reader]) -> list[Records] | None:
         """What comes next for each of a session's readers; None if the session has to wait for some of it."""
         ranges = []
@@ -172,6 +200,7 @@ class Delivery:
                 self._waiting_read.setdefault(reader.queue, set()).add(reader.session)
             else:
                 reader.position = max(reader.position, records.first)
+                self._may_have_moved(reader.queue)
                 ranges.append(records)
         return ranges if len(ranges) == len(readers) else None
 
@@ -197,8 +226,9 @@ class Delivery:
         return plain
 
     def settle(self) -> None:
-        """Tell each queue which entries its readers still need. To be called now and then."""
-        floors = [(queue, min(reader.position for reader in queue.readers or ())) for queue in self._followed]
+        """Tell queues that only live in memory which entries their readers still need. To be called now and then."""
+        floors = [(queue, min(reader.position for reader in queue.readers or ())) for queue in self._moved]
+        self._moved.clear()
         self._store.needed_from(floors)
 
 

@@ -171,6 +171,33 @@ def test_overlapping_subscriptions_of_a_session_that_was_away(bench: Bench, publ
     assert found == [(b"1", 2, [1, 2]), (b"2", 2, [2])]
 
 
+def test_many_queues_come_as_one_sequence(bench: Bench, publisher: Client) -> None:
+    """A session with hundreds of filters, of which up to three match a message, and a window for few."""
+    rng = random.Random(7)
+    client = bench.durable("a", receive_maximum=5)
+    for i in range(300):
+        client.subscribe(f"t/{i}/x", f"+/{i}/#", qos=1, subscription_identifiers=(i + 1,))
+    client.subscribe("+/+/y", qos=1, subscription_identifiers=(1_000,))
+    sent = [(rng.randrange(300), rng.choice("xyz")) for _ in range(500)]
+    for way in ("at once", "from a backlog"):
+        if way == "from a backlog":
+            client.lose()
+        for number, (i, last) in enumerate(sent):
+            publisher.publish(f"t/{i}/{last}", b"%d" % number, qos=1)
+        if way == "from a backlog":
+            client = bench.durable("a", receive_maximum=5)
+        came = []
+        while messages := client.messages():
+            came += messages
+            for message in messages:
+                if answer := acknowledgement(message):
+                    client.send(answer)
+        assert [int(message.payload) for message in came] == list(range(len(sent)))
+        for message, (i, last) in zip(came, sent, strict=True):
+            expected = {"x": [i + 1, i + 1], "y": [i + 1, 1_000], "z": [i + 1]}[last]
+            assert sorted(message.properties.subscription_identifiers) == expected
+
+
 @pytest.mark.mqtt("MQTT-3.3.2-4", "MQTT-3.3.2-15", "MQTT-3.3.2-16", "MQTT-3.3.2-17", "MQTT-3.3.2-18", "MQTT-3.3.2-20")
 def test_properties_pass_unchanged(bench: Bench, publisher: Client) -> None:
     v5, v4 = bench.connect("a"), bench.connect("b", 4)
