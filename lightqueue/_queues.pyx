@@ -7,7 +7,7 @@ from collections import deque
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
 from store._records cimport (
@@ -69,7 +69,7 @@ cdef class Queue:
         cdef Entry *moved
         cdef uint32_t wanted
         if self.tail_count == self.tail_capacity:
-            wanted = max(8, self.tail_capacity * 2)
+            wanted = max(2, self.tail_capacity * 2)
             moved = <Entry *>realloc(self.tail, wanted * sizeof(Entry))
             if moved == NULL:
                 raise MemoryError
@@ -117,7 +117,7 @@ cdef class Queue:
         self.tail_count -= n
         if self.tail_count:
             memmove(self.tail, self.tail + n, self.tail_count * sizeof(Entry))
-        elif self.tail_capacity > 64:
+        else:
             free(self.tail)
             self.tail = NULL
             self.tail_capacity = 0
@@ -159,6 +159,10 @@ cdef class Dispatcher:
         self.dirty = deque()
         self.live = deque()
         self.keys = deque()
+
+    def compact(self):
+        """To be called when many topics have left: a dict gives nothing back by itself."""
+        self.topics = dict(self.topics)
 
     def take_touched(self):
         cdef Queue queue
@@ -359,4 +363,5 @@ def read_at(LogMemory memory not None, list log_offsets not None):
     return records
 
 
+include "_ends.pxi"
 include "_tagged.pxi"

@@ -152,6 +152,8 @@ class MessageStore:
                 self.log.commit()
                 self._state.write_some(self._write_until)
                 self._refusing = None
+            else:
+                self.queues.evict_idle()
         except StoreError as error:
             if self._refusing is None:
                 log.error("%s; messages are refused until it succeeds", error)

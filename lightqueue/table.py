@@ -1,13 +1,6 @@
-"""Which queues there are, what they are called, and where their entries lie.
-
-Keys in RocksDB:  q <kind> <name> → id 8, base 8       a queue; base = its next queue_offset when it has no entries;
-                                    [began 8]          a filter's: while it has had none, the log_offset it began at
-                  e <id 8> <queue_offset 8> → entries  20 bytes each, packed under the first one's queue_offset
-All integers in keys are big-endian, so that a range read is one seek.
-"""
+"""Which queues there are, what they are called, and where their entries lie (lightqueue/layout.py)."""
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -28,14 +21,24 @@ from lightqueue._queues import (
     tagged_pack,
     tagged_tail,
 )
+from lightqueue.layout import (
+    NEXT_ID_KEY,
+    entry_key,
+    last_pack,
+    load_queue,
+    pack_before,
+    pack_count,
+    queue_key,
+    queue_value,
+)
 from lightqueue.matching import FilterTrie, any_of, has_wildcard, overlap
+from lightqueue.resident import Residents
 from store._records import LogMemory, Records
 from store.index import Index
 from store.settings import StoreSettings
 
 log = logging.getLogger("penstock.lightqueue")
 
-NEXT_ID_KEY = b"m:next_queue_id"
 KIND_NAMES = {TOPIC: "topic", LEVEL: "level", FILTER: "filter", LIVE: "live"}
 LIVE_ID_BIT = 1 << 63
 SERVER_LEVEL = "$SYS"  # first level of what servers say of themselves, which is never kept
@@ -43,24 +46,7 @@ STEP_COST = 1_000  # how many queues with few entries go to the index at a time:
 ENTRIES_PER_COST = 50  # so many more entries of one queue cost as much as one more queue
 LIVE_SHARE = 8  # of the LIVE queues with entries one part in this many is looked at at a time
 BACKLOG_SHARE = 128  # of what is pending beyond index_flush_entries one part in this many goes as well
-
-
-def queue_key(kind: int, name: bytes) -> bytes:
-    """The one place where a queue's name is encoded: its kind, then the name's own bytes. Nothing is escaped."""
-    return b"q%d" % kind + name
-
-
-def entry_key(queue_id: int, queue_offset: int) -> bytes:
-    return b"e" + queue_id.to_bytes(8, "big") + queue_offset.to_bytes(8, "big")
-
-
-def queue_value(queue_id: int, base: int) -> bytes:
-    """What stands under a queue's key; `base` counts only while no entry is stored."""
-    return queue_id.to_bytes(8, "big") + base.to_bytes(8, "big")
-
-
-def pack_count(pack: bytes) -> int:
-    return len(pack) // ENTRY_BYTES
+DIRTY_SHARE = 8  # of the queues beyond half of that one part in this many: each of them takes memory until it went
 
 
 class LogReader(Protocol):
@@ -83,14 +69,13 @@ class QueueTable:
         self._settings = settings
         self.apply = apply
         self.dispatcher = Dispatcher(self)
-        self._levels: dict[bytes, Queue] = {}
+        self._residents = Residents(index, settings, self.dispatcher)
         self._held: dict[str, Queue] = {}
         self._live: dict[str, Queue] = {}
         self._held_trie: FilterTrie[Queue] = FilterTrie()
         self._live_trie: FilterTrie[Queue] = FilterTrie()
         self.is_live_only = any_of(settings.live_only)
         """Whether messages to a topic are to be stored with LIVE_ONLY in their flags."""
-        self._loaded: deque[Queue] = deque()  # topics' and levels' in memory, those to be evicted first in front
         self._edits: list[Callable[[], None]] = []  # changes for the index's next write, but for entries
         self._staged: list[int] = []  # how many entries of each of the first dirty queues
         self._spilling: list[tuple[Queue, int]] = []
@@ -103,10 +88,7 @@ class QueueTable:
     # --- what the dispatcher asks
 
     def load_topic(self, name: bytes) -> Topic:
-        own, level = self._load(TOPIC, name), self._level(name.split(b"/", 1)[0])
-        level.holders += 1
-        self._loaded.append(own)
-        return Topic(name, own, level)
+        return self._residents.load(name)
 
     def match(self, name: bytes) -> list[Queue]:
         topic_name = name.decode()
@@ -121,26 +103,16 @@ class QueueTable:
 
     # --- finding queues
 
-    def _level(self, name: bytes) -> Queue:
-        queue = self._levels.get(name)
-        if queue is None:
-            queue = self._levels[name] = self._load(LEVEL, name)
-            self._loaded.append(queue)
-        return queue
-
     def topic_queue(self, name: bytes) -> Queue:
         """A topic's own queue, which may be empty."""
-        topic = self.dispatcher.topics.get(name)
-        if topic is None:
-            topic = self.dispatcher.topics[name] = self.load_topic(name)
-        return topic.own
+        return self._residents.topic(name).own
 
     def stored(self, topic_filter: str) -> Queue | None:
         """The queue that holds the history of a filter, or None if the filter never had one."""
         if not has_wildcard(topic_filter):
             return self.topic_queue(topic_filter.encode())
         level = level_of(topic_filter)
-        return self._level(level.encode()) if level is not None else self._held.get(topic_filter)
+        return self._residents.level(level.encode()) if level is not None else self._held.get(topic_filter)
 
     def watch(self, topic_filter: str) -> Queue:
         """A queue to follow: whatever matches `topic_filter` from now on gets an entry, and the entry an event."""
@@ -216,28 +188,9 @@ class QueueTable:
     def _load_held(self) -> None:
         prefix = queue_key(FILTER, b"")
         for key, _ in list(self._index.scan(prefix, queue_key(FILTER + 1, b""))):
-            self._adopt_held(self._load(FILTER, key[len(prefix) :]))
+            self._adopt_held(load_queue(self._index, FILTER, key[len(prefix) :]))
 
     # --- RocksDB
-
-    def _load(self, kind: int, name: bytes) -> Queue:
-        meta = self._index.get(queue_key(kind, name))
-        if meta is None:
-            return Queue(name, kind)
-        queue_id, base, began = (int.from_bytes(meta[at : at + 8], "big") for at in (0, 8, 16))
-        last = self._pack_before(queue_id, (1 << 64) - 1)
-        if last is None:
-            return Queue(name, kind, queue_id, base, began)
-        first, pack = last
-        count = pack_count(pack)
-        return Queue(name, kind, queue_id, first + count, pack_entry(pack, count - 1))
-
-    def _pack_before(self, queue_id: int, queue_offset: int) -> tuple[int, bytes] | None:
-        """The pack that starts at or before a position (the next key may belong to another queue)."""
-        found = self._index.at_or_before(entry_key(queue_id, queue_offset))
-        if found is None or found[0][:9] != entry_key(queue_id, 0)[:9]:
-            return None
-        return int.from_bytes(found[0][9:], "big"), found[1]
 
     def edit(self, change: Callable[[], None]) -> None:
         """Have the index changed by its next write, in the order of these calls; again if that write fails."""
@@ -254,7 +207,7 @@ class QueueTable:
         All that is pending since before `until` goes, but no more than takes a short time. Returns a log_offset: no
         entry that is still missing then is older; None if nothing is.
         """
-        cost = STEP_COST + max(0, self.dispatcher.pending - self._settings.index_flush_entries) // BACKLOG_SHARE
+        cost = self._step_cost()
         spilling = self._shorten_live()
         for change in self._edits:  # once all are there, and before the puts
             change()
@@ -274,6 +227,12 @@ class QueueTable:
                 return queue.oldest_missing
             cost -= _cost(count)
         return None
+
+    def _step_cost(self) -> int:
+        """What is behind catches up, above all where new queues come faster than a usual step writes them."""
+        expected = self._settings.index_flush_entries
+        entries, queues = self.dispatcher.pending - expected, len(self.dispatcher.dirty) - expected // 2
+        return STEP_COST + max(0, entries) // BACKLOG_SHARE + max(0, queues) // DIRTY_SHARE
 
     def _shorten_live(self) -> list[Queue]:
         """Have LIVE queues forget what nobody wants, a share of them at a time; those that have to spill."""
@@ -305,7 +264,11 @@ class QueueTable:
         for queue, count in self._spilling:
             queue.let_go(count)
             self._spilled.add(queue)
-        self._evict_idle(STEP_COST + len(self._staged))
+        self._residents.evict(STEP_COST + len(self._staged))
+
+    def evict_idle(self) -> None:
+        """To be called now and then: topics that nobody uses leave memory while there are more than cached_topics."""
+        self._residents.evict(STEP_COST)
 
     def _must_spill(self, queue: Queue) -> bool:
         """Shorten a LIVE queue's tail; True if it has to move to RocksDB because somebody slow still needs it."""
@@ -327,23 +290,6 @@ class QueueTable:
             self._spilled.remove(queue)
             self.edit(partial(self._index.delete_range, entry_key(queue.id, 0), entry_key(queue.id + 1, 0)))
 
-    def _evict_idle(self, most: int) -> None:
-        """Keep the number of topics in memory near cached_topics; an evicted one is read from RocksDB when needed.
-
-        Looks at no more than `most`. Those in use are looked at again when all others have been.
-        """
-        topics, levels = self.dispatcher.topics, self._levels
-        for _ in range(min(most, len(self._loaded))):
-            if max(len(topics), len(levels)) <= self._settings.cached_topics:
-                return
-            queue = self._loaded.popleft()
-            if not queue.idle:
-                self._loaded.append(queue)
-            elif queue.kind == LEVEL:
-                del levels[queue.name]
-            else:
-                topics.pop(queue.name).level.holders -= 1
-
     # --- reading
 
     def first_offset(self, queue: Queue) -> int:
@@ -359,7 +305,7 @@ class QueueTable:
             try:
                 if start >= queue.tail_first_offset:
                     return read_tail(self._log.memory, queue, start, max_records, max_bytes)
-                found = self._pack_before(queue.id, start) if queue.id else None
+                found = pack_before(self._index, queue.id, start) if queue.id else None
                 if found is not None and start < found[0] + pack_count(found[1]):
                     return read_pack(self._log.memory, found[1], found[0], start, max_records, max_bytes)
                 start = self._next_kept(queue, start)
@@ -374,7 +320,7 @@ class QueueTable:
         while start < queue.next_offset:
             if start >= queue.tail_first_offset:
                 return tagged_tail(self._log.memory, queue, start, tag, stop, most_entries, max_bytes)
-            found = self._pack_before(queue.id, start) if queue.id else None
+            found = pack_before(self._index, queue.id, start) if queue.id else None
             if found is not None and start < found[0] + pack_count(found[1]):
                 first, pack = found
                 return tagged_pack(self._log.memory, pack, first, start, tag, stop, most_entries, max_bytes)
@@ -398,7 +344,7 @@ class QueueTable:
         """log_offset of one entry; 0 where it was trimmed."""
         found = queue.entry(queue_offset)
         if found is None:
-            pack = self._pack_before(queue.id, queue_offset)
+            pack = pack_before(self._index, queue.id, queue_offset)
             if pack is None or queue_offset >= pack[0] + pack_count(pack[1]):
                 return 0
             found = pack_entry(pack[1], queue_offset - pack[0])
@@ -407,7 +353,7 @@ class QueueTable:
     def stored_entries(self, queue: Queue, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Entries in [start, end) as RocksDB has them: the first one's queue_offset, and 20 bytes of each."""
         while start < end:
-            found = self._pack_before(queue.id, start)
+            found = pack_before(self._index, queue.id, start)
             if found is None or start >= found[0] + pack_count(found[1]):
                 start = max(start + 1, self._next_kept(queue, start))  # trimmed
                 continue
@@ -455,7 +401,7 @@ class QueueTable:
 
     def counts(self) -> dict[str, int]:
         """How many queues of each kind are in memory."""
-        numbers = {TOPIC: len(self.dispatcher.topics), LEVEL: len(self._levels)}
+        numbers = {TOPIC: len(self.dispatcher.topics), LEVEL: len(self._residents.levels)}
         numbers |= {FILTER: len(self._held), LIVE: len(self._live)}
         return {KIND_NAMES[kind]: number for kind, number in numbers.items()}
 
@@ -474,7 +420,7 @@ class QueueTable:
         """log_offset of the newest entry that is stored for some first levels, as many as this; 0 if there is none."""
         newest = 0
         for _, meta in islice(self._index.scan(queue_key(LEVEL, b""), queue_key(LEVEL + 1, b"")), levels):
-            last = self._pack_before(int.from_bytes(meta[:8], "big"), (1 << 64) - 1)
+            last = last_pack(self._index, int.from_bytes(meta[:8], "big"))
             if last is not None:
                 newest = max(newest, pack_entry(last[1], pack_count(last[1]) - 1))
         return newest
@@ -482,7 +428,7 @@ class QueueTable:
     def stored_queues(self) -> Iterator[Queue]:
         """Every stored queue, as RocksDB has it."""
         for kind, name, _ in self.names():
-            yield self._load(kind, name)
+            yield load_queue(self._index, kind, name)
 
 
 def _cost(entries: int) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from lightqueue._queues import pack_entry
-from lightqueue.table import QueueTable, entry_key, pack_count, queue_value
+from lightqueue.layout import entry_key, pack_count, queue_value
+from lightqueue.table import QueueTable
 from store.index import Index
 
 TRIMMED_KEY = b"m:trimmed"

@@ -151,8 +151,17 @@ class StoreSettings:
         },
     )
     cached_topics: int = field(
-        default=200_000,
-        metadata={"doc": "Topics whose queues are remembered in memory.", "at_least": 1},
+        default=100_000,
+        metadata={"doc": "Topics whose queues are kept in memory, besides those in use.", "at_least": 1},
+    )
+    remembered_topics: int = field(
+        default=2_000_000,
+        metadata={
+            "doc": "Topics beyond those of which it is kept in memory where their queues end, in 46 to 91 bytes each; "
+            "others are looked up in the index.",
+            "at_least": 0,
+            "at_most": 1_000_000_000,
+        },
     )
     live_tail_entries: int = field(
         default=262_144,

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from lightqueue._queues import pack_entry
+from lightqueue.layout import NEXT_ID_KEY, entry_key, pack_count
 from lightqueue.message_store import MessageStore
-from lightqueue.table import LIVE_ID_BIT, NEXT_ID_KEY, entry_key, pack_count
+from lightqueue.table import LIVE_ID_BIT
 from store._records import RecordBatch
 from store.changes import (
     Change,

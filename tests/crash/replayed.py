@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from lightqueue._queues import ENTRY_BYTES, pack_entry
+from lightqueue.layout import entry_key
 from lightqueue.message_store import MessageStore
-from lightqueue.table import KIND_NAMES, entry_key
+from lightqueue.table import KIND_NAMES
 from store.folder import INDEX
 from store.records import RecordType, read_records
 from store.sessions import SessionState

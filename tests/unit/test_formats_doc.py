@@ -10,8 +10,8 @@ import pytest
 from lightqueue._queues import ENTRY_BYTES, FILTER, LEVEL, TOPIC, key_hash, pack_entry
 from lightqueue.dispatching import add_again
 from lightqueue.keys import index_key
+from lightqueue.layout import NEXT_ID_KEY, entry_key, queue_key, queue_value
 from lightqueue.message_store import MessageStore
-from lightqueue.table import NEXT_ID_KEY, entry_key, queue_key, queue_value
 from lightqueue.trimming import TRIMMED_KEY
 from store import delayed, group_states, peers, retained, sessions
 from store._records import RecordBatch, verify, walk

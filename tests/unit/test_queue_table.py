@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from lightqueue._queues import FILTER, LEVEL, LIVE, TOPIC
+from lightqueue._queues import FILTER, LEVEL, LIVE, TOPIC, Ends, Queue
+from lightqueue.layout import entry_key, pack_count, queue_key
 from lightqueue.message_store import MessageStore
-from lightqueue.table import LIVE_ID_BIT, entry_key, level_of, pack_count, queue_key
+from lightqueue.table import LIVE_ID_BIT, level_of
 from store.errors import IndexFailed
 from tests.stores import Stores, batch_of, crash_copy, payloads, publish, read_all
 
@@ -309,8 +310,9 @@ def test_what_a_killed_process_spilled_is_removed(open_store: Stores, tmp_path: 
 # --- eviction
 
 
-def test_idle_topics_leave_memory_and_come_back(open_store: Stores) -> None:
-    store = open_store(cached_topics=100)
+@pytest.mark.parametrize("remembered", [0, 10_000])
+def test_idle_topics_leave_memory_and_come_back(open_store: Stores, remembered: int) -> None:
+    store = open_store(cached_topics=100, remembered_topics=remembered)
     names = [f"level{i % 300}/topic{i}" for i in range(1000)]
     for part in (b"1", b"2", b"3"):
         for i, name in enumerate(names):
@@ -319,10 +321,27 @@ def test_idle_topics_leave_memory_and_come_back(open_store: Stores) -> None:
                 store.write_index()
         store.write_index()
         assert len(store.queues.dispatcher.topics) <= 100
-        assert len(store.queues._levels) <= 200
+        assert len(store.queues._residents.levels) <= 200
     for name in names:
         assert payloads(store, name) == [b"1", b"2", b"3"]
     assert len(payloads(store, "level7/#")) == 12
+
+
+def test_what_is_remembered_of_queues_is_bounded() -> None:
+    names = [b"t/%d" % i for i in range(20_000)]
+    queues = [Queue(name, TOPIC, i + 1, 2 * i, 3 * i) for i, name in enumerate(names)]
+    for most in (0, 5_000, 100_000):
+        ends = Ends(most)
+        for queue in (*queues, *queues):  # the second time in place of the first
+            ends.put(queue)
+        found = {name: ends.queue(name, TOPIC) for name in names}
+        kept = {name: queue for name, queue in found.items() if queue is not None}
+        assert len(ends) == len(kept) <= max(2 * most, 8 * 1024)
+        assert len(kept) == len(names) if most > len(names) else len(kept) >= most // 2
+        for i, name in enumerate(names):
+            if name in kept:
+                assert (kept[name].id, kept[name].next_offset, kept[name].last_log_offset) == (i + 1, 2 * i, 3 * i)
+    assert Ends(5).queue(b"never seen", TOPIC) is None
 
 
 def test_watched_and_held_topics_are_not_evicted(open_store: Stores) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from lightqueue import replay
+from lightqueue.layout import entry_key, pack_count
 from lightqueue.matching import matches
 from lightqueue.message_store import MessageStore
 from lightqueue.replay import Wanted, scan
-from lightqueue.table import entry_key, pack_count
 from store._records import RecordBatch
 from store.compression import compressed
 from store.records import Attribute, RecordFlag, RecordType, encode_attribute, read_records

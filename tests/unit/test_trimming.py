@@ -7,7 +7,7 @@ import pytest
 
 from lightqueue import trimming
 from lightqueue._queues import pack_entry
-from lightqueue.table import entry_key, pack_count
+from lightqueue.layout import entry_key, pack_count
 from store.changes import QueueDropped, SessionEnded
 from store.errors import IndexFailed
 from tests.stores import (
