@@ -87,6 +87,17 @@ cdef class Queue:
             return None
         return self.tail[queue_offset - self.tail_first].log_offset
 
+    cdef object place(self, uint64_t log_offset):
+        """queue_offset of the entry in the tail that has this log_offset, or None."""
+        cdef uint32_t low = 0, high = self.tail_count, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.tail[middle].log_offset < log_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return self.tail_first + low if low < self.tail_count and self.tail[low].log_offset == log_offset else None
+
     def packs(self, uint32_t most):
         """The `most` oldest entries of the tail as (first queue_offset, packed entries)."""
         cdef uint32_t at = 0, n
@@ -225,6 +236,20 @@ cdef class Dispatcher:
             put_big_endian(place + 9, fnv1a(key))
             put_big_endian(place + 17, record.log_offset)
             self.keys.append(place[:25])
+
+    def places(self, list runs not None, uint64_t log_offset):
+        """Where messages stand in their topics' queues that were stored from `log_offset` on: queue_offset of the first
+        of each of store._records.topic_runs(); -1 if no queue has it, None if it is not among the entries in memory."""
+        cdef Topic topic
+        cdef size_t at
+        found = []
+        for name, at, _, is_queued in runs:
+            if is_queued:
+                topic = self.topics.get(name)
+                found.append(None if topic is None else topic.own.place(log_offset + at))
+            else:
+                found.append(-1)
+        return found
 
     cdef Topic find(self, bytes name):
         topic = self.topics.get(name)
