@@ -94,6 +94,19 @@ async def test_one_batch_is_stored_as_one_and_each_message_is_found(client: Clie
     assert [message.tag for message in read] == [f"tag-{number}" for size in sizes for number in range(size)]
 
 
+async def test_a_place_in_the_middle_of_a_batch_and_its_compressed_payload(client: Client) -> None:
+    payloads_ = [b"%d" % number * 5_000 for number in range(5)]  # more than 4 KB
+    for numbers in (range(3), range(3, 5)):
+        async with client.batch() as batch:
+            for number in numbers:
+                batch.publish("b", payloads_[number])
+    assert [receipt.queue_offset for receipt in batch.receipts] == [3, 4]
+    (fifth,) = [message async for message in client.read("b", start="@4")]
+    assert (fifth.queue_offset, fifth.payload) == (4, payloads_[4])
+    assert (await client.get(fifth.message_id)).payload == payloads_[4]
+    assert await payloads(aiter(client.read("b", start="@2"))) == payloads_[2:]
+
+
 async def test_what_is_no_batch(client: Client) -> None:
     async with client.batch() as batch:
         batch.publish("a", b"1", wait="stored")
@@ -252,6 +265,21 @@ async def test_messages_are_found_by_key(client: Client, running: StoreProcess) 
         await client.find("m-7", since="@5")
     with pytest.raises(StoreRefused, match="has a wildcard where none may be"):
         await client.find("m-7", topic="#/a")
+
+
+async def test_keys_and_topics_with_one_hash_in_java(client: Client, running: StoreProcess) -> None:
+    """Where an index compares the hash of topic and key alone, the last two queries find what they should not."""
+    await client.publish("AaTopic", b"mine", key="Aa")
+    await client.publish("BBTopic", b"yours", key="BB")
+    for _ in range(2):
+        for topic, key, expected in (
+            ("AaTopic", "Aa", [b"mine"]),
+            ("BBTopic", "BB", [b"yours"]),
+            ("AaTopic", "BB", []),
+            ("BBTopic", "Aa", []),
+        ):
+            assert [message.payload for message in await client.find(key, topic=topic)] == expected
+        await asyncio.to_thread(running.restart)
 
 
 # --- beside MQTT
