@@ -24,7 +24,7 @@ from penstock.sdk.message import DelayedReceipt, Message, Pending, Receipt
 from penstock.sdk.message_id import parse_message_id
 from penstock.sdk.outgoing import Outgoing, PublishLater, PublishOptions, due, outgoing
 from penstock.sdk.positions import Moment, Position, moment
-from penstock.sdk.publishing import Entry, Outbox
+from penstock.sdk.publishing import Entry, Outbox, batch_bytes
 from penstock.sdk.reading import NO_END, Reading
 from penstock.sdk.requests import Outcome
 from penstock.sdk.subscription import PREFETCH, Subscription, Wanted
@@ -36,7 +36,6 @@ MOST_UNANSWERED_BYTES = 64 << 20
 MOST_DELAY_S = 0xFFFFFFFF  # while no store says how much it takes
 DELAYED_PER_PAGE = 1_000
 TOPICS_REMEMBERED = 100_000
-FRAME_ROOM_BYTES = 8_192  # of a frame, or of an append, for what is not a client's records
 
 T = TypeVar("T")
 
@@ -207,8 +206,7 @@ class Client:
     @property
     def _batch_bytes(self) -> int:
         """Of messages that one batch can have."""
-        welcome = self._opened.requests.welcome
-        return (welcome.max_frame_bytes if welcome is not None else 256 << 10) - FRAME_ROOM_BYTES
+        return batch_bytes(self._opened.requests.welcome)
 
     @property
     def _unanswered_bytes(self) -> int:

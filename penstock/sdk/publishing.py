@@ -18,6 +18,7 @@ from penstock.sdk.requests import Outcome, Requests
 from store.wire import messages as wire
 
 PACK_BYTES = 256 << 10  # of messages that go out together because they happen to wait together
+FRAME_ROOM_BYTES = 8_192  # of a frame, or of an append, for what is not a client's records
 
 Done = Callable[[Receipt | Exception], None]
 
@@ -58,6 +59,7 @@ class Outbox:
 
     def flush(self, everything: bool = False) -> None:
         """Make Publishes of what waits, as many as may be sent now; of `everything` if that is wanted."""
+        most_bytes = min(PACK_BYTES, batch_bytes(self._requests.welcome))
         while self._waiting and (everything or self._requests.can_publish):
             wait = self._waiting[0].message.wait
             pack: list[Entry] = []
@@ -65,7 +67,7 @@ class Outbox:
             while self._waiting:
                 message = self._waiting[0].message
                 size_bytes += len(message.record)
-                if pack and (size_bytes > PACK_BYTES or message.wait is not wait):
+                if pack and (size_bytes > most_bytes or message.wait is not wait):
                     break
                 pack.append(self._waiting.popleft())
             self._publish(pack)
@@ -97,6 +99,11 @@ class Outbox:
         for entry in waiting:
             self.unanswered_bytes -= len(entry.message.record)
             entry.done(error)
+
+
+def batch_bytes(welcome: wire.Welcome | None) -> int:
+    """How much of messages one Publish can have: what the store says, and little before it has said so."""
+    return (welcome.max_frame_bytes if welcome is not None else PACK_BYTES) - FRAME_ROOM_BYTES
 
 
 def receipts(messages: Sequence[Outgoing], published: wire.Published, place: StorePlace) -> list[Receipt]:
