@@ -106,6 +106,7 @@ async def both_ways(cluster: Cluster, topics: list[str], payloads: dict[str, lis
     return found
 
 
+@pytest.mark.catalogue("E18", "I32")
 def test_an_id_and_a_place_are_the_same_for_everybody(spark: SparkSession, apart: Cluster) -> None:
     topics = ["one/mosquitto", "one/paho", "one/sdk"]
     payloads = {topic: [f"{topic} {number}".encode() for number in range(EACH)] for topic in topics}

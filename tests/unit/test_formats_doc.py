@@ -84,6 +84,7 @@ def test_state_changes() -> None:
     assert decode_change(RecordType.PROGRESS, progress) == Progress("m7", acked=104, completed=[5])
 
 
+@pytest.mark.catalogue("B5")
 def test_entry() -> None:
     (entry,) = vector("entry")
     assert len(entry) == ENTRY_BYTES

@@ -52,6 +52,7 @@ def found(store: MessageStore, key: str, topic: str = "", since: str = "earliest
     return log_offsets
 
 
+@pytest.mark.catalogue("B7")
 def test_newest_first_wherever_the_index_is(stores: Stores) -> None:
     store = stores()
     mine: list[int] = []
@@ -79,6 +80,7 @@ def test_after_a_kill_the_log_says_the_same(stores: Stores, tmp_path: Path) -> N
     assert found(stores(copy), "m-7") == mine[::-1]
 
 
+@pytest.mark.catalogue("B8")
 def test_texts_that_only_look_alike(stores: Stores) -> None:
     """In Java "Aa" and "BB" have one hash; here these two have."""
     store = stores()
@@ -95,6 +97,7 @@ def test_texts_that_only_look_alike(stores: Stores) -> None:
         assert found(store, OTHER) == places[1::2][::-1]
 
 
+@pytest.mark.catalogue("B7")
 def test_by_time(stores: Stores) -> None:
     store = stores()
     places = [publish(store, "t", "k")]

@@ -61,6 +61,7 @@ def leaves_at(settings: AutoBatch, came_s: float) -> float:
             return now_s
 
 
+@pytest.mark.catalogue("D14")
 def test_a_lone_message_leaves_within_15_ms() -> None:
     assert 0.010 <= leaves_at(AutoBatch(), 0.0) <= 0.015
     gatherer = Gatherer(AutoBatch())
@@ -71,6 +72,7 @@ def test_a_lone_message_leaves_within_15_ms() -> None:
     assert went == [(0.010, "other"), (0.015, "t")]
 
 
+@pytest.mark.catalogue("D14")
 def test_a_full_batch_goes_at_once() -> None:
     gatherer = Gatherer(AutoBatch(batch_bytes=1_000))
     assert [len(gatherer.add(entry(), 0.0)) for _ in range(10)] == [0] * 9 + [10]
@@ -85,6 +87,7 @@ def test_each_topic_and_wish_has_a_batch_of_its_own() -> None:
     assert [[each.message.topic for each in batch] for batch in gatherer.due(0.010)] == [["a", "a"], ["b"], ["a"]]
 
 
+@pytest.mark.catalogue("D14")
 def test_past_the_bound_of_all_together_it_goes_straight_through_and_in_order() -> None:
     gatherer = Gatherer(AutoBatch(batch_bytes=1_000, total_bytes=2_000))
     held = [entry(f"t{number}", 500) for number in range(4)]
@@ -106,6 +109,7 @@ def test_bounds_that_make_no_sense() -> None:
 # --- batches
 
 
+@pytest.mark.catalogue("D12")
 def test_a_batch_takes_nothing_delayed_and_no_dead_letter() -> None:
     async def publish(_: list[Outgoing]) -> list[Receipt]:
         raise AssertionError("nothing was to be sent")
@@ -338,6 +342,7 @@ def test_what_is_no_message(topic: str, options: dict[str, Any], fault: str) -> 
 
 
 @pytest.mark.parametrize("ip", ["10.0.0.1", "::1", "fe80::1%eth0", "::ffff:10.0.0.1"])
+@pytest.mark.catalogue("B9")
 def test_a_message_id_names_its_store_and_its_place(ip: str) -> None:
     place = StorePlace.of(ip, 7700)
     message_id = place.message_id(4096)
@@ -350,6 +355,7 @@ def test_a_message_id_names_its_store_and_its_place(ip: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7F", "x" * 32, "0" * 30, " " * 32, "0 " * 32, "٠" * 32])
+@pytest.mark.catalogue("B9")
 def test_what_is_no_message_id(text: str) -> None:
     with pytest.raises(BadMessageId, match="32 or 56 hexadecimal digits"):
         parse_message_id(text)
