@@ -26,6 +26,7 @@ says so. Tests in `crash`, `interop` and `spark` are of real processes, files an
 `python -m tests.catalogue` from `tests/catalogue.toml` and from the markers on the tests; `tests/unit/test_catalogue.py`
 fails if it is stale, or if a line has neither a test nor a reason.
 """
+TABLE = "| | what it must do | how Penstock does it | shown by |\n|---|---|---|---|"
 
 
 @dataclass
@@ -59,9 +60,7 @@ def page() -> str:
     parts = [HEAD, f"Of {len(lines)} lines {shown} are shown by tests.\n"]
     for letter, title in tomllib.loads((ROOT / "tests" / "catalogue.toml").read_text())["parts"].items():
         rows = "".join(f"\n{_row(line)}" for line in lines if line.name[0] == letter)
-        parts.append(
-            f"## {letter}. {title}\n\n| | what it must do | how Penstock does it | shown by |\n|---|---|---|---|{rows}\n"
-        )
+        parts.append(f"## {letter}. {title}\n\n{TABLE}{rows}\n")
     return "\n".join(parts)
 
 
