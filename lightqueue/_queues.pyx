@@ -7,8 +7,8 @@ from collections import deque
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy, memmove
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from store._records cimport (
     ATTRIBUTE_DUE_MS, ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_DELAYED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES,
@@ -22,7 +22,6 @@ assert sizeof(Entry) == 20
 cdef enum:
     KIND_LIVE = 3
     PACK_ENTRIES = 1024         # most entries under one key
-    KEY_BUCKET_BITS = 28        # as in lightqueue.keys, where the keys of the key index are explained
 
 TOPIC, LEVEL, FILTER, LIVE = 0, 1, 2, 3
 cdef list NO_QUEUES = []        # shared by all topics that no filter matches
@@ -156,7 +155,9 @@ cdef class Dispatcher:
     cdef public uint64_t generation     # of the set of filters; a topic matched under an older one is matched again
     cdef readonly list touched          # watched queues that grew since take_touched()
     cdef readonly object dirty          # deque of queues with entries that RocksDB does not have, oldest_missing first
-    cdef readonly object keys           # deque of RocksDB keys that say which message has which key
+    cdef readonly object key_parts      # deque of KeyParts that are not in order in RocksDB, the last of which grows
+    cdef public uint64_t keys_from      # keys of messages before this log_offset are known
+    cdef KeyPart growing
     cdef readonly object live           # deque of LIVE queues with entries in memory
     cdef readonly uint64_t entries
     cdef readonly uint64_t messages
@@ -169,7 +170,7 @@ cdef class Dispatcher:
         self.touched = []
         self.dirty = deque()
         self.live = deque()
-        self.keys = deque()
+        self.key_parts = deque()
 
     def take_touched(self):
         cdef Queue queue
@@ -229,13 +230,20 @@ cdef class Dispatcher:
 
     cdef note_key(self, const RecordHeader *record):
         cdef Part key = attribute(record, ATTRIBUTE_KEY)
-        cdef char place[25]
-        if key.data != NULL:
-            place[0] = b"k"
-            put_big_endian(place + 1, record.log_offset >> KEY_BUCKET_BITS)
-            put_big_endian(place + 9, fnv1a(key))
-            put_big_endian(place + 17, record.log_offset)
-            self.keys.append(place[:25])
+        cdef uint64_t place = record.log_offset & ((<uint64_t>1 << KEY_PART_BITS) - 1)
+        if key.data == NULL or record.log_offset < self.keys_from:
+            return
+        if self.growing is None or self.growing.number != record.log_offset >> KEY_PART_BITS:
+            self.key_part(record.log_offset >> KEY_PART_BITS)
+        self.growing.push(<uint64_t>hash_of_key(key) << 32 | place)
+        self.keys_from = record.log_offset + 1
+
+    def key_part(self, uint64_t number):
+        """The part of the log that grows from now on; a new one, if it was another."""
+        if self.growing is None or self.growing.number != number:
+            self.growing = KeyPart(number)
+            self.key_parts.append(self.growing)
+        return self.growing
 
     def places(self, list runs not None, uint64_t log_offset):
         """Where messages stand in their topics' queues that were stored from `log_offset` on: queue_offset of the first
@@ -306,17 +314,6 @@ cdef uint64_t fnv1a(Part text) noexcept nogil:
     return found or 1
 
 
-cdef void put_big_endian(char *to, uint64_t value) noexcept nogil:
-    cdef int i
-    for i in range(8):
-        to[i] = <char>(value >> (56 - 8 * i) & 0xFF)
-
-
-def key_hash(bytes key not None):
-    """What the key index has of a key."""
-    return fnv1a(Part(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)))
-
-
 cdef uint64_t tag_hash(const RecordHeader *record) noexcept nogil:
     cdef Part tag = attribute(record, ATTRIBUTE_TAG)
     return fnv1a(tag) if tag.data != NULL else 0
@@ -384,4 +381,5 @@ def read_at(LogMemory memory not None, list log_offsets not None):
     return records
 
 
+include "_keys.pxi"
 include "_tagged.pxi"
