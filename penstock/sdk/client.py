@@ -14,7 +14,7 @@ from typing import Self, TypeVar, Unpack
 
 from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
-from penstock.sdk.batch import BatchOfOneTopic
+from penstock.sdk.batch import BatchOfOneTopic, Whole
 from penstock.sdk.compression import Compression, chosen
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
@@ -201,7 +201,8 @@ class Client:
             batch.publish("line/7/temp", b"21.6")
         first, second = batch.receipts
         """
-        return BatchOfOneTopic(self._message_with_delay, self._publish_batch, self._batch_bytes)
+        plain_bytes = self._compression.above_bytes
+        return BatchOfOneTopic(self._message_with_delay, self._publish_batch, self._batch_bytes, plain_bytes)
 
     @property
     def _batch_bytes(self) -> int:
@@ -265,23 +266,13 @@ class Client:
         else:
             future.set_result(outcome)
 
-    async def _publish_batch(self, messages: list[Outgoing]) -> list[Receipt]:
+    async def _publish_batch(self, whole: Whole) -> list[Receipt]:
         """Raises a ClientError."""
         future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
-        receipts: list[Receipt] = []
         if self._outbox is None:
             raise ClientClosed
         self._send_all()
-
-        def answered(outcome: Receipt | Exception) -> None:
-            if isinstance(outcome, Exception):
-                _settle(future, outcome)
-                return
-            receipts.append(outcome)
-            if len(receipts) == len(messages):
-                _settle(future, receipts)
-
-        self._outbox.add_whole([Entry(message, answered) for message in messages])
+        self._outbox.add_whole(whole, lambda outcome: _settle(future, outcome))
         self._sent.add(future)
         try:
             return await future

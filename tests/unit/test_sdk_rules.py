@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +12,8 @@ import pytest
 
 from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
-from penstock.sdk.batch import BatchOfOneTopic
+from penstock.sdk.batch import BatchOfOneTopic, Whole
+from penstock.sdk.compression import Compression
 from penstock.sdk.errors import (
     AddressError,
     AlreadySettled,
@@ -30,6 +33,7 @@ from penstock.sdk.outgoing import Outgoing, PublishOptions, outgoing
 from penstock.sdk.positions import where
 from penstock.sdk.publishing import Entry, Outbox, receipts
 from penstock.sdk.requests import MOST_PUBLISHES, Outcome, Requests
+from store.record_bytes import walk
 from store.records import Attribute, RecordFlag, decode_attributes, read_records
 from store.wire import group_messages
 from store.wire import messages as wire
@@ -111,7 +115,7 @@ def test_bounds_that_make_no_sense() -> None:
 
 @pytest.mark.catalogue("D12")
 def test_a_batch_takes_nothing_delayed_and_no_dead_letter() -> None:
-    async def publish(_: list[Outgoing]) -> list[Receipt]:
+    async def publish(_: Whole) -> list[Receipt]:
         raise AssertionError("nothing was to be sent")
 
     def make(topic: str, payload: bytes | str, _: PublishOptions) -> Outgoing:
@@ -124,6 +128,50 @@ def test_a_batch_takes_nothing_delayed_and_no_dead_letter() -> None:
     with pytest.raises(BatchRefused, match="consumer group gives up"):
         BatchOfOneTopic(make, publish, 1_000).publish("$dead/billing/t", b"x")
     assert len(batch) == 1
+
+
+def test_a_batch_is_the_same_whether_its_messages_are_made_one_by_one_or_together() -> None:
+    rng = random.Random(7)
+    sent: list[Whole] = []
+
+    async def publish(whole: Whole) -> list[Receipt]:
+        sent.append(whole)
+        return []
+
+    def make(topic: str, payload: bytes | str, options: PublishOptions) -> Outgoing:
+        return outgoing(topic, payload, True, Compression(200), **options)
+
+    async def fill(most_plain_bytes: int, messages: list[tuple[bytes | str, PublishOptions]]) -> None:
+        async with BatchOfOneTopic(make, publish, 100_000, most_plain_bytes) as batch:
+            for payload, options in messages:
+                batch.publish("t/é", payload, **options)
+            assert len(batch) == len(messages)
+
+    some: list[PublishOptions] = [{}, {}, {}, {"key": "k"}, {"qos": 0, "retain": True}]
+    for _ in range(20):
+        payloads: list[bytes | str] = [b"x" * rng.randrange(400) for _ in range(rng.randrange(1, 30))]
+        messages = [(rng.choice((payload, "é")), rng.choice(some)) for payload in payloads]
+        asyncio.run(fill(0, messages))
+        asyncio.run(fill(200, messages))
+        assert sent[-1] == sent[-2]
+        assert sum(sent[-1].sizes) == len(sent[-1].records)
+        assert [len(list(walk(sent[-1].records)))] == [len(messages)]
+
+
+def test_a_full_batch_refuses_messages_that_are_made_together_as_well() -> None:
+    async def publish(_: Whole) -> list[Receipt]:
+        return []
+
+    def make(topic: str, payload: bytes | str, options: PublishOptions) -> Outgoing:
+        return outgoing(topic, payload, False, **options)
+
+    batch = BatchOfOneTopic(make, publish, 1_000, 4_096)
+    for _ in range(20):
+        batch.publish("t", b"")
+    with pytest.raises(BatchRefused, match="at most 1000 bytes"):
+        batch.publish("t", b"")
+    with pytest.raises(BatchRefused, match="need the same `wait`"):
+        batch.publish("t", b"", wait="stored")
 
 
 # --- requests
