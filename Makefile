@@ -65,3 +65,5 @@ docs: install
 	$(PYTHON) -m penstock.operations_docs docs/operations.md
 	$(PYTHON) -m tests.conformance > docs/conformance.md.new
 	mv docs/conformance.md.new docs/conformance.md
+	$(PYTHON) -m tests.catalogue > docs/catalogue.md.new
+	mv docs/catalogue.md.new docs/catalogue.md

@@ -24,6 +24,7 @@ cdef class Queue:
     cdef uint32_t tail_capacity
     cdef void discard(self, uint32_t n) noexcept
     cdef int push(self, uint64_t log_offset, uint32_t size, uint64_t tag_hash) except -1
+    cdef object place(self, uint64_t log_offset)
 
 cdef class Topic:
     cdef readonly bytes name

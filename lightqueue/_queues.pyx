@@ -7,8 +7,8 @@ from collections import deque
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcmp, memcpy, memmove
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from store._records cimport (
     ATTRIBUTE_DUE_MS, ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_DELAYED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES,
@@ -22,7 +22,6 @@ assert sizeof(Entry) == 20
 cdef enum:
     KIND_LIVE = 3
     PACK_ENTRIES = 1024         # most entries under one key
-    KEY_BUCKET_BITS = 28        # as in lightqueue.keys, where the keys of the key index are explained
 
 TOPIC, LEVEL, FILTER, LIVE = 0, 1, 2, 3
 cdef list NO_QUEUES = []        # shared by all topics that no filter matches
@@ -87,6 +86,17 @@ cdef class Queue:
             return None
         return self.tail[queue_offset - self.tail_first].log_offset
 
+    cdef object place(self, uint64_t log_offset):
+        """queue_offset of the entry in the tail that has this log_offset, or None."""
+        cdef uint32_t low = 0, high = self.tail_count, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.tail[middle].log_offset < log_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return self.tail_first + low if low < self.tail_count and self.tail[low].log_offset == log_offset else None
+
     def packs(self, uint32_t most):
         """The `most` oldest entries of the tail as (first queue_offset, packed entries)."""
         cdef uint32_t at = 0, n
@@ -145,7 +155,9 @@ cdef class Dispatcher:
     cdef public uint64_t generation     # of the set of filters; a topic matched under an older one is matched again
     cdef readonly list touched          # watched queues that grew since take_touched()
     cdef readonly object dirty          # deque of queues with entries that RocksDB does not have, oldest_missing first
-    cdef readonly object keys           # deque of RocksDB keys that say which message has which key
+    cdef readonly object key_parts      # deque of KeyParts that are not in order in RocksDB, the last of which grows
+    cdef public uint64_t keys_from      # keys of messages before this log_offset are known
+    cdef KeyPart growing
     cdef readonly object live           # deque of LIVE queues with entries in memory
     cdef readonly uint64_t entries
     cdef readonly uint64_t messages
@@ -158,7 +170,7 @@ cdef class Dispatcher:
         self.touched = []
         self.dirty = deque()
         self.live = deque()
-        self.keys = deque()
+        self.key_parts = deque()
 
     def compact(self):
         """To be called when many topics have left: a dict gives nothing back by itself."""
@@ -222,13 +234,34 @@ cdef class Dispatcher:
 
     cdef note_key(self, const RecordHeader *record):
         cdef Part key = attribute(record, ATTRIBUTE_KEY)
-        cdef char place[25]
-        if key.data != NULL:
-            place[0] = b"k"
-            put_big_endian(place + 1, record.log_offset >> KEY_BUCKET_BITS)
-            put_big_endian(place + 9, fnv1a(key))
-            put_big_endian(place + 17, record.log_offset)
-            self.keys.append(place[:25])
+        cdef uint64_t place = record.log_offset & ((<uint64_t>1 << KEY_PART_BITS) - 1)
+        if key.data == NULL or record.log_offset < self.keys_from:
+            return
+        if self.growing is None or self.growing.number != record.log_offset >> KEY_PART_BITS:
+            self.key_part(record.log_offset >> KEY_PART_BITS)
+        self.growing.push(<uint64_t>hash_of_key(key) << 32 | place)
+        self.keys_from = record.log_offset + 1
+
+    def key_part(self, uint64_t number):
+        """The part of the log that grows from now on; a new one, if it was another."""
+        if self.growing is None or self.growing.number != number:
+            self.growing = KeyPart(number)
+            self.key_parts.append(self.growing)
+        return self.growing
+
+    def places(self, list runs not None, uint64_t log_offset):
+        """Where messages stand in their topics' queues that were stored from `log_offset` on: queue_offset of the first
+        of each of store._records.topic_runs(); -1 if no queue has it, None if it is not among the entries in memory."""
+        cdef Topic topic
+        cdef size_t at
+        found = []
+        for name, at, _, is_queued in runs:
+            if is_queued:
+                topic = self.topics.get(name)
+                found.append(None if topic is None else topic.own.place(log_offset + at))
+            else:
+                found.append(-1)
+        return found
 
     cdef Topic find(self, bytes name):
         topic = self.topics.get(name)
@@ -283,17 +316,6 @@ cdef uint64_t fnv1a(Part text) noexcept nogil:
     for i in range(text.size):
         found = (found ^ <unsigned char>text.data[i]) * <uint64_t>0x100000001b3
     return found or 1
-
-
-cdef void put_big_endian(char *to, uint64_t value) noexcept nogil:
-    cdef int i
-    for i in range(8):
-        to[i] = <char>(value >> (56 - 8 * i) & 0xFF)
-
-
-def key_hash(bytes key not None):
-    """What the key index has of a key."""
-    return fnv1a(Part(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)))
 
 
 cdef uint64_t tag_hash(const RecordHeader *record) noexcept nogil:
@@ -364,4 +386,5 @@ def read_at(LogMemory memory not None, list log_offsets not None):
 
 
 include "_ends.pxi"
+include "_keys.pxi"
 include "_tagged.pxi"

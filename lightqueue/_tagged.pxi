@@ -24,7 +24,7 @@ cdef tuple pick(LogMemory memory, const Entry *entries, uint64_t count, uint64_t
                 uint64_t stop, uint64_t most_entries, uint64_t max_bytes):
     cdef Records records = Records(start)
     cdef uint64_t at = start - first, total = 0
-    cdef uint64_t wanted = key_hash(tag)
+    cdef uint64_t wanted = fnv1a(Part(PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag)))
     cdef const RecordHeader *record
     count = min(count, at + most_entries)
     while at < count and entries[at].log_offset < stop and total < max_bytes:

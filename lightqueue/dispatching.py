@@ -1,7 +1,7 @@
 """Delayed messages get into their queues once they are due: each is appended again, as a message like any other.
 
 That record names the one that was pending, and applying it ends that: so a message is dispatched or pending after any
-crash, never both and never neither (docs/adr/0013).
+crash, never both and never neither (docs/adr/0015).
 """
 
 import logging

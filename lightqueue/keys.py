@@ -1,94 +1,122 @@
-"""Which messages have a key: hashes of keys and where they are, in RocksDB over the log.
+"""Which messages have a key: 32 bits of keys' hashes and where they are, in RocksDB over the log.
 
-Keys in RocksDB:  k <log_offset / 2^28: 8> <hash of the key 8> <log_offset 8> → nothing       all big-endian
+The log has parts of 64 MiB. Of all but the newest the items lie by hash; those of the newest are in memory by age, and
+in RocksDB as well, so that nothing has to be replayed for them:
 
-So what has one key in 256 MiB of the log lies together, the newest parts are looked at first, and what retention drops
-is a range. A hash says where to look; whoever looks compares the key itself.
+    k <part 8> <first item 8> → items       in order, up to 512 under the first one's key
+    l <log_offset of the first 8> → items   of the newest part, by age, up to 1,024 together, the last of these growing
+
+An item is 8 bytes: the hash's 32 bits above the place in its part, in bytes. All integers in keys are big-endian, those
+in values little-endian. The newest parts are looked at first, each with a seek, and what retention drops is a range.
+A hash says where to look; whoever looks compares the key itself (docs/adr/0020-keys-lie-by-parts-of-the-log.md).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterator
-from itertools import islice
 
-from lightqueue._queues import key_hash
+from lightqueue._queues import Dispatcher, KeyPart, key_hash, places_in_order
 from store.index import Index
 
-KEY_PREFIX = b"k"
-BUCKET_BITS = 28
-KEYS_PER_STEP = 1_000  # what stage() hands to the index at a time: some 1 ms
-BACKLOG_SHARE = 128  # one part in this many of what is not in the index goes as well
+PART_PREFIX = b"k"
+RUN_PREFIX = b"l"
+PART_BITS = 26
+PART_KEYS = 512
+RUN_KEYS = 1_024
+PLACES_AT_A_TIME = 512
 END = (1 << 64) - 1
 
 
-def index_key(bucket: int, hashed: int, log_offset: int) -> bytes:
-    return KEY_PREFIX + bucket.to_bytes(8, "big") + hashed.to_bytes(8, "big") + log_offset.to_bytes(8, "big")
+def part_key(part: int, item: int) -> bytes:
+    return PART_PREFIX + part.to_bytes(8, "big") + item.to_bytes(8, "big")
 
 
-def _log_offset(key: bytes) -> int:
-    return int.from_bytes(key[17:], "big")
+def run_key(log_offset: int) -> bytes:
+    return RUN_PREFIX + log_offset.to_bytes(8, "big")
 
 
 class KeyIndex:
-    """Owner of what the index has of keys. `pending` is what it has not, oldest first; the dispatcher adds to it."""
+    """Owner of what the index has of keys. Some parts of the log are in memory; the dispatcher adds to the newest."""
 
-    def __init__(self, index: Index, pending: deque[bytes]) -> None:
+    def __init__(self, index: Index, dispatcher: Dispatcher) -> None:
         self._index = index
-        self._pending = pending
-        self._staged = 0
+        self._parts = dispatcher.key_parts
+        self._staged: list[tuple[KeyPart, int]] = []
+        self._is_sealing = False
+        newest = index.at_or_before(part_key(END, END))
+        if newest is not None and newest[0].startswith(PART_PREFIX):
+            dispatcher.keys_from = (int.from_bytes(newest[0][1:9], "big") + 1) << PART_BITS
+        for key, items in index.scan(RUN_PREFIX, part_after(RUN_PREFIX)):
+            part = dispatcher.key_part(int.from_bytes(key[1:], "big") >> PART_BITS)
+            part.load(items)
+            dispatcher.keys_from = part.log_offset(part.count - 1) + 1
 
-    def stage(self, until: int) -> int | None:
-        """Hand some of what is pending to the index, for its next write; then call written().
+    def stage(self) -> None:
+        """Hand what the index does not have to it, for its next write; then call written().
 
-        Returns a log_offset: nothing that is still missing then is older; None if nothing is.
+        One part that is complete is put in order with it. A million keys take some 2 ms, a part's order some 5.
         """
-        most = KEYS_PER_STEP + len(self._pending) // BACKLOG_SHARE
-        keys = list(islice(self._pending, most))
-        if keys and _log_offset(keys[-1]) >= until:
-            del keys[bisect_left(keys, until, key=_log_offset) :]
-        self._staged = len(keys)
-        keys.sort()  # RocksDB takes those that lie near each other in half the time
-        self._index.put_all(keys, b"")
-        return _log_offset(self._pending[self._staged]) if self._staged < len(self._pending) else None
+        self._is_sealing = len(self._parts) > 1
+        if self._is_sealing:
+            self._seal(self._parts[0])
+        self._staged = [(part, part.count) for part in self._parts if part.written < part.count]
+        for part, count in self._staged:
+            if self._is_sealing and part is self._parts[0]:
+                continue
+            for at in range(part.written - part.written % RUN_KEYS, count, RUN_KEYS):
+                self._index.put(run_key(part.log_offset(at)), part.run(at, RUN_KEYS))
+
+    def _seal(self, part: KeyPart) -> None:
+        for first, items in part.in_order(PART_KEYS):
+            self._index.put(part_key(part.number, first), items)
+        self._index.delete_range(run_key(part.start), run_key(part.start + (1 << PART_BITS)))
 
     def written(self) -> None:
         """The index has what was staged."""
-        for _ in range(self._staged):
-            self._pending.popleft()
-        self._staged = 0
+        for part, count in self._staged:
+            part.written = count
+        if self._is_sealing:
+            self._parts.popleft()
+        self._staged = []
+        self._is_sealing = False
 
     def trim(self, first: int) -> None:
-        """Forget what points before log_offset `first`, but for the part of the log that it is in."""
-        self._index.delete_range(index_key(0, 0, 0), index_key(first >> BUCKET_BITS, 0, 0))
+        """Forget what points before log_offset `first`, but for the part of the log that it is in. Before stage()."""
+        kept = first >> PART_BITS
+        self._index.delete_range(part_key(0, 0), part_key(kept, 0))
+        self._index.delete_range(run_key(0), run_key(kept << PART_BITS))
+        while len(self._parts) > 1 and self._parts[0].number < kept:
+            self._parts.popleft()
+        if self._parts and self._parts[0].number < kept:
+            self._parts[0].clear()
 
     def candidates(self, key: bytes, before: int) -> Iterator[int]:
         """log_offsets before `before` where a message with this key may be, newest first."""
         hashed = key_hash(key)
-        wanted = hashed.to_bytes(8, "big")
-        for each in reversed(self._pending):
-            if each[9:17] == wanted and _log_offset(each) < before:
-                yield _log_offset(each)
-        if self._pending:
-            before = min(before, _log_offset(self._pending[0]))
-        if before:
-            yield from self._written_candidates(hashed, before - 1)
+        for part in reversed(self._parts):
+            places = [before]
+            while places:
+                before = places[-1]
+                places = part.places(hashed, before, PLACES_AT_A_TIME)
+                yield from places
+            before = min(before, part.start)
+        yield from self._ordered_candidates(hashed, before)
 
-    def _written_candidates(self, hashed: int, newest: int) -> Iterator[int]:
-        wanted = hashed.to_bytes(8, "big")
-        bucket = newest >> BUCKET_BITS
-        while (found := self._index.at_or_before(index_key(bucket, hashed, newest))) is not None:
-            key = found[0]
-            if not key.startswith(KEY_PREFIX):
+    def _ordered_candidates(self, hashed: int, before: int) -> Iterator[int]:
+        """The same of parts that lie by hash."""
+        while before > 0:
+            part, place = divmod(before - 1, 1 << PART_BITS)
+            found = self._index.at_or_before(part_key(part, hashed << 32 | place))
+            if found is None or not found[0].startswith(PART_PREFIX):
                 return
-            there = int.from_bytes(key[1:9], "big")
-            if there == bucket and key[9:17] == wanted:
-                newest = _log_offset(key) - 1
-                yield newest + 1
-            elif there < bucket:
-                bucket, newest = there, END
-            elif bucket:
-                bucket, newest = bucket - 1, END
-            else:
-                return
+            there, first = int.from_bytes(found[0][1:9], "big"), int.from_bytes(found[0][9:], "big")
+            if there < part:
+                before = (there + 1) << PART_BITS
+                continue
+            yield from places_in_order(found[1], part, hashed, before)
+            begins_before = first >> 32 == hashed  # in the piece before this one
+            before = (part << PART_BITS) + (first & 0xFFFFFFFF if begins_before else 0)
+
+
+def part_after(prefix: bytes) -> bytes:
+    return bytes((prefix[0] + 1,))

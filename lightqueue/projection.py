@@ -36,7 +36,7 @@ class Projection:
     def __init__(self, log: LogReader, index: Index, settings: StoreSettings) -> None:
         self.index = index
         self.queues = QueueTable(log, index, settings, self._apply)
-        self.keys = KeyIndex(index, self.queues.dispatcher.keys)
+        self.keys = KeyIndex(index, self.queues.dispatcher)
         self.sessions = Sessions(index, self.queues.hold, self.queues.release)
         self.retained = Retained(index)
         self.delayed = Delayed(index)
@@ -66,7 +66,8 @@ class Projection:
         self.sessions.stage()
         self.peers.stage()
         self.groups.stage()
-        missing = [part.stage(until) for part in (self.queues, self.retained, self.keys, self.delayed)]
+        missing = [part.stage(until) for part in (self.queues, self.retained, self.delayed)]
+        self.keys.stage()  # after the queues' edits, which trim them
         applied = min([self.position, *(log_offset for log_offset in missing if log_offset is not None)])
         state_offset = max(self._state_offset, self.position)
         self.index.write(applied, state_offset)

@@ -267,9 +267,10 @@ class Peer:
 
 def published(messages: MessageStore, records: memoryview, log_offset: int) -> wire.Published:
     """Where the messages of a Publish are, that stand in the log from `log_offset` on."""
+    runs = topic_runs(records)
     found = [
-        queue_offset_of(messages, topic.decode(), log_offset + at) if is_queued else -1
-        for topic, at, _, is_queued in topic_runs(records)
+        queue_offset_of(messages, topic.decode(), log_offset + at) if place is None else place
+        for place, (topic, at, _, _) in zip(messages.queues.dispatcher.places(runs, log_offset), runs, strict=True)
     ]
     return wire.Published(log_offset, found)
 

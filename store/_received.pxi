@@ -331,6 +331,15 @@ cdef list check_messages(const char *data, size_t size, uint64_t latest_due_ms, 
 
 # --- for clients
 
+def plain_messages(list payloads not None, bytes topic not None, uint8_t flags):
+    """Messages in log format that have a topic, flags and a payload, and nothing else."""
+    cdef RecordBatch batch = RecordBatch()
+    cdef Part nothing = Part(NULL, 0)
+    for payload in payloads:
+        batch.add(TYPE_MESSAGE, flags, part(topic), nothing, nothing, nothing, part(payload))
+    return bytes(batch)
+
+
 def topic_runs(data not None):
     """Checked records without batches, as runs of one topic: (topic, byte of the first, how many, whether queues have
     them: what is LIVE_ONLY or DELAYED is in none)."""

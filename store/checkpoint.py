@@ -15,7 +15,7 @@ from pathlib import Path
 from store.commitlog import CommitLog
 from store.errors import IndexFailed, NotRebuildable
 from store.folder import DataFolder
-from store.index import Index
+from store.index import FORMAT, Index
 from store.segment import sync_folder
 
 log = logging.getLogger("penstock.store")
@@ -86,6 +86,10 @@ def _usable(path: Path, log_: CommitLog, write_buffer_bytes: int) -> Index | Non
         return None
     if index.fits(log_.base, log_.end):
         return index
+    if index.format != FORMAT:
+        log.warning("%s: has format %d, and this version needs %d; it is built again", path, index.format, FORMAT)
+        index.close()
+        return None
     claims = (index.applied_offset, index.state_offset, log_.base, log_.end)
     log.warning("%s: stands for log_offset %d to %d, but the log is %d to %d", path, *claims)
     index.close()

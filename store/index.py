@@ -6,7 +6,7 @@ up to there only what may be applied twice is.
 (One column family, because rocksdict flushes only one even with atomic_flush.)
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,6 +26,8 @@ from store.errors import IndexFailed
 
 APPLIED_KEY = b"m:applied_offset"
 STATE_KEY = b"m:state_offset"
+FORMAT_KEY = b"m:format"
+FORMAT = 2
 BLOCK_CACHE_BYTES = 32 << 20
 LEVEL_0_FILES = 8
 LEVEL_1_BYTES = 1 << 30
@@ -69,9 +71,15 @@ class Index:
         """Sessions, peers and held filters are what the log up to here makes of them."""
         return max(self.applied_offset, int.from_bytes(self.get(STATE_KEY) or b"", "big"))
 
+    @property
+    def format(self) -> int:
+        """Of what stands in it; FORMAT if nothing does."""
+        written = int.from_bytes(self.get(FORMAT_KEY) or b"\1", "big")
+        return written if self.applied_offset else FORMAT
+
     def fits(self, base: int, end: int) -> bool:
         """Whether it can be brought up to date with a log that goes from `base` to `end`."""
-        return base <= self.applied_offset and self.state_offset <= end
+        return self.format == FORMAT and base <= self.applied_offset and self.state_offset <= end
 
     # --- reading
 
@@ -113,12 +121,6 @@ class Index:
         """Stage a put for the next write()."""
         self._batch.put(key, value)
 
-    def put_all(self, keys: Iterable[bytes], value: bytes) -> None:
-        """The same for many keys with one value."""
-        put = self._batch.put
-        for key in keys:
-            put(key, value)
-
     def delete(self, key: bytes) -> None:
         self._batch.delete(key)
 
@@ -133,6 +135,7 @@ class Index:
         batch, self._batch = self._batch, WriteBatch(raw_mode=True)
         batch.put(APPLIED_KEY, applied_offset.to_bytes(8, "big"))
         batch.put(STATE_KEY, state_offset.to_bytes(8, "big"))
+        batch.put(FORMAT_KEY, FORMAT.to_bytes(8, "big"))
         with self._failing():
             self._db.write(batch)
         self.writes += 1

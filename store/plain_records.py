@@ -47,6 +47,14 @@ class RecordBatch:
         self.size += length
 
 
+def plain_messages(payloads: list[bytes], topic: bytes, flags: int) -> bytes:
+    """Messages in log format that have a topic, flags and a payload, and nothing else."""
+    batch = RecordBatch()
+    for payload in payloads:
+        batch.append(_TYPE_MESSAGE, payload, topic=topic, flags=flags)
+    return bytes(batch)
+
+
 def check_records(data: Readable, types: bytes | None = None) -> int:
     """How many records there are, batches opened. Raises ValueError if they are not whole ones of these types."""
     view = memoryview(data)

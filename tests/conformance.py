@@ -63,7 +63,7 @@ def load() -> dict[str, dict[str, Statement]]:
         for version in VERSIONS
     }
     known = {name: statement for statements in found.values() for name, statement in statements.items()}
-    for name, test in marked():
+    for name, test in marked(MARKER):
         if name not in known:
             raise KeyError(f"{test}: there is no statement {name}")
         if test not in known[name].tests:
@@ -71,21 +71,21 @@ def load() -> dict[str, dict[str, Statement]]:
     return found
 
 
-def marked() -> Iterator[tuple[str, str]]:
-    """(statement, test) for each argument of each marker, file by file."""
+def marked(marker: str) -> Iterator[tuple[str, str]]:
+    """(argument, test) for each argument of each marker of a name, file by file."""
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         source = path.read_text()
-        if f"mark.{MARKER}(" not in source:
+        if f"mark.{marker}(" not in source:
             continue
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for name in _statements(node):
+                for name in _arguments(node, marker):
                     yield name, f"{path.relative_to(ROOT)}:{node.name}"
 
 
-def _statements(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef, marker: str) -> Iterator[str]:
     for decorator in function.decorator_list:
-        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == f"pytest.mark.{MARKER}":
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == f"pytest.mark.{marker}":
             yield from (ast.literal_eval(argument) for argument in decorator.args)
 
 
@@ -111,9 +111,13 @@ def _summary(statements: dict[str, dict[str, Statement]]) -> str:
 
 
 def _row(statement: Statement) -> str:
-    shown = "<br>".join(f"[{_short(test)}](../{test.partition(':')[0]})" for test in statement.tests)
     number = statement.name.removeprefix("3.1.1 ")
-    return f"| {number} | {statement.text} | {shown or statement.why_untested} |"
+    return f"| {number} | {statement.text} | {shown_by(statement.tests) or statement.why_untested} |"
+
+
+def shown_by(tests: list[str]) -> str:
+    """Links to tests, for a table."""
+    return "<br>".join(f"[{_short(test)}](../{test.partition(':')[0]})" for test in tests)
 
 
 def _short(test: str) -> str:

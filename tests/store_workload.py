@@ -26,7 +26,7 @@ from store.changes import (
 )
 from store.records import Attribute, RecordFlag, RecordType, encode_attribute
 from store.sessions import SessionState
-from tests.stores import change, publish_delayed
+from tests.stores import change, indexed_keys, publish_delayed
 
 FILTERS = ("d/+/t", "+/1/#", "#", "d/#", "d/1/t", "x/+", "$s/#")
 
@@ -67,6 +67,8 @@ class Workload:
         flags, attributes = randomly.choice((0, 1, 2)), b""
         if flags == 2:
             attributes = encode_attribute(Attribute.PACKET_ID, randomly.randrange(1, 9).to_bytes(2, "little"))
+        if randomly.random() < 0.3:
+            attributes += encode_attribute(Attribute.KEY, b"key-%d" % randomly.randrange(5))
         payload = randomly.randbytes(randomly.choice((0, 10, 200, 2000)))
         if randomly.random() < 0.2:
             flags |= RecordFlag.RETAIN
@@ -172,6 +174,7 @@ def state_of(store: MessageStore) -> dict[str, Any]:
     return {
         "queues": queues,
         "sessions": {session.client_id: session for session in sessions},
+        "keys": indexed_keys(store),
         "retained": dict(store.retained.below(b"")),
         "retained_count": len(store.retained),
         "delayed": list(index.scan(b"d", b"e")),

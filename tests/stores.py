@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightqueue._queues import Queue
+from lightqueue.keys import PART_BITS
 from lightqueue.message_store import MessageStore
 from store._records import RecordBatch
 from store.changes import Change, SessionOpened, Subscribed, SubscriptionState, encode_change
@@ -165,6 +166,20 @@ def _listing(folder: Path) -> list[tuple[str, int, int]]:
                 status = os.stat(os.path.join(parent, name))
                 found.append((os.path.join(parent, name), status.st_size, status.st_mtime_ns))
     return sorted(found)
+
+
+def indexed_keys(store: MessageStore) -> list[tuple[int, int]]:
+    """(log_offset, hash) of each message with a key that is kept, as RocksDB has them."""
+    found = []
+    for prefix, following in ((b"k", b"l"), (b"l", b"m")):
+        for key, items in store.index.scan(prefix, following):
+            first = int.from_bytes(key[1:9], "big")
+            start = (first if prefix == b"k" else first >> PART_BITS) << PART_BITS
+            for at in range(0, len(items), 8):
+                item = int.from_bytes(items[at : at + 8], "little")
+                found.append((start + (item & 0xFFFFFFFF), item >> 32))
+    assert len(found) == len(set(found))
+    return sorted(each for each in found if each[0] >= store.log.first)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:

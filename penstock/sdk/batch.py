@@ -4,45 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Self, Unpack
+from typing import NamedTuple, Self, Unpack
 
 from penstock.sdk.errors import BatchRefused
 from penstock.sdk.message import Receipt
 from penstock.sdk.outgoing import Outgoing, PublishLater
+from store.record_bytes import plain_messages, walk
+from store.wire.messages import Wait
 
 DEAD_LETTERS = "$dead/"
+RECORD_BYTES = 40  # of a record, besides what it consists of
+
+
+class Whole(NamedTuple):
+    """Messages of one topic in log format, one behind the other, and how long each is."""
+
+    topic: str
+    records: bytes
+    sizes: list[int]
+    wait: Wait
+
 
 Make = Callable[[str, bytes | str, PublishLater], Outgoing]
-Publish = Callable[[list[Outgoing]], Awaitable[list[Receipt]]]
+Publish = Callable[[Whole], Awaitable[list[Receipt]]]
 
 
 class BatchOfOneTopic:
     """What Client.batch() gives."""
 
-    def __init__(self, make: Make, publish: Publish, most_bytes: int) -> None:
+    def __init__(self, make: Make, publish: Publish, most_bytes: int, most_plain_bytes: int = 0) -> None:
+        """`most_plain_bytes`: payloads up to this are stored as they are."""
         self._make = make
         self._publish = publish
         self._most_bytes = most_bytes
-        self._messages: list[Outgoing] = []
+        self._most_plain_bytes = most_plain_bytes
+        self._first: Outgoing | None = None
+        self._parts: list[bytes] = []
+        self._plain: list[bytes] = []  # payloads of messages behind those that have nothing else
+        self._plain_topic = ""  # of such a message: then it is made with many others
+        self._plain_head = (b"", 0)  # its topic, and its flags
+        self._sizes: list[int] = []
         self._size_bytes = 0
         self._is_over = False
         self.receipts: list[Receipt] = []
         """One for each message, in their order, once the block has ended."""
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self._sizes)
 
     def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> None:
         """Add a message. Raises BadMessage; BatchRefused for another topic or `wait` than the first one's."""
         if self._is_over:
             raise BatchRefused("this batch was sent, or given up, when its block ended; begin another one")
+        if topic == self._plain_topic and not options and type(payload) is bytes:
+            size_bytes = RECORD_BYTES + len(self._plain_head[0]) + len(payload) + 7 & ~7
+            if len(payload) <= self._most_plain_bytes and self._size_bytes + size_bytes <= self._most_bytes:
+                self._plain.append(payload)
+                self._add(size_bytes)
+                return
         message = self._make(topic, payload, options)
         self._check(message)
-        self._messages.append(message)
-        self._size_bytes += len(message.record)
+        self._end_plain()
+        self._parts.append(message.record)
+        self._add(len(message.record))
+        if self._first is None:
+            self._first = message
+        if not options and topic != self._plain_topic:
+            ((_, _, _, _, flags, name, *_),) = walk(self._make(topic, b"", {}).record)
+            self._plain_topic, self._plain_head = topic, (name, flags)
+
+    def _add(self, size_bytes: int) -> None:
+        self._sizes.append(size_bytes)
+        self._size_bytes += size_bytes
+
+    def _end_plain(self) -> None:
+        if self._plain:
+            self._parts.append(plain_messages(self._plain, *self._plain_head))
+            self._plain = []
 
     def _check(self, message: Outgoing) -> None:
-        first = self._messages[0] if self._messages else message
+        first = self._first or message
         if message.due_ms is not None:
             raise BatchRefused("a batch takes no delayed message; publish() that by itself")
         if message.topic.startswith(DEAD_LETTERS):
@@ -66,5 +107,7 @@ class BatchOfOneTopic:
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
         self._is_over = True
-        if kind is None and self._messages:
-            self.receipts = await self._publish(self._messages)
+        if kind is None and self._first is not None:
+            self._end_plain()
+            whole = Whole(self._first.topic, b"".join(self._parts), self._sizes, self._first.wait)
+            self.receipts = await self._publish(whole)

@@ -14,7 +14,7 @@ from typing import Self, TypeVar, Unpack
 
 from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
-from penstock.sdk.batch import BatchOfOneTopic
+from penstock.sdk.batch import BatchOfOneTopic, Whole
 from penstock.sdk.compression import Compression, chosen
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
@@ -24,7 +24,7 @@ from penstock.sdk.message import DelayedReceipt, Message, Pending, Receipt
 from penstock.sdk.message_id import parse_message_id
 from penstock.sdk.outgoing import Outgoing, PublishLater, PublishOptions, due, outgoing
 from penstock.sdk.positions import Moment, Position, moment
-from penstock.sdk.publishing import Entry, Outbox
+from penstock.sdk.publishing import Entry, Outbox, batch_bytes
 from penstock.sdk.reading import NO_END, Reading
 from penstock.sdk.requests import Outcome
 from penstock.sdk.subscription import PREFETCH, Subscription, Wanted
@@ -36,7 +36,6 @@ MOST_UNANSWERED_BYTES = 64 << 20
 MOST_DELAY_S = 0xFFFFFFFF  # while no store says how much it takes
 DELAYED_PER_PAGE = 1_000
 TOPICS_REMEMBERED = 100_000
-FRAME_ROOM_BYTES = 8_192  # of a frame, or of an append, for what is not a client's records
 
 T = TypeVar("T")
 
@@ -202,13 +201,13 @@ class Client:
             batch.publish("line/7/temp", b"21.6")
         first, second = batch.receipts
         """
-        return BatchOfOneTopic(self._message_with_delay, self._publish_batch, self._batch_bytes)
+        plain_bytes = self._compression.above_bytes
+        return BatchOfOneTopic(self._message_with_delay, self._publish_batch, self._batch_bytes, plain_bytes)
 
     @property
     def _batch_bytes(self) -> int:
         """Of messages that one batch can have."""
-        welcome = self._opened.requests.welcome
-        return (welcome.max_frame_bytes if welcome is not None else 256 << 10) - FRAME_ROOM_BYTES
+        return batch_bytes(self._opened.requests.welcome)
 
     @property
     def _unanswered_bytes(self) -> int:
@@ -267,23 +266,13 @@ class Client:
         else:
             future.set_result(outcome)
 
-    async def _publish_batch(self, messages: list[Outgoing]) -> list[Receipt]:
+    async def _publish_batch(self, whole: Whole) -> list[Receipt]:
         """Raises a ClientError."""
         future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
-        receipts: list[Receipt] = []
         if self._outbox is None:
             raise ClientClosed
         self._send_all()
-
-        def answered(outcome: Receipt | Exception) -> None:
-            if isinstance(outcome, Exception):
-                _settle(future, outcome)
-                return
-            receipts.append(outcome)
-            if len(receipts) == len(messages):
-                _settle(future, receipts)
-
-        self._outbox.add_whole([Entry(message, answered) for message in messages])
+        self._outbox.add_whole(whole, lambda outcome: _settle(future, outcome))
         self._sent.add(future)
         try:
             return await future

@@ -7,9 +7,11 @@ answer. A batch of the caller's stays whole: it is a Publish of its own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, count, repeat
 from typing import NamedTuple
 
+from penstock.sdk.batch import Whole
 from penstock.sdk.errors import ClientError
 from penstock.sdk.message import Cancel, DelayedReceipt, Receipt
 from penstock.sdk.message_id import StorePlace
@@ -18,6 +20,7 @@ from penstock.sdk.requests import Outcome, Requests
 from store.wire import messages as wire
 
 PACK_BYTES = 256 << 10  # of messages that go out together because they happen to wait together
+FRAME_ROOM_BYTES = 8_192  # of a frame, or of an append, for what is not a client's records
 
 Done = Callable[[Receipt | Exception], None]
 
@@ -50,14 +53,25 @@ class Outbox:
         self.unanswered_bytes += len(entry.message.record)
         self._wake()
 
-    def add_whole(self, entries: Sequence[Entry]) -> None:
+    def add_whole(self, whole: Whole, done: Callable[[list[Receipt] | Exception], None]) -> None:
         """Messages that are stored together, or not at all."""
         self.flush(everything=True)
-        self.unanswered_bytes += sum(len(entry.message.record) for entry in entries)
-        self._publish(entries)
+        self.unanswered_bytes += len(whole.records)
+
+        def answered(outcome: Outcome, _: memoryview) -> None:
+            self.unanswered_bytes -= len(whole.records)
+            if isinstance(outcome, wire.Published):
+                done(receipts_of(whole, outcome, self._place()))
+            else:
+                done(_error(outcome))
+            self._wake()
+
+        self._sequence += 1
+        self._requests.ask(wire.Publish(self._sequence, whole.wait), answered, whole.records)
 
     def flush(self, everything: bool = False) -> None:
         """Make Publishes of what waits, as many as may be sent now; of `everything` if that is wanted."""
+        most_bytes = min(PACK_BYTES, batch_bytes(self._requests.welcome))
         while self._waiting and (everything or self._requests.can_publish):
             wait = self._waiting[0].message.wait
             pack: list[Entry] = []
@@ -65,7 +79,7 @@ class Outbox:
             while self._waiting:
                 message = self._waiting[0].message
                 size_bytes += len(message.record)
-                if pack and (size_bytes > PACK_BYTES or message.wait is not wait):
+                if pack and (size_bytes > most_bytes or message.wait is not wait):
                     break
                 pack.append(self._waiting.popleft())
             self._publish(pack)
@@ -86,9 +100,8 @@ class Outbox:
                 due_ms = entry.message.due_ms
                 entry.done(receipt if due_ms is None else DelayedReceipt.of(receipt, due_ms, self._cancel))
         else:
-            error = outcome if isinstance(outcome, Exception) else ClientError(f"{type(outcome).__name__} to a Publish")
             for entry in entries:
-                entry.done(error)
+                entry.done(_error(outcome))
         self._wake()
 
     def fail_all(self, error: Exception) -> None:
@@ -97,6 +110,15 @@ class Outbox:
         for entry in waiting:
             self.unanswered_bytes -= len(entry.message.record)
             entry.done(error)
+
+
+def _error(outcome: Outcome) -> Exception:
+    return outcome if isinstance(outcome, Exception) else ClientError(f"{type(outcome).__name__} to a Publish")
+
+
+def batch_bytes(welcome: wire.Welcome | None) -> int:
+    """How much of messages one Publish can have: what the store says, and little before it has said so."""
+    return (welcome.max_frame_bytes if welcome is not None else PACK_BYTES) - FRAME_ROOM_BYTES
 
 
 def receipts(messages: Sequence[Outgoing], published: wire.Published, place: StorePlace) -> list[Receipt]:
@@ -113,3 +135,14 @@ def receipts(messages: Sequence[Outgoing], published: wire.Published, place: Sto
         log_offset += len(message.record)
         queue_offset += queue_offset >= 0
     return found
+
+
+def receipts_of(whole: Whole, published: wire.Published, place: StorePlace) -> list[Receipt]:
+    """The same of messages of one topic."""
+    log_offsets = accumulate(whole.sizes[:-1], initial=published.log_offset)
+    first = published.queue_offsets[0] if published.queue_offsets else -1
+    queue_offsets: Iterable[int | None] = count(first) if first >= 0 else repeat(None)
+    return [
+        Receipt(place, whole.topic, log_offset, queue_offset)
+        for log_offset, queue_offset in zip(log_offsets, queue_offsets, strict=False)
+    ]

@@ -16,6 +16,7 @@ from store.folder import INDEX
 from store.records import RecordType, read_records
 from store.sessions import SessionState
 from store.settings import StoreSettings
+from tests.stores import indexed_keys
 
 READ_BYTES = 1 << 20
 
@@ -57,6 +58,7 @@ def dump(settings: StoreSettings) -> Dump:
             "queues": dict(_queues(store)),
             "sessions": {session.client_id: _fields(session) for session in store.sessions},
             "groups": {":".join(each.state.key): each.state for each in store.groups},
+            "keys": {"all": indexed_keys(store)},
             "delayed": {"pending": list(store.index.scan(b"d", b"e"))},
             "retained": {topic.decode(): log_offset for topic, log_offset in store.retained.below(b"")},
         }

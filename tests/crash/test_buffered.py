@@ -22,6 +22,7 @@ SETTINGS = StoreSettings(segment_bytes=262_144)
 
 
 @pytest.mark.asyncio
+@pytest.mark.catalogue("A4")
 async def test_only_the_newest_are_lost(
     penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ class Delays:
 @TOGETHER_AND_APART
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.catalogue("J37", "J38")
 async def test_each_comes_once_and_none_early(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ async def drain(cluster: Cluster, load: Load, number: int) -> float:
 
 
 @pytest.mark.asyncio
+@pytest.mark.catalogue("G28")
 async def test_clients_go_on_at_the_other_gateway(cluster: Cluster, seed: int) -> None:
     load = load_on(cluster, seed)
     async with load.running():

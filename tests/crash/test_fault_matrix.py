@@ -58,6 +58,7 @@ def load_on(cluster: Cluster, seed: int) -> Load:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.catalogue("O59")
 async def test_nothing_is_lost(fault: str, cluster: Cluster, seed: int) -> None:
     lasts_s, begin, end = FAULTS[fault]
     load = load_on(cluster, seed)

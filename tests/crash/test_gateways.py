@@ -46,6 +46,7 @@ def with_will(client_id: str, delay_s: int) -> Connect:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("topic_filter", ["of/+/each", "#"])
+@pytest.mark.catalogue("E17")
 async def test_a_subscription_holds_in_every_gateway_from_its_suback_on(cluster: Cluster, topic_filter: str) -> None:
     """A wildcard at one gateway, and right behind its SUBACK a message through the other."""
     here, there = cluster.ports
@@ -57,6 +58,7 @@ async def test_a_subscription_holds_in_every_gateway_from_its_suback_on(cluster:
 
 
 @pytest.mark.asyncio
+@pytest.mark.catalogue("G24", "G28")
 async def test_the_wills_of_a_dead_gateway_are_sent_once_by_the_others(cluster: Cluster) -> None:
     here, there = cluster.ports
     delays_s = {"at-once": 0, "soon": 1, "later": 3, "back": 2}

@@ -56,6 +56,7 @@ def numbers(handed: list[Handed]) -> list[int]:
     return sorted(int(each.payload) for each in handed)
 
 
+@pytest.mark.catalogue("K41")
 def test_what_is_not_acked_returns(store: StoreProcess) -> None:
     publish(store, 0, 10)
     consumer = GroupConsumer(store.url, "c", "g", "work/#", GroupSettings(invisible_ms=INVISIBLE_MS))
@@ -71,6 +72,7 @@ def test_what_is_not_acked_returns(store: StoreProcess) -> None:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.catalogue("K41")
 def test_what_is_not_acked_returns_after_a_kill(tmp_path: Path, flush: str) -> None:
     store = StoreProcess(tmp_path, settings={"store.flush": flush})
     try:
@@ -134,6 +136,7 @@ class Worker(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.catalogue("K41")
 def test_nothing_is_lost_in_kills(tmp_path: Path, flush: str) -> None:
     store = StoreProcess(tmp_path, settings={"store.flush": flush})
     settled: dict[bytes, float] = {}
@@ -189,6 +192,7 @@ class ConsumerProcess:
         self.process.wait()
 
 
+@pytest.mark.catalogue("K40")
 def test_a_consumer_that_hangs_holds_back_nothing(store: StoreProcess, tmp_path: Path) -> None:
     consumers = [ConsumerProcess(store, f"c{number}", tmp_path, 60 if number == 0 else 0.01) for number in range(4)]
     hung, *others = consumers

@@ -34,6 +34,7 @@ def load_on(server: PenstockServer, seed: int) -> Load:
 @pytest.mark.asyncio
 @IN_ALL_TOPOLOGIES
 @pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.catalogue("A3")
 async def test_kills_under_load(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ DRAIN_EVENTS = 250
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.catalogue("E16")
 async def test_kills_with_a_backlog(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
 ) -> None:

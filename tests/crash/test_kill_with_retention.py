@@ -19,6 +19,7 @@ SETTINGS = StoreSettings(segment_bytes=262_144)
 
 
 @pytest.mark.asyncio
+@pytest.mark.catalogue("E16")
 async def test_kills_while_the_log_is_trimmed(
     penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
 ) -> None:

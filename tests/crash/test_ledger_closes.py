@@ -29,6 +29,7 @@ def cluster(tmp_path: Path, small: dict[str, object]) -> Iterator[Cluster]:
 
 
 @pytest.mark.asyncio
+@pytest.mark.catalogue("O59")
 async def test_the_ledger_closes(cluster: Cluster, seed: int) -> None:
     load = Load(cluster, seed)
     publishers = [load.publisher(name, ("load/a", 1), ("load/b", 2)) for name in ("p1", "p2")]

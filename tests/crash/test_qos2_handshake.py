@@ -34,6 +34,7 @@ async def kill(load: Load, connection: MqttConnection) -> None:
 @pytest.mark.parametrize(
     ("flush", "lose", "version"), [("async", cut, 4), ("sync", cut, 5), ("async", kill, 5), ("sync", kill, 4)]
 )
+@pytest.mark.catalogue("G23")
 async def test_answers_lost_at_each_step(
     flush: str, lose: Loss, version: int, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:

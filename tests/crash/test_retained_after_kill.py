@@ -39,6 +39,7 @@ class Retained:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.catalogue("G24")
 async def test_retained_messages_after_each_kill(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:

@@ -30,6 +30,7 @@ def store(tmp_path: Path) -> Iterator[StoreProcess]:
     store.close()
 
 
+@pytest.mark.catalogue("K41")
 async def test_consuming_goes_on_through_kills(store: StoreProcess) -> None:
     url = store.url.replace("tcp://", "penstock://")
     published: list[bytes] = []
@@ -126,6 +127,7 @@ class Worker:
         self.process.wait()
 
 
+@pytest.mark.catalogue("K40")
 async def test_one_that_hangs_holds_back_nothing_and_goes_on_later(store: StoreProcess, tmp_path: Path) -> None:
     url = store.url.replace("tcp://", "penstock://")
     workers = [Worker(tmp_path, "hung", url, 5)] + [Worker(tmp_path, f"w{n}", url, 0.001) for n in range(2)]

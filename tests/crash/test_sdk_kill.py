@@ -30,6 +30,7 @@ def store(tmp_path: Path) -> Iterator[StoreProcess]:
 
 
 @pytest.mark.parametrize("autobatch", [False, True])
+@pytest.mark.catalogue("D14")
 async def test_publishing_and_reading_through_kills(store: StoreProcess, autobatch: bool) -> None:
     url = store.url.replace("tcp://", "penstock://")
     receipts: dict[bytes, Receipt] = {}
@@ -80,6 +81,7 @@ async def test_publishing_and_reading_through_kills(store: StoreProcess, autobat
             assert mine == list(range(len(mine)))
 
 
+@pytest.mark.catalogue("D12")
 async def test_a_batch_whose_answer_is_lost_is_stored_once_and_whole(store: StoreProcess) -> None:
     url = store.url.replace("tcp://", "penstock://")
     async with Client(url) as client:

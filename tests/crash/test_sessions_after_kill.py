@@ -73,6 +73,7 @@ async def test_a_session_given_up_does_not_come_back(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("qos", [QoS.AT_LEAST_ONCE, QoS.EXACTLY_ONCE])
+@pytest.mark.catalogue("F20")
 async def test_retained_messages_owed_to_a_session(
     qos: QoS, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:

@@ -34,6 +34,7 @@ def segment_of(server: PenstockServer) -> Path:
 
 
 @pytest.mark.asyncio
+@pytest.mark.catalogue("A2")
 async def test_an_mqtt_5_client_is_told(server: PenstockServer) -> None:
     connection, _ = await MqttConnection.open(server.port, Connect(clean_start=True))
     async with connection:

@@ -85,6 +85,7 @@ class Publisher(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "flush"), [(1, "async"), (2, "sync"), (3, "async")])
+@pytest.mark.catalogue("C10")
 def test_each_message_is_stored_once(tmp_path: Path, seed: int, flush: str) -> None:
     rng = random.Random(seed)
     settings = {"store.flush": flush, "store.segment_bytes": 2 << 20, "wire.lease_ms": 60_000}

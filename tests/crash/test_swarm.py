@@ -46,6 +46,7 @@ def publish(port: int, topic: str) -> None:
         publisher.recv(4, socket.MSG_WAITALL)
 
 
+@pytest.mark.catalogue("F22")
 def test_each_gateway_reads_once_for_all_its_subscribers(cluster: Cluster) -> None:
     with Swarm("device-", ["to/all"] * CLIENTS) as swarm:
         swarm.connect(cluster.ports)
@@ -57,6 +58,7 @@ def test_each_gateway_reads_once_for_all_its_subscribers(cluster: Cluster) -> No
         assert all(client.messages == 1 for client in swarm.clients)
 
 
+@pytest.mark.catalogue("G28")
 def test_who_was_on_a_gateway_that_dies_comes_back_on_the_other(cluster: Cluster) -> None:
     with Swarm("device-", ["to/all"] * CLIENTS, keeps_sessions=True) as swarm:
         swarm.connect(cluster.ports)

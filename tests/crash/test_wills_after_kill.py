@@ -76,6 +76,7 @@ class Watched:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.catalogue("G24")
 async def test_the_death_of_the_server_sends_the_wills_of_the_connected(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:

@@ -145,6 +145,7 @@ def test_references_lead_somewhere(rendered: Rendered, values_name: str) -> None
             assert name in SECRETS_OF_OTHERS or keys <= made[name]
 
 
+@pytest.mark.catalogue("H31")
 def test_gateways_scale_by_what_a_prometheus_adapter_gives(everything: Rendered) -> None:
     scaler = everything.one("HorizontalPodAutoscaler")
     target = scaler["spec"]["scaleTargetRef"]

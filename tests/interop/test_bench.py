@@ -52,6 +52,7 @@ def measured(kind: str, folder: Path, workload: Workload) -> Run:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.catalogue("O60")
 def test_what_is_sent_is_delivered_and_counted(tmp_path: Path, qos: int, version: int) -> None:
     file = tmp_path / "short.toml"
     file.write_text(SHORT.format(qos=qos, version=version))
@@ -145,6 +146,7 @@ def test_what_is_wrong_is_said_in_a_line(arguments: list[str], fault: bytes) -> 
     assert done.stderr.count(b"\n") == 1
 
 
+@pytest.mark.catalogue("O60")
 def test_compare(tmp_path: Path) -> None:
     file = tmp_path / "short.toml"
     file.write_text(SHORT.format(qos=1, version=4))

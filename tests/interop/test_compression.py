@@ -45,6 +45,7 @@ async def publish(client: Client, topic: str = "m/sdk", **options: bool) -> None
         await client.publish(topic, payload, qos=2, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.catalogue("D13")
 async def test_every_kind_of_subscriber(url: str, port: int) -> None:
     async with Client(url) as client:
         subscribers = [
@@ -88,6 +89,7 @@ async def test_a_session_that_was_away(url: str, port: int, qos: int) -> None:
     assert await asyncio.to_thread(back.messages, len(SENT)) == [("m/sdk", payload) for payload in SENT]
 
 
+@pytest.mark.catalogue("D13")
 async def test_the_client_itself_and_sparks_columns(url: str, running: StoreProcess) -> None:
     async with Client(url, compress=Compression(100, 19)) as client:
         await publish(client)

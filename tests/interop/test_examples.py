@@ -81,6 +81,7 @@ def test_orders(programs: Programs) -> None:
     assert steps == {f"order-{n}": ["placed", "paid", "packed", "shipped"] for n in range(20)}
 
 
+@pytest.mark.catalogue("P61")
 def test_inference_when_a_worker_is_killed(programs: Programs) -> None:
     hung = programs.start("w1", "inference.py", "work", "--seconds", "600")
     programs.start("ask", "inference.py", "ask", "BUY NOW")
@@ -103,6 +104,7 @@ def test_inference_when_a_worker_is_killed(programs: Programs) -> None:
     assert newest() == {"state": "done", "worker": str(other.pid), "attempt": 2}
 
 
+@pytest.mark.catalogue("P61")
 def test_fleet(programs: Programs, running: StoreProcess, tmp_path: Path) -> None:
     port = free_port()
     command = ["gateway", "--store", running.url, "--listen", f"mqtt://127.0.0.1:{port}"]

@@ -62,6 +62,7 @@ DURABLE = {
 
 @pytest.mark.parametrize("name", DURABLE)
 @pytest.mark.parametrize(("qos", "killed"), [(1, False), (2, True)])
+@pytest.mark.catalogue("F20")
 def test_a_program_that_was_away_gets_everything_once(
     server: PenstockServer, name: str, qos: int, killed: bool
 ) -> None:
@@ -116,6 +117,7 @@ def test_paho_reconnects_by_itself_to_a_killed_server(server: PenstockServer, ve
     client.leave()
 
 
+@pytest.mark.catalogue("G24")
 def test_retained_messages_are_right_at_once_after_a_kill(server: PenstockServer) -> None:
     payloads = {f"kept/{i}": b"%d" % i for i in range(50)}
     publisher = PahoClient(server.port).connect()

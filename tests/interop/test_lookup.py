@@ -102,6 +102,7 @@ def entries(cluster: Cluster) -> list[bytes]:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("with_redis", [False, True], ids=["in memory", "in Redis"])
+@pytest.mark.catalogue("F21")
 async def test_exactly_one_of_three_gateways_is_told(with_redis: bool, start_cluster: StartCluster) -> None:
     async with Traffic(start_cluster(with_redis)) as traffic:
         await traffic.until_told(ONE)
@@ -113,6 +114,7 @@ async def test_exactly_one_of_three_gateways_is_told(with_redis: bool, start_clu
 
 
 @pytest.mark.asyncio
+@pytest.mark.catalogue("F21")
 async def test_broadcast_tells_all(start_cluster: StartCluster) -> None:
     async with Traffic(start_cluster(notify__events="broadcast")) as traffic:
         for _ in range(5):
@@ -132,6 +134,7 @@ Fault = Callable[[Cluster], None]
     ],
     ids=["killed", "stopped", "cut off"],
 )
+@pytest.mark.catalogue("F21")
 async def test_without_redis_all_are_told_until_it_is_back(
     begin: Fault, end: Fault, start_cluster: StartCluster
 ) -> None:
@@ -153,6 +156,7 @@ async def test_without_redis_all_are_told_until_it_is_back(
 
 
 @pytest.mark.asyncio
+@pytest.mark.catalogue("F21")
 async def test_the_entry_of_a_dead_gateway_expires(start_cluster: StartCluster) -> None:
     async with Traffic(start_cluster(with_redis=True)) as traffic:
         cluster = traffic.cluster
@@ -190,6 +194,7 @@ async def test_a_lost_event_costs_latency_only(start_cluster: StartCluster) -> N
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("events", ["lookup", "broadcast"])
+@pytest.mark.catalogue("F19")
 async def test_a_hung_gateway_delays_nobody(events: str, start_cluster: StartCluster) -> None:
     async with Traffic(start_cluster(notify__events=events, wire__lease_ms=60_000)) as traffic:
         cluster = traffic.cluster

@@ -80,6 +80,7 @@ def test_large_payloads(port: int, name: str) -> None:
     ]
 
 
+@pytest.mark.catalogue("G25")
 def test_binary_payloads_and_properties(port: int) -> None:
     subscriber = PahoClient(port).connect().subscribe("binary", 1)
     publisher = PahoClient(port).connect()

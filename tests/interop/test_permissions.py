@@ -63,6 +63,7 @@ def admin(server: PenstockServer) -> Device:
     return admin
 
 
+@pytest.mark.catalogue("G27")
 def test_what_is_allowed_arrives_and_the_rest_is_refused(server: PenstockServer, admin: Device) -> None:
     sensor = device(server, "s1")
     for _ in range(2):  # asked, and remembered

@@ -71,6 +71,7 @@ async def test_a_receipt_says_where_the_message_is(client: Client) -> None:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync", "buffered"])
+@pytest.mark.catalogue("A2")
 async def test_every_wish_is_answered(start_client_store: StartStore, flush: str) -> None:
     store = start_client_store(store__flush=flush)
     async with Client(store.url.replace("tcp://", "penstock://")) as client:
@@ -79,6 +80,7 @@ async def test_every_wish_is_answered(start_client_store: StartStore, flush: str
         assert sorted(receipt.queue_offset or 0 for receipt in found) == list(range(9))
 
 
+@pytest.mark.catalogue("D12")
 async def test_one_batch_is_stored_as_one_and_each_message_is_found(client: Client) -> None:
     sizes = (4, 1, 3)
     receipts: list[Receipt] = []
@@ -94,6 +96,21 @@ async def test_one_batch_is_stored_as_one_and_each_message_is_found(client: Clie
     assert [message.tag for message in read] == [f"tag-{number}" for size in sizes for number in range(size)]
 
 
+@pytest.mark.catalogue("D13")
+async def test_a_place_in_the_middle_of_a_batch_and_its_compressed_payload(client: Client) -> None:
+    payloads_ = [b"%d" % number * 5_000 for number in range(5)]  # more than 4 KB
+    for numbers in (range(3), range(3, 5)):
+        async with client.batch() as batch:
+            for number in numbers:
+                batch.publish("b", payloads_[number])
+    assert [receipt.queue_offset for receipt in batch.receipts] == [3, 4]
+    (fifth,) = [message async for message in client.read("b", start="@4")]
+    assert (fifth.queue_offset, fifth.payload) == (4, payloads_[4])
+    assert (await client.get(fifth.message_id)).payload == payloads_[4]
+    assert await payloads(aiter(client.read("b", start="@2"))) == payloads_[2:]
+
+
+@pytest.mark.catalogue("D12")
 async def test_what_is_no_batch(client: Client) -> None:
     async with client.batch() as batch:
         batch.publish("a", b"1", wait="stored")
@@ -113,6 +130,7 @@ async def test_what_is_no_batch(client: Client) -> None:
     assert await payloads(aiter(client.read("c"))) == []
 
 
+@pytest.mark.catalogue("D14")
 async def test_autobatch_gives_each_its_own_receipt(url: str, client: Client) -> None:
     async with Client(url, autobatch=True) as gathering:
         lone = await gathering.publish("lone", b"x")
@@ -210,6 +228,7 @@ async def _count(client: Client, topic_filter: str) -> int:
     return sum([len(batch) async for batch in client.read(topic_filter).batches()])
 
 
+@pytest.mark.catalogue("B9")
 async def test_ids_that_are_not_good_here(client: Client, start_client_store: StartStore) -> None:
     receipt = await client.publish("t", b"x")
     place, _ = message_id.parse_message_id(receipt.message_id)
@@ -230,6 +249,7 @@ async def test_ids_that_are_not_good_here(client: Client, start_client_store: St
             await client.get(receipt.message_id)
 
 
+@pytest.mark.catalogue("B7")
 async def test_messages_are_found_by_key(client: Client, running: StoreProcess) -> None:
     async with client.batch() as batch:
         for number in range(500):
@@ -254,9 +274,26 @@ async def test_messages_are_found_by_key(client: Client, running: StoreProcess) 
         await client.find("m-7", topic="#/a")
 
 
+@pytest.mark.catalogue("B8")
+async def test_keys_and_topics_with_one_hash_in_java(client: Client, running: StoreProcess) -> None:
+    """Where an index compares the hash of topic and key alone, the last two queries find what they should not."""
+    await client.publish("AaTopic", b"mine", key="Aa")
+    await client.publish("BBTopic", b"yours", key="BB")
+    for _ in range(2):
+        for topic, key, expected in (
+            ("AaTopic", "Aa", [b"mine"]),
+            ("BBTopic", "BB", [b"yours"]),
+            ("AaTopic", "BB", []),
+            ("BBTopic", "Aa", []),
+        ):
+            assert [message.payload for message in await client.find(key, topic=topic)] == expected
+        await asyncio.to_thread(running.restart)
+
+
 # --- beside MQTT
 
 
+@pytest.mark.catalogue("E18")
 async def test_one_message_seen_by_mqtt_and_by_the_client(
     client: Client, running: StoreProcess, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def mqtt_port(running: StoreProcess, tmp_path: Path) -> Iterator[int]:
     gateway.kill()
 
 
+@pytest.mark.catalogue("E18", "K40")
 async def test_both_ways_with_groups(url: str, mqtt_port: int) -> None:
     by_mqtt = [b"%d-%d" % (qos, number) for qos in range(3) for number in range(EACH)]
     by_client = [b"sdk-%d" % number for number in range(EACH)]

@@ -28,6 +28,7 @@ async def client(url: str) -> AsyncIterator[Client]:
 
 
 @pytest.mark.asyncio
+@pytest.mark.catalogue("J38")
 async def test_it_comes_when_it_is_due_and_not_before(client: Client) -> None:
     start_s = time.time()
     later, now, soon = await asyncio.gather(
@@ -53,6 +54,7 @@ async def test_it_comes_when_it_is_due_and_not_before(client: Client) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.catalogue("J39")
 async def test_taking_back_and_what_is_pending(client: Client, running: StoreProcess) -> None:
     receipts = [
         await client.publish(f"line/{number % 2}", b"%d" % number, key=f"k{number}", delay=3_600 + number)
@@ -74,6 +76,7 @@ async def test_taking_back_and_what_is_pending(client: Client, running: StorePro
 
 
 @pytest.mark.asyncio
+@pytest.mark.catalogue("D12")
 async def test_what_cannot_be_delayed(client: Client) -> None:
     with pytest.raises(BadMessage, match=r"delay=-1; the store takes 0 to 31536000 seconds \(its setting store.max_d"):
         await client.publish("t", delay=-1)

@@ -129,6 +129,7 @@ async def test_closing_the_client_ends_its_loops_and_gives_back(url: str, client
         other.subscribe("t", group="g")
 
 
+@pytest.mark.catalogue("K41")
 async def test_retry_reject_and_extend(client: Client) -> None:
     await publish(client, "t", 4)
     async with client.subscribe("t", group="g", invisible=1, retry_after=LONG_S) as subscription:
@@ -151,6 +152,7 @@ async def test_retry_reject_and_extend(client: Client) -> None:
         assert (left.lag, left.retries, left.dead_letters) == (1, 1, 1)
 
 
+@pytest.mark.catalogue("B6")
 async def test_an_ordered_group_keeps_the_order_of_each_key(url: str, client: Client) -> None:
     keys, each = 8, 40
     for number in range(each):
@@ -205,6 +207,7 @@ async def test_slots_of_messages_that_are_never_settled_come_free(client: Client
         assert {int(lost.payload), int(other.payload)} <= {0, 1}
 
 
+@pytest.mark.catalogue("K40")
 async def test_who_is_slow_keeps_nothing_from_others(url: str, client: Client) -> None:
     await publish(client, "t", 40)
     found: dict[str, list[Delivery]] = {"slow": [], "fast": []}

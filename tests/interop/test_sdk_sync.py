@@ -19,6 +19,7 @@ from tests.server_process import ROOT, free_port
 pytestmark = pytest.mark.interop
 
 
+@pytest.mark.catalogue("D14")
 def test_the_blocking_client(url: str) -> None:
     with penstock.sync.Client(url, autobatch=True) as client:
         receipt = client.publish("s", b"0", key="k")

@@ -76,6 +76,7 @@ def taken_by_all(members: list[Member]) -> list[bytes]:
 
 @TOGETHER_AND_APART
 @pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.catalogue("G25")
 def test_stock_clients_share_what_stock_clients_send(penstock_server: ServerFactory, join: Join, qos: int) -> None:
     port = penstock_server().port
     mark_ready(port)
@@ -99,6 +100,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
+@pytest.mark.catalogue("G25", "K40")
 def test_mqtt_clients_and_an_sdk_consumer_share_one_group(cluster: Cluster, join: Join) -> None:
     here, there = cluster.ports
     mark_ready(here)

@@ -142,6 +142,7 @@ def test_every_request(start_store: StartStore, tmp_path: Path, scheme: str) -> 
         peer.listen(5)
 
 
+@pytest.mark.catalogue("E17")
 def test_a_follower_is_told_of_what_comes_right_after(store: StoreProcess) -> None:
     """1,000 of 1,000: what is appended once Following is there gets an event, and can be read."""
     publisher, reader = store.connect("gw-1"), store.connect("gw-2")
@@ -475,6 +476,7 @@ def test_a_store_that_is_stopped_blames_nobody(store: StoreProcess) -> None:
     assert "not heard of" not in store.log_text()
 
 
+@pytest.mark.catalogue("F19")
 def test_a_burst_of_events_is_merged(store: StoreProcess) -> None:
     publisher, reader = store.connect("gw-1"), store.connect("gw-2")
     ref = follow(reader, "t/#")

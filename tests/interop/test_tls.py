@@ -69,6 +69,7 @@ def serial(client: ssl.SSLSocket) -> str:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.catalogue("G26")
 def test_versions(
     penstock_server: ServerFactory, files: dict[str, object], ca: Certificate, version: ssl.TLSVersion
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_new_certificate_without_a_restart(
 
 
 @pytest.mark.parametrize("asks", ["optional", "required"])
+@pytest.mark.catalogue("G26")
 def test_certificates_of_clients(
     penstock_server: ServerFactory, tmp_path: Path, files: dict[str, object], ca: Certificate, asks: str
 ) -> None:

@@ -75,6 +75,7 @@ def answer(server: PenstockServer, password: str, version: int = 5, client_id: s
     ],
     ids=lambda each: each if isinstance(each, str) and len(each) < 9 else "",
 )
+@pytest.mark.catalogue("G27")
 def test_every_kind_of_signature(server: PenstockServer, version: int, key: Any, algorithm: str) -> None:
     good = token(key, algorithm)
     assert answer(server, good, version) is OK
@@ -127,6 +128,7 @@ def test_claims_are_looked_at(penstock_server: ServerFactory, keys: Path) -> Non
         assert answer(server, jwt.encode({"sub": "alice", **claims}, ED_KEY, "EdDSA")) is expected, claims
 
 
+@pytest.mark.catalogue("G27")
 def test_permissions_come_from_claims(server: PenstockServer) -> None:
     rules = [
         {"deny": ["publish"], "topics": ["a/no"]},

@@ -66,6 +66,7 @@ def asked(server: PenstockServer, request: bytes) -> bytes:
         return answer
 
 
+@pytest.mark.catalogue("G26")
 def test_packets_and_frames_need_not_match(server: PenstockServer) -> None:
     with opened(server) as client:
         assert client.subprotocol == "mqtt"

@@ -18,6 +18,7 @@ OPTIONS = {"segment_bytes": 256 << 10, "index_write_buffer_bytes": 64 << 10, "ca
 
 @pytest.mark.parametrize(("step_cost", "keys_per_step"), [(6, 2), (100, 1)])
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.catalogue("C10", "E16")
 def test_the_index_equals_a_fresh_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, step_cost: int, keys_per_step: int
 ) -> None:

@@ -100,6 +100,7 @@ def test_the_file_ends_at_every_byte(original: Original, damaged: Path) -> None:
         assert recovered(damaged, original, original.bytes[:cut]) == original.kept(cut), cut
 
 
+@pytest.mark.catalogue("A1")
 def test_garbage_at_every_byte(original: Original, damaged: Path) -> None:
     randomly = random.Random(4)
     for at in range(original.damaged_from, original.end):

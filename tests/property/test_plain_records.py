@@ -60,3 +60,11 @@ def test_parts_that_are_too_long() -> None:
     for module in (_records, plain_records):
         with pytest.raises(ValueError, match="limited to 65,535 bytes each"):
             module.RecordBatch().append(1, b"", topic=bytes(65_536))
+
+
+@given(st.lists(st.binary(max_size=30), max_size=5), st.binary(min_size=1, max_size=9), st.integers(0, 255))
+def test_they_make_the_same_messages(payloads: list[bytes], topic: bytes, flags: int) -> None:
+    made = plain_records.plain_messages(payloads, topic, flags)
+    assert _records.plain_messages(payloads, topic, flags) == made
+    fields: list[Fields] = [(1, flags, topic, b"", b"", b"", payload) for payload in payloads]
+    assert built(_records.RecordBatch(), fields) == made

@@ -35,6 +35,7 @@ def rows_of(frame: DataFrame) -> list[Row]:
     return sorted(frame.collect(), key=lambda row: row.log_offset)
 
 
+@pytest.mark.catalogue("I32")
 def test_what_was_published_is_there_once_and_in_order(read: Read, fleet: Fleet) -> None:
     started = time.time()
     rows = rows_of(read())
@@ -134,6 +135,7 @@ def test_times_are_exact(read: Read) -> None:
     assert read(startingTimestamp="2100-01-01T00:00:00Z").count() == 0
 
 
+@pytest.mark.catalogue("I32")
 def test_readers_add_nothing_to_the_store(read: Read, fleet: Fleet) -> None:
     def log_files() -> list[tuple[str, int, int]]:
         files = segment_paths(Path(fleet.path) / "log")

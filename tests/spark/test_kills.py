@@ -71,6 +71,7 @@ def start_driver(spark_environment: None, tmp_path: Path) -> Iterator[Callable[[
 Start = Callable[[Path, str], Driver]
 
 
+@pytest.mark.catalogue("I32")
 def test_kill_the_driver_under_load(
     spark: SparkSession, start_driver: Start, penstock_server: ServerFactory, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def rows_per_batch(query: StreamingQuery) -> list[int]:
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
 
+@pytest.mark.catalogue("I32")
 def test_available_now_ends_and_the_limit_is_exact_across_restarts(numbers: Numbers) -> None:
     numbers.append(250)
     numbers.append(10, topic=b"other")

@@ -69,6 +69,7 @@ def flip(path: Path, position: int) -> None:
 
 
 @pytest.mark.parametrize("flush", ["sync", "async", "buffered"])
+@pytest.mark.catalogue("A1")
 def test_everything_is_read_back_across_segments(open_log: OPEN_LOG, flush: str) -> None:
     commit_log = open_log(flush=flush)
     written = fill(commit_log, 400)
@@ -172,6 +173,7 @@ def test_the_active_segment_is_never_dropped(open_log: OPEN_LOG) -> None:
 # --- opening after damage
 
 
+@pytest.mark.catalogue("A1")
 def test_a_flipped_byte_in_the_last_segment_cuts_there(
     open_log: OPEN_LOG, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -375,6 +377,7 @@ def test_async_is_safe_at_once(open_log: OPEN_LOG) -> None:
     assert commit_log.safe == commit_log.end > commit_log.flusher.flushed
 
 
+@pytest.mark.catalogue("A3")
 def test_async_waits_for_enough_dirty_bytes(open_log: OPEN_LOG) -> None:
     commit_log = open_log(flush="async", flush_interval_ms=20, flush_dirty_bytes=1000, flush_deadline_ms=60_000)
     commit_log.append(batch_of(bytes(900)))
@@ -385,12 +388,14 @@ def test_async_waits_for_enough_dirty_bytes(open_log: OPEN_LOG) -> None:
     assert few.syncs == 1
 
 
+@pytest.mark.catalogue("A3")
 def test_async_flushes_few_bytes_at_the_deadline(open_log: OPEN_LOG) -> None:
     commit_log = open_log(flush="async", flush_interval_ms=10, flush_dirty_bytes=1 << 20, flush_deadline_ms=60)
     commit_log.append(batch_of(b"few"))
     wait_until(lambda: commit_log.flusher.flushed == commit_log.end)
 
 
+@pytest.mark.catalogue("A3")
 def test_the_constants_are_rocketmqs(tmp_path: Path) -> None:
     from store.settings import StoreSettings
 
@@ -398,6 +403,7 @@ def test_the_constants_are_rocketmqs(tmp_path: Path) -> None:
     assert (settings.flush_interval_ms, settings.flush_dirty_bytes, settings.flush_deadline_ms) == (500, 16384, 10_000)
 
 
+@pytest.mark.catalogue("A3")
 def test_a_sealed_segment_is_synced_at_once(open_log: OPEN_LOG) -> None:
     commit_log = open_log(flush="async", flush_interval_ms=60_000, flush_deadline_ms=60_000)
     fill(commit_log, 100)
@@ -417,6 +423,7 @@ def test_closing_syncs_what_came_during_the_last_sync(open_log: OPEN_LOG, monkey
     assert commit_log.flusher.flushed == end
 
 
+@pytest.mark.catalogue("A4")
 def test_buffered_commits_at_16_kib(open_log: OPEN_LOG, tmp_path: Path) -> None:
     commit_log = open_log(flush="buffered")
     start = commit_log.end
@@ -429,6 +436,7 @@ def test_buffered_commits_at_16_kib(open_log: OPEN_LOG, tmp_path: Path) -> None:
     assert commit_log.committed == commit_log.end
 
 
+@pytest.mark.catalogue("A4")
 def test_buffered_commits_after_200_ms(open_log: OPEN_LOG, monkeypatch: pytest.MonkeyPatch) -> None:
     commit_log = open_log(flush="buffered")
     now_s = 1000.0

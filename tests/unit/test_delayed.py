@@ -152,6 +152,7 @@ def test_many_that_are_due_at_once_come_in_steps(
     assert store.dispatching.dispatched == sum(store.dispatching.late) == 100
 
 
+@pytest.mark.catalogue("J37")
 def test_what_is_in_memory_does_not_grow_with_what_is_pending(open_store: Stores, clock: StoppedClock) -> None:
     store = open_store()
     for i in range(50):
@@ -162,6 +163,7 @@ def test_what_is_in_memory_does_not_grow_with_what_is_pending(open_store: Stores
     assert len(store.delayed._heap) <= 2 * delayed.MOST_STALE
 
 
+@pytest.mark.catalogue("J38")
 def test_how_late_they_are_is_counted_as_how_long_deliveries_take() -> None:
     assert dispatching.LATE_BOUNDS_MS == DELIVERY_BOUNDS_MS
 
@@ -254,6 +256,7 @@ def test_pending_ones_are_listed_in_pages(open_store: Stores, clock: StoppedCloc
 # --- what must not lose them
 
 
+@pytest.mark.catalogue("J39")
 def test_they_outlive_the_log_s_retention(
     open_store: Stores, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from lightqueue._queues import ENTRY_BYTES, FILTER, LEVEL, TOPIC, key_hash, pack_entry
 from lightqueue.dispatching import add_again
-from lightqueue.keys import index_key
+from lightqueue.keys import part_key, run_key
 from lightqueue.layout import NEXT_ID_KEY, entry_key, queue_key, queue_value
 from lightqueue.message_store import MessageStore
 from lightqueue.trimming import TRIMMED_KEY
@@ -26,7 +26,7 @@ from store.changes import (
     encode_change,
 )
 from store.compression import plain
-from store.index import APPLIED_KEY, STATE_KEY
+from store.index import APPLIED_KEY, FORMAT, FORMAT_KEY, STATE_KEY
 from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes
 from store.segment import HEADER_BYTES, Segment
 from tests.stores import small, subscribe
@@ -84,6 +84,7 @@ def test_state_changes() -> None:
     assert decode_change(RecordType.PROGRESS, progress) == Progress("m7", acked=104, completed=[5])
 
 
+@pytest.mark.catalogue("B5")
 def test_entry() -> None:
     (entry,) = vector("entry")
     assert len(entry) == ENTRY_BYTES
@@ -143,7 +144,10 @@ def test_keys() -> None:
         "the queue of the first level `line`": queue_key(LEVEL, b"line"),
         "the queue of the filter `+/7`": queue_key(FILTER, b"+/7"),
         "queue 5, entries from queue_offset 1024 on": entry_key(5, 1024),
-        "the message at log_offset 4096 with the key `foobar`": index_key(0, key_hash(b"foobar"), 4096),
+        "items of the log's first part, from the message at log_offset 4096 with the key `foobar` on": part_key(
+            0, key_hash(b"foobar") << 32 | 4096
+        ),
+        "items of the newest part, from log_offset 4096 on": run_key(4096),
         "the retained message of `line/7`": retained.key_of(b"line/7"),
         "the delayed message of log_offset 64 that is due in November 2023": delayed._key(DUE_MS, 64),
         "the session `m7`": sessions.KEY_PREFIX + b"m7",
@@ -151,8 +155,17 @@ def test_keys() -> None:
         "the group `billing` over `line/#`": group_states.index_key(("billing", "line/#")),
     }
     assert b"".join(vector("queue")) == queue_value(5, 7)
-    for key in (APPLIED_KEY, STATE_KEY, NEXT_ID_KEY, TRIMMED_KEY, retained.COUNT_KEY, delayed.COUNT_KEY):
+    for key in (APPLIED_KEY, STATE_KEY, FORMAT_KEY, NEXT_ID_KEY, TRIMMED_KEY, retained.COUNT_KEY, delayed.COUNT_KEY):
         assert f"`{key.decode()}`" in PAGE
+
+
+def test_an_item_of_the_index_of_keys(tmp_path: Path) -> None:
+    store = MessageStore(small(tmp_path))
+    part = store.queues.dispatcher.key_part(0)
+    part.load(b"".join(vector("key")))
+    assert list(store.keys.candidates(b"foobar", 1 << 62)) == [4096]
+    assert f"`m:format` is {FORMAT};" in PAGE
+    store.close()
 
 
 def test_a_filters_queue(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from lightqueue import finding
 from lightqueue import keys as keys_module
 from lightqueue._queues import key_hash
 from lightqueue.finding import Wanted, find
+from lightqueue.keys import PART_BITS
 from lightqueue.message_store import MessageStore
 from store._records import RecordBatch
+from store.index import Index
 from store.records import Attribute, RecordFlag, RecordType, encode_attribute
 from tests.stores import Stores, crash_copy, fill, run_upkeep
 
@@ -52,6 +54,7 @@ def found(store: MessageStore, key: str, topic: str = "", since: str = "earliest
     return log_offsets
 
 
+@pytest.mark.catalogue("B7")
 def test_newest_first_wherever_the_index_is(stores: Stores) -> None:
     store = stores()
     mine: list[int] = []
@@ -79,6 +82,7 @@ def test_after_a_kill_the_log_says_the_same(stores: Stores, tmp_path: Path) -> N
     assert found(stores(copy), "m-7") == mine[::-1]
 
 
+@pytest.mark.catalogue("B8")
 def test_texts_that_only_look_alike(stores: Stores) -> None:
     """In Java "Aa" and "BB" have one hash; here these two have."""
     store = stores()
@@ -95,6 +99,7 @@ def test_texts_that_only_look_alike(stores: Stores) -> None:
         assert found(store, OTHER) == places[1::2][::-1]
 
 
+@pytest.mark.catalogue("B7")
 def test_by_time(stores: Stores) -> None:
     store = stores()
     places = [publish(store, "t", "k")]
@@ -138,19 +143,76 @@ def test_many_parts_of_the_log_and_what_retention_dropped(tmp_path: Path) -> Non
 
 def test_parts_are_passed_from_the_newest_to_the_oldest_and_go_as_ranges(stores: Stores) -> None:
     store = stores()
-    hashed = key_hash(b"k")
-    bucket = 1 << keys_module.BUCKET_BITS
-    places = [bucket - 8, bucket, 5 * bucket + 64, 5 * bucket + 128, 9 * bucket]
-    for place in places:
-        store.index.put(keys_module.index_key(place >> keys_module.BUCKET_BITS, hashed, place), b"")
-        for other in (hashed - 1, hashed + 1, 1):
-            store.index.put(keys_module.index_key(place >> keys_module.BUCKET_BITS, other, place), b"")
-    store.index.write(store.index.applied_offset, store.index.state_offset)
-    assert list(store.keys.candidates(b"k", END)) == places[::-1]
-    assert list(store.keys.candidates(b"k", 5 * bucket + 128)) == places[2::-1]
-    store.keys.trim(5 * bucket + 100)
+    part = 1 << PART_BITS
+    places = [part - 8, part, 5 * part + 64, 5 * part + 128, 9 * part]
+    note(store, [(key, place) for place in places for key in (b"k", b"other")])
+    for parts_in_order in range(4):
+        assert len(store.keys._parts) == 4 - parts_in_order
+        assert list(store.keys.candidates(b"k", END)) == places[::-1]
+        assert list(store.keys.candidates(b"k", 5 * part + 128)) == places[2::-1]
+        assert list(store.keys.candidates(b"nobody", END)) == []
+        store.keys.stage()
+        store.index.write(store.index.applied_offset, store.index.state_offset)
+        store.keys.written()
+    assert len(list(store.index.scan(b"k", b"l"))) == 3
+    assert len(list(store.index.scan(b"l", b"m"))) == 1
+    store.keys.trim(5 * part + 100)
     store.index.write(store.index.applied_offset, store.index.state_offset)
     assert list(store.keys.candidates(b"k", END)) == places[:1:-1]
+    store.keys.trim(10 * part)
+    store.index.write(store.index.applied_offset, store.index.state_offset)
+    assert list(store.keys.candidates(b"k", END)) == []
+    assert list(store.index.scan(b"k", b"m")) == []
+
+
+def test_more_of_one_key_than_a_piece_holds(stores: Stores) -> None:
+    store = stores()
+    places = list(range(64, 64 + 40 * 3_000, 40))
+    note(store, [(b"k" if i % 3 else b"other-%d" % i, place) for i, place in enumerate(places)])
+    mine = [place for i, place in enumerate(places) if i % 3]
+    note(store, [(b"k", 1 << PART_BITS)])
+    for _ in range(2):
+        assert list(store.keys.candidates(b"k", END)) == [1 << PART_BITS, *mine[::-1]]
+        assert list(store.keys.candidates(b"k", mine[1_500])) == mine[:1_500][::-1]
+        assert list(store.keys.candidates(b"other-300", END)) == [places[300]]
+        store.keys.stage()
+        store.index.write(store.index.applied_offset, store.index.state_offset)
+        store.keys.written()
+
+
+def test_a_run_grows_until_it_is_full(stores: Stores) -> None:
+    store = stores()
+    for number in range(keys_module.RUN_KEYS + 10):
+        note(store, [(b"k", 64 + 40 * number)])
+        store.keys.stage()
+        store.index.write(store.index.applied_offset, store.index.state_offset)
+        store.keys.written()
+    runs = list(store.index.scan(b"l", b"m"))
+    assert [len(items) // 8 for _, items in runs] == [keys_module.RUN_KEYS, 10]
+
+
+def test_an_index_of_another_format_is_built_again(stores: Stores, caplog: pytest.LogCaptureFixture) -> None:
+    store = stores()
+    mine = [publish(store, "t", "m-7") for _ in range(10)]
+    stores.stop(store)
+    index = Index(store.settings.data / "index", 1 << 20)
+    index.delete(b"m:format")
+    index._db.write(index._batch)
+    index.flush()
+    index.close()
+    assert found(stores(), "m-7") == mine[::-1]
+    assert "has format 1, and this version needs 2; it is built again" in caplog.text
+
+
+def note(store: MessageStore, keyed: list[tuple[bytes, int]]) -> None:
+    """Have messages with these keys at these log_offsets, as far as the index of keys knows."""
+    dispatcher = store.queues.dispatcher
+    for key, place in keyed:
+        part = dispatcher.key_part(place >> PART_BITS)
+        item = key_hash(key) << 32 | place % (1 << PART_BITS)
+        written = part.written
+        part.load(item.to_bytes(8, "little"))
+        part.written = written
 
 
 def test_messages_that_no_queue_has_are_not_found(stores: Stores) -> None:

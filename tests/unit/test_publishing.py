@@ -100,6 +100,7 @@ def test_acknowledgements_keep_their_order(bench: Bench) -> None:
 
 @pytest.mark.mqtt("MQTT-4.3.2-4", "MQTT-4.3.3-8")
 @VERSIONS
+@pytest.mark.catalogue("G23")
 def test_nothing_is_acknowledged_before_it_is_safe(start_bench: StartBench, disk: SlowDisk, version: int) -> None:
     bench = start_bench("sync")
     client = bench.connect("a", version)

@@ -42,6 +42,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.catalogue("E15")
 def test_distinct_topics_never_share_a_queue(open_store: Stores) -> None:
     store = open_store()
     for i, name in enumerate(NAMES):
@@ -82,6 +83,7 @@ def test_the_filters_that_are_a_first_level(topic_filter: str, level: str | None
 # --- packing and reading
 
 
+@pytest.mark.catalogue("B5")
 def test_entries_that_arrive_together_are_packed(open_store: Stores) -> None:
     store = open_store()
     for count in (1, 3, 1024, 2500):
@@ -90,6 +92,7 @@ def test_entries_that_arrive_together_are_packed(open_store: Stores) -> None:
     assert packs(store, "t") == [(0, 1), (1, 3), (4, 1024), (1028, 1024), (2052, 1024), (3076, 452)]
 
 
+@pytest.mark.catalogue("B5")
 def test_ranges_across_packs_and_the_tail(open_store: Stores) -> None:
     store = open_store()
     expected: list[bytes] = []
@@ -146,6 +149,7 @@ def test_a_seek_does_not_leak_into_another_queue(open_store: Stores) -> None:
         assert store.queues.position_of(queue, store.end) == 1
 
 
+@pytest.mark.catalogue("B5")
 def test_positions(open_store: Stores) -> None:
     store = open_store()
     offsets = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +12,8 @@ import pytest
 
 from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
-from penstock.sdk.batch import BatchOfOneTopic
+from penstock.sdk.batch import BatchOfOneTopic, Whole
+from penstock.sdk.compression import Compression
 from penstock.sdk.errors import (
     AddressError,
     AlreadySettled,
@@ -30,6 +33,7 @@ from penstock.sdk.outgoing import Outgoing, PublishOptions, outgoing
 from penstock.sdk.positions import where
 from penstock.sdk.publishing import Entry, Outbox, receipts
 from penstock.sdk.requests import MOST_PUBLISHES, Outcome, Requests
+from store.record_bytes import walk
 from store.records import Attribute, RecordFlag, decode_attributes, read_records
 from store.wire import group_messages
 from store.wire import messages as wire
@@ -61,6 +65,7 @@ def leaves_at(settings: AutoBatch, came_s: float) -> float:
             return now_s
 
 
+@pytest.mark.catalogue("D14")
 def test_a_lone_message_leaves_within_15_ms() -> None:
     assert 0.010 <= leaves_at(AutoBatch(), 0.0) <= 0.015
     gatherer = Gatherer(AutoBatch())
@@ -71,6 +76,7 @@ def test_a_lone_message_leaves_within_15_ms() -> None:
     assert went == [(0.010, "other"), (0.015, "t")]
 
 
+@pytest.mark.catalogue("D14")
 def test_a_full_batch_goes_at_once() -> None:
     gatherer = Gatherer(AutoBatch(batch_bytes=1_000))
     assert [len(gatherer.add(entry(), 0.0)) for _ in range(10)] == [0] * 9 + [10]
@@ -85,6 +91,7 @@ def test_each_topic_and_wish_has_a_batch_of_its_own() -> None:
     assert [[each.message.topic for each in batch] for batch in gatherer.due(0.010)] == [["a", "a"], ["b"], ["a"]]
 
 
+@pytest.mark.catalogue("D14")
 def test_past_the_bound_of_all_together_it_goes_straight_through_and_in_order() -> None:
     gatherer = Gatherer(AutoBatch(batch_bytes=1_000, total_bytes=2_000))
     held = [entry(f"t{number}", 500) for number in range(4)]
@@ -106,8 +113,9 @@ def test_bounds_that_make_no_sense() -> None:
 # --- batches
 
 
+@pytest.mark.catalogue("D12")
 def test_a_batch_takes_nothing_delayed_and_no_dead_letter() -> None:
-    async def publish(_: list[Outgoing]) -> list[Receipt]:
+    async def publish(_: Whole) -> list[Receipt]:
         raise AssertionError("nothing was to be sent")
 
     def make(topic: str, payload: bytes | str, _: PublishOptions) -> Outgoing:
@@ -120,6 +128,50 @@ def test_a_batch_takes_nothing_delayed_and_no_dead_letter() -> None:
     with pytest.raises(BatchRefused, match="consumer group gives up"):
         BatchOfOneTopic(make, publish, 1_000).publish("$dead/billing/t", b"x")
     assert len(batch) == 1
+
+
+def test_a_batch_is_the_same_whether_its_messages_are_made_one_by_one_or_together() -> None:
+    rng = random.Random(7)
+    sent: list[Whole] = []
+
+    async def publish(whole: Whole) -> list[Receipt]:
+        sent.append(whole)
+        return []
+
+    def make(topic: str, payload: bytes | str, options: PublishOptions) -> Outgoing:
+        return outgoing(topic, payload, True, Compression(200), **options)
+
+    async def fill(most_plain_bytes: int, messages: list[tuple[bytes | str, PublishOptions]]) -> None:
+        async with BatchOfOneTopic(make, publish, 100_000, most_plain_bytes) as batch:
+            for payload, options in messages:
+                batch.publish("t/é", payload, **options)
+            assert len(batch) == len(messages)
+
+    some: list[PublishOptions] = [{}, {}, {}, {"key": "k"}, {"qos": 0, "retain": True}]
+    for _ in range(20):
+        payloads: list[bytes | str] = [b"x" * rng.randrange(400) for _ in range(rng.randrange(1, 30))]
+        messages = [(rng.choice((payload, "é")), rng.choice(some)) for payload in payloads]
+        asyncio.run(fill(0, messages))
+        asyncio.run(fill(200, messages))
+        assert sent[-1] == sent[-2]
+        assert sum(sent[-1].sizes) == len(sent[-1].records)
+        assert [len(list(walk(sent[-1].records)))] == [len(messages)]
+
+
+def test_a_full_batch_refuses_messages_that_are_made_together_as_well() -> None:
+    async def publish(_: Whole) -> list[Receipt]:
+        return []
+
+    def make(topic: str, payload: bytes | str, options: PublishOptions) -> Outgoing:
+        return outgoing(topic, payload, False, **options)
+
+    batch = BatchOfOneTopic(make, publish, 1_000, 4_096)
+    for _ in range(20):
+        batch.publish("t", b"")
+    with pytest.raises(BatchRefused, match="at most 1000 bytes"):
+        batch.publish("t", b"")
+    with pytest.raises(BatchRefused, match="need the same `wait`"):
+        batch.publish("t", b"", wait="stored")
 
 
 # --- requests
@@ -338,6 +390,7 @@ def test_what_is_no_message(topic: str, options: dict[str, Any], fault: str) -> 
 
 
 @pytest.mark.parametrize("ip", ["10.0.0.1", "::1", "fe80::1%eth0", "::ffff:10.0.0.1"])
+@pytest.mark.catalogue("B9")
 def test_a_message_id_names_its_store_and_its_place(ip: str) -> None:
     place = StorePlace.of(ip, 7700)
     message_id = place.message_id(4096)
@@ -350,6 +403,7 @@ def test_a_message_id_names_its_store_and_its_place(ip: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7F", "x" * 32, "0" * 30, " " * 32, "0 " * 32, "٠" * 32])
+@pytest.mark.catalogue("B9")
 def test_what_is_no_message_id(text: str) -> None:
     with pytest.raises(BadMessageId, match="32 or 56 hexadecimal digits"):
         parse_message_id(text)

@@ -126,6 +126,7 @@ def test_messages_that_are_in_no_queue_are_not_found(stores: Stores) -> None:
         assert found(store, topic_filter, b"C") == [start]
 
 
+@pytest.mark.catalogue("D13")
 def test_a_batch_is_one_key_of_the_index_and_each_of_its_messages_is_found(stores: Stores) -> None:
     """ADR 17: what one entry for a batch would be for."""
     store = stores()
