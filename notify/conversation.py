@@ -82,6 +82,7 @@ class Conversation:
         self._frames: deque[Frame] = deque()  # received, to be looked at
         self._chunks: list[bytes] = []
         self._chunks_bytes = 0
+        self._is_gathering = False  # what is said now goes out at once
         self._answers: deque[_Answer] = deque()
         self._push = Push()
         self._flushing = client_requests.Flushing()
@@ -163,9 +164,13 @@ class Conversation:
     def outgoing(self) -> list[bytes]:
         """What is to be sent now."""
         if self.peer is not None and not self.is_closing:
-            self._answer_appends()
-            self._peers.groups.consumers.turn_ends()
-            self._tell_events()
+            self._is_gathering = True
+            try:
+                self._answer_appends()
+                self._peers.groups.consumers.turn_ends()
+                self._tell_events()
+            finally:
+                self._is_gathering = False
         chunks, self._chunks = self._chunks, []
         if chunks:
             self._figures.sent_bytes += self._chunks_bytes
@@ -176,7 +181,8 @@ class Conversation:
     def _send_bytes(self, frame: bytes) -> None:
         self._chunks.append(frame)
         self._chunks_bytes += len(frame)
-        self._wake(self)
+        if not self._is_gathering:
+            self._wake(self)
 
     def _tell(self, message: Message, records: bytes = b"") -> None:
         self._send_bytes(encode(message, 0, records))

@@ -23,7 +23,7 @@ from notify.errors import NotifyError
 from notify.hub import Hub
 from notify.peers import Peers
 from notify.settings import WireSettings
-from notify.sockets import remove_leftover
+from notify.sockets import remove_leftover, widen
 from notify.steps import Steps
 from notify.tls import TlsListener
 from store.errors import WireError
@@ -202,6 +202,7 @@ class _Connection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base
         self._address = _shown(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(HIGH_WATER_BYTES)
+        widen(transport)
         server = self._server
         if server.is_stopping:  # it was still in its TLS handshake
             transport.abort()

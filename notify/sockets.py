@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
+
+UNIX_SEND_BYTES = 1 << 20
+
+
+def widen(transport: asyncio.Transport) -> None:
+    """Let a Unix socket hold what a busy turn sends. By itself it takes a tenth of that, and the other side has to run.
+
+    The system may allow less (net.core.wmem_max). TCP sees to that itself.
+    """
+    connected = transport.get_extra_info("socket")
+    if connected is not None and connected.family == socket.AF_UNIX:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BYTES)
 
 
 def listening_socket(

@@ -10,6 +10,7 @@ from typing import cast
 
 from notify.address import StoreAddress
 from notify.remote import RemoteStore
+from notify.sockets import widen
 from notify.tls import fault_of_store
 from store.errors import HandshakeRefused, WireError
 from store.wire import messages as wire
@@ -106,6 +107,7 @@ class StoreLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base
         self._is_writable = True
+        widen(transport)
         self._session = PeerSession(self._hello, self._write, self._loop.time())
         transport.write(self._session.greeting)
 
