@@ -149,7 +149,6 @@ class Broker:
         """The log became safe further than before: send what waited for it."""
         self._set_clock()
         self.journal.release()
-        self.delivery.safe_advanced()
         self.turn.request()
 
     def wake(self) -> None:

@@ -213,18 +213,19 @@ class Conversation:
             grown = list(peer.refs)
             self._has_all_ends_to_tell = False
         safe, end = peer.member.safe, peer.member.end
-        if safe > self._told_safe:
-            self._told_safe = safe
-            self._tell(wire.Safe(safe))
-        self._tell_grown([peer.refs[queue] for queue in grown if queue in peer.refs], end)
+        if grown:
+            self._tell_grown([peer.refs[queue] for queue in grown if queue in peer.refs], end, safe)
         named, others = peer.member.take_named()
         if named or others:
             self._tell_named(named, others, end)
+        if safe > self._told_safe and peer.refs:
+            self._told_safe = safe
+            self._tell(wire.Safe(safe))
         for client_id in self._taken_over:
             self._tell(wire.TakenOver(client_id))
         self._taken_over.clear()
 
-    def _tell_grown(self, refs: list[int], end: int) -> None:
+    def _tell_grown(self, refs: list[int], end: int, safe: int) -> None:
         """Tell of the ends first: what is pushed may be delivered at once, and a message may be in several queues.
 
         Only the last frame says where the log ends: who knows that takes all queues for known up to there.
@@ -232,19 +233,16 @@ class Conversation:
         peer = self._known
         pushed = self._push.take(peer.member, peer.queues, refs, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
         ends = [(ref, peer.queues[ref].next_offset) for ref in pushed.rest]
-        told: list[tuple[Message, bytes]] = []
         most = self._most_ends
         for at in range(0, len(ends), most):
             self._figures.events += 1
-            told.append((wire.Grew(ends[at : at + most], self._told_end), b""))
+            if at + most >= len(ends) and not pushed.ranges:
+                self._told_end = end
+            self._tell(wire.Grew(ends[at : at + most], self._told_end))
         if pushed.ranges:
             self._figures.pushes += 1
-            told.append((wire.Pushed(pushed.ranges, self._told_end), pushed.records))
-        if told:
-            self._told_end = end
-            told[-1] = (msgspec.structs.replace(told[-1][0], log_end=end), told[-1][1])
-        for message, records in told:
-            self._tell(message, records)
+            self._told_end, self._told_safe = end, safe
+            self._tell(wire.Pushed(pushed.ranges, end, safe), pushed.records)
 
     @property
     def _most_ends(self) -> int:

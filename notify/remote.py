@@ -128,7 +128,6 @@ class RemoteStore:
         request = self._unanswered[frame.request_id]
         assert isinstance(request.message, wire.Append)
         self._append_answered(request.message.sequence, request, answer)
-        self.listener.safe_advanced()
 
     def _append_answered(self, sequence: int, request: Request, answer: Message) -> None:
         self.unstored_bytes -= len(request.records)
@@ -228,6 +227,7 @@ class RemoteStore:
 
     def _pushed(self, message: wire.Pushed, frame: Frame) -> None:
         self.end = max(self.end, message.log_end)
+        self.safe = max(self.safe, message.safe)
         self.events["followed"] += len(message.ranges)
         queues = {ref: self._queues[ref].queue for ref, _, _ in message.ranges if ref in self._queues}
         too_much = self._ranges.pushed(message, frame, queues)
@@ -342,7 +342,7 @@ class RemoteStore:
             self.listener.wake()
         elif isinstance(message, wire.Safe):
             self.safe = max(self.safe, message.log_offset)
-            self.listener.safe_advanced()
+            self.listener.wake()
         elif isinstance(message, wire.TakenOver):
             self.listener.taken_over(message.client_id)
         else:
