@@ -27,14 +27,14 @@ from notify.range_cache import RangeCache
 from notify.range_reads import RangeReads
 from notify.recheck import Recheck
 from notify.remote_groups import OF_OLD_SEATS, RemoteGroups
-from notify.remote_request import Answered, Request
+from notify.remote_request import Request, Requests
 from notify.store_clock import StoreClock
 from store._records import RecordBatch, Records
 from store.errors import RecordTooLarge, StoreAway, StoreError, WireError
 from store.ratelimit import RateLimitedLog
 from store.sessions import SessionState
 from store.wire import messages as wire
-from store.wire.frames import Frame, frame_head
+from store.wire.frames import Frame
 from store.wire.messages import FailureCode, Message, Welcome
 
 if TYPE_CHECKING:  # a gateway apart needs none of it
@@ -90,10 +90,8 @@ class RemoteStore:
         self._log = RateLimitedLog(log)
         self._store_name = ""
         self.store_clock = StoreClock(clock)
-        self._request_ids = 0
-        self._to_send: deque[Request] = deque()
-        self._unanswered: dict[int, Request] = {}
-        self._unanswered_bytes = 0
+        self._requests = Requests(wake_sender)
+        self._ask, self._tell = self._requests.ask, self._requests.tell
         self.unstored_bytes = 0  # of Appends that are not answered
         self._queues: dict[int, _Mirror] = {}  # by ref
         self._refs: dict[Queue, int] = {}
@@ -125,7 +123,7 @@ class RemoteStore:
             first += piece.size
 
     def _appended(self, answer: Message, frame: Frame) -> None:
-        request = self._unanswered[frame.request_id]
+        request = self._requests.unanswered(frame.request_id)
         assert isinstance(request.message, wire.Append)
         self._append_answered(request.message.sequence, request, answer)
 
@@ -286,42 +284,11 @@ class RemoteStore:
 
     # --- frames out
 
-    def _ask(
-        self, message: Message, answered: Answered, records: bytes = b"", placed: Callable[[int], object] | None = None
-    ) -> None:
-        self._request_ids += 1
-        self._send(Request(message, answered, records, self._request_ids, placed=placed))
-
-    def _tell(self, message: Message) -> None:
-        self._send(Request(message))
-
-    def _send(self, request: Request) -> None:
-        self._to_send.append(request)
-        self._wake_sender()
-
     def outgoing(self) -> list[bytes]:
         """What may be sent now, in order; the rest waits for credit."""
         if self._ranges.has_wanted:
             self._ranges.ask()
-        chunks: list[bytes] = []
-        welcome = self.welcome
-        if welcome is None:
-            return chunks
-        while self._to_send:
-            request = self._to_send[0]
-            head = frame_head(request.message, request.request_id, len(request.records))
-            size_bytes = len(head) + len(request.records)
-            if request.request_id:
-                if self._unanswered_bytes + size_bytes > welcome.credit_bytes:
-                    break
-                request.size_bytes = size_bytes
-                self._unanswered_bytes += size_bytes
-                self._unanswered[request.request_id] = request
-            self._to_send.popleft()
-            chunks.append(head)
-            if request.records:
-                chunks.append(request.records)
-        return chunks
+        return self._requests.outgoing(self.welcome.credit_bytes) if self.welcome is not None else []
 
     # --- frames in
 
@@ -349,19 +316,14 @@ class RemoteStore:
             raise WireError(f"the store sent {type(message).__name__}, which was not expected")
 
     def _answer(self, frame: Frame) -> None:
-        request = self._unanswered.get(frame.request_id)
-        if request is None:
-            raise WireError(f"an answer to request_id {frame.request_id}, which nobody asked for")
+        request = self._requests.unanswered(frame.request_id)
         if isinstance(frame.message, wire.Failed) and frame.message.code is not FailureCode.NO_SUCH_POSITION:
             self._log.error(
                 "request", "the store refused %s: %s", type(request.message).__name__, frame.message.message
             )
         assert request.answered is not None
         request.answered(frame.message, frame)
-        del self._unanswered[frame.request_id]
-        self._unanswered_bytes -= request.size_bytes
-        if self._to_send:
-            self._wake_sender()
+        self._requests.done(request)
         self.listener.wake()
 
     def _end_all_at(self, message: wire.Grew | wire.Checked) -> int:
@@ -416,17 +378,14 @@ class RemoteStore:
         self.listener.wake()
 
     def lost(self) -> None:
-        """The connection ended. What was not answered is to be sent again, before what was not sent."""
+        """The connection ended."""
         self.welcome = None
-        again = [request for request in self._unanswered.values() if request.request_id]
-        self._to_send.extendleft(reversed(again))
-        self._unanswered.clear()
-        self._unanswered_bytes = 0
+        self._requests.lost()
 
     def _begin_anew(self, welcome: Welcome) -> None:
         """The store gave up on us: nothing of what was under way may reach it, and no client keeps its session."""
         self._log.error("disowned", "the store has given our sessions up; all clients have to connect again")
-        self._to_send.clear()
+        self._requests.to_send.clear()
         newest, self.mark = self.mark, welcome.appended
         self.safe_mark = 0
         self.unstored_bytes = 0
@@ -448,13 +407,13 @@ class RemoteStore:
     def _go_on(self, welcome: Welcome, restarted: bool) -> None:
         """Send again what the store does not have. One that was restarted knows no refs: follow all queues again."""
         missing: deque[Request] = deque()
-        for request in self._to_send:
+        for request in self._requests.to_send:
             message = request.message
             if isinstance(message, wire.Append) and message.sequence <= welcome.appended:
                 self._append_answered(message.sequence, request, wire.Appended(0, 0))
             elif not (restarted and isinstance(message, _OF_OLD_REFS + OF_OLD_SEATS)):
                 missing.append(request)
-        self._to_send = deque()
+        self._requests.to_send = deque()
         if restarted:
             self._say_who_is_here()
             self._groups.restart()
@@ -466,7 +425,7 @@ class RemoteStore:
                 del self._refs[mirror.queue]
                 follow = wire.Follow(mirror.topic_filter, mirror.history, FROM_NOW, mirror.spills)
                 self._ask(follow, partial(self._followed_again, mirror))
-        self._to_send += missing
+        self._requests.to_send += missing
 
     def _say_who_is_here(self) -> None:
         """What a log does not know, a store that was restarted cannot."""
