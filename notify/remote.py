@@ -68,9 +68,14 @@ class RemoteStore:
     """A Store (notify.api). What is to be sent is taken with outgoing(); what came goes to received()."""
 
     def __init__(
-        self, patience_s: float, cache_bytes: int, wake_sender: Callable[[], None], clock: Callable[[], float]
+        self,
+        patience_s: float,
+        cache_bytes: int,
+        send: Callable[[], None],
+        send_soon: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
-        """`wake_sender`: there is something to be sent, soon; `clock`: seconds, as in `heard_s`."""
+        """`send` what outgoing() says, `send_soon`: at the end of the loop's turn; `clock`: seconds, as in `heard_s`."""
         self.listener: Listener = NOBODY
         self.messages: MessageStore | None = None
         self.is_live_only: Callable[[bytes], bool] | None = None
@@ -85,12 +90,14 @@ class RemoteStore:
         self.connects = 0
         self.why_away = ""  # why there is none, or the last one ended
         self.heard_s = 0.0  # when the newest question was asked that the store has answered
-        self._wake_sender = wake_sender
+        self._send = send
+        self._send_soon = send_soon
+        self._is_in_turn = False
         self._clock = clock
         self._log = RateLimitedLog(log)
         self._store_name = ""
         self.store_clock = StoreClock(clock)
-        self._requests = Requests(wake_sender)
+        self._requests = Requests(self._wake_sender)
         self._ask, self._tell = self._requests.ask, self._requests.tell
         self.unstored_bytes = 0  # of Appends that are not answered
         self._queues: dict[int, _Mirror] = {}  # by ref
@@ -246,6 +253,20 @@ class RemoteStore:
                 then(RetainedPage([], None))
 
         self._ask(wire.Retained(topic_filter, after or "", RETAINED_PER_PAGE), answered)
+
+    # --- the gateway's turn: what is asked in it needs no other one to be sent
+
+    def turn_begins(self) -> None:
+        self._is_in_turn = True
+
+    def turn_ends(self) -> None:
+        self._is_in_turn = False
+        if self._requests.to_send or self._ranges.has_wanted:
+            self._send()
+
+    def _wake_sender(self) -> None:
+        if not self._is_in_turn:
+            self._send_soon()
 
     # --- several times a second
 

@@ -168,6 +168,10 @@ class StoreLink(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._scheduled = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what there is."""
         if self._is_writable and self._session.welcome is not None:
             chunks = self.store.outgoing()
             if chunks:
