@@ -200,8 +200,9 @@ class Conversation:
             self._answer(answer.request_id, answer.message)
             if answer.refused:
                 self._refusals.append((self._pings, answer.refused))
-        for request_id, message in self._flushing.take_answers(self.peer.member):
-            self._answer(request_id, message)
+        if self._flushing:
+            for request_id, message in self._flushing.take_answers(self.peer.member):
+                self._answer(request_id, message)
         if self._refusals and self._refusals[-1][0] == self._pings:
             self.ping()  # its answer says that the refusals are known
 

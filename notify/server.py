@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -241,7 +242,7 @@ class _Connection(asyncio.Protocol):
     def _feed(self, data: bytes) -> None:
         """Give the conversation what came; without any, what it left for later."""
         conversation = self._conversation
-        self._attempt(lambda: conversation.received(data) if data else conversation.go_on())
+        self._attempt(partial(conversation.received, data) if data else conversation.go_on)
         self.let_read(not conversation.is_full)
 
     def _attempt(self, action: Callable[[], None]) -> None:
