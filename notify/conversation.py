@@ -25,7 +25,7 @@ from store.sessions import SessionState
 from store.wire import messages as wire
 from store.wire.base import PRODUCER
 from store.wire.credit import Credit
-from store.wire.frames import Frame, FrameReader, encode
+from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import ServerHandshake
 from store.wire.messages import FailureCode, Hello, Message, Refused, Role, Welcome
 
@@ -184,13 +184,15 @@ class Conversation:
         if not self._is_gathering:
             self._wake(self)
 
-    def _tell(self, message: Message, records: bytes = b"") -> None:
-        self._send_bytes(encode(message, 0, records))
+    def _tell(self, message: Message, records: bytes = b"", request_id: int = 0) -> None:
+        self._send_bytes(frame_head(message, request_id, len(records)))
+        if records:
+            self._send_bytes(records)
 
     def _answer(self, request_id: int, message: Message, records: bytes = b"") -> None:
         if not self.is_closing:
             self._credit.give(request_id)
-            self._send_bytes(encode(message, request_id, records))
+            self._tell(message, records, request_id)
 
     def _answer_appends(self) -> None:
         assert self.peer is not None

@@ -75,7 +75,7 @@ class RemoteStore:
         send_soon: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
-        """`send` what outgoing() says, `send_soon`: at the end of the loop's turn; `clock`: seconds, as in `heard_s`."""
+        """`send` what outgoing() says; `send_soon`: when the loop turns; `clock`: seconds, as in `heard_s`."""
         self.listener: Listener = NOBODY
         self.messages: MessageStore | None = None
         self.is_live_only: Callable[[bytes], bool] | None = None

@@ -24,7 +24,7 @@ from notify.errors import NotifyError
 from notify.hub import Hub
 from notify.peers import Peers
 from notify.settings import WireSettings
-from notify.sockets import remove_leftover, widen
+from notify.sockets import remove_leftover, widen, write
 from notify.steps import Steps
 from notify.tls import TlsListener
 from store.errors import WireError
@@ -289,7 +289,7 @@ class _Connection(asyncio.Protocol):
     def _write(self) -> None:
         chunks = self._conversation.outgoing()
         if chunks and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(chunks))
+            write(self._transport, chunks)
 
     # --- by the clock
 

@@ -10,7 +10,7 @@ from typing import cast
 
 from notify.address import StoreAddress
 from notify.remote import RemoteStore
-from notify.sockets import widen
+from notify.sockets import widen, write
 from notify.tls import fault_of_store
 from store.errors import HandshakeRefused, WireError
 from store.wire import messages as wire
@@ -174,8 +174,8 @@ class StoreLink(asyncio.Protocol):
         """Send what there is."""
         if self._is_writable and self._session.welcome is not None:
             chunks = self.store.outgoing()
-            if chunks:
-                self._write(b"".join(chunks))
+            if chunks and self._transport is not None:
+                write(self._transport, chunks)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
