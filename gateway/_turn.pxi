@@ -22,6 +22,7 @@ cdef class Turn:
     cdef object overflow
     cdef object end
     cdef public bint scheduled
+    cdef bint ending                    # what is put into links from here on is sent before the turn is over
     cdef public uint32_t permit_epoch   # what links know of permissions is of this epoch, or is forgotten
     cdef public bint checks_format      # payloads are to be what their payload format indicator says
     cdef uint32_t feeds                 # chunks taken in since the turn began
@@ -118,9 +119,11 @@ cdef class Turn:
     def begin(self):
         """A new turn: what comes in from here on has to be scheduled again."""
         self.scheduled = False
+        self.ending = True
         self.feeds = 0
 
     def take_dirty(self):
+        self.ending = False
         dirty, self.dirty = self.dirty, []
         return dirty
 

@@ -312,7 +312,8 @@ cdef class Link:
             return 0
         append(&self.out, &self.out_size, &self.out_capacity, data, size)
         self.mark_dirty()
-        self.turn.schedule()
+        if not self.turn.ending:
+            self.turn.schedule()
         return 0
 
     def write(self, bytes data not None):

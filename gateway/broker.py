@@ -126,6 +126,7 @@ class Broker:
         """Store, acknowledge, deliver, send."""
         self.turns += 1
         self.turn.begin()
+        self.store.turn_begins()
         self._set_clock()
         self.store_batch()
         self.subscriptions.grant()
@@ -134,6 +135,7 @@ class Broker:
         self.shared.deliver()
         if self.turn.batch.size or self.delivery.has_more:
             self.turn.request()
+        self.store.turn_ends()
         for link in self.turn.take_dirty():
             link.flush()
         if self._held and not self.store.congested:
@@ -149,7 +151,6 @@ class Broker:
         """The log became safe further than before: send what waited for it."""
         self._set_clock()
         self.journal.release()
-        self.delivery.safe_advanced()
         self.turn.request()
 
     def wake(self) -> None:

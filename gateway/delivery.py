@@ -32,7 +32,8 @@ class Delivery:
         self._ranges: dict[tuple[Queue, int], Records] = {}
         self._lagging: dict[Session, set[Reader]] = {}  # whose queues have more: all of these, and some that did
         self._behind: set[Session] = set()  # have more to read and room to take it
-        self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that is not safe yet
+        self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that was not safe yet
+        self._known_safe = 0  # log_offset before which everything was safe, the last time
         self._waiting_read: dict[Queue, set[Session]] = {}  # what they have to read is on its way
         self._expanded = 0  # ranges, so far
         self.go_on_replaying: Callable[[Session], None]  # to be given by whoever can
@@ -92,11 +93,15 @@ class Delivery:
     # --- per turn
 
     def grew(self, queues: Iterable[Queue]) -> None:
-        """Deliver what is new in these queues."""
+        """Deliver what is new in these queues, and what is safe by now."""
         if not self._store.has_sessions:
             self._fell_behind(reader for queue in queues for reader in queue.readers or ())
             return
         safe = self._store.safe
+        if safe > self._known_safe:
+            self._known_safe = safe
+            self._behind |= self._waiting_safe
+            self._waiting_safe.clear()
         for queue in queues:
             self._behind |= self._waiting_read.pop(queue, NOBODY)
             readers = queue.readers
@@ -127,11 +132,6 @@ class Delivery:
     def room(self, sessions: Iterable[Session]) -> None:
         """These sessions can take more than before."""
         self._behind.update(sessions)
-
-    def safe_advanced(self) -> None:
-        """Some QoS 2 message may be handed on now."""
-        self._behind |= self._waiting_safe
-        self._waiting_safe.clear()
 
     def catch_up(self) -> None:
         """Let the sessions that are behind pull, each for a bounded number of rounds."""

@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from store._records cimport (
     ATTRIBUTE_DUE_MS, ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_DELAYED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES,
     LogMemory, Part, RecordHeader, Records,
-    TYPE_BATCH, TYPE_MESSAGE, attributes_of, topic_of,
+    TYPE_BATCH, TYPE_MESSAGE, as_tuple, attributes_of, topic_of,
 )
 
 ENTRY_BYTES = sizeof(Entry)
@@ -146,8 +146,8 @@ cdef class Topic:
 cdef class Dispatcher:
     """Gives appended records to their queues. `owner` answers what the pass itself does not know:
 
-    owner.load_topic(name) -> Topic, owner.match(name) -> list of filter Queues, owner.apply(record bytes) for records
-    that change state, owner.allot_id(queue) -> id for a queue's first entry.
+    owner.load_topic(name) -> Topic, owner.match(name) -> list of filter Queues, owner.apply(record as a tuple) for
+    records that change state, owner.allot_id(queue) -> id for a queue's first entry.
     """
 
     cdef object owner
@@ -218,7 +218,7 @@ cdef class Dispatcher:
                 continue
             at += record.length
             if record.type != TYPE_MESSAGE or record.flags & (FLAG_CARRIED | FLAG_DELAYED):
-                self.owner.apply(as_bytes(record))
+                self.owner.apply(as_tuple(record))
                 continue
             if topic is None or not same_name(topic, record):
                 topic = self.find(topic_of(record)[:record.topic_length])
@@ -230,7 +230,7 @@ cdef class Dispatcher:
                 self.note_key(record)
             if (record.flags & FLAG_RETAIN or attribute(record, ATTRIBUTE_PACKET_ID).data != NULL
                     or attribute(record, ATTRIBUTE_DUE_MS).data != NULL):
-                self.owner.apply(as_bytes(record))
+                self.owner.apply(as_tuple(record))
 
     cdef note_key(self, const RecordHeader *record):
         cdef Part key = attribute(record, ATTRIBUTE_KEY)
@@ -321,10 +321,6 @@ cdef uint64_t fnv1a(Part text) noexcept nogil:
 cdef uint64_t tag_hash(const RecordHeader *record) noexcept nogil:
     cdef Part tag = attribute(record, ATTRIBUTE_TAG)
     return fnv1a(tag) if tag.data != NULL else 0
-
-
-cdef bytes as_bytes(const RecordHeader *record):
-    return PyBytes_FromStringAndSize(<const char *>record, record.length)
 
 
 cdef bint same_name(Topic topic, const RecordHeader *record) noexcept:

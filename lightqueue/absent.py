@@ -105,6 +105,11 @@ class AbsentSessions:
         self._deadlines.run(time.time(), PER_TICK)
         self.do_due()
 
+    @property
+    def has_due(self) -> bool:
+        """Whether do_due() has anything to do."""
+        return bool(self._due)
+
     def do_due(self) -> None:
         """Do what became due by what was just applied. Raises a StoreError; then it is tried again later."""
         if not self._due:

@@ -76,8 +76,9 @@ class MessageStore:
         large for one segment, its front part may have been stored.
         """
         start = self._append_all(batch)
-        with suppress(StoreError):  # it is tried again
-            self.absent.do_due()
+        if self.absent.has_due:
+            with suppress(StoreError):  # it is tried again
+                self.absent.do_due()
         return start
 
     def _append_all(self, batch: RecordBatch) -> int:

@@ -5,6 +5,8 @@ so many of the queue entries, retained pointers and delayed messages, oldest fir
 that is missing, and up to where the index knows the sessions it applies nothing else: these may be applied twice.
 """
 
+from typing import Any
+
 from lightqueue.keys import KeyIndex
 from lightqueue.table import LogReader, QueueTable
 from store.changes import (
@@ -24,7 +26,7 @@ from store.errors import UnknownRecord
 from store.group_states import GroupStates
 from store.index import Index
 from store.peers import Peers
-from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
+from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes
 from store.retained import Retained
 from store.sessions import Sessions
 from store.settings import StoreSettings
@@ -76,9 +78,9 @@ class Projection:
             part.written()
         return applied >= until
 
-    def _apply(self, data: bytes) -> None:
+    def _apply(self, fields: tuple[Any, ...]) -> None:
         """Apply a record that is more than entries in queues."""
-        (record,) = read_records(memoryview(data))
+        record = Record._make(fields)
         if record.type == RecordType.MESSAGE:
             self._apply_message(record)
             return
@@ -87,14 +89,14 @@ class Projection:
         if record.log_offset < self._state_offset and record.type != RecordType.DELAYED_ENDED:
             return
         change = decode_change(record.type, record.payload)
-        if isinstance(change, DelayedEnded):
+        if isinstance(change, PeerAppended | PeerGone):  # in front, as there is one in each Append of a gateway
+            self.peers.apply(change, record.log_offset, record.timestamp_ms)
+        elif isinstance(change, DelayedEnded):
             for due_ms, first_offset in change.messages:
                 self.delayed.remove(due_ms, first_offset, record.log_offset)
         elif isinstance(change, QueueDropped):
             for topic_filter in change.topic_filters:
                 self.queues.drop(topic_filter)
-        elif isinstance(change, PeerAppended | PeerGone):
-            self.peers.apply(change, record.log_offset, record.timestamp_ms)
         elif isinstance(change, GroupMade | GroupAdvanced | GroupReset | GroupDropped):
             self.groups.apply(change, record.log_offset)
         else:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 from lightqueue._queues import (
     ENTRY_BYTES,
@@ -63,7 +63,9 @@ class LogReader(Protocol):
 class QueueTable:
     """Owner of all queues of a store."""
 
-    def __init__(self, log: LogReader, index: Index, settings: StoreSettings, apply: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, log: LogReader, index: Index, settings: StoreSettings, apply: Callable[[tuple[Any, ...]], None]
+    ) -> None:
         self._log = log
         self._index = index
         self._settings = settings

@@ -220,6 +220,13 @@ class Store(Protocol):
     def will_take(self, taken: list[GroupAdvanced]) -> None:
         """The next append says this of messages that were handed out to us: the group is done with them then."""
 
+    # --- the gateway's turn
+
+    def turn_begins(self) -> None:
+        """What is asked from here on goes out together, when the turn ends."""
+
+    def turn_ends(self) -> None: ...
+
     # --- several times a second
 
     def tick(self) -> bool:

@@ -327,6 +327,8 @@ class Consumers:
 
     def turn_ends(self) -> None:
         """Write what can be written, and answer who waited for it. Costs nothing where nobody waits."""
+        if not self._waiting:
+            return
         waiting = [(queue, each) for queue, each in self._waiting.items() if each.said]
         if not waiting:
             return

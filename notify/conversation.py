@@ -25,7 +25,7 @@ from store.sessions import SessionState
 from store.wire import messages as wire
 from store.wire.base import PRODUCER
 from store.wire.credit import Credit
-from store.wire.frames import Frame, FrameReader, encode
+from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import ServerHandshake
 from store.wire.messages import FailureCode, Hello, Message, Refused, Role, Welcome
 
@@ -82,6 +82,7 @@ class Conversation:
         self._frames: deque[Frame] = deque()  # received, to be looked at
         self._chunks: list[bytes] = []
         self._chunks_bytes = 0
+        self._is_gathering = False  # what is said now goes out at once
         self._answers: deque[_Answer] = deque()
         self._push = Push()
         self._flushing = client_requests.Flushing()
@@ -163,9 +164,13 @@ class Conversation:
     def outgoing(self) -> list[bytes]:
         """What is to be sent now."""
         if self.peer is not None and not self.is_closing:
-            self._answer_appends()
-            self._peers.groups.consumers.turn_ends()
-            self._tell_events()
+            self._is_gathering = True
+            try:
+                self._answer_appends()
+                self._peers.groups.consumers.turn_ends()
+                self._tell_events()
+            finally:
+                self._is_gathering = False
         chunks, self._chunks = self._chunks, []
         if chunks:
             self._figures.sent_bytes += self._chunks_bytes
@@ -176,15 +181,18 @@ class Conversation:
     def _send_bytes(self, frame: bytes) -> None:
         self._chunks.append(frame)
         self._chunks_bytes += len(frame)
-        self._wake(self)
+        if not self._is_gathering:
+            self._wake(self)
 
-    def _tell(self, message: Message, records: bytes = b"") -> None:
-        self._send_bytes(encode(message, 0, records))
+    def _tell(self, message: Message, records: bytes = b"", request_id: int = 0) -> None:
+        self._send_bytes(frame_head(message, request_id, len(records)))
+        if records:
+            self._send_bytes(records)
 
     def _answer(self, request_id: int, message: Message, records: bytes = b"") -> None:
         if not self.is_closing:
             self._credit.give(request_id)
-            self._send_bytes(encode(message, request_id, records))
+            self._tell(message, records, request_id)
 
     def _answer_appends(self) -> None:
         assert self.peer is not None
@@ -194,8 +202,9 @@ class Conversation:
             self._answer(answer.request_id, answer.message)
             if answer.refused:
                 self._refusals.append((self._pings, answer.refused))
-        for request_id, message in self._flushing.take_answers(self.peer.member):
-            self._answer(request_id, message)
+        if self._flushing:
+            for request_id, message in self._flushing.take_answers(self.peer.member):
+                self._answer(request_id, message)
         if self._refusals and self._refusals[-1][0] == self._pings:
             self.ping()  # its answer says that the refusals are known
 
@@ -207,18 +216,19 @@ class Conversation:
             grown = list(peer.refs)
             self._has_all_ends_to_tell = False
         safe, end = peer.member.safe, peer.member.end
-        if safe > self._told_safe:
-            self._told_safe = safe
-            self._tell(wire.Safe(safe))
-        self._tell_grown([peer.refs[queue] for queue in grown if queue in peer.refs], end)
+        if grown:
+            self._tell_grown([peer.refs[queue] for queue in grown if queue in peer.refs], end, safe)
         named, others = peer.member.take_named()
         if named or others:
             self._tell_named(named, others, end)
+        if safe > self._told_safe and peer.refs:
+            self._told_safe = safe
+            self._tell(wire.Safe(safe))
         for client_id in self._taken_over:
             self._tell(wire.TakenOver(client_id))
         self._taken_over.clear()
 
-    def _tell_grown(self, refs: list[int], end: int) -> None:
+    def _tell_grown(self, refs: list[int], end: int, safe: int) -> None:
         """Tell of the ends first: what is pushed may be delivered at once, and a message may be in several queues.
 
         Only the last frame says where the log ends: who knows that takes all queues for known up to there.
@@ -226,19 +236,16 @@ class Conversation:
         peer = self._known
         pushed = self._push.take(peer.member, peer.queues, refs, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
         ends = [(ref, peer.queues[ref].next_offset) for ref in pushed.rest]
-        told: list[tuple[Message, bytes]] = []
         most = self._most_ends
         for at in range(0, len(ends), most):
             self._figures.events += 1
-            told.append((wire.Grew(ends[at : at + most], self._told_end), b""))
+            if at + most >= len(ends) and not pushed.ranges:
+                self._told_end = end
+            self._tell(wire.Grew(ends[at : at + most], self._told_end))
         if pushed.ranges:
             self._figures.pushes += 1
-            told.append((wire.Pushed(pushed.ranges, self._told_end), pushed.records))
-        if told:
-            self._told_end = end
-            told[-1] = (msgspec.structs.replace(told[-1][0], log_end=end), told[-1][1])
-        for message, records in told:
-            self._tell(message, records)
+            self._told_end, self._told_safe = end, safe
+            self._tell(wire.Pushed(pushed.ranges, end, safe), pushed.records)
 
     @property
     def _most_ends(self) -> int:

@@ -165,7 +165,8 @@ class Hub:
             self._tell_looked_up(self.lookup, grown)
         else:
             for queue in grown:
-                for member in self._followers_of(queue):
+                followers = self._followers.get(queue, ())
+                for member in (followers,) if isinstance(followers, Member) else followers:
                     member.grew(queue)
         for member in self._members:
             if member.has_news and member is not acting:

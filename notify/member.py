@@ -175,6 +175,11 @@ class Member:
         self._hub.consumers.will_take(taken)
         self._taken += taken
 
+    def turn_begins(self) -> None:
+        """Nothing waits here for a turn's end."""
+
+    def turn_ends(self) -> None: ...
+
     # --- several times a second
 
     def tick(self) -> bool:

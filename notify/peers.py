@@ -118,7 +118,7 @@ class Peer:
 
     def append(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
         """Store what came in an Append, if it is not there already. Appended, to be said once it is safe, or Failed."""
-        if any(first <= sequence <= last for first, last in self._refused):
+        if self._refused and any(first <= sequence <= last for first, last in self._refused):
             return wire.Failed(FailureCode.UNAVAILABLE, "it was refused already, and others were stored since")
         if sequence <= self._sequence:
             return wire.Appended(0, 0)
@@ -180,11 +180,12 @@ class Peer:
         batch = RecordBatch()
         batch.begin_atomic()
         changes = contents.add_records(batch, records, self.role, self._limits(limit_bytes))
-        self._check_holders(changes)
-        if any(isinstance(change, SessionOpened) and change.holder != self.name for change in changes):
-            batch = RecordBatch()
-            batch.begin_atomic()
-            contents.add_held_by(batch, records, self.name)
+        if changes:
+            self._check_holders(changes)
+            if any(isinstance(change, SessionOpened) and change.holder != self.name for change in changes):
+                batch = RecordBatch()
+                batch.begin_atomic()
+                contents.add_held_by(batch, records, self.name)
         is_client = self.role is Role.CLIENT
         batch.append(*encode_change(PeerAppended(self.name, sequence, tuple(self._refused), is_client)))
         batch.end_atomic()

@@ -27,14 +27,14 @@ from notify.range_cache import RangeCache
 from notify.range_reads import RangeReads
 from notify.recheck import Recheck
 from notify.remote_groups import OF_OLD_SEATS, RemoteGroups
-from notify.remote_request import Answered, Request
+from notify.remote_request import Request, Requests
 from notify.store_clock import StoreClock
 from store._records import RecordBatch, Records
 from store.errors import RecordTooLarge, StoreAway, StoreError, WireError
 from store.ratelimit import RateLimitedLog
 from store.sessions import SessionState
 from store.wire import messages as wire
-from store.wire.frames import Frame, frame_head
+from store.wire.frames import Frame
 from store.wire.messages import FailureCode, Message, Welcome
 
 if TYPE_CHECKING:  # a gateway apart needs none of it
@@ -68,9 +68,14 @@ class RemoteStore:
     """A Store (notify.api). What is to be sent is taken with outgoing(); what came goes to received()."""
 
     def __init__(
-        self, patience_s: float, cache_bytes: int, wake_sender: Callable[[], None], clock: Callable[[], float]
+        self,
+        patience_s: float,
+        cache_bytes: int,
+        send: Callable[[], None],
+        send_soon: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
-        """`wake_sender`: there is something to be sent, soon; `clock`: seconds, as in `heard_s`."""
+        """`send` what outgoing() says; `send_soon`: when the loop turns; `clock`: seconds, as in `heard_s`."""
         self.listener: Listener = NOBODY
         self.messages: MessageStore | None = None
         self.is_live_only: Callable[[bytes], bool] | None = None
@@ -85,15 +90,15 @@ class RemoteStore:
         self.connects = 0
         self.why_away = ""  # why there is none, or the last one ended
         self.heard_s = 0.0  # when the newest question was asked that the store has answered
-        self._wake_sender = wake_sender
+        self._send = send
+        self._send_soon = send_soon
+        self._is_in_turn = False
         self._clock = clock
         self._log = RateLimitedLog(log)
         self._store_name = ""
         self.store_clock = StoreClock(clock)
-        self._request_ids = 0
-        self._to_send: deque[Request] = deque()
-        self._unanswered: dict[int, Request] = {}
-        self._unanswered_bytes = 0
+        self._requests = Requests(self._wake_sender)
+        self._ask, self._tell = self._requests.ask, self._requests.tell
         self.unstored_bytes = 0  # of Appends that are not answered
         self._queues: dict[int, _Mirror] = {}  # by ref
         self._refs: dict[Queue, int] = {}
@@ -125,10 +130,9 @@ class RemoteStore:
             first += piece.size
 
     def _appended(self, answer: Message, frame: Frame) -> None:
-        request = self._unanswered[frame.request_id]
+        request = self._requests.unanswered(frame.request_id)
         assert isinstance(request.message, wire.Append)
         self._append_answered(request.message.sequence, request, answer)
-        self.listener.safe_advanced()
 
     def _append_answered(self, sequence: int, request: Request, answer: Message) -> None:
         self.unstored_bytes -= len(request.records)
@@ -228,6 +232,7 @@ class RemoteStore:
 
     def _pushed(self, message: wire.Pushed, frame: Frame) -> None:
         self.end = max(self.end, message.log_end)
+        self.safe = max(self.safe, message.safe)
         self.events["followed"] += len(message.ranges)
         queues = {ref: self._queues[ref].queue for ref, _, _ in message.ranges if ref in self._queues}
         too_much = self._ranges.pushed(message, frame, queues)
@@ -248,6 +253,20 @@ class RemoteStore:
                 then(RetainedPage([], None))
 
         self._ask(wire.Retained(topic_filter, after or "", RETAINED_PER_PAGE), answered)
+
+    # --- the gateway's turn: what is asked in it needs no other one to be sent
+
+    def turn_begins(self) -> None:
+        self._is_in_turn = True
+
+    def turn_ends(self) -> None:
+        self._is_in_turn = False
+        if self._requests.to_send or self._ranges.has_wanted:
+            self._send()
+
+    def _wake_sender(self) -> None:
+        if not self._is_in_turn:
+            self._send_soon()
 
     # --- several times a second
 
@@ -286,42 +305,11 @@ class RemoteStore:
 
     # --- frames out
 
-    def _ask(
-        self, message: Message, answered: Answered, records: bytes = b"", placed: Callable[[int], object] | None = None
-    ) -> None:
-        self._request_ids += 1
-        self._send(Request(message, answered, records, self._request_ids, placed=placed))
-
-    def _tell(self, message: Message) -> None:
-        self._send(Request(message))
-
-    def _send(self, request: Request) -> None:
-        self._to_send.append(request)
-        self._wake_sender()
-
     def outgoing(self) -> list[bytes]:
         """What may be sent now, in order; the rest waits for credit."""
         if self._ranges.has_wanted:
             self._ranges.ask()
-        chunks: list[bytes] = []
-        welcome = self.welcome
-        if welcome is None:
-            return chunks
-        while self._to_send:
-            request = self._to_send[0]
-            head = frame_head(request.message, request.request_id, len(request.records))
-            size_bytes = len(head) + len(request.records)
-            if request.request_id:
-                if self._unanswered_bytes + size_bytes > welcome.credit_bytes:
-                    break
-                request.size_bytes = size_bytes
-                self._unanswered_bytes += size_bytes
-                self._unanswered[request.request_id] = request
-            self._to_send.popleft()
-            chunks.append(head)
-            if request.records:
-                chunks.append(request.records)
-        return chunks
+        return self._requests.outgoing(self.welcome.credit_bytes) if self.welcome is not None else []
 
     # --- frames in
 
@@ -342,26 +330,21 @@ class RemoteStore:
             self.listener.wake()
         elif isinstance(message, wire.Safe):
             self.safe = max(self.safe, message.log_offset)
-            self.listener.safe_advanced()
+            self.listener.wake()
         elif isinstance(message, wire.TakenOver):
             self.listener.taken_over(message.client_id)
         else:
             raise WireError(f"the store sent {type(message).__name__}, which was not expected")
 
     def _answer(self, frame: Frame) -> None:
-        request = self._unanswered.get(frame.request_id)
-        if request is None:
-            raise WireError(f"an answer to request_id {frame.request_id}, which nobody asked for")
+        request = self._requests.unanswered(frame.request_id)
         if isinstance(frame.message, wire.Failed) and frame.message.code is not FailureCode.NO_SUCH_POSITION:
             self._log.error(
                 "request", "the store refused %s: %s", type(request.message).__name__, frame.message.message
             )
         assert request.answered is not None
         request.answered(frame.message, frame)
-        del self._unanswered[frame.request_id]
-        self._unanswered_bytes -= request.size_bytes
-        if self._to_send:
-            self._wake_sender()
+        self._requests.done(request)
         self.listener.wake()
 
     def _end_all_at(self, message: wire.Grew | wire.Checked) -> int:
@@ -416,17 +399,14 @@ class RemoteStore:
         self.listener.wake()
 
     def lost(self) -> None:
-        """The connection ended. What was not answered is to be sent again, before what was not sent."""
+        """The connection ended."""
         self.welcome = None
-        again = [request for request in self._unanswered.values() if request.request_id]
-        self._to_send.extendleft(reversed(again))
-        self._unanswered.clear()
-        self._unanswered_bytes = 0
+        self._requests.lost()
 
     def _begin_anew(self, welcome: Welcome) -> None:
         """The store gave up on us: nothing of what was under way may reach it, and no client keeps its session."""
         self._log.error("disowned", "the store has given our sessions up; all clients have to connect again")
-        self._to_send.clear()
+        self._requests.to_send.clear()
         newest, self.mark = self.mark, welcome.appended
         self.safe_mark = 0
         self.unstored_bytes = 0
@@ -448,13 +428,13 @@ class RemoteStore:
     def _go_on(self, welcome: Welcome, restarted: bool) -> None:
         """Send again what the store does not have. One that was restarted knows no refs: follow all queues again."""
         missing: deque[Request] = deque()
-        for request in self._to_send:
+        for request in self._requests.to_send:
             message = request.message
             if isinstance(message, wire.Append) and message.sequence <= welcome.appended:
                 self._append_answered(message.sequence, request, wire.Appended(0, 0))
             elif not (restarted and isinstance(message, _OF_OLD_REFS + OF_OLD_SEATS)):
                 missing.append(request)
-        self._to_send = deque()
+        self._requests.to_send = deque()
         if restarted:
             self._say_who_is_here()
             self._groups.restart()
@@ -466,7 +446,7 @@ class RemoteStore:
                 del self._refs[mirror.queue]
                 follow = wire.Follow(mirror.topic_filter, mirror.history, FROM_NOW, mirror.spills)
                 self._ask(follow, partial(self._followed_again, mirror))
-        self._to_send += missing
+        self._requests.to_send += missing
 
     def _say_who_is_here(self) -> None:
         """What a log does not know, a store that was restarted cannot."""

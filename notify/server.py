@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -23,7 +24,7 @@ from notify.errors import NotifyError
 from notify.hub import Hub
 from notify.peers import Peers
 from notify.settings import WireSettings
-from notify.sockets import remove_leftover
+from notify.sockets import remove_leftover, widen, write
 from notify.steps import Steps
 from notify.tls import TlsListener
 from store.errors import WireError
@@ -202,6 +203,7 @@ class _Connection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base
         self._address = _shown(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(HIGH_WATER_BYTES)
+        widen(transport)
         server = self._server
         if server.is_stopping:  # it was still in its TLS handshake
             transport.abort()
@@ -240,7 +242,7 @@ class _Connection(asyncio.Protocol):
     def _feed(self, data: bytes) -> None:
         """Give the conversation what came; without any, what it left for later."""
         conversation = self._conversation
-        self._attempt(lambda: conversation.received(data) if data else conversation.go_on())
+        self._attempt(partial(conversation.received, data) if data else conversation.go_on)
         self.let_read(not conversation.is_full)
 
     def _attempt(self, action: Callable[[], None]) -> None:
@@ -287,7 +289,7 @@ class _Connection(asyncio.Protocol):
     def _write(self) -> None:
         chunks = self._conversation.outgoing()
         if chunks and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(chunks))
+            write(self._transport, chunks)
 
     # --- by the clock
 

@@ -10,6 +10,7 @@ from typing import cast
 
 from notify.address import StoreAddress
 from notify.remote import RemoteStore
+from notify.sockets import widen, write
 from notify.tls import fault_of_store
 from store.errors import HandshakeRefused, WireError
 from store.wire import messages as wire
@@ -106,6 +107,7 @@ class StoreLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base
         self._is_writable = True
+        widen(transport)
         self._session = PeerSession(self._hello, self._write, self._loop.time())
         transport.write(self._session.greeting)
 
@@ -166,10 +168,14 @@ class StoreLink(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._scheduled = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what there is."""
         if self._is_writable and self._session.welcome is not None:
             chunks = self.store.outgoing()
-            if chunks:
-                self._write(b"".join(chunks))
+            if chunks and self._transport is not None:
+                write(self._transport, chunks)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:

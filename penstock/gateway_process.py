@@ -55,7 +55,8 @@ async def _serve(
     log.info("penstock %s gateway %s starting, store=%s", VERSION, name, address.url)
     say_who_may_connect(settings)
     link = StoreLink(address, name, token, tls)
-    store = RemoteStore(settings.gateway.store_patience_s, settings.gateway.range_cache_bytes, link.wake, loop.time)
+    patience_s, cache_bytes = settings.gateway.store_patience_s, settings.gateway.range_cache_bytes
+    store = RemoteStore(patience_s, cache_bytes, link.flush, link.wake, loop.time)
     link.store = store
     broker: Broker | None = None
     async with AsyncExitStack() as closing:

@@ -204,7 +204,9 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.DELAYED_ENDED: DelayedEnded,
 }
 _RECORD_TYPES = {change: record_type for record_type, change in TYPES.items()}
-_DECODERS = {record_type: msgspec.msgpack.Decoder(change) for record_type, change in TYPES.items()}
+_DECODERS: dict[int, msgspec.msgpack.Decoder[Change]] = {
+    record_type: msgspec.msgpack.Decoder(change) for record_type, change in TYPES.items()
+}
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -213,4 +215,4 @@ def encode_change(change: Change) -> tuple[RecordType, bytes]:
 
 
 def decode_change(record_type: int, payload: bytes) -> Change:
-    return _DECODERS[RecordType(record_type)].decode(payload)
+    return _DECODERS[record_type].decode(payload)

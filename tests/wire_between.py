@@ -34,7 +34,7 @@ class WireBetween:
         self.loses: tuple[type[Message], ...] = ()  # events that do not arrive
         peers = Peers(hub, WireSettings(), "store", loop.time)
         self._conversation = Conversation(peers, {Role.GATEWAY: None}, self.figures, lambda _: self._wake())
-        self.gateway = RemoteStore(patience_s, CACHE_BYTES, self._wake, loop.time)
+        self.gateway = RemoteStore(patience_s, CACHE_BYTES, self._wake, self._wake, loop.time)
         handshake = ClientHandshake(Hello(list(VERSIONS), Role.GATEWAY, "gateway"))
         self._conversation.received(handshake.greeting)
         welcome = handshake.feed(b"".join(self._conversation.outgoing()))

@@ -11,10 +11,11 @@ from store.wire.messages import KINDS, Kind, Message, Role
 
 Readable = bytes | bytearray | memoryview
 HEAD = struct.Struct("<IB3sII")  # length of the frame, type, zeros, request_id, length of the body
+_WORDS = struct.Struct("<IIII")  # the same, with type and zeros as one
 _ZEROS = bytes(8)
 _BY_NUMBER = {kind.number: kind for kind in KINDS}
 _BY_MESSAGE = {kind.message: kind for kind in KINDS}
-_DECODERS = {kind.number: msgspec.msgpack.Decoder(kind.message) for kind in KINDS}
+_DECODE = {kind.number: msgspec.msgpack.Decoder(kind.message).decode for kind in KINDS}
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -45,56 +46,51 @@ def frame_head(message: Message, request_id: int = 0, records_bytes: int = 0) ->
     return HEAD.pack(length, kind.number, b"", request_id, len(body)) + body + padding
 
 
-class Head(NamedTuple):
-    """The first bytes of a frame, checked, and where its parts are."""
-
-    kind: Kind
-    request_id: int
-    body_end: int
-    records_start: int
-    length: int
+Head = tuple[Kind, int, int, int, int]
+"""The first bytes of a frame, checked: its kind, request_id, where its body ends, where records start, its length."""
 
 
 def read_head(data: bytearray | memoryview, at: int, max_frame_bytes: int, peer: Role) -> Head:
     """What HEAD.size bytes say of the frame that begins `at` there. Raises WireError."""
-    length, number, zeros, request_id, body_bytes = HEAD.unpack_from(data, at)
-    if length < HEAD.size or length % 8:
+    length, number, request_id, body_bytes = _WORDS.unpack_from(data, at)
+    if length < HEAD.size or length & 7:
         raise WireError(f"a frame cannot be {length} bytes long")
     if length > max_frame_bytes:
         raise WireError(f"a frame of {length} bytes; at most {max_frame_bytes} are allowed")
-    kind = _BY_NUMBER.get(number)
+    kind = _BY_NUMBER.get(number & 0xFF)
     if kind is None:
-        raise WireError(f"frame type {number} is unknown")
+        raise WireError(f"frame type {number & 0xFF} is unknown")
     if peer not in kind.senders:
         raise WireError(f"{_name(kind)} is not for a {peer} to send")
-    if any(zeros):
+    if number > 0xFF:
         raise WireError(f"{_name(kind)}: bytes 5 to 7 are not zero")
-    if bool(request_id) != kind.asked:
+    if (request_id != 0) is not kind.asked:
         raise WireError(f"{_name(kind)} with request_id {request_id}")
     body_end = HEAD.size + body_bytes
-    records_start = body_end + -body_bytes % 8
+    records_start = body_end + (-body_bytes & 7)
     if records_start > length:
         raise WireError(f"{_name(kind)}: a body of {body_bytes} bytes in a frame of {length}")
     if records_start < length and not kind.records:
         raise WireError(f"{_name(kind)}: {length - records_start} bytes behind the body")
-    return Head(kind, request_id, body_end, records_start, length)
+    return kind, request_id, body_end, records_start, length
 
 
 def read_frame(data: memoryview, head: Head) -> Frame:
     """The frame that `data` holds from its first byte to its last. Raises WireError."""
-    if any(data[head.body_end : head.records_start]):
-        raise WireError(f"{_name(head.kind)}: padding that is not zero")
+    kind, request_id, body_end, records_start, length = head
+    if data[body_end:records_start] != _ZEROS[: records_start - body_end]:
+        raise WireError(f"{_name(kind)}: padding that is not zero")
     try:
-        message = _DECODERS[head.kind.number].decode(data[HEAD.size : head.body_end])
+        message = _DECODE[kind.number](data[HEAD.size : body_end])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"{_name(head.kind)}: {error}") from None
-    records = data[head.records_start :]
-    if records:
+        raise WireError(f"{_name(kind)}: {error}") from None
+    records = data[records_start:]
+    if records_start < length:
         try:
             check_records(records)
         except ValueError as error:
-            raise WireError(f"{_name(head.kind)}: {error}") from None
-    return Frame(message, head.request_id, records, head.length)
+            raise WireError(f"{_name(kind)}: {error}") from None
+    return Frame(message, request_id, records, length)
 
 
 def _name(kind: Kind) -> str:
@@ -115,16 +111,18 @@ class FrameReader:
         Raises WireError; the connection is to be closed then, and the reader not to be used again.
         """
         chunk = memoryview(data if isinstance(data, bytes) else bytes(data))
+        size = len(chunk)
         frames: list[Frame] = []
         at = self._complete(chunk, frames) if self._partial else 0
-        while len(chunk) - at >= HEAD.size:
+        while size - at >= HEAD.size:
             head = read_head(chunk, at, self._max_frame_bytes, self._peer)
-            end = at + head.length
-            if end > len(chunk):
+            end = at + head[-1]
+            if end > size:
                 break
             frames.append(read_frame(chunk[at:end], head))
             at = end
-        self._partial += chunk[at:]
+        if at < size:
+            self._partial += chunk[at:]
         return frames
 
     def _complete(self, chunk: memoryview, frames: list[Frame]) -> int:
@@ -135,9 +133,10 @@ class FrameReader:
         if len(partial) < HEAD.size:
             return at
         head = read_head(partial, 0, self._max_frame_bytes, self._peer)
-        end = min(len(chunk), at + head.length - len(partial))
+        length = head[-1]
+        end = min(len(chunk), at + length - len(partial))
         partial += chunk[at:end]
-        if len(partial) == head.length:
+        if len(partial) == length:
             self._partial = bytearray()  # that one now belongs to the frame: nobody writes to it any more
             frames.append(read_frame(memoryview(partial).toreadonly(), head))
         return end

@@ -124,7 +124,7 @@ def _first_message(received: bytearray, start: int, max_bytes: int, peer: Role) 
     if len(received) < start + HEAD.size:
         return None
     head = read_head(received, start, max_bytes, peer)
-    end = start + head.length
+    end = start + head[-1]
     if len(received) < end:
         return None
     message = read_frame(memoryview(bytes(received[start:end])), head).message

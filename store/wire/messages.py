@@ -246,7 +246,7 @@ class Checked(Message, frozen=True):
 
 
 class Safe(Message, frozen=True):
-    """Everything before `log_offset` is as safe as the flush policy promises."""
+    """Everything before `log_offset` is as safe as the flush policy promises. Said to who follows a queue."""
 
     log_offset: LogOffset
 
@@ -278,11 +278,12 @@ class Pushed(Message, frozen=True):
     """Ranges as in Ranges, not asked for, of queues that were read to their ends; and where the log ends.
 
     Each goes on where the last one of its queue ended, unless a Grew said otherwise. A queue ends, as far as is told,
-    where its range ends.
+    where its range ends. `safe` is as in Safe.
     """
 
     ranges: Annotated[list[tuple[Ref, QueueOffset, Count]], Items]
     log_end: LogOffset
+    safe: LogOffset
 
 
 class Enough(Message, frozen=True):

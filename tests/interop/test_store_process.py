@@ -119,8 +119,8 @@ def test_every_request(start_store: StartStore, tmp_path: Path, scheme: str) -> 
     ref = follow(peer, "t/#")
     answer = peer.call(Append(1), message(b"1") + message(b"2", flags=4))
     assert isinstance(answer, Appended)
-    peer.event(Safe, lambda each: each.log_offset >= answer.end)
     peer.grew(ref, 2)
+    peer.event(Safe, lambda each: each.log_offset >= answer.end)
     records = read(peer, ref, 0)
     assert [record.payload for record in records] == [b"1", b"2"]
     frame = peer.answer_frame(peer.ask(ReadAt([records[1].log_offset, 8])))

@@ -8,6 +8,7 @@ import pytest
 
 from notify import reads
 from store._records import ranges_from
+from store.commitlog import CommitLog
 from store.records import Record
 from store.wire.messages import (
     Append,
@@ -21,6 +22,7 @@ from store.wire.messages import (
     Grew,
     Pushed,
     Read,
+    Safe,
     Unfollow,
 )
 from tests.wire_bench import Talk, WireBench, failure, message
@@ -73,6 +75,26 @@ def test_what_was_read_to_its_end_is_pushed(bench: WireBench) -> None:
     publisher.call(Append(3), message(b"4"))
     assert pushed(reader) == [(ref, 1, [b"2", b"3", b"4"])]
     assert reader.events(Grew) == []
+
+
+def test_what_is_safe_is_said_with_what_is_pushed_and_alone_when_it_becomes_so_later(
+    bench: WireBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref = followed(reader).queues[0].ref
+    reader.call(Read([(ref, 0)], 10, 1000))
+    assert reader.events(Safe) == [Safe(bench.store.end)]
+    publisher.call(Append(1), message(b"1"))
+    assert [event.safe for event in reader.events(Pushed)] == [bench.store.end]
+    safe = bench.store.end
+    monkeypatch.setattr(CommitLog, "safe", property(lambda _: safe))
+    publisher.ask(Append(2), message(b"2"))
+    assert [event.safe for event in reader.events(Pushed)] == [safe]
+    assert reader.events(Safe) == []
+    safe = bench.store.end
+    bench.hub.safe_advanced()
+    assert reader.events(Safe) == [Safe(safe)]
+    assert publisher.events(Safe) == [], "it follows no queue"
 
 
 def test_what_was_read_since_it_grew_is_not_pushed(bench: WireBench) -> None:
