@@ -8,9 +8,9 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from tests.conftest import ServerFactory, StartMosquitto
+from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers, StartMosquitto
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
 TIMEOUT_S = 20
 LEFT_OUT = {"heap/current", "heap/maximum", "clients/active", "clients/inactive", "shared_subscriptions/count"}
@@ -44,9 +44,9 @@ class SysReader:
         self.client.loop_stop()
 
 
-def test_the_topics_are_those_of_a_mosquitto(penstock_server: ServerFactory, start_mosquitto: StartMosquitto) -> None:
+def test_the_topics_are_those_of_a_mosquitto(shared_server: SharedServers, start_mosquitto: StartMosquitto) -> None:
     theirs = SysReader(start_mosquitto("sys_interval 1"))
-    ours = SysReader(penstock_server(settings={"gateway.sys_interval_s": 1}).port)
+    ours = SysReader(shared_server(settings={"gateway.sys_interval_s": 1}).port)
     try:
         theirs.wait(
             lambda: {"uptime", "load/bytes/sent/15min", "version"} <= theirs.live.keys() | theirs.retained.keys()
@@ -77,5 +77,5 @@ def answer_to_publish(port: int) -> int:
     return int(answers[0].value)
 
 
-def test_a_publisher_is_refused_as_by_mosquitto(penstock_server: ServerFactory, mosquitto_port: int) -> None:
-    assert answer_to_publish(penstock_server().port) == answer_to_publish(mosquitto_port) == 0x87
+def test_a_publisher_is_refused_as_by_mosquitto(shared_server: SharedServers, mosquitto_port: int) -> None:
+    assert answer_to_publish(shared_server().port) == answer_to_publish(mosquitto_port) == 0x87
