@@ -23,7 +23,7 @@ class Topology:
     flags: Mapping[str, str] = field(default_factory=dict)
 
 
-# What is killed is given up soon, so that its sessions can be had by others.
+# For tests that kill: what is gone is given up soon, so that its sessions can be had by others.
 QUICK = {"wire.heartbeat_ms": 100, "wire.lease_ms": 600}
 TOPOLOGIES = {
     "one process": Topology(),
@@ -52,7 +52,6 @@ class ServerFactory:
 
     folder: Path
     topology: str
-    settings: Mapping[str, object] = field(default_factory=dict)
     started: list[PenstockServer] = field(default_factory=list)
 
     def __call__(
@@ -66,7 +65,7 @@ class ServerFactory:
         server = made_of.kind(
             data or self.folder / f"data-{number}",
             self.folder / f"server-{number}.log",
-            ServeOptions({**made_of.flags, **flags}, {**self.settings, **(settings or {})}),
+            ServeOptions({**made_of.flags, **flags}, settings or {}),
         )
         self.started.append(server)
         return server
@@ -102,7 +101,7 @@ def penstock_server(tmp_path: Path, topology: str) -> Iterator[ServerFactory]:
 
     penstock_server(flush="async", settings={"gateway.sys_interval_s": 1})
     """
-    factory = ServerFactory(tmp_path, topology, QUICK)
+    factory = ServerFactory(tmp_path, topology)
     yield factory
     factory.kill_all()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.http_answers import HttpAnswers, Respond
 from tests.server_process import PenstockServer
 
 pytestmark = IN_ALL_TOPOLOGIES
+
+NUMBERS = itertools.count()
 
 
 def allow_all(path: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -162,7 +165,8 @@ def test_what_is_made_of_its_answers(
 ) -> None:
     settings = {"auth.http_connect_url": f"{shared_hook.url}/connect", "auth.http_breaker_failures": 1_000}
     shared_hook.respond = lambda path, body: (status, answer)
-    assert Device(shared_server(settings=settings).port, "d").connect("u", "p").reason_code is expected
+    device = Device(shared_server(settings=settings).port, f"d{next(NUMBERS)}")  # answers are remembered
+    assert device.connect("u", "p").reason_code is expected
 
 
 def test_permissions_and_user_from_the_answer(start: Any, hook: HttpAnswers) -> None:

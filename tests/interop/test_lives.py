@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
+from tests.conftest import IN_ALL_TOPOLOGIES, QUICK, ServerFactory, SharedServers
 from tests.interop.programs import PUBLISHERS, PahoClient, Subscriber, mark_ready, mosquitto_sub, run
 from tests.server_process import PenstockServer
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
 @pytest.fixture
 def server(penstock_server: ServerFactory) -> PenstockServer:
-    server = penstock_server()
+    server = penstock_server(settings=QUICK)
     mark_ready(server.port)
     return server
 

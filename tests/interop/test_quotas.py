@@ -43,6 +43,7 @@ def figures(server: PenstockServer) -> dict[str, float]:
         with urllib.request.urlopen(f"{url}/metrics", timeout=20) as answer:
             lines = answer.read().decode().splitlines()
         for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#")):
+            name = re.sub(r'process="[^"]*",?', "", name).replace("{}", "").replace(",}", "}")
             found[name] = found.get(name, 0) + float(value)
     return found
 
