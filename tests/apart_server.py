@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
+
 from tests.cluster import Part
 from tests.server_process import STOP_TIMEOUT_S, PenstockServer, ServeOptions, free_port, ready_urls
 
@@ -30,6 +32,9 @@ class ApartServer(PenstockServer):
 
     def gateway_logs(self) -> list[str]:
         return [part.log_text() for part in self._parts[1:]]
+
+    def gateways(self) -> list[psutil.Process]:
+        return [psutil.Process(part.process.pid) for part in self._parts[1:]]
 
     def signal(self, number: signal.Signals) -> None:
         for part in self._parts[1:]:

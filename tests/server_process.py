@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[1]
-START_TIMEOUT_S = 20
+START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
 
 
@@ -99,6 +99,11 @@ class PenstockServer:
     def gateway_logs(self) -> list[str]:
         """Of each process that has a log of its own, and clients."""
         return [self.log_text()]
+
+    def gateways(self) -> list[psutil.Process]:
+        """The processes that clients are connected to."""
+        children = [child for child in _children(self.process) if "gateway" in child.cmdline()]
+        return children or [psutil.Process(self.process.pid)]
 
     def signal(self, number: signal.Signals) -> None:
         """To the process that looks after the others, or to each gateway."""
