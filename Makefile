@@ -2,8 +2,11 @@
 PYTHON ?= python
 
 # Those that kill, stop and cut off processes have leases that end: they need the cores for themselves.
-ONE_BY_ONE = tests/crash tests/interop
-IN_PARALLEL = $(filter-out $(ONE_BY_ONE) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
+ONE_BY_ONE = tests/crash
+# Real servers and other people's clients, which wait much of the time: two at a time for each core.
+SERVERS = tests/interop
+AT_A_TIME = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
+IN_PARALLEL = $(filter-out $(ONE_BY_ONE) $(SERVERS) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
 .PHONY: install fmt lint types test bench bench-spark bench-pipelines kill-spark docs fuzz fuzz-network
 
@@ -32,6 +35,7 @@ tests/interop/js/node_modules: tests/interop/js/package-lock.json
 test: install lint types tests/interop/js/node_modules
 	-tests/helm/install-helm.sh "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
 	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup $(IN_PARALLEL)
+	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal $(SERVERS)
 	$(PYTHON) -m pytest $(ONE_BY_ONE)
 
 bench: install

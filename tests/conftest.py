@@ -85,7 +85,7 @@ class SharedServers:
     def __call__(self, settings: Mapping[str, object] | None = None, **flags: str) -> PenstockServer:
         key = repr((sorted(flags.items()), sorted((settings or {}).items())))
         if key not in self._running:
-            self._running[key] = self._start(settings=settings, **flags)
+            self._running[key] = self._start(None, settings, **flags)
         return self._running[key]
 
 

@@ -96,7 +96,9 @@ def test_a_unix_socket_that_was_left_behind(penstock_server: ServerFactory, tmp_
 @SHARED_PORT  # and the path, which the processes inherit
 def test_who_is_behind_a_proxy(penstock_server: ServerFactory, tmp_path: Path, topology: str) -> None:
     path = tmp_path / "mqtt.sock"
-    urls = f"mqtt://127.0.0.1:0?proxy_protocol=2,unix://{path}" + ("" if topology == "shared port" else "?proxy_protocol=2")
+    urls = f"mqtt://127.0.0.1:0?proxy_protocol=2,unix://{path}" + (
+        "" if topology == "shared port" else "?proxy_protocol=2"
+    )
     server = penstock_server(settings={"gateway.listen": urls})
     place = address(server, "mqtt")
     for parts in ((PROXIED + CONNECT,), (PROXIED, CONNECT), tuple(bytes((byte,)) for byte in PROXIED + CONNECT)):

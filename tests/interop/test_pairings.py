@@ -48,7 +48,9 @@ def test_the_lower_qos_wins(server: PenstockServer, published: int, subscribed: 
 
 @pytest.mark.parametrize("name", SUBSCRIBERS)
 def test_wildcards(server: PenstockServer, name: str) -> None:
-    subscribers = [SUBSCRIBERS[name](server.port, topic_filter, 1) for topic_filter in ("w/#", "w/+/c", "+/b/+", "w/ü/c")]
+    subscribers = [
+        SUBSCRIBERS[name](server.port, topic_filter, 1) for topic_filter in ("w/#", "w/+/c", "+/b/+", "w/ü/c")
+    ]
     topics = ["w", "w/b", "w/b/c", "w/ü/c", "w/b/c/d", "x/b/c"]
     for topic in topics:
         run("mosquitto_pub", "-p", str(server.port), "-t", topic, "-m", "1", "-q", "1")

@@ -80,7 +80,9 @@ def test_stock_clients_share_what_stock_clients_send(shared_server: SharedServer
     server = shared_server()
     mark_ready(server.port)
     members = [
-        join(kind, server.port, f"$share/g/work{qos}/+", qos, version) for kind in ("paho", "mosquitto") for version in (4, 5)
+        join(kind, server.port, f"$share/g/work{qos}/+", qos, version)
+        for kind in ("paho", "mosquitto")
+        for version in (4, 5)
     ]
     sent: list[bytes] = []
     for name in ("mosquitto-3", "mosquitto-5", "paho-5"):
