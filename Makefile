@@ -2,8 +2,12 @@
 PYTHON ?= python
 
 # Those that kill, stop and cut off processes have leases that end: they need the cores for themselves.
-ONE_BY_ONE = tests/crash tests/interop
-IN_PARALLEL = $(filter-out $(ONE_BY_ONE) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
+ONE_BY_ONE = tests/crash
+# Real servers and other people's clients, which wait much of the time: two at a time for each core. Some of them are
+# marked as needing the cores for themselves, too.
+SERVERS = tests/interop
+AT_A_TIME = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
+IN_PARALLEL = $(filter-out $(ONE_BY_ONE) $(SERVERS) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
 .PHONY: install fmt lint types test bench bench-spark bench-pipelines kill-spark docs fuzz fuzz-network
 
@@ -32,7 +36,8 @@ tests/interop/js/node_modules: tests/interop/js/package-lock.json
 test: install lint types tests/interop/js/node_modules
 	-tests/helm/install-helm.sh "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
 	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup $(IN_PARALLEL)
-	$(PYTHON) -m pytest $(ONE_BY_ONE)
+	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'not alone' $(SERVERS)
+	$(PYTHON) -m pytest -m 'alone or crash' $(SERVERS) $(ONE_BY_ONE)
 
 bench: install
 	$(PYTHON) tests/bench/run.py

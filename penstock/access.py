@@ -42,6 +42,16 @@ class Judging:
         self._is_reloading = False
         self._again = False
 
+    @property
+    def _asks_http(self) -> bool:
+        settings = self._settings
+        return bool(settings.jwt_keys_url or settings.http_connect_url or settings.http_permission_url)
+
+    def load(self) -> None:
+        """Import what start() needs, a quarter of a second of work: before a store waits to hear from this process."""
+        if self._asks_http:
+            from gateway.auth import hook, http, tokens  # noqa: F401
+
     def start(self, closing: AsyncExitStack) -> Access | None:
         """To be called in the loop. None: everybody may do everything."""
         loop = asyncio.get_running_loop()
@@ -50,7 +60,7 @@ class Judging:
             return None
         self._workers = Workers(settings.password_threads, loop)
         closing.callback(self._workers.close)
-        if settings.jwt_keys_url or settings.http_connect_url or settings.http_permission_url:
+        if self._asks_http:
             self._start_http(closing)
         closing.callback(self._cancel)
         self._access = Access(self._parts(), settings.max_waiting)

@@ -50,6 +50,7 @@ async def _serve(
     """Clients are let in once a store is there; if it goes away later, they stay, and wait."""
     stop = Stop()
     heed_hangup(judging.reload, client_tls.reload)
+    judging.load()
     loop = asyncio.get_running_loop()
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
     log.info("penstock %s gateway %s starting, store=%s", VERSION, name, address.url)

@@ -132,10 +132,10 @@ def write_passwords(file: Path, passwords: Mapping[str, str], scram: bool = Fals
 
 
 def reload(server: PenstockServer) -> None:
-    """SIGHUP, and wait until the server says that it is done."""
-    before = server.log_text().count("reloaded")
-    server.process.send_signal(signal.SIGHUP)
-    until(lambda: server.log_text().count("reloaded") > before)
+    """SIGHUP, and wait until each gateway that has a log of its own says that it is done."""
+    before = [text.count("reloaded") for text in server.gateway_logs()]
+    server.signal(signal.SIGHUP)
+    until(lambda: all(text.count("reloaded") > n for text, n in zip(server.gateway_logs(), before, strict=True)))
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -32,10 +32,12 @@ class Part:
 
     says = "ready"
 
-    def __init__(self, log: Path, command: list[str], settings: Mapping[str, object]) -> None:
+    def __init__(self, log: Path, command: list[str], settings: Mapping[str, object], admin: bool = True) -> None:
+        """`admin`: it has an admin endpoint, on some port, unless it is given one."""
         self._log = log
         self._command = command
         self._settings = settings
+        self._admin = [] if not admin or "--admin" in command or "admin" in settings else ADMIN
         self._is_paused = False
         self.environment: dict[str, str] = {}  # what the next start has besides
         self.process: subprocess.Popen[bytes]
@@ -50,7 +52,7 @@ class Part:
         already_logged_bytes = self._log.stat().st_size
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *self._command, *([] if self._has_admin else ADMIN)],
+                [sys.executable, "-m", "penstock", *self._command, *self._admin],
                 cwd=ROOT,
                 env=ServeOptions(settings=self._settings).environment() | self.environment,
                 stdin=subprocess.DEVNULL,
@@ -67,11 +69,6 @@ class Part:
                 self.kill()
                 raise RuntimeError(f"{self._command} did not become ready:\n{logged}")
             time.sleep(0.02)
-
-    @property
-    def _has_admin(self) -> bool:
-        """Whether it was given an admin address of its own."""
-        return "--admin" in self._command or "admin" in self._settings
 
     def log_text(self) -> str:
         return self._log.read_text(errors="replace")

@@ -8,10 +8,42 @@ import pytest
 from hypothesis import settings
 
 from tests import server_process
+from tests.apart_server import ApartServer
 from tests.server_process import PenstockServer, ServeOptions
 
 settings.register_profile("shared machine", deadline=None)  # a test is no benchmark
 settings.load_profile("shared machine")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Which processes a server is made of."""
+
+    kind: type[PenstockServer] = PenstockServer
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+
+# For tests that kill: what is gone is given up soon, so that its sessions can be had by others.
+QUICK = {"wire.heartbeat_ms": 100, "wire.lease_ms": 600}
+TOPOLOGIES = {
+    "one process": Topology(),
+    "unix socket": Topology(flags={"gateways": "1"}),
+    "two gateways": Topology(ApartServer),
+    "shared port": Topology(flags={"gateways": "2"}),
+}
+"""`two gateways` have ports of their own, and clients go to them in turn; at a `shared port` the system chooses."""
+
+
+IN_ALL_TOPOLOGIES = pytest.mark.topologies("one process", "unix socket", "two gateways")
+SHARED_PORT = pytest.mark.topologies("one process", "shared port")
+ONE_PROCESS = pytest.mark.topologies("one process")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The mark of a module counts for those of its tests that start servers; a test's own goes before."""
+    mark = metafunc.definition.get_closest_marker("topologies")
+    if mark is not None and "topology" in metafunc.fixturenames:
+        metafunc.parametrize("topology", mark.args, scope="module")  # the servers that its tests share are a module's
 
 
 @dataclass
@@ -19,7 +51,7 @@ class ServerFactory:
     """Call it to start a server; see `penstock_server`."""
 
     folder: Path
-    flags: Mapping[str, str] = field(default_factory=dict)
+    topology: str
     started: list[PenstockServer] = field(default_factory=list)
 
     def __call__(
@@ -29,27 +61,35 @@ class ServerFactory:
         **flags: str,
     ) -> PenstockServer:
         number = len(self.started)
-        server = PenstockServer(
+        made_of = TOPOLOGIES[self.topology]
+        server = made_of.kind(
             data or self.folder / f"data-{number}",
             self.folder / f"server-{number}.log",
-            ServeOptions({**self.flags, **flags}, {**(QUICK if self.flags else {}), **(settings or {})}),
+            ServeOptions({**made_of.flags, **flags}, settings or {}),
         )
         self.started.append(server)
         return server
 
-
-# What is killed is given up soon, so that its sessions can be had by others.
-QUICK = {"wire.heartbeat_ms": 100, "wire.lease_ms": 600}
-TOPOLOGIES: dict[str, dict[str, str]] = {
-    "one process": {},
-    "unix socket": {"gateways": "1"},
-    "two gateways": {"gateways": "2"},
-}
-IN_ALL_TOPOLOGIES = pytest.mark.parametrize("topology", TOPOLOGIES)
-TOGETHER_AND_APART = pytest.mark.parametrize("topology", ["one process", "two gateways"])
+    def kill_all(self) -> None:
+        for server in self.started:
+            server.kill()
 
 
-@pytest.fixture
+class SharedServers:
+    """Call it for a running server; the same settings give the same one."""
+
+    def __init__(self, start: ServerFactory) -> None:
+        self._start = start
+        self._running: dict[str, PenstockServer] = {}
+
+    def __call__(self, settings: Mapping[str, object] | None = None, **flags: str) -> PenstockServer:
+        key = repr((sorted(flags.items()), sorted((settings or {}).items())))
+        if key not in self._running:
+            self._running[key] = self._start(None, settings, **flags)
+        return self._running[key]
+
+
+@pytest.fixture(scope="module")
 def topology() -> str:
     """Which processes a server is made of; tests marked IN_ALL_TOPOLOGIES run with each."""
     return "one process"
@@ -61,10 +101,18 @@ def penstock_server(tmp_path: Path, topology: str) -> Iterator[ServerFactory]:
 
     penstock_server(flush="async", settings={"gateway.sys_interval_s": 1})
     """
-    factory = ServerFactory(tmp_path, TOPOLOGIES[topology])
+    factory = ServerFactory(tmp_path, topology)
     yield factory
-    for server in factory.started:
-        server.kill()
+    factory.kill_all()
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory, topology: str) -> Iterator[SharedServers]:
+    """Servers for all tests of a module that neither end them nor change their files. What a test leaves there, a
+    retained message or a session, others find: it takes names of its own, or takes it away."""
+    factory = ServerFactory(tmp_path_factory.mktemp("shared"), topology)
+    yield SharedServers(factory)
+    factory.kill_all()
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """Real server processes for tests: penstock's own, and Debian's mosquitto."""
 
+from __future__ import annotations
+
+import copy
 import itertools
 import os
 import re
@@ -9,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +20,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[1]
-START_TIMEOUT_S = 20
+START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
 
 
@@ -61,20 +64,50 @@ class PenstockServer:
     def __init__(self, data: Path, log: Path, options: ServeOptions) -> None:
         self.data = data
         self._listen = str(options.settings.get("gateway.listen", ""))  # else on a free port
-        self.urls: list[str] = []  # as it says them, in their order
-        self.port = 0
+        self._doors: list[list[str]] = []
+        self._turns = itertools.count()
         self._log = log
         self._options = options
         self.prefix: tuple[str, ...] = ()  # what the next start is wrapped in: strace and its options
-        self.process = self._start()
+        self.process: subprocess.Popen[bytes]
+        self._start()
+
+    @property
+    def urls(self) -> list[str]:
+        """As it says them, in their order; of gateways with addresses of their own it is each time the next one's."""
+        return self._doors[next(self._turns) % len(self._doors)]
+
+    @property
+    def port(self) -> int:
+        """For plain MQTT, 0 if there is none; of gateways with ports of their own it is each time the next one's."""
+        return plain_port(self.urls)
 
     @property
     def url(self) -> str:
         return f"mqtt://127.0.0.1:{self.port}"
 
+    def one_gateway(self) -> PenstockServer:
+        """The same for clients that all go to one gateway."""
+        same = copy.copy(self)
+        same._doors = [self.urls]
+        return same
+
     def log_text(self) -> str:
         """Everything that it, and its predecessors on this folder, wrote to stdout and stderr."""
         return self._log.read_text(errors="replace")
+
+    def gateway_logs(self) -> list[str]:
+        """Of each process that has a log of its own, and clients."""
+        return [self.log_text()]
+
+    def gateways(self) -> list[psutil.Process]:
+        """The processes that clients are connected to."""
+        children = [child for child in _children(self.process) if "gateway" in child.cmdline()]
+        return children or [psutil.Process(self.process.pid)]
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the process that looks after the others, or to each gateway."""
+        self.process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL: nothing gets the chance to clean up, nor has its processes, if it has some."""
@@ -96,14 +129,15 @@ class PenstockServer:
         self.kill()
         old = self._options
         self._options = ServeOptions({**old.flags, **flags}, {**old.settings, **(settings or {})})
-        self.process = self._start()
+        self._start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> None:
         self._log.touch()
         already_logged_bytes = self._log.stat().st_size
-        own = [f"--data={self.data}", *([] if self._listen else [f"--listen={self.url}"])]
+        listen = self.url if self._doors else "mqtt://127.0.0.1:0"
+        own = [f"--data={self.data}", *([] if self._listen else [f"--listen={listen}"])]
         with self._log.open("ab") as log:
-            process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [*self.prefix, sys.executable, "-m", "penstock", "serve", *own, *self._options.arguments()],
                 cwd=ROOT,
                 env=self._options.environment(),
@@ -112,27 +146,35 @@ class PenstockServer:
                 stderr=subprocess.STDOUT,
             )
         try:
-            self.port = self._wait_until_ready(process, already_logged_bytes)
+            self._doors = [self._wait_until_ready(already_logged_bytes)]
         except BaseException:
-            process.kill()
-            process.wait()
+            self.process.kill()
+            self.process.wait()
             raise
-        return process
 
-    def _wait_until_ready(self, process: subprocess.Popen[bytes], already_logged_bytes: int) -> int:
+    def _wait_until_ready(self, already_logged_bytes: int) -> list[str]:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
-            exited = process.poll() is not None
+            exited = self.process.poll() is not None
             logged = self._log.read_bytes()[already_logged_bytes:].decode(errors="replace")
-            ready = re.findall(r"^ready (\S+) data=.*\n", logged, re.MULTILINE)
+            ready = ready_urls(logged)
             if len(ready) > self._listen.count(","):
-                self.urls = ready
-                plain = [url.rpartition(":")[2] for url in ready if url.startswith("mqtt://")]
-                return int(plain[0].partition("?")[0]) if plain else 0
+                return ready
             if exited:
-                raise RuntimeError(f"penstock serve exited with {process.returncode}:\n{logged}")
+                raise RuntimeError(f"penstock serve exited with {self.process.returncode}:\n{logged}")
             time.sleep(0.02)
         raise RuntimeError(f"penstock serve said no `ready` line in {START_TIMEOUT_S} s:\n{logged}")
+
+
+def ready_urls(logged: str) -> list[str]:
+    """Where a process says that it listens for clients."""
+    return re.findall(r"^ready (\S+) \S+=.*\n", logged, re.MULTILINE)
+
+
+def plain_port(urls: Sequence[str]) -> int:
+    """Of the first that is plain MQTT; 0 if none is."""
+    plain = [url.rpartition(":")[2] for url in urls if url.startswith("mqtt://")]
+    return int(plain[0].partition("?")[0]) if plain else 0
 
 
 def _children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

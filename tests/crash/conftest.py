@@ -4,7 +4,10 @@ import os
 
 import pytest
 
+from tests.conftest import QUICK
+
 SMALL = {
+    **QUICK,
     # Everything happens often: segments fill, the index is written and flushed while the load runs.
     "store.segment_bytes": 262_144,
     "gateway.maximum_packet_size_bytes": 65_536,

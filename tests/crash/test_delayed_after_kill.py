@@ -13,7 +13,7 @@ from gateway.packets import Connect, PubAck, Publish, QoS
 from lightqueue.message_store import MessageStore
 from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
 from store.settings import StoreSettings
-from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.conftest import SHARED_PORT, ServerFactory
 from tests.crash.mqtt_client import MqttConnection, persistent
 from tests.crash.replayed import assert_index_equals_replay
 from tests.server_process import PenstockServer
@@ -55,7 +55,7 @@ class Delays:
         connection.send(Publish(name, payload, QoS.AT_LEAST_ONCE, packet_id=packet_id))
 
 
-@TOGETHER_AND_APART
+@SHARED_PORT
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.catalogue("J37", "J38")

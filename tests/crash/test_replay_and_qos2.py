@@ -7,11 +7,11 @@ import pytest
 from gateway.packets import PubComp, Publish, PubRec, PubRel, QoS, SubAck, Subscribe, SubscriptionRequest
 from gateway.properties import Properties
 from gateway.subscriptions import FROM_PROPERTY
-from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.conftest import SHARED_PORT, ServerFactory
 from tests.crash.mqtt_client import MqttConnection, persistent
 from tests.server_process import PenstockServer
 
-pytestmark = [pytest.mark.crash, TOGETHER_AND_APART]
+pytestmark = [pytest.mark.crash, SHARED_PORT]
 
 OLD = 20
 EARLIEST = Properties(user_properties=((FROM_PROPERTY, "earliest"),))

@@ -13,7 +13,7 @@ import pytest
 from gateway.packets import Connect, Publish, QoS
 from store.settings import StoreSettings
 from tests.cluster import Cluster
-from tests.conftest import QUICK, TOGETHER_AND_APART, ServerFactory
+from tests.conftest import QUICK, SHARED_PORT, ServerFactory
 from tests.crash.ledger import SHOWN, Ledger, Message
 from tests.crash.load import Load
 from tests.crash.mqtt_client import MqttConnection
@@ -62,7 +62,7 @@ def load_on(server: object, seed: int, qos: int) -> Load:
 
 
 @pytest.mark.asyncio
-@TOGETHER_AND_APART
+@SHARED_PORT
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_kills_under_load(
     qos: int, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path

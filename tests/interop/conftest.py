@@ -7,6 +7,19 @@ import pytest
 
 from tests.store_process import StoreProcess
 
+ALONE = {
+    *("test_admin_apart.py", "test_drain.py", "test_lookup.py", "test_redis_table.py"),
+    *("test_sdk_delayed.py", "test_store_link.py", "test_store_process.py", "test_storm.py"),
+}
+"""Their tests stop processes, let leases end or look at how long something took: nothing else is to run meanwhile."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.name in ALONE:
+            item.add_marker(pytest.mark.alone)
+
+
 StartStore = Callable[..., StoreProcess]
 
 

@@ -72,7 +72,7 @@ def test_a_gateway_that_waits_can_be_ended(tmp_path: Path, parts: list[Part]) ->
     parts[0].terminate()
 
 
-@pytest.mark.parametrize("topology", ["two gateways"])
+@pytest.mark.topologies("shared port")
 def test_several_processes_on_one_page(penstock_server: ServerFactory) -> None:
     server = penstock_server(admin="127.0.0.1:0")
     url = admin_url(server)

@@ -9,17 +9,16 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import psutil
 import pytest
 
-from tests.conftest import ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory
 from tests.interop.programs import TIMEOUT_S, PahoClient, run
 from tests.mutations import must_be_closed, stream
 from tests.server_process import PenstockServer
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
-CONNECTIONS = 18_000
+CONNECTIONS = {"one process": 18_000, "unix socket": 6_000, "two gateways": 6_000}
 THREADS = 4
 MEMORY_GROWTH_BYTES = 80 << 20  # a fifth of what clients that read nothing are owed
 LINES_PER_SECOND = 10
@@ -68,45 +67,54 @@ def misbehave(port: int, seed: int, count: int) -> int:
 
 
 def metric(server: PenstockServer, name: str) -> float:
-    """The sum of a metric over its labels."""
-    found = re.search(r"^admin (http://\S+)$", server.log_text(), re.MULTILINE)
-    assert found
-    with urllib.request.urlopen(f"{found[1]}/metrics", timeout=TIMEOUT_S) as answer:
-        text = answer.read().decode()
+    """The sum of a metric over its labels, and gateways."""
+    text = ""
+    for log in server.gateway_logs():
+        found = re.search(r"^admin (http://\S+)$", log, re.MULTILINE)
+        assert found
+        with urllib.request.urlopen(f"{found[1]}/metrics", timeout=TIMEOUT_S) as answer:
+            text += answer.read().decode()
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
 
 
-def storm(server: PenstockServer, seeds: range) -> int:
+def memory_bytes(server: PenstockServer) -> int:
+    return sum(process.memory_info().rss for process in server.gateways())
+
+
+def storm(server: PenstockServer, connections: int, seeds: range) -> int:
     with ThreadPoolExecutor(THREADS) as pool:
-        count = CONNECTIONS // 3 // len(seeds)
+        count = connections // 3 // len(seeds)
         return sum(pool.map(lambda seed: misbehave(server.port, seed, count), seeds))
 
 
-def test_bad_input_harms_nobody(penstock_server: ServerFactory) -> None:
+def test_bad_input_harms_nobody(penstock_server: ServerFactory, topology: str) -> None:
     server = penstock_server(admin="127.0.0.1:0", flush="async")
-    process = psutil.Process(server.process.pid)
+    connections = CONNECTIONS[topology]
+    before = server.gateways()
     client = PahoClient(server.port, client_id="witness").connect().subscribe("witness/#", 2)
     witness = Witness(client)
     started_s = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         working = pool.submit(witness.run)
         try:
-            refused = storm(server, range(THREADS))
-            warm_bytes = process.memory_info().rss
-            refused += storm(server, range(THREADS, 2 * THREADS)) + storm(server, range(2 * THREADS, 3 * THREADS))
+            refused = storm(server, connections, range(THREADS))
+            warm_bytes = memory_bytes(server)
+            refused += storm(server, connections, range(THREADS, 2 * THREADS))
+            refused += storm(server, connections, range(2 * THREADS, 3 * THREADS))
         finally:
             witness.stop.set()
         working.result(TIMEOUT_S)
     took_s = time.monotonic() - started_s
-    assert server.process.poll() is None
+    assert server.gateways() == before
     assert witness.sent > 50
     assert witness.slowest_s < 5
-    assert process.memory_info().rss - warm_bytes < MEMORY_GROWTH_BYTES
+    assert memory_bytes(server) - warm_bytes < MEMORY_GROWTH_BYTES
     wait_for_connections(server, 1)
     client.leave()
-    assert refused > CONNECTIONS // 2
+    assert refused > connections // 2
     assert metric(server, "penstock_bad_input_total") > refused / 2  # some of them only said DISCONNECT
-    look_at_log(server.log_text(), took_s)
+    for log in server.gateway_logs():
+        look_at_log(log, took_s)
     run("mosquitto_pub", "-p", str(server.port), "-t", "after", "-m", "1", "-q", "2", "-r")
     assert run("mosquitto_sub", "-p", str(server.port), "-t", "after", "-C", "1") == b"1\n"
     server.terminate()
@@ -143,10 +151,10 @@ def test_clients_that_say_nothing_are_closed(penstock_server: ServerFactory) -> 
 def test_a_client_that_reads_nothing_takes_no_memory(penstock_server: ServerFactory) -> None:
     """It asks for answers, and subscribes to much more than it reads."""
     server = penstock_server(flush="async", settings={"gateway.write_buffer_bytes": 65_536})
-    process = psutil.Process(server.process.pid)
+    before = server.gateways()
     publisher = PahoClient(server.port).connect()
     publisher.publish("t", [b"warm"], 1)
-    before_bytes = process.memory_info().rss
+    before_bytes = memory_bytes(server)
     deaf = []
     for number in range(20):
         connection = socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S)
@@ -157,8 +165,8 @@ def test_a_client_that_reads_nothing_takes_no_memory(penstock_server: ServerFact
     publisher.publish("t", [bytes(100_000)] * 200, 1)
     for connection in deaf:
         stuff(connection, b"\xc0\0" * 500_000)
-    assert process.memory_info().rss - before_bytes < MEMORY_GROWTH_BYTES
-    assert server.process.poll() is None
+    assert memory_bytes(server) - before_bytes < MEMORY_GROWTH_BYTES
+    assert server.gateways() == before
     publisher.publish("t", [b"still here"], 2)
     publisher.leave()
     for connection in deaf:

@@ -10,14 +10,14 @@ from urllib.parse import quote
 import pytest
 
 from tests.certificates import authority, vouched_for
-from tests.conftest import ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.interop.browser import Browser
 from tests.interop.client_table import ROWS
 from tests.interop.programs import PahoClient
 from tests.interop.test_client_table import JS, node
 from tests.server_process import PenstockServer
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
 ROW = next(row for row in ROWS if "Chromium" in row.name)
 SEEN = "[...document.querySelectorAll('#seen li')].map((line) => line.textContent).join('|')"
@@ -40,19 +40,21 @@ def site() -> Iterator[str]:
         thread.join()
 
 
-def listening(penstock_server: ServerFactory, folder: Path) -> tuple[PenstockServer, Path]:
+@pytest.fixture(scope="module")
+def place(shared_server: SharedServers, tmp_path_factory: pytest.TempPathFactory) -> tuple[PenstockServer, Path]:
+    folder = tmp_path_factory.mktemp("place")
     made = vouched_for(folder, "server", "DNS:localhost", authority(folder, "authority"))
     settings = {"gateway.tls_certificate": made.certificate, "gateway.tls_key": made.key}
     urls = "mqtt://127.0.0.1:0,ws://localhost:0,wss://localhost:0"
-    return penstock_server(settings=settings | {"gateway.listen": urls}), made.certificate
+    return shared_server(settings=settings | {"gateway.listen": urls}), made.certificate
 
 
 @pytest.mark.parametrize("transport", ROW.transports)
 @pytest.mark.parametrize("version", ROW.versions)
 def test_a_page_subscribes_and_publishes(
-    penstock_server: ServerFactory, tmp_path: Path, site: str, transport: str, version: int
+    place: tuple[PenstockServer, Path], tmp_path: Path, site: str, transport: str, version: int
 ) -> None:
-    server, certificate = listening(penstock_server, tmp_path)
+    server, certificate = place
     url = next(url for url in server.urls if url.startswith(f"{transport}://"))
     witness = PahoClient(server.port).connect().subscribe("table/#", 2)
     topic = f"table/{transport}/{version}"

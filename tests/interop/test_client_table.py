@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import authority, vouched_for
-from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.interop.client_table import ROWS, TRANSPORTS, Row, table
 from tests.interop.programs import READY, TIMEOUT_S, LineSubscriber, Message, PahoClient, mark_ready, run
 from tests.server_process import ROOT, PenstockServer
@@ -29,14 +29,15 @@ class Place:
     ca: Path
 
 
-@pytest.fixture
-def place(penstock_server: ServerFactory, tmp_path: Path) -> Place:
+@pytest.fixture(scope="module")
+def place(shared_server: SharedServers, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    tmp_path = tmp_path_factory.mktemp("place")
     ca = authority(tmp_path, "authority")
     made = vouched_for(tmp_path, "server", "DNS:localhost", ca)
     path = tmp_path / "mqtt.sock"
     urls = [f"unix://{path}" if scheme == "unix" else f"{scheme}://localhost:0" for scheme in TRANSPORTS]
     settings = {"gateway.tls_certificate": made.certificate, "gateway.tls_key": made.key}
-    server = penstock_server(settings=settings | {"gateway.listen": ",".join(urls)})
+    server = shared_server(settings=settings | {"gateway.listen": ",".join(urls)})
     return Place(server, dict(zip(TRANSPORTS, server.urls, strict=True)), ca.certificate)
 
 
@@ -58,7 +59,7 @@ def program(*command: str) -> list[Message]:
     return [(line.partition(" ")[0], line.partition(" ")[2].encode()) for line in lines]
 
 
-@TOGETHER_AND_APART
+@IN_ALL_TOPOLOGIES
 @pytest.mark.parametrize("row", [row for row in ROWS if "Chromium" not in row.name], ids=lambda row: row.name)
 def test_every_client_over_all_that_it_knows(place: Place, row: Row) -> None:
     name, transports, versions = row.name, row.transports, row.versions

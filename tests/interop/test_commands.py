@@ -5,16 +5,16 @@ import threading
 
 import pytest
 
-from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import TIMEOUT_S, mark_ready, penstock, penstock_sub, run
 from tests.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, TOGETHER_AND_APART]
+pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
 
 @pytest.fixture
-def server(penstock_server: ServerFactory) -> PenstockServer:
-    server = penstock_server()
+def server(shared_server: SharedServers) -> PenstockServer:
+    server = shared_server()
     mark_ready(server.port)
     return server
 
@@ -40,7 +40,8 @@ def test_count_verbose_retain_and_null(server: PenstockServer) -> None:
     assert sub(server, "kept/+", "-v", "-C", "1") == b"kept/b two\n"
 
 
-def test_a_server_that_is_not_there_yet_is_waited_for(server: PenstockServer) -> None:
+def test_a_server_that_is_not_there_yet_is_waited_for(penstock_server: ServerFactory) -> None:
+    server = penstock_server()
     server.kill()
     waiting = threading.Timer(0.5, server.restart)
     waiting.start()
@@ -57,10 +58,14 @@ def test_lines(server: PenstockServer, qos: str) -> None:
     assert subscriber.messages(len(lines)) == [("lines", line) for line in lines]
 
 
-@pytest.fixture
-def history(server: PenstockServer) -> PenstockServer:
+def with_history(server: PenstockServer) -> PenstockServer:
     pub(server, "line/7", "-l", "-q", "1", stdin=b"".join(b"%d\n" % i for i in range(10)))
     return server
+
+
+@pytest.fixture(scope="module")
+def history(shared_server: SharedServers) -> PenstockServer:
+    return with_history(shared_server())
 
 
 @pytest.mark.parametrize(
@@ -72,7 +77,8 @@ def test_replay(history: PenstockServer, start: str, first: int, topic_filter: s
     assert sub(history, topic_filter, "--from", start, "-C", str(10 - first)) == expected
 
 
-def test_replay_goes_on_with_what_is_new(history: PenstockServer) -> None:
+def test_replay_goes_on_with_what_is_new(penstock_server: ServerFactory) -> None:
+    history = with_history(penstock_server())
     command = penstock("sub", "line/+", "line/7", "--from", "8", "-C", "3", "--url", url(history))
     refused = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
     assert refused.returncode == 1
@@ -87,7 +93,8 @@ def test_replay_goes_on_with_what_is_new(history: PenstockServer) -> None:
     assert process.returncode == 0
 
 
-def test_replay_survives_a_kill(history: PenstockServer) -> None:
+def test_replay_survives_a_kill(penstock_server: ServerFactory) -> None:
+    history = with_history(penstock_server())
     history.restart()
     assert sub(history, "line/7", "--from", "earliest", "-C", "10") == b"".join(b"%d\n" % i for i in range(10))
 

@@ -85,7 +85,7 @@ def has(gateway: psutil.Process, client: Leaver) -> bool:
     return any(each.raddr[1:] == (client.local_port,) for each in gateway.net_connections("tcp"))
 
 
-@pytest.mark.parametrize("topology", ["two gateways"])
+@pytest.mark.topologies("shared port")
 def test_one_of_several_is_stopped_then_all(penstock_server: ServerFactory) -> None:
     server = penstock_server()
     gateway, _ = gateways_of(server)
@@ -107,7 +107,7 @@ def test_one_of_several_is_stopped_then_all(penstock_server: ServerFactory) -> N
         client.client.loop_stop()
 
 
-@pytest.mark.parametrize("topology", ["two gateways"])
+@pytest.mark.topologies("shared port")
 def test_all_asked_again_wait_for_nobody(penstock_server: ServerFactory) -> None:
     server = penstock_server(settings={"gateway.drain_timeout_s": 60})
     with socket.create_connection(("127.0.0.1", server.port)) as stuck:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,13 @@ import pytest
 from gateway.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest, Will
 from gateway.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, until
-from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.http_answers import HttpAnswers, Respond
 from tests.server_process import PenstockServer
+
+pytestmark = IN_ALL_TOPOLOGIES
+
+NUMBERS = itertools.count()
 
 
 def allow_all(path: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -28,6 +33,13 @@ def hook() -> Iterator[HttpAnswers]:
     answers.close()
 
 
+@pytest.fixture(scope="module")
+def shared_hook() -> Iterator[HttpAnswers]:
+    answers = HttpAnswers(allow_all)
+    yield answers
+    answers.close()
+
+
 @pytest.fixture
 def start(penstock_server: ServerFactory, hook: HttpAnswers) -> Any:
     def start(**settings: object) -> PenstockServer:
@@ -35,6 +47,12 @@ def start(penstock_server: ServerFactory, hook: HttpAnswers) -> Any:
         return penstock_server(settings={f"auth.{name}": value for name, value in {**defaults, **settings}.items()})
 
     return start
+
+
+@pytest.fixture
+def start_one(start: Any) -> Any:
+    """What is remembered, and who waits, is each gateway's own."""
+    return lambda **settings: start(**settings).one_gateway()
 
 
 def connected(server: PenstockServer, name: str = "d", version: int = 5, **fields: Any) -> Device:
@@ -81,7 +99,6 @@ def test_what_is_asked(start: Any, hook: HttpAnswers, tmp_path: Path) -> None:
     assert hook.connections <= 4
 
 
-@TOGETHER_AND_APART
 def test_what_it_says_of_publishing_and_subscribing_holds(penstock_server: ServerFactory, hook: HttpAnswers) -> None:
     hook.respond = by_topic({"publish yes": 1, "subscribe yes": 1, "subscribe #": 2, "retain yes": 0})
     server = penstock_server(
@@ -113,8 +130,8 @@ def test_messages_keep_their_order_while_answers_are_awaited(start: Any, hook: H
     assert [reader.next(Publish).payload for _ in range(100)] == [b"%d" % number for number in range(100)]
 
 
-def test_answers_are_remembered_for_a_while(start: Any, hook: HttpAnswers) -> None:
-    server = start(http_cache_s=1)
+def test_answers_are_remembered_for_a_while(start_one: Any, hook: HttpAnswers) -> None:
+    server = start_one(http_cache_s=1)
     device = connected(server)
     for _ in range(50):
         assert device.published("a") is ReasonCode.SUCCESS
@@ -144,10 +161,12 @@ def test_answers_are_remembered_for_a_while(start: Any, hook: HttpAnswers) -> No
     ],
 )
 def test_what_is_made_of_its_answers(
-    start: Any, hook: HttpAnswers, status: int, answer: Any, expected: ReasonCode
+    shared_server: SharedServers, shared_hook: HttpAnswers, status: int, answer: Any, expected: ReasonCode
 ) -> None:
-    hook.respond = lambda path, body: (status, answer)
-    assert Device(start().port, "d").connect("u", "p").reason_code is expected
+    settings = {"auth.http_connect_url": f"{shared_hook.url}/connect", "auth.http_breaker_failures": 1_000}
+    shared_hook.respond = lambda path, body: (status, answer)
+    device = Device(shared_server(settings=settings).port, f"d{next(NUMBERS)}")  # answers are remembered
+    assert device.connect("u", "p").reason_code is expected
 
 
 def test_permissions_and_user_from_the_answer(start: Any, hook: HttpAnswers) -> None:
@@ -179,8 +198,8 @@ def test_no_answer_in_time_is_a_refusal_and_others_do_not_wait(start: Any, hook:
     release.set()
 
 
-def test_a_hook_that_fails_is_not_asked_for_a_while(start: Any, hook: HttpAnswers) -> None:
-    server = start(http_breaker_failures=3, http_breaker_pause_ms=1_000, http_permission_url="")
+def test_a_hook_that_fails_is_not_asked_for_a_while(start_one: Any, hook: HttpAnswers) -> None:
+    server = start_one(http_breaker_failures=3, http_breaker_pause_ms=1_000, http_permission_url="")
     hook.respond = lambda path, body: (500, {})
     for number in range(20):
         answer = Device(server.port, f"d{number}").connect("u", "p")
@@ -198,10 +217,10 @@ def test_nobody_there_is_a_refusal(penstock_server: ServerFactory, free_port: in
     assert Device(server.port, "d", 4).connect("u", "p").reason_code is ReasonCode.SERVER_UNAVAILABLE
 
 
-def test_requests_that_wait_are_bounded(start: Any, hook: HttpAnswers) -> None:
+def test_requests_that_wait_are_bounded(start_one: Any, hook: HttpAnswers) -> None:
     release = threading.Event()
     hook.respond = lambda path, body: (200, {"result": "allow" if release.wait(30) else "deny"})
-    server = start(http_connections=1, http_max_waiting=2, http_timeout_ms=20_000)
+    server = start_one(http_connections=1, http_max_waiting=2, http_timeout_ms=20_000)
     devices = [Device(server.port, f"d{number}") for number in range(5)]
     for device in devices:
         device.send_connect("u", "p")

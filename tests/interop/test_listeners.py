@@ -11,12 +11,12 @@ from gateway.codec import encode
 from gateway.packets import Connect
 from gateway.proxy_protocol import SIGNATURE
 from tests.certificates import authority, vouched_for
-from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, ONE_PROCESS, SHARED_PORT, ServerFactory
 from tests.crash import strace
 from tests.interop.programs import TIMEOUT_S, PahoClient
 from tests.server_process import PenstockServer
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
 CONNECT = encode(Connect("device", 4), 4)
 CLIENT = ("192.0.2.7", 40_000)
@@ -59,7 +59,7 @@ def wait_for_log(server: PenstockServer, text: str) -> None:
         time.sleep(0.02)
 
 
-@TOGETHER_AND_APART
+@SHARED_PORT  # and the path, which the processes inherit
 def test_several_at_once(penstock_server: ServerFactory, tmp_path: Path) -> None:
     path = str(tmp_path / "mqtt.sock")
     urls = f"mqtt://127.0.0.1:0,mqtt://[::1]:0,mqtt://localhost:0,unix://{path}"
@@ -80,6 +80,7 @@ def test_several_at_once(penstock_server: ServerFactory, tmp_path: Path) -> None
     assert not Path(path).exists()
 
 
+@ONE_PROCESS  # two gateways have paths of their own in these tests
 def test_a_unix_socket_that_was_left_behind(penstock_server: ServerFactory, tmp_path: Path) -> None:
     path = tmp_path / "mqtt.sock"
     server = penstock_server(settings={"gateway.listen": f"unix://{path}"})
@@ -92,10 +93,12 @@ def test_a_unix_socket_that_was_left_behind(penstock_server: ServerFactory, tmp_
         penstock_server(settings={"gateway.listen": f"unix://{path}"})
 
 
-@TOGETHER_AND_APART
-def test_who_is_behind_a_proxy(penstock_server: ServerFactory, tmp_path: Path) -> None:
+@SHARED_PORT  # and the path, which the processes inherit
+def test_who_is_behind_a_proxy(penstock_server: ServerFactory, tmp_path: Path, topology: str) -> None:
     path = tmp_path / "mqtt.sock"
-    urls = f"mqtt://127.0.0.1:0?proxy_protocol=2,unix://{path}" + ("" if penstock_server.flags else "?proxy_protocol=2")
+    urls = f"mqtt://127.0.0.1:0?proxy_protocol=2,unix://{path}" + (
+        "" if topology == "shared port" else "?proxy_protocol=2"
+    )
     server = penstock_server(settings={"gateway.listen": urls})
     place = address(server, "mqtt")
     for parts in ((PROXIED + CONNECT,), (PROXIED, CONNECT), tuple(bytes((byte,)) for byte in PROXIED + CONNECT)):
@@ -105,7 +108,7 @@ def test_who_is_behind_a_proxy(penstock_server: ServerFactory, tmp_path: Path) -
     with connected(place, LOCAL + CONNECT) as client:
         assert is_let_in(client)
         wait_for_log(server, f"client device connected from 127.0.0.1:{client.getsockname()[1]}")
-    if not penstock_server.flags:
+    if topology == "one process":
         with connected(str(path), PROXIED + CONNECT) as client:
             assert is_let_in(client)
 
@@ -158,7 +161,7 @@ def test_the_system_looks_whether_a_silent_client_is_still_there(penstock_server
     server = penstock_server()
     with connected(("127.0.0.1", server.port), CONNECT) as client:
         assert is_let_in(client)
-        ends = f":{server.port:04X} 0100007F:{client.getsockname()[1]:04X} 01 "
+        ends = f":{client.getpeername()[1]:04X} 0100007F:{client.getsockname()[1]:04X} 01 "
         deadline_s = time.monotonic() + TIMEOUT_S
         while True:  # a timer for an acknowledgement comes first
             timers = [line.split()[5] for line in Path("/proc/net/tcp").read_text().splitlines() if ends in line]
@@ -187,7 +190,7 @@ def test_a_limit_for_each_listener(penstock_server: ServerFactory) -> None:
 
 
 def test_only_so_many_in_a_second_are_let_in(penstock_server: ServerFactory) -> None:
-    server = penstock_server(settings={"gateway.listener_connects_per_s": 20})
+    server = penstock_server(settings={"gateway.listener_connects_per_s": 20}).one_gateway()
     began_s = time.monotonic()
     clients = [connected(("127.0.0.1", server.port), encode(Connect(f"c{i}", 4), 4)) for i in range(41)]
     assert all(map(is_let_in, clients))  # they waited, nobody was refused
@@ -196,6 +199,7 @@ def test_only_so_many_in_a_second_are_let_in(penstock_server: ServerFactory) -> 
         client.close()
 
 
+@ONE_PROCESS  # its store's files are what is at stake
 @pytest.mark.parametrize("how", ["closed", "cut", "refused"])
 def test_no_descriptor_is_closed_twice(penstock_server: ServerFactory, tmp_path: Path, how: str) -> None:
     """The second time it may be somebody else's by then: a file of the store's."""

@@ -1,6 +1,7 @@
 """Who may come in by a password file, with real servers, sockets and commands."""
 
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -14,21 +15,32 @@ from gateway.auth.passwords import parse_passwords
 from gateway.packets import ConnAck, PingReq, PingResp, PubAck, Will
 from gateway.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, until, write_passwords
-from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import penstock, run
 from tests.server_process import PenstockServer
+
+pytestmark = IN_ALL_TOPOLOGIES
 
 VERSIONS = pytest.mark.parametrize("version", [4, 5])
 
 
+USERS = {"alice": "in wonderland", "bob": "bau"}
+
+
 @pytest.fixture
 def passwords(tmp_path: Path) -> Path:
-    return write_passwords(tmp_path / "passwords", {"alice": "in wonderland", "bob": "bau"})
+    """That a test may change."""
+    return write_passwords(tmp_path / "passwords", USERS)
+
+
+@pytest.fixture(scope="module")
+def fixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_passwords(tmp_path_factory.mktemp("users") / "passwords", USERS)
 
 
 @pytest.fixture
-def server(penstock_server: ServerFactory, passwords: Path) -> PenstockServer:
-    return penstock_server(settings={"auth.password_file": passwords})
+def server(shared_server: SharedServers, fixed: Path) -> PenstockServer:
+    return shared_server(settings={"auth.password_file": fixed})
 
 
 @VERSIONS
@@ -55,10 +67,10 @@ def test_anything_else_does_not(server: PenstockServer, version: int, username: 
 
 @VERSIONS
 def test_nobody_in_particular_is_not_let_in_unless_that_is_said(
-    server: PenstockServer, version: int, penstock_server: ServerFactory, passwords: Path
+    server: PenstockServer, version: int, shared_server: SharedServers, fixed: Path
 ) -> None:
     assert Device(server.port, "d", version).connect().reason_code is ReasonCode.NOT_AUTHORIZED
-    other = penstock_server(settings={"auth.password_file": passwords, "auth.allow_anonymous": "true"})
+    other = shared_server(settings={"auth.password_file": fixed, "auth.allow_anonymous": "true"})
     assert Device(other.port, "d", version).connect().reason_code is ReasonCode.SUCCESS
     wrong = Device(other.port, "d", version).connect("alice", "wrong")
     assert wrong.reason_code is ReasonCode.BAD_USER_NAME_OR_PASSWORD
@@ -89,7 +101,7 @@ def test_what_a_refused_client_sent_behind_its_connect_is_not_stored(server: Pen
 def test_connections_that_wait_are_bounded(penstock_server: ServerFactory, tmp_path: Path) -> None:
     file = write_passwords(tmp_path / "p", {f"u{i}": "x" for i in range(20)})
     settings = {"auth.password_file": file, "auth.max_waiting": 2, "auth.password_threads": 1}
-    server = penstock_server(settings=settings)
+    server = penstock_server(settings=settings).one_gateway()  # each has a bound of its own
     devices = [Device(server.port, f"d{i}") for i in range(20)]
     for number, device in enumerate(devices):
         device.send_connect(f"u{number}", "x")
@@ -108,7 +120,7 @@ def test_a_client_that_leaves_while_it_is_judged_leaves_nothing(server: Penstock
     assert "Traceback" not in server.log_text()
 
 
-@TOGETHER_AND_APART
+@pytest.mark.topologies("one process", "shared port", "two gateways")
 def test_a_reload_lets_in_and_throws_out(penstock_server: ServerFactory, passwords: Path) -> None:
     server = penstock_server(settings={"auth.password_file": passwords})
     alice, bob = Device(server.port, "a"), Device(server.port, "b")
@@ -123,9 +135,10 @@ def test_a_reload_lets_in_and_throws_out(penstock_server: ServerFactory, passwor
     assert Device(server.port, "b").connect("bob", "bau").reason_code is ReasonCode.BAD_USER_NAME_OR_PASSWORD
 
 
-def test_a_reload_of_a_damaged_file_changes_nothing(server: PenstockServer, passwords: Path) -> None:
+def test_a_reload_of_a_damaged_file_changes_nothing(penstock_server: ServerFactory, passwords: Path) -> None:
+    server = penstock_server(settings={"auth.password_file": passwords})
     passwords.write_text("alice:plain text\n")
-    server.process.send_signal(1)
+    server.signal(signal.SIGHUP)
     until(lambda: "not reloaded" in server.log_text())
     assert f"{passwords}: line 1: " in server.log_text()
     assert Device(server.port, "d").connect("alice", "in wonderland").reason_code is ReasonCode.SUCCESS

@@ -10,16 +10,18 @@ import pytest
 from gateway.packets import PingReq, PingResp, PubAck, Publish
 from gateway.reason_codes import ReasonCode
 from tests.auth_client import Device, write_passwords
-from tests.conftest import ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.server_process import PenstockServer
+
+pytestmark = IN_ALL_TOPOLOGIES
 
 EXCEEDED = ReasonCode.QUOTA_EXCEEDED
 OK = ReasonCode.SUCCESS
 
 
-@pytest.fixture
-def passwords(tmp_path: Path) -> Path:
-    return write_passwords(tmp_path / "passwords", {"alice": "a", "bob": "b"})
+@pytest.fixture(scope="module")
+def passwords(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_passwords(tmp_path_factory.mktemp("users") / "passwords", {"alice": "a", "bob": "b"})
 
 
 def connected(server: PenstockServer, name: str, *who: str) -> Device:
@@ -28,12 +30,22 @@ def connected(server: PenstockServer, name: str, *who: str) -> Device:
     return device
 
 
+def of_a_user(server: PenstockServer) -> PenstockServer:
+    """What clients of a user share they share at one gateway."""
+    return server.one_gateway()
+
+
 def figures(server: PenstockServer) -> dict[str, float]:
-    """What /metrics says."""
-    url = re.findall(r"^admin (\S+)", server.log_text(), re.MULTILINE)[-1]
-    with urllib.request.urlopen(f"{url}/metrics", timeout=20) as answer:
-        lines = answer.read().decode().splitlines()
-    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+    """What /metrics says, summed over gateways."""
+    found: dict[str, float] = {}
+    for log in server.gateway_logs():
+        url = re.findall(r"^admin (\S+)", log, re.MULTILINE)[-1]
+        with urllib.request.urlopen(f"{url}/metrics", timeout=20) as answer:
+            lines = answer.read().decode().splitlines()
+        for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#")):
+            name = re.sub(r'process="[^"]*",?', "", name).replace("{}", "").replace(",}", "}")
+            found[name] = found.get(name, 0) + float(value)
+    return found
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -43,9 +55,9 @@ def figures(server: PenstockServer) -> dict[str, float]:
     ids=lambda quota: " ".join(quota),
 )
 def test_who_publishes_too_fast_is_slowed_and_loses_nothing(
-    penstock_server: ServerFactory, qos: int, quota: dict[str, int]
+    shared_server: SharedServers, qos: int, quota: dict[str, int]
 ) -> None:
-    server = penstock_server(admin="127.0.0.1:0", settings={f"quota.{name}": each for name, each in quota.items()})
+    server = shared_server(admin="127.0.0.1:0", settings={f"quota.{name}": each for name, each in quota.items()})
     reader, fast, other = (connected(server, name) for name in ("reader", "fast", "other"))
     reader.subscribe("fast", min(qos, 1))
     started_s = time.monotonic()
@@ -60,16 +72,16 @@ def test_who_publishes_too_fast_is_slowed_and_loses_nothing(
     assert figures(server)[f'penstock_messages_received_total{{qos="{qos}"}}'] >= 150
 
 
-def test_one_message_larger_than_a_seconds_share_passes(penstock_server: ServerFactory) -> None:
-    server = penstock_server(settings={"quota.client_bytes_per_s": 10_000})
+def test_one_message_larger_than_a_seconds_share_passes(shared_server: SharedServers) -> None:
+    server = shared_server(settings={"quota.client_bytes_per_s": 10_000})
     device = connected(server, "d")
     assert device.published("a", bytes(30_000)) is OK
     device.send(PingReq())
     assert isinstance(device.receive(), PingResp)
 
 
-def test_a_paused_client_is_not_taken_for_a_silent_one(penstock_server: ServerFactory) -> None:
-    server = penstock_server(settings={"quota.client_bytes_per_s": 10_000})
+def test_a_paused_client_is_not_taken_for_a_silent_one(shared_server: SharedServers) -> None:
+    server = shared_server(settings={"quota.client_bytes_per_s": 10_000})
     device = Device(server.port, "d")
     assert device.connect(keep_alive_s=1).reason_code is OK
     device.publish("a", bytes(40_000))
@@ -77,9 +89,9 @@ def test_a_paused_client_is_not_taken_for_a_silent_one(penstock_server: ServerFa
     assert device.next(PubAck).reason_code is OK
 
 
-def test_the_clients_of_a_user_share(penstock_server: ServerFactory, passwords: Path) -> None:
+def test_the_clients_of_a_user_share(shared_server: SharedServers, passwords: Path) -> None:
     settings = {"auth.password_file": passwords, "quota.user_messages_per_s": 50, "quota.burst_ms": 100}
-    server = penstock_server(settings=settings)
+    server = of_a_user(shared_server(settings=settings))
     reader = connected(server, "reader", "bob", "b")
     reader.subscribe("#")
     devices = [connected(server, f"d{number}", "alice", "a") for number in range(5)]
@@ -92,8 +104,8 @@ def test_the_clients_of_a_user_share(penstock_server: ServerFactory, passwords: 
     assert time.monotonic() - started_s > 1.5
 
 
-def test_connections_of_a_user(penstock_server: ServerFactory, passwords: Path) -> None:
-    server = penstock_server(settings={"auth.password_file": passwords, "quota.user_connections": 2})
+def test_connections_of_a_user(shared_server: SharedServers, passwords: Path) -> None:
+    server = of_a_user(shared_server(settings={"auth.password_file": passwords, "quota.user_connections": 2}))
     first, _second = connected(server, "1", "alice", "a"), connected(server, "2", "alice", "a")
     assert Device(server.port, "3").connect("alice", "a").reason_code is EXCEEDED
     assert Device(server.port, "4", 4).connect("alice", "a").reason_code is ReasonCode.SERVER_UNAVAILABLE
@@ -106,8 +118,8 @@ def test_connections_of_a_user(penstock_server: ServerFactory, passwords: Path) 
         pass
 
 
-def test_subscriptions_of_a_user(penstock_server: ServerFactory, passwords: Path) -> None:
-    server = penstock_server(settings={"auth.password_file": passwords, "quota.user_subscriptions": 3})
+def test_subscriptions_of_a_user(shared_server: SharedServers, passwords: Path) -> None:
+    server = of_a_user(shared_server(settings={"auth.password_file": passwords, "quota.user_subscriptions": 3}))
     one, two = connected(server, "1", "alice", "a"), connected(server, "2", "alice", "a")
     assert [one.subscribe("a"), one.subscribe("b"), two.subscribe("a")] == [0, 0, 0]
     assert [one.subscribe("c"), two.subscribe("c")] == [EXCEEDED, EXCEEDED]
@@ -118,8 +130,9 @@ def test_subscriptions_of_a_user(penstock_server: ServerFactory, passwords: Path
     assert connected(server, "3", "bob", "b").subscribe("x") == 0
 
 
-def test_retained_messages_of_a_user(penstock_server: ServerFactory, passwords: Path) -> None:
-    server = penstock_server(admin="127.0.0.1:0", settings={"auth.password_file": passwords, "quota.user_retained": 2})
+def test_retained_messages_of_a_user(shared_server: SharedServers, passwords: Path) -> None:
+    settings = {"auth.password_file": passwords, "quota.user_retained": 2}
+    server = of_a_user(shared_server(admin="127.0.0.1:0", settings=settings))
     one, two = connected(server, "1", "alice", "a"), connected(server, "2", "alice", "a")
     assert one.published("a", b"1", retain=True) is OK
     assert two.published("b", b"1", retain=True) is OK
@@ -136,12 +149,12 @@ def test_retained_messages_of_a_user(penstock_server: ServerFactory, passwords: 
     assert found['penstock_quota_refused_total{quota="retained"}'] == 2
 
 
-def test_published_is_delivered_and_refused(penstock_server: ServerFactory, tmp_path: Path) -> None:
+def test_published_is_delivered_and_refused(shared_server: SharedServers, tmp_path: Path) -> None:
     """The books close: every message sent is one that was taken in or one that was refused."""
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rule]]\nallow = ["publish", "retain", "subscribe"]\ntopics = ["ok/#"]\n')
     settings = {"auth.permissions_file": rules, "quota.user_retained": 3, "quota.client_messages_per_s": 1_000}
-    server = penstock_server(admin="127.0.0.1:0", settings=settings)
+    server = shared_server(admin="127.0.0.1:0", settings=settings)
     reader, device = connected(server, "reader"), connected(server, "device")
     reader.subscribe("ok/#", 1)
     for number in range(300):

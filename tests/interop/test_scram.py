@@ -1,5 +1,6 @@
 """Enhanced authentication with SCRAM-SHA-256; the client's side is another library's code."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,17 +10,19 @@ from gateway.packets import Auth, ConnAck, Disconnect, PingReq, PingResp, Publis
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, write_passwords
-from tests.conftest import ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import penstock, run
 from tests.server_process import PenstockServer
+
+pytestmark = IN_ALL_TOPOLOGIES
 
 METHOD = "SCRAM-SHA-256"
 GO_ON, AGAIN = ReasonCode.CONTINUE_AUTHENTICATION, ReasonCode.RE_AUTHENTICATE
 
 
-@pytest.fixture
-def passwords(tmp_path: Path) -> Path:
-    file = tmp_path / "passwords"
+@pytest.fixture(scope="module")
+def fixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("users") / "passwords"
     run(*penstock("passwd", str(file), "alice", "--stdin", "--scram"), stdin="pässword\n".encode())
     run(*penstock("passwd", str(file), "bob", "--stdin", "--scram"), stdin=b"bobs\n")
     run(*penstock("passwd", str(file), "carol", "--stdin"), stdin=b"carols\n")
@@ -27,8 +30,14 @@ def passwords(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(penstock_server: ServerFactory, passwords: Path) -> PenstockServer:
-    return penstock_server(settings={"auth.password_file": passwords})
+def passwords(tmp_path: Path, fixed: Path) -> Path:
+    """That a test may change."""
+    return Path(shutil.copy(fixed, tmp_path / "passwords"))
+
+
+@pytest.fixture
+def server(shared_server: SharedServers, fixed: Path) -> PenstockServer:
+    return shared_server(settings={"auth.password_file": fixed})
 
 
 def scram(username: str = "alice", password: str = "pässword") -> ScramClient:
@@ -88,8 +97,8 @@ def test_nobody_else_does_and_all_are_answered_alike(server: PenstockServer, who
     assert device.receive() is None
 
 
-def test_other_methods_are_not_offered(server: PenstockServer, penstock_server: ServerFactory) -> None:
-    for port in (server.port, penstock_server().port):
+def test_other_methods_are_not_offered(server: PenstockServer, shared_server: SharedServers) -> None:
+    for port in (server.port, shared_server().port):
         answer = Device(port, "d").connect(authentication_method="KERBEROS", authentication_data=b"x")
         assert answer.reason_code is ReasonCode.BAD_AUTHENTICATION_METHOD
 
@@ -156,7 +165,8 @@ def test_authenticating_again_with_another_method_is_an_error(server: PenstockSe
     assert device.closed_with() is ReasonCode.PROTOCOL_ERROR
 
 
-def test_a_changed_password_ends_it(server: PenstockServer, passwords: Path) -> None:
+def test_a_changed_password_ends_it(penstock_server: ServerFactory, passwords: Path) -> None:
+    server = penstock_server(settings={"auth.password_file": passwords})
     alice, bob = enter(server, scram()), enter(server, scram("bob", "bobs"), "e")
     run(*penstock("passwd", str(passwords), "alice", "--stdin", "--scram"), stdin=b"new\n")
     reload(server)

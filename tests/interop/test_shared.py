@@ -12,7 +12,7 @@ import pytest
 
 from store.group_settings import GroupSettings
 from tests.cluster import Cluster
-from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.group_consumer import GroupConsumer
 from tests.interop.programs import PUBLISHERS, LineSubscriber, PahoClient, mark_ready, mosquitto_sub, penstock, run
 from tests.stores import wait_until
@@ -74,19 +74,21 @@ def taken_by_all(members: list[Member]) -> list[bytes]:
     return sorted(payload for member in members for payload in member.took())
 
 
-@TOGETHER_AND_APART
+@IN_ALL_TOPOLOGIES
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.catalogue("G25")
-def test_stock_clients_share_what_stock_clients_send(penstock_server: ServerFactory, join: Join, qos: int) -> None:
-    port = penstock_server().port
-    mark_ready(port)
+def test_stock_clients_share_what_stock_clients_send(shared_server: SharedServers, join: Join, qos: int) -> None:
+    server = shared_server()
+    mark_ready(server.port)
     members = [
-        join(kind, port, "$share/g/work/+", qos, version) for kind in ("paho", "mosquitto") for version in (4, 5)
+        join(kind, server.port, f"$share/g/work{qos}/+", qos, version)
+        for kind in ("paho", "mosquitto")
+        for version in (4, 5)
     ]
     sent: list[bytes] = []
     for name in ("mosquitto-3", "mosquitto-5", "paho-5"):
         payloads = [f"{name}-{i}".encode() for i in range(MESSAGES)]
-        PUBLISHERS[name](port, "work/1", payloads, qos)
+        PUBLISHERS[name](server.port, f"work{qos}/1", payloads, qos)
         sent += payloads
     wait_until(lambda: len(taken_by_all(members)) >= len(sent))
     assert taken_by_all(members) == sorted(sent)

@@ -5,17 +5,17 @@ import random
 import pytest
 
 from gateway.packets import QoS
-from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.interop.programs import PahoClient
 from tests.raw_client import RawClient
 from tests.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, TOGETHER_AND_APART]
+pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
 
 @pytest.fixture
-def server(penstock_server: ServerFactory) -> PenstockServer:
-    return penstock_server(flush="async", settings={"gateway.write_buffer_bytes": 100_000})
+def server(shared_server: SharedServers) -> PenstockServer:
+    return shared_server(flush="async", settings={"gateway.write_buffer_bytes": 100_000})
 
 
 @pytest.mark.parametrize("qos", QoS)

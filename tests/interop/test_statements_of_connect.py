@@ -1,26 +1,21 @@
 """Statements of the standard about CONNECT, shown to a real server in bytes; see docs/conformance.md."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.byte_client import ByteClient, block, connect, connected, packet, publish, subscribe, text
-from tests.server_process import PenstockServer, ServeOptions
+from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
+from tests.server_process import PenstockServer
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
 MALFORMED = b"\0\x81\0"
 WILL = block() + text(b"will/topic") + text(b"gone")
 NOT_UTF8 = b"\xc3\x28"
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    folder: Path = tmp_path_factory.mktemp("statements")
-    server = PenstockServer(folder / "data", folder / "log", ServeOptions({"flush": "async"}))
-    yield server.port
-    server.kill()
+@pytest.fixture
+def server(shared_server: SharedServers) -> PenstockServer:
+    return shared_server(flush="async")
 
 
 def refused(port: int, data: bytes) -> list[tuple[int, bytes]]:
@@ -32,8 +27,8 @@ def refused(port: int, data: bytes) -> list[tuple[int, bytes]]:
 @pytest.mark.mqtt(
     "MQTT-3.1.2-9", "MQTT-3.1.2-17", "MQTT-3.1.2-19", "MQTT-3.1.3-1", "MQTT-3.1.3-3", "MQTT-3.2.2-1", "MQTT-3.1.4-5"
 )
-def test_all_fields_in_their_order_are_accepted(port: int) -> None:
-    client = ByteClient(port)
+def test_all_fields_in_their_order_are_accepted(server: PenstockServer) -> None:
+    client = ByteClient(server.port)
     client.send(connect(b"whole", flags=0xC6, payload=WILL + text(b"user") + text(b"password")))
     first_byte, body = client.take()
     assert first_byte == 0x20
@@ -56,20 +51,20 @@ def test_all_fields_in_their_order_are_accepted(port: int) -> None:
         (0x82, text(b"user") + text(b"password")),
     ],
 )
-def test_fields_that_the_flags_do_not_announce(port: int, flags: int, payload: bytes) -> None:
-    assert refused(port, connect(b"c", flags=flags, payload=payload)) == [(0x20, MALFORMED)]
+def test_fields_that_the_flags_do_not_announce(server: PenstockServer, flags: int, payload: bytes) -> None:
+    assert refused(server.port, connect(b"c", flags=flags, payload=payload)) == [(0x20, MALFORMED)]
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-11", "MQTT-3.1.2-12", "MQTT-3.1.2-13", "MQTT-3.1.2-3", "MQTT-3.2.2-7")
 @pytest.mark.parametrize("flags", [0x0A, 0x12, 0x22, 0x1E, 0x03])
-def test_flags_that_do_not_go_together(port: int, flags: int) -> None:
+def test_flags_that_do_not_go_together(server: PenstockServer, flags: int) -> None:
     payload = WILL if flags & 4 else b""
-    assert refused(port, connect(b"c", flags=flags, payload=payload)) == [(0x20, MALFORMED)]
+    assert refused(server.port, connect(b"c", flags=flags, payload=payload)) == [(0x20, MALFORMED)]
 
 
 @pytest.mark.mqtt("3.1.1 MQTT-3.1.2-22", "3.1.1 MQTT-3.2.2-6")
-def test_a_password_without_a_user_name_in_mqtt_3(port: int) -> None:
-    assert refused(port, connect(b"c", 4, flags=0x42, payload=text(b"password"))) == []
+def test_a_password_without_a_user_name_in_mqtt_3(server: PenstockServer) -> None:
+    assert refused(server.port, connect(b"c", 4, flags=0x42, payload=text(b"password"))) == []
 
 
 @pytest.mark.mqtt("MQTT-3.1.3-4", "MQTT-3.1.3-11", "MQTT-3.1.3-12", "MQTT-1.5.4-1")
@@ -84,8 +79,8 @@ def test_a_password_without_a_user_name_in_mqtt_3(port: int) -> None:
     ],
     ids=["client_id", "will topic", "user name", "U+0000", "surrogate"],
 )
-def test_strings_that_are_not_utf8(port: int, data: bytes) -> None:
-    assert refused(port, data) == [(0x20, MALFORMED)]
+def test_strings_that_are_not_utf8(server: PenstockServer, data: bytes) -> None:
+    assert refused(server.port, data) == [(0x20, MALFORMED)]
 
 
 @pytest.mark.mqtt("MQTT-3.1.3-5", "MQTT-3.1.3-2")
@@ -93,18 +88,18 @@ def test_strings_that_are_not_utf8(port: int, data: bytes) -> None:
     "client_id", [b"0", b"abcdefghijklmnopqrstuvw", b"ABCDEFGHIJKLMNOPQRSTUVW", b"123456789xyzXYZ"]
 )
 @pytest.mark.parametrize("version", [4, 5])
-def test_client_identifiers(port: int, client_id: bytes, version: int) -> None:
-    connected(port, client_id, version).close()
+def test_client_identifiers(server: PenstockServer, client_id: bytes, version: int) -> None:
+    connected(server.port, client_id, version).close()
 
 
 @pytest.mark.mqtt("MQTT-3.1.4-6", "3.1.1 MQTT-3.1.4-5")
 @pytest.mark.parametrize("version", [4, 5])
-def test_what_comes_behind_a_rejected_connect_is_not_processed(port: int, version: int) -> None:
-    witness = connected(port)
+def test_what_comes_behind_a_rejected_connect_is_not_processed(server: PenstockServer, version: int) -> None:
+    witness = connected(server.port)
     witness.send(subscribe(b"behind"))
     assert witness.take()[0] == 0x90
     properties = None if version == 4 else b""
-    client = ByteClient(port)
+    client = ByteClient(server.port)
     client.send(connect(b"c", version, flags=3), publish(b"behind", b"1", properties=properties))
     client.until_closed()
     assert witness.until_pong() == []
@@ -112,8 +107,8 @@ def test_what_comes_behind_a_rejected_connect_is_not_processed(port: int, versio
 
 @pytest.mark.mqtt("MQTT-3.1.2-28")
 @pytest.mark.parametrize("properties", [b"", b"\x19\0"])
-def test_no_response_information_unless_it_is_asked_for(port: int, properties: bytes) -> None:
-    client = ByteClient(port)
+def test_no_response_information_unless_it_is_asked_for(server: PenstockServer, properties: bytes) -> None:
+    client = ByteClient(server.port)
     client.send(connect(b"", properties=properties))
     assert 0x1A not in identifiers(client.take()[1][2:])
 
@@ -131,15 +126,15 @@ def identifiers(properties: bytes) -> set[int]:
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-24", "MQTT-4.13.2-1")
-def test_a_connack_too_large_for_the_client_is_not_sent(port: int) -> None:
+def test_a_connack_too_large_for_the_client_is_not_sent(server: PenstockServer) -> None:
     """Its properties cannot be left out, so the client is refused; with what it can take."""
-    assert refused(port, connect(b"", properties=b"\x27\0\0\0\x05")) == [(0x20, b"\0\x95\0")]
-    assert refused(port, connect(b"", properties=b"\x27\0\0\0\x04")) == []
+    assert refused(server.port, connect(b"", properties=b"\x27\0\0\0\x05")) == [(0x20, b"\0\x95\0")]
+    assert refused(server.port, connect(b"", properties=b"\x27\0\0\0\x04")) == []
 
 
 @pytest.mark.mqtt("MQTT-4.2-1")
-def test_a_stream_may_be_cut_anywhere(port: int) -> None:
-    client = ByteClient(port)
+def test_a_stream_may_be_cut_anywhere(server: PenstockServer) -> None:
+    client = ByteClient(server.port)
     for byte in connect(b"") + subscribe(b"cut", 1) + publish(b"cut", b"payload", qos=1, packet_id=9):
         client.send(bytes((byte,)))
     kinds = [client.take()[0] for _ in range(4)]
@@ -147,10 +142,10 @@ def test_a_stream_may_be_cut_anywhere(port: int) -> None:
 
 
 @pytest.mark.mqtt("MQTT-3.14.2-2", "MQTT-3.14.2-1", "MQTT-3.14.4-1", "MQTT-3.14.4-2")
-def test_disconnect_of_the_server(port: int) -> None:
+def test_disconnect_of_the_server(server: PenstockServer) -> None:
     """Session taken over: a reason code, and nothing of a session expiry interval."""
-    first = connected(port, b"taken", properties=b"\x11\0\0\0\x64")
-    second = connected(port, b"taken", properties=b"\x11\0\0\0\x64")
+    first = connected(server.port, b"taken", properties=b"\x11\0\0\0\x64")
+    second = connected(server.port, b"taken", properties=b"\x11\0\0\0\x64")
     ((first_byte, body),) = first.until_closed()
     assert (first_byte, body[0]) == (0xE0, 0x8E)
     assert body[1:] == b"" or body[2] != 0x11
@@ -169,8 +164,8 @@ def test_disconnect_of_the_server(port: int) -> None:
     ],
     ids=["DISCONNECT", "AUTH", "SUBSCRIBE", "UNSUBSCRIBE", "PUBREL"],
 )
-def test_reserved_flags(port: int, data: bytes) -> None:
-    client = connected(port)
+def test_reserved_flags(server: PenstockServer, data: bytes) -> None:
+    client = connected(server.port)
     client.send(data)
     ((first_byte, body),) = client.until_closed()
     assert (first_byte, body[0]) == (0xE0, 0x81)

@@ -1,26 +1,20 @@
 """Statements of the standard about messages, shown to a real server in bytes; see docs/conformance.md."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.byte_client import ByteClient, block, connected, packet, publish, subscribe, text
-from tests.server_process import PenstockServer, ServeOptions
+from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
+from tests.server_process import PenstockServer
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
 NOT_UTF8 = b"\xc3\x28"
 PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK = 0x40, 0x50, 0x62, 0x70, 0x90, 0xB0
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    folder: Path = tmp_path_factory.mktemp("statements")
-    settings = {"gateway.max_subscriptions_per_session": 2}
-    server = PenstockServer(folder / "data", folder / "log", ServeOptions({"flush": "async"}, settings))
-    yield server.port
-    server.kill()
+@pytest.fixture
+def server(shared_server: SharedServers) -> PenstockServer:
+    return shared_server(settings={"gateway.max_subscriptions_per_session": 2}, flush="async")
 
 
 def subscribed(port: int, topic_filter: bytes, options: int = 0) -> ByteClient:
@@ -51,8 +45,8 @@ def unsubscribe(topic_filter: bytes, packet_id: int = 9) -> bytes:
         (unsubscribe(NOT_UTF8), {0x81}),
     ],
 )
-def test_strings_that_are_not_utf8(port: int, data: bytes, reason_codes: set[int]) -> None:
-    client = connected(port)
+def test_strings_that_are_not_utf8(server: PenstockServer, data: bytes, reason_codes: set[int]) -> None:
+    client = connected(server.port)
     client.send(data)
     ((first_byte, body),) = client.until_closed()
     assert first_byte == 0xE0
@@ -61,32 +55,33 @@ def test_strings_that_are_not_utf8(port: int, data: bytes, reason_codes: set[int
 
 @pytest.mark.mqtt("MQTT-3.3.1-3", "MQTT-4.3.2-2", "MQTT-4.3.3-2")
 @pytest.mark.parametrize("qos", [1, 2])
-def test_dup_is_each_hops_own(port: int, qos: int) -> None:
-    client = subscribed(port, b"dup", qos)
-    publisher = connected(port)
+def test_dup_is_each_hops_own(server: PenstockServer, qos: int) -> None:
+    client = subscribed(server.port, b"dup", qos)
+    publisher = connected(server.port)
     publisher.send(publish(b"dup", b"1", qos, 5, flags=8))
     assert client.take() == (0x30 | qos << 1, text(b"dup") + b"\0\1\0" + b"1")
 
 
 @pytest.mark.mqtt("MQTT-3.3.1-8")
-def test_retain_0_changes_nothing_that_is_retained(port: int) -> None:
-    publisher = connected(port)
+def test_retain_0_changes_nothing_that_is_retained(server: PenstockServer) -> None:
+    publisher = connected(server.port)
     publisher.send(publish(b"kept", b"1", flags=1), publish(b"kept", b"2"), publish(b"kept", b""))
-    publisher.send(publish(b"not kept", b"1"))
-    assert publisher.until_pong() == []
-    client = subscribed(port, b"+")
-    assert client.until_pong() == [(0x31, text(b"kept") + b"\0" + b"1")]
+    publisher.send(publish(b"not kept", b"1", 1, 5))
+    assert publisher.take() == (PUBACK, b"\0\5")
+    client = subscribed(server.port, b"+")
+    assert client.take() == (0x31, text(b"kept") + b"\0" + b"1")
+    assert client.until_pong() == []
     publisher.send(publish(b"kept", flags=1))
     assert publisher.until_pong() == []
 
 
 @pytest.mark.mqtt("MQTT-3.3.4-10", "MQTT-4.9.0-3", "MQTT-3.3.4-9", "MQTT-4.9.0-2")
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_full_window_holds_up_nothing_but_messages(port: int, qos: int) -> None:
-    client = connected(port, properties=b"\x21\0\1")
+def test_a_full_window_holds_up_nothing_but_messages(server: PenstockServer, qos: int) -> None:
+    client = connected(server.port, properties=b"\x21\0\1")
     client.send(subscribe(b"window", qos))
     assert client.take()[0] == SUBACK
-    publisher = connected(port)
+    publisher = connected(server.port)
     publisher.send(*(publish(b"window", b"%d" % i, qos, i) for i in (1, 2, 3)))
     assert client.take()[1].endswith(b"1")
     assert client.until_pong() == []
@@ -110,13 +105,13 @@ def test_a_full_window_holds_up_nothing_but_messages(port: int, qos: int) -> Non
     ids=["PUBACK", "PUBREC", "SUBACK"],
 )
 def test_a_reason_string_is_left_out_if_it_is_not_wanted_or_too_much(
-    port: int, data: bytes, answer: tuple[int, bytes]
+    server: PenstockServer, data: bytes, answer: tuple[int, bytes]
 ) -> None:
     for properties in (b"\x17\0", b"\x27\0\0\0\x20"):
-        client = connected(port, b"small", properties=properties)
+        client = connected(server.port, b"small", properties=properties)
         client.send(data)
         assert client.take() == answer
-    client = connected(port)
+    client = connected(server.port)
     client.send(data)
     first_byte, body = client.take()
     assert first_byte == answer[0]
@@ -125,9 +120,9 @@ def test_a_reason_string_is_left_out_if_it_is_not_wanted_or_too_much(
 
 
 @pytest.mark.mqtt("MQTT-3.10.4-3")
-def test_unsubscribe_lets_deliveries_come_to_their_end(port: int) -> None:
-    client = subscribed(port, b"begun", 2)
-    publisher = connected(port)
+def test_unsubscribe_lets_deliveries_come_to_their_end(server: PenstockServer) -> None:
+    client = subscribed(server.port, b"begun", 2)
+    publisher = connected(server.port)
     publisher.send(publish(b"begun", b"1", 2, 5), packet(PUBREL, b"\0\5"))
     assert client.take()[0] == 0x34
     client.send(unsubscribe(b"begun"))
@@ -140,9 +135,9 @@ def test_unsubscribe_lets_deliveries_come_to_their_end(port: int) -> None:
 
 @pytest.mark.mqtt("MQTT-4.3.2-5", "MQTT-4.3.2-4")
 @pytest.mark.parametrize("flags", [0, 8])
-def test_after_puback_the_same_identifier_is_another_message(port: int, flags: int) -> None:
-    client = subscribed(port, b"again")
-    publisher = connected(port)
+def test_after_puback_the_same_identifier_is_another_message(server: PenstockServer, flags: int) -> None:
+    client = subscribed(server.port, b"again")
+    publisher = connected(server.port)
     for _ in range(2):
         publisher.send(publish(b"again", b"1", 1, 5, flags))
         assert publisher.take() == (PUBACK, b"\0\5")
@@ -150,9 +145,9 @@ def test_after_puback_the_same_identifier_is_another_message(port: int, flags: i
 
 
 @pytest.mark.mqtt("MQTT-4.3.3-13", "MQTT-3.3.2-5")
-def test_the_handshake_goes_on_though_the_message_expired(port: int) -> None:
-    client = subscribed(port, b"expired", 2)
-    publisher = connected(port)
+def test_the_handshake_goes_on_though_the_message_expired(server: PenstockServer) -> None:
+    client = subscribed(server.port, b"expired", 2)
+    publisher = connected(server.port)
     publisher.send(publish(b"expired", b"1", 2, 5, properties=b"\x02\0\0\0\0"))
     assert publisher.take() == (PUBREC, b"\0\5")
     publisher.send(packet(PUBREL, b"\0\5"))
@@ -161,11 +156,11 @@ def test_the_handshake_goes_on_though_the_message_expired(port: int) -> None:
 
 
 @pytest.mark.mqtt("3.1.1 MQTT-3.3.5-1", "3.1.1 MQTT-3.8.4-3", "3.1.1 MQTT-3.9.3-2")
-def test_what_mqtt_3_says_of_subscriptions(port: int) -> None:
-    publisher = connected(port)
-    publisher.send(publish(b"three/x", b"old", flags=1))
-    assert publisher.until_pong() == []
-    client = connected(port, version=4)
+def test_what_mqtt_3_says_of_subscriptions(server: PenstockServer) -> None:
+    publisher = connected(server.port)
+    publisher.send(publish(b"three/x", b"old", flags=1), publish(b"behind", b"", 1, 5))
+    assert publisher.take() == (PUBACK, b"\0\5")
+    client = connected(server.port, version=4)
     for qos in (2, 1):
         client.send(subscribe(b"three/x", qos, properties=None))
         assert client.take() == (SUBACK, bytes((0, 1, qos)))

@@ -8,13 +8,18 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from tests.conftest import ServerFactory, StartMosquitto
+from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers, StartMosquitto
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
 TIMEOUT_S = 20
 LEFT_OUT = {"heap/current", "heap/maximum", "clients/active", "clients/inactive", "shared_subscriptions/count"}
 """What Mosquitto has beside: memory is a metric of ours, two are deprecated, shared subscriptions are not offered."""
+STORES_OWN = {
+    *("clients/disconnected", "clients/expired", "retained messages/count"),
+    *("messages/stored", "store/messages/bytes", "store/messages/count"),
+}
+"""What a gateway whose store is another process does not say."""
 
 
 class SysReader:
@@ -44,15 +49,18 @@ class SysReader:
         self.client.loop_stop()
 
 
-def test_the_topics_are_those_of_a_mosquitto(penstock_server: ServerFactory, start_mosquitto: StartMosquitto) -> None:
+def test_the_topics_are_those_of_a_mosquitto(
+    shared_server: SharedServers, start_mosquitto: StartMosquitto, topology: str
+) -> None:
+    left_out = LEFT_OUT if topology == "one process" else LEFT_OUT | STORES_OWN
     theirs = SysReader(start_mosquitto("sys_interval 1"))
-    ours = SysReader(penstock_server(settings={"gateway.sys_interval_s": 1}).port)
+    ours = SysReader(shared_server(settings={"gateway.sys_interval_s": 1}).port)
     try:
         theirs.wait(
             lambda: {"uptime", "load/bytes/sent/15min", "version"} <= theirs.live.keys() | theirs.retained.keys()
         )
         ours.wait(lambda: "version" in ours.retained and "load/connections/15min" in ours.retained)
-        assert {**theirs.live, **theirs.retained}.keys() - LEFT_OUT <= ours.retained.keys()
+        assert {**theirs.live, **theirs.retained}.keys() - left_out <= ours.retained.keys()
         ours.wait(lambda: {"uptime", "bytes/received", "load/bytes/sent/1min"} <= ours.live.keys())
         assert ours.live["uptime"].split()[1:] == theirs.retained["uptime"].split()[1:] == ["seconds"]
     finally:
@@ -77,5 +85,5 @@ def answer_to_publish(port: int) -> int:
     return int(answers[0].value)
 
 
-def test_a_publisher_is_refused_as_by_mosquitto(penstock_server: ServerFactory, mosquitto_port: int) -> None:
-    assert answer_to_publish(penstock_server().port) == answer_to_publish(mosquitto_port) == 0x87
+def test_a_publisher_is_refused_as_by_mosquitto(shared_server: SharedServers, mosquitto_port: int) -> None:
+    assert answer_to_publish(shared_server().port) == answer_to_publish(mosquitto_port) == 0x87

@@ -16,23 +16,33 @@ import pytest
 from gateway.codec import encode
 from gateway.packets import Connect
 from tests.certificates import Certificate, authority, client_certificate, vouched_for
-from tests.conftest import TOGETHER_AND_APART, ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_listeners import wait_for_log
 from tests.server_process import ROOT, PenstockServer, ServeOptions
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
 
-@pytest.fixture
-def ca(tmp_path: Path) -> Certificate:
-    return authority(tmp_path, "authority")
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return authority(tmp_path_factory.mktemp("authority"), "authority")
 
 
-@pytest.fixture
-def files(tmp_path: Path, ca: Certificate) -> dict[str, object]:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, ca: Certificate) -> dict[str, object]:
     """Settings of a listener, with a certificate."""
-    made = vouched_for(tmp_path, "server", "DNS:localhost", ca)
+    return listener_settings(tmp_path_factory.mktemp("server"), ca)
+
+
+@pytest.fixture
+def own_files(tmp_path: Path, ca: Certificate) -> dict[str, object]:
+    """The same, which a test may change."""
+    return listener_settings(tmp_path, ca)
+
+
+def listener_settings(folder: Path, ca: Certificate) -> dict[str, object]:
+    made = vouched_for(folder, "server", "DNS:localhost", ca)
     return {
         "gateway.listen": "mqtts://127.0.0.1:0",
         "gateway.tls_certificate": made.certificate,
@@ -71,11 +81,11 @@ def serial(client: ssl.SSLSocket) -> str:
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.catalogue("G26")
 def test_versions(
-    penstock_server: ServerFactory, files: dict[str, object], ca: Certificate, version: ssl.TLSVersion
+    shared_server: SharedServers, files: dict[str, object], ca: Certificate, version: ssl.TLSVersion
 ) -> None:
     context = trusting(ca)
     context.minimum_version = context.maximum_version = version
-    with session(penstock_server(settings=files), context) as client:
+    with session(shared_server(settings=files), context) as client:
         assert client.version() == version.name.replace("_", ".")
         for size in (1, 16_000, 700_000):  # more than a record, more than the buffer that is read into
             client.sendall(b"\x82\x06\0\1\0\1t\0" if size == 1 else b"")
@@ -85,7 +95,7 @@ def test_versions(
             client.sendall(packet)
             assert read(client, len(packet)) == packet
         client.unwrap()  # its goodbye is answered
-    with session(penstock_server(settings=files), context) as client:
+    with session(shared_server(settings=files), context) as client:
         client.shutdown(socket.SHUT_WR)
 
 
@@ -105,8 +115,8 @@ def read(client: ssl.SSLSocket, size: int) -> bytes:
     return data
 
 
-def test_what_is_too_old_or_no_tls(penstock_server: ServerFactory, files: dict[str, object], ca: Certificate) -> None:
-    server = penstock_server(settings=files)
+def test_what_is_too_old_or_no_tls(shared_server: SharedServers, files: dict[str, object], ca: Certificate) -> None:
+    server = shared_server(settings=files)
     old = ["openssl", "s_client", "-connect", f"127.0.0.1:{port_of(server)}", "-tls1_1", "-cipher", "ALL:@SECLEVEL=0"]
     assert subprocess.run(old, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode
     with socket.create_connection(("127.0.0.1", port_of(server))) as stranger:
@@ -121,23 +131,23 @@ def test_what_is_too_old_or_no_tls(penstock_server: ServerFactory, files: dict[s
         pass
 
 
-@TOGETHER_AND_APART
+@pytest.mark.topologies("one process", "shared port", "two gateways")
 @pytest.mark.parametrize("how", ["signal", "files"])
 def test_a_new_certificate_without_a_restart(
-    penstock_server: ServerFactory, tmp_path: Path, files: dict[str, object], ca: Certificate, how: str
+    penstock_server: ServerFactory, tmp_path: Path, own_files: dict[str, object], ca: Certificate, how: str
 ) -> None:
-    server = penstock_server(settings=files)
+    server = penstock_server(settings=own_files)
     newer = vouched_for(tmp_path, "newer", "DNS:localhost", ca)
     with session(server, trusting(ca), "old") as client:
         old = serial(client)
-        shutil.copy(newer.certificate, str(files["gateway.tls_certificate"]))
+        shutil.copy(newer.certificate, str(own_files["gateway.tls_certificate"]))
         if how == "files":  # only half of it is there by now
             wait_for_log(server, "certificates stay as they were")
             with session(server, trusting(ca)) as other:
                 assert serial(other) == old
-        shutil.copy(newer.key, str(files["gateway.tls_key"]))
+        shutil.copy(newer.key, str(own_files["gateway.tls_key"]))
         if how == "signal":
-            server.process.send_signal(signal.SIGHUP)
+            server.signal(signal.SIGHUP)
         deadline_s = time.monotonic() + TIMEOUT_S
         fresh = 0
         while fresh < 10:  # in a row: all processes have it
@@ -151,10 +161,10 @@ def test_a_new_certificate_without_a_restart(
 @pytest.mark.parametrize("asks", ["optional", "required"])
 @pytest.mark.catalogue("G26")
 def test_certificates_of_clients(
-    penstock_server: ServerFactory, tmp_path: Path, files: dict[str, object], ca: Certificate, asks: str
+    shared_server: SharedServers, tmp_path: Path, files: dict[str, object], ca: Certificate, asks: str
 ) -> None:
     settings = files | {"gateway.tls_client_certificates": asks, "gateway.tls_client_ca_file": ca.certificate}
-    server = penstock_server(settings=settings)
+    server = shared_server(settings=settings)
     with session(server, trusting(ca, client_certificate(tmp_path, "pump-7", ca)), "known"):
         wait_for_log(server, "client known connected from 127.0.0.1")
         wait_for_log(server, "with the certificate of pump-7")
@@ -172,20 +182,21 @@ def test_certificates_of_clients(
 
 
 def test_the_user_may_be_an_alternative_name(
-    penstock_server: ServerFactory, tmp_path: Path, files: dict[str, object], ca: Certificate
+    shared_server: SharedServers, tmp_path: Path, files: dict[str, object], ca: Certificate
 ) -> None:
     settings = {"gateway.tls_client_certificates": "required", "gateway.tls_user_name": "san"}
-    server = penstock_server(settings=files | settings | {"gateway.tls_client_ca_file": ca.certificate})
+    server = shared_server(settings=files | settings | {"gateway.tls_client_ca_file": ca.certificate})
     own = client_certificate(tmp_path, "pump-7", ca, "URI:spiffe://plant/pump-7")
     with session(server, trusting(ca, own)):
         wait_for_log(server, "with the certificate of spiffe://plant/pump-7")
 
 
 def test_resumed_sessions_keep_their_identity(
-    penstock_server: ServerFactory, tmp_path: Path, files: dict[str, object], ca: Certificate
+    shared_server: SharedServers, tmp_path: Path, files: dict[str, object], ca: Certificate
 ) -> None:
     settings = files | {"gateway.tls_client_certificates": "required", "gateway.tls_client_ca_file": ca.certificate}
-    server = penstock_server(settings=settings)
+    server = shared_server(settings=settings).one_gateway()  # which knows its own tickets
+    seen = server.log_text().count("with the certificate of pump-7")
     context = trusting(ca, client_certificate(tmp_path, "pump-7", ca))
     with session(server, context, "first") as client:
         ticket = client.session
@@ -195,7 +206,7 @@ def test_resumed_sessions_keep_their_identity(
         assert client.recv(4) == b"\x20\2\0\0"
         assert client.session_reused
     wait_for_log(server, "client second connected from")
-    assert server.log_text().count("with the certificate of pump-7") == 2
+    assert server.log_text().count("with the certificate of pump-7") == seen + 2
 
 
 def refused(settings: dict[str, object], *texts: str) -> None:
@@ -236,10 +247,10 @@ def test_tls_needs_a_certificate(tmp_path: Path) -> None:
     assert "TLS needs gateway.tls_certificate and gateway.tls_key; set both" in done.stderr
 
 
-def test_required_certificates_are_authentication(penstock_server: ServerFactory, files: dict[str, object]) -> None:
+def test_required_certificates_are_authentication(shared_server: SharedServers, files: dict[str, object]) -> None:
     files = files | {"gateway.listen": "mqtts://0.0.0.0:0"}
     refused(files, "mqtts://0.0.0.0:0", "auth.allow_anonymous = true")
     ca_file = files["gateway.tls_certificate"]
-    penstock_server(
+    shared_server(
         settings=files | {"gateway.tls_client_certificates": "required", "gateway.tls_client_ca_file": ca_file}
     )

@@ -19,9 +19,11 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from gateway.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, until
-from tests.conftest import ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.http_answers import HttpAnswers
 from tests.server_process import PenstockServer
+
+pytestmark = IN_ALL_TOPOLOGIES
 
 SECRET = "a secret of more than thirty-two bytes, or sixty-four as some want them"
 RSA_KEY = rsa.generate_private_key(65_537, 2_048)
@@ -44,18 +46,18 @@ def token(key: Any, algorithm: str, headers: dict[str, Any] | None = None, **cla
     return jwt.encode({"sub": "alice", **claims}, key, algorithm, headers=headers)
 
 
-@pytest.fixture
-def keys(tmp_path: Path) -> Path:
-    file = tmp_path / "keys.pem"
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("keys") / "keys.pem"
     file.write_text(pem(RSA_KEY) + pem(EC_KEY) + "\n" + pem(ED_KEY))
     return file
 
 
 @pytest.fixture
-def server(penstock_server: ServerFactory, tmp_path: Path, keys: Path) -> PenstockServer:
-    secret = tmp_path / "secret"
+def server(shared_server: SharedServers, keys: Path) -> PenstockServer:
+    secret = keys.with_name("secret")
     secret.write_text(SECRET + "\n")
-    return penstock_server(settings={"auth.jwt_secret_file": secret, "auth.jwt_keys_file": keys})
+    return shared_server(settings={"auth.jwt_secret_file": secret, "auth.jwt_keys_file": keys})
 
 
 def answer(server: PenstockServer, password: str, version: int = 5, client_id: str = "d") -> ReasonCode:

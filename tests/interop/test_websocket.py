@@ -14,12 +14,12 @@ from websockets.typing import Origin, Subprotocol
 
 from gateway.codec import encode
 from gateway.packets import Connect
-from tests.conftest import ServerFactory
+from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_listeners import wait_for_log
 from tests.server_process import PenstockServer
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 
 CONNECT = encode(Connect("device", 4), 4)
 CONNACK = b"\x20\2\0\0"
@@ -34,8 +34,8 @@ SETTINGS = {"gateway.listen": "ws://127.0.0.1:0"}
 
 
 @pytest.fixture
-def server(penstock_server: ServerFactory) -> PenstockServer:
-    return penstock_server(settings=SETTINGS)
+def server(shared_server: SharedServers) -> PenstockServer:
+    return shared_server(settings=SETTINGS)
 
 
 def opened(server: PenstockServer, url: str = "", protocols: tuple[str, ...] = ("mqtt",)) -> ClientConnection:
