@@ -24,6 +24,7 @@ from penstock.spark.options import At, Request
 from penstock.spark.queue_offsets import index_of
 from penstock.spark.reading import LogRange, locate, plan, rows
 from penstock.spark.selecting import Choice, Selected, select, selected_rows
+from penstock.spark.workers import keep_modules
 from store.index import Index
 
 TAIL_BYTES = 32 << 20  # read to find the log's end in the time that it takes to copy an index
@@ -55,6 +56,7 @@ class BatchReader(DataSourceReader):
         self.schema = schema
 
     def partitions(self) -> list[InputPartition]:
+        keep_modules()
         return list(self.plan().parts)
 
     def plan(self) -> Plan:
@@ -78,6 +80,7 @@ class BatchReader(DataSourceReader):
         return start, end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        keep_modules()
         if isinstance(partition, Selected):
             return selected_rows(self.request, self.schema, partition)
         # Where there is nothing to read, Spark makes up a partition.
