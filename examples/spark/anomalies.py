@@ -17,12 +17,13 @@ from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.clustering import KMeans, KMeansModel
 from pyspark.ml.feature import StandardScaler, VectorAssembler
 from pyspark.ml.functions import vector_to_array
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from start import arguments, message_stream, messages, run, session
 
 FILTER = "machine/+/telemetry"
 FEATURES = ["temperature", "temperature_spread", "vibration", "vibration_spread"]
+LEAST_READINGS = 12  # of 24 in a window: with fewer its mean says little
 CENTRES = 4
 USUAL = 0.999
 FAR = 6.0  # standard deviations
@@ -33,38 +34,50 @@ def windows(rows: DataFrame) -> DataFrame:
     """What a machine did in two minutes, as features."""
     readings = decoded(rows, TELEMETRY).where("at is not null").withColumn("machine", device())
     grouped = readings.withWatermark("at", "10 minutes").groupBy(F.window("at", "2 minutes", "1 minute"), "machine")
-    return grouped.agg(
+    found = grouped.agg(
+        F.count("*").alias("readings"),
         F.avg("temperature").alias("temperature"),
         F.coalesce(F.stddev("temperature"), F.lit(0.0)).alias("temperature_spread"),
         F.avg("vibration").alias("vibration"),
         F.coalesce(F.stddev("vibration"), F.lit(0.0)).alias("vibration_spread"),
-    ).selectExpr("window.start as start", "machine", *FEATURES)
+    )
+    return found.where(F.col("readings") >= LEAST_READINGS).selectExpr("window.start as start", "machine", *FEATURES)
 
 
 def z_scores(rows: DataFrame) -> DataFrame:
-    """Windows that are far from what their machine does otherwise. By medians, which a few strange ones do not move."""
-    found = windows(rows).na.drop(subset=FEATURES)
+    """Windows that are far from what their machine does otherwise."""
+    return scored(windows(rows).na.drop(subset=FEATURES)).where(is_far())
+
+
+def scored(found: DataFrame) -> DataFrame:
+    """Windows with how far they are from their machine's, in standard deviations.
+
+    By medians, which a few strange ones do not move; over partitions, so that all is read and decoded once.
+    """
+    of_machine = Window.partitionBy("machine")
     for name in ("temperature", "vibration"):
-        middle = found.groupBy("machine").agg(F.median(name).alias("middle"))
-        away = found.join(middle, "machine").withColumn("away", F.abs(F.col(name) - F.col("middle")))
-        spread = away.groupBy("machine").agg((F.median("away") * NORMAL_MAD).alias("spread"))
-        scored = away.join(spread, "machine").withColumn(f"{name}_z", F.col("away") / F.col("spread"))
-        found = scored.drop("middle", "away", "spread")
-    return found.where(f"greatest(temperature_z, vibration_z) > {FAR}")
+        away = found.withColumn("away", F.abs(F.col(name) - F.median(name).over(of_machine)))
+        spread = F.median("away").over(of_machine) * NORMAL_MAD
+        found = away.withColumn(f"{name}_z", F.col("away") / spread).drop("away")
+    return found
+
+
+def is_far() -> Column:
+    return F.greatest("temperature_z", "vibration_z") > FAR
 
 
 def train(rows: DataFrame, folder: Path) -> float:
     """Save the model, of windows whose scores are not strange, and the distance that is usual; that distance."""
-    strange = z_scores(rows).select("machine", "start")
-    history = windows(rows).na.drop(subset=FEATURES).join(strange, ["machine", "start"], "left_anti").cache()
+    is_usual = ~F.coalesce(is_far(), F.lit(False))
+    history = scored(windows(rows).na.drop(subset=FEATURES)).where(is_usual).select("machine", *FEATURES).cache()
     stages = [
         VectorAssembler(inputCols=FEATURES, outputCol="raw"),
         StandardScaler(inputCol="raw", outputCol="features", withMean=True),
         KMeans(k=CENTRES, seed=1, featuresCol="features", predictionCol="kind"),
     ]
     model = Pipeline(stages=stages).fit(history)
-    scored = model.transform(history).withColumn("distance", distance(model))
-    usual = float(scored.approxQuantile("distance", [USUAL], 0.0001)[0])
+    apart = model.transform(history).withColumn("distance", distance(model))
+    usual = float(apart.approxQuantile("distance", [USUAL], 0.0001)[0])
     model.write().overwrite().save(str(folder / "model"))
     (folder / "usual.json").write_text(json.dumps({"distance": usual}))
     history.unpersist()
@@ -83,8 +96,8 @@ def distance(model: PipelineModel) -> Column:
 def detect(rows: DataFrame, folder: Path) -> DataFrame:
     model = PipelineModel.load(str(folder / "model"))
     usual = json.loads((folder / "usual.json").read_text())["distance"]
-    scored = model.transform(windows(rows).na.drop(subset=FEATURES)).withColumn("distance", distance(model))
-    return scored.where(F.col("distance") > usual).select("start", "machine", *FEATURES, "distance")
+    apart = model.transform(windows(rows).na.drop(subset=FEATURES)).withColumn("distance", distance(model))
+    return apart.where(F.col("distance") > usual).select("start", "machine", *FEATURES, "distance")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,16 +7,16 @@ Alerts go to the topic alerts/machine/N, retained, so that whoever subscribes la
 go to Parquet in OUT.
 """
 
-import json
 import sys
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from payloads import TELEMETRY, decoded, device
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from start import arguments, message_stream, run, session
 
@@ -36,59 +36,58 @@ class Watch(StatefulProcessor):
         self._handle = handle
         self._seen = handle.getValueState("seen", "last_ms long, is_offline boolean")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
         """A silence may lie between two rows of one batch as well."""
-        times = sorted(_ms(row.at) for row in rows)
-        last_ms, is_offline = self._seen.get() or (times[0], False)
-        for time_ms in times:
-            if not is_offline and time_ms > last_ms + self._silent_ms:
-                yield _alert(key, "offline", last_ms)
-                is_offline = True
-            if is_offline and time_ms > last_ms:
-                yield _alert(key, "online", time_ms)
-                is_offline = False
-            last_ms = max(last_ms, time_ms)
+        times = np.sort(np.concatenate([_ms(some["at"]) for some in rows]))
+        last_ms, is_offline = self._seen.get() or (int(times[0]), False)
+        before = np.maximum(np.append(last_ms, times[:-1]), last_ms)
+        breaks = times - before > self._silent_ms
+        if is_offline:  # the first that is new ends it
+            breaks |= (before == last_ms) & (times > last_ms)
+        said = []
+        for at in np.flatnonzero(breaks).tolist():
+            if not is_offline:
+                said.append(("offline", before[at]))
+            said.append(("online", times[at]))
+            is_offline = False
+        self._remember(max(last_ms, int(times[-1])), is_offline)
+        if said:
+            yield _alerts(key, said)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        last_ms, _ = self._seen.get()
+        self._seen.update((last_ms, True))
+        yield _alerts(key, [("offline", last_ms)])
+
+    def _remember(self, last_ms: int, is_offline: bool) -> None:
         self._seen.update((last_ms, is_offline))
         for timer in list(self._handle.listTimers()):
             self._handle.deleteTimer(timer)
         if not is_offline:
             self._handle.registerTimer(last_ms + self._silent_ms)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        last_ms, _ = self._seen.get()
-        self._seen.update((last_ms, True))
-        yield _alert(key, "offline", last_ms)
-
     def close(self) -> None:
         pass
 
 
-def _ms(time: Any) -> int:
-    return round(time.timestamp() * 1000)
+def _ms(times: pd.Series) -> Any:
+    return times.astype("datetime64[ms]").astype("int64").to_numpy()
 
 
-def _alert(key: Any, state: str, since_ms: int) -> Row:
-    return Row(machine=key[0], state=state, since=datetime.fromtimestamp(since_ms / 1000))
+def _alerts(key: Any, said: list[tuple[str, int]]) -> pd.DataFrame:
+    since = pd.to_datetime([time_ms for _, time_ms in said], unit="ms")
+    return pd.DataFrame({"machine": key[0], "state": [state for state, _ in said], "since": since})
 
 
 def alerts(messages: DataFrame, silent_s: int) -> DataFrame:
     readings = decoded(messages, TELEMETRY).where("at is not null").withColumn("machine", device())
     grouped = readings.select("machine", "at").withWatermark("at", LATE).groupBy("machine")
-    return grouped.transformWithState(Watch(silent_s * 1000), ALERT, "Append", "EventTime")
+    return grouped.transformWithStateInPandas(Watch(silent_s * 1000), ALERT, "Append", "EventTime")
 
 
-def to_store(url: str) -> Callable[[DataFrame, int], None]:
-    """Publishes a batch of alerts. After a kill the last batch may come a second time, with the same content."""
-
-    def publish(batch: DataFrame, _number: int) -> None:
-        from penstock.sync import Client
-
-        with Client(url) as client:
-            for alert in batch.toLocalIterator():
-                payload = json.dumps({"state": alert.state, "since": alert.since.isoformat()})
-                client.publish(f"alerts/{alert.machine}", payload, retain=True)
-
-    return publish
+def as_messages(found: DataFrame) -> DataFrame:
+    """For the sink, which publishes each once, whatever is killed."""
+    return found.selectExpr("concat('alerts/', machine) topic", "to_json(struct(state, since)) payload", "true retain")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -100,11 +99,11 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     spark = session(options.master)
     found = alerts(message_stream(spark, options.data, "machine/+/telemetry"), options.silent)
-    writer = found.writeStream.option("checkpointLocation", str(options.out / "checkpoint"))
     if options.store:
-        writer = writer.foreachBatch(to_store(options.store))
+        writer = as_messages(found).writeStream.format("penstock").option("path", options.store)
     else:
-        writer = writer.format("parquet").option("path", str(options.out / "alerts"))
+        writer = found.writeStream.format("parquet").option("path", str(options.out / "alerts"))
+    writer = writer.option("checkpointLocation", str(options.out / "checkpoint"))
     run(writer, options.follow)
     return 0
 

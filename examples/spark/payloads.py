@@ -42,7 +42,7 @@ def decoded(messages: DataFrame, fields: str) -> DataFrame:
     cbor = cbor_as_json(F.when(is_cbor, F.col("payload")))
     text = F.when(is_cbor, cbor).otherwise(F.col("payload").cast("string"))
     return messages.withColumn("fields", F.from_json(text, fields)).selectExpr(
-        "topic", "timestamp", "log_offset", "queue_offset", "fields.*", "timestamp_millis(fields.time) as at"
+        "topic", "timestamp", "log_offset", "fields.*", "timestamp_millis(fields.time) as at"
     )
 
 

@@ -25,9 +25,10 @@ CHECKS = {
 def checked(rows: DataFrame) -> DataFrame:
     """For each machine, how many messages there are and how many fail each check."""
     readings = decoded(rows, TELEMETRY).withColumn("machine", device())
-    same = readings.where("at is not null").groupBy("machine", "time").agg(F.count("*").alias("copies"))
+    same = Window.partitionBy("machine", "time")
     before = Window.partitionBy("machine").orderBy("log_offset").rowsBetween(Window.unboundedPreceding, -1)
-    counted = readings.withColumn("newest_before", F.max("at").over(before)).join(same, ["machine", "time"], "left")
+    counted = readings.withColumn("newest_before", F.max("at").over(before))
+    counted = counted.withColumn("copies", F.count("at").over(same))
     failures = [F.count_if(F.expr(condition)).alias(name) for name, condition in CHECKS.items()]
     return counted.groupBy("machine").agg(F.count("*").alias("messages"), *failures)
 

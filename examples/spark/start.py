@@ -11,6 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.spark import register
 
+COLUMNS = "topic, payload, timestamp, log_offset, content_type"  # what these programs use, of fourteen
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -37,12 +38,12 @@ def session(master: str) -> SparkSession:
 
 def messages(spark: SparkSession, data: str, topic_filter: str) -> DataFrame:
     """The stored messages that match."""
-    return spark.read.format("penstock").option("topicFilter", topic_filter).load(data)
+    return spark.read.format("penstock").option("topicFilter", topic_filter).option("columns", COLUMNS).load(data)
 
 
 def message_stream(spark: SparkSession, data: str, topic_filter: str, per_batch: int = 500_000) -> DataFrame:
     """The same as a stream, from the oldest on."""
-    reader = spark.readStream.format("penstock").option("topicFilter", topic_filter)
+    reader = spark.readStream.format("penstock").option("topicFilter", topic_filter).option("columns", COLUMNS)
     return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", per_batch).load(data)
 
 

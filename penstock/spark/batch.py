@@ -23,7 +23,10 @@ from penstock.spark.logs import Log, opened
 from penstock.spark.options import At, Request
 from penstock.spark.queue_offsets import index_of
 from penstock.spark.reading import LogRange, locate, plan, rows
-from penstock.spark.selecting import Choice, Selected, select, selected_rows
+from penstock.spark.remote import RemoteLog
+from penstock.spark.selecting import Selected, select, selected_rows
+from penstock.spark.topic_ranges import OfTopics, choose, topic_rows
+from penstock.spark.workers import keep_modules
 from store.index import Index
 
 TAIL_BYTES = 32 << 20  # read to find the log's end in the time that it takes to copy an index
@@ -34,7 +37,7 @@ BOUNDS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 class Plan:
     """The partitions of a query, why they are these, and how large the part of the log is that they are about."""
 
-    parts: tuple[Selected | LogRange, ...]
+    parts: tuple[InputPartition, ...]
     why: str
     range_bytes: int
 
@@ -55,6 +58,7 @@ class BatchReader(DataSourceReader):
         self.schema = schema
 
     def partitions(self) -> list[InputPartition]:
+        keep_modules()
         return list(self.plan().parts)
 
     def plan(self) -> Plan:
@@ -66,7 +70,7 @@ class BatchReader(DataSourceReader):
             if isinstance(log, LogFolder):
                 choice = select(log, self.request, index, start, end)
             else:
-                choice = Choice(start, "over the wire")
+                choice = choose(log, self.request, start, end)
             scanned = plan(log, choice.scanned_from, end, self.request)
         return Plan((*choice.selected, *scanned), choice.why, end - start)
 
@@ -78,10 +82,18 @@ class BatchReader(DataSourceReader):
         return start, end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        keep_modules()
         if isinstance(partition, Selected):
             return selected_rows(self.request, self.schema, partition)
+        if isinstance(partition, OfTopics):
+            return self._topic_rows(partition)
         # Where there is nothing to read, Spark makes up a partition.
         return rows(self.request, self.schema, partition) if isinstance(partition, LogRange) else iter(())
+
+    def _topic_rows(self, partition: OfTopics) -> Iterator[pa.RecordBatch]:
+        with opened(self.request) as log:
+            assert isinstance(log, RemoteLog)
+            yield from topic_rows(log, self.request, self.schema, partition)
 
 
 def _index_for(log: LogFolder, request: Request, copies: ExitStack) -> Index | None:

@@ -61,6 +61,9 @@ class Messages:
         count = int(np.searchsorted(self.positions, log_offset - self.log_offset))
         return Messages(self.data, self.log_offset, self.positions[:count])
 
+    def first(self, count: int) -> "Messages":
+        return Messages(self.data, self.log_offset, self.positions[:count])
+
     def nearest(self, log_offset: int) -> int:
         """log_offset of the last one that begins at or before this; of the beginning if there is none."""
         count = int(np.searchsorted(self.positions, log_offset - self.log_offset, side="right"))
@@ -70,6 +73,10 @@ class Messages:
         """log_offset of the first one that was stored at this time or later; of the end if there is none."""
         late = self._header("<u8", 16) >= timestamp_ms
         return self.log_offset + (int(self.positions[late.argmax()]) if late.any() else len(self.data))
+
+    def places(self) -> tuple[Array, NDArray[np.int32]]:
+        """What their headers say: log_offset and size of each."""
+        return self._header("<u8", 8).astype(np.int64), self._lengths("<u4", 0)
 
     def behind(self, i: int) -> int:
         """log_offset behind message i."""

@@ -10,7 +10,9 @@ import numpy as np
 from penstock.spark.columns import Messages
 from penstock.spark.connection import Store
 from penstock.spark.errors import DataLost, ReadDamaged, RequestFailed
+from store._columns import verify_each
 from store._records import verify
+from store.wire.client_messages import Scan, Scanned, Seek
 from store.wire.log_messages import (
     LogRead,
     QueueOffsets,
@@ -127,6 +129,39 @@ class RemoteLog:
 
     def _queue_offsets(self, before: int, topics: list[str]) -> list[int]:
         return self._connection.call(QueueOffsets(before, topics), QueueOffsetsFound).queue_offsets
+
+    def place_in_topic(self, topic: str, queue_offset: int) -> int:
+        """log_offset of a topic's message. Raises DataLost."""
+        sought = Sought(0, False)
+        try:
+            while not sought.found:
+                sought = self._connection.call(Seek(topic, f"@{queue_offset}", sought.log_offset), Sought)
+        except RequestFailed as error:
+            if error.code != FailureCode.NO_SUCH_POSITION:
+                raise
+            raise DataLost(f"{self.path}: message {queue_offset} of topic '{topic}' is not kept any more") from None
+        return sought.log_offset
+
+    def topic_messages(self, topic: str, start: int, end: int) -> Iterator[tuple[int, Messages]]:
+        """A topic's messages that are kept and stand in [start, end), by pieces; and the queue_offset of each first."""
+        at = start
+        while at < end:
+            answer, data = self._connection.call_for_records(Scan(topic, at, end, READ_BYTES), Scanned)
+            at = answer.next
+            if at < end:
+                self._connection.ask_ahead(Scan(topic, at, end, READ_BYTES))
+            if answer.count:
+                yield answer.queue_offset, self._checked_each(data, answer.count)
+
+    def _checked_each(self, data: memoryview, count: int) -> Messages:
+        """Records that stand one behind the other here, but not in the log."""
+        found = Messages.find(np.frombuffer(data, np.uint8), 0)
+        log_offsets, sizes = found.places()
+        right, reason = verify_each(found.data, log_offsets, sizes)
+        if reason or len(found) != count or sizes.sum(dtype=np.int64) != len(data):
+            place = int(log_offsets[right]) if right < len(found) else 0
+            raise ReadDamaged(self.path, place, reason or "not the records that were announced")
+        return found
 
     def note_reader(self, name: str, log_offset: int) -> None:
         """Have the store show how far a reader is."""

@@ -52,7 +52,7 @@ class Choice:
 
     scanned_from: int
     why: str
-    selected: tuple[Selected, ...] = ()
+    selected: tuple[InputPartition, ...] = ()
 
 
 def select(log: LogFolder, request: Request, index: Index | None, start: int, end: int) -> Choice:

@@ -26,6 +26,7 @@ from penstock.spark.encoding import Defaults, Encoder
 from penstock.spark.errors import BadOption
 from penstock.spark.publishing import Publisher
 from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, store_of
+from penstock.spark.workers import keep_modules
 from store.wire.base import PRODUCER
 
 SINK_OPTIONS = ("path", "topic", "qos", "retain", *CONNECTION_OPTIONS)
@@ -110,6 +111,7 @@ def _flag(text: str) -> bool:
 
 def _encoded(target: Target, batches: Iterator[pa.RecordBatch]) -> Encoded:
     """What a task does."""
+    keep_modules()
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
     encoder = Encoder(target.defaults, partition)

@@ -17,6 +17,7 @@ from penstock.spark.logs import Log, open_log
 from penstock.spark.options import LOG_POSITION, At, Request
 from penstock.spark.reading import LogRange, check_position, locate, plan, rows, wanted_messages
 from penstock.spark.remote import RemoteLog
+from penstock.spark.workers import keep_modules
 
 Offset = dict[str, int]
 
@@ -74,6 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan(self.log, first, last, self.request)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        keep_modules()
         return rows(self.request, self.schema, partition) if isinstance(partition, LogRange) else iter(())
 
     def commit(self, end: Offset) -> None:

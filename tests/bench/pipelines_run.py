@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "spark"
@@ -22,27 +27,56 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-pipelines-") as name:
         folder = Path(name)
         data = str(folder / "data")
-        _run("generate.py", data, "--machines", str(options.machines), "--minutes", str(options.minutes))
-        _run("telemetry.py", data, str(folder / "telemetry"))
-        _run("offline.py", data, str(folder / "offline"))
+        made = _run("generate.py", data, "--machines", str(options.machines), "--minutes", str(options.minutes))
+        rows = int(made.split()[0].replace(",", ""))
+        _run("telemetry.py", data, str(folder / "telemetry"), rows=rows)
+        _run("offline.py", data, str(folder / "offline"), rows=rows)
         for work in ("scores", "train", "detect"):
-            _run("anomalies.py", work, data, str(folder / "anomalies"))
-        _run("quality.py", data, "--out", str(folder / "quality.md"))
-        _run("trips.py", data, str(folder / "trips"))
-        _run(None, "-m", "penstock.spark.export", data, str(folder / "exported"))
+            _run("anomalies.py", work, data, str(folder / "anomalies"), rows=rows)
+        _run("quality.py", data, "--out", str(folder / "quality.md"), rows=rows)
+        _run("trips.py", data, str(folder / "trips"), rows=rows)
+        _run(None, "-m", "penstock.spark.export", data, str(folder / "exported"), rows=rows)
     return 0
 
 
-def _run(program: str | None, *arguments: str) -> None:
+def _run(program: str | None, *arguments: str, rows: int = 0) -> str:
+    """Run it and print what it took, the start of Spark included. Returns the last line that it said."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, *([str(EXAMPLES / program)] if program else []), *arguments]
     start = time.perf_counter()
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True
-    )
-    said = done.stdout.strip().splitlines()[-1:] or [""]
+    running = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True)
+    cpu = CpuSeconds(running.pid)
+    said = (running.communicate()[0].strip().splitlines() or [""])[-1]
+    if running.returncode:
+        raise SystemExit(f"{shlex.join(command)} ended with {running.returncode}")
+    seconds = time.perf_counter() - start
     shown = f"{program} {arguments[0]}" if program == "anomalies.py" else program or "export"
-    print(f"{shown:22} {time.perf_counter() - start:6.1f} s  {said[0]}", flush=True)
+    rate = f"{rows / seconds:9,.0f} rows/s" if rows else " " * 16
+    print(f"{shown:22} {seconds:6.1f} s, CPU {cpu.taken():6.1f} s {rate}  {said}", flush=True)
+    return said
+
+
+class CpuSeconds:
+    """Of a process and all below it, looked at ten times a second until it ends."""
+
+    def __init__(self, pid: int) -> None:
+        self._by_process: dict[tuple[int, float], float] = {}
+        self._root = psutil.Process(pid)
+        self._watching = threading.Thread(target=self._watch, daemon=True)
+        self._watching.start()
+
+    def taken(self) -> float:
+        self._watching.join()
+        return sum(self._by_process.values())
+
+    def _watch(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            while self._root.status() != psutil.STATUS_ZOMBIE:
+                for process in (self._root, *self._root.children(recursive=True)):
+                    with suppress(psutil.NoSuchProcess):
+                        times = process.cpu_times()
+                        self._by_process[process.pid, process.create_time()] = times.user + times.system
+                time.sleep(0.1)
 
 
 if __name__ == "__main__":

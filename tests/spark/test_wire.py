@@ -69,6 +69,28 @@ def test_the_rows_are_those_of_the_folder(load: Load, spark: SparkSession, fille
     assert rows_of(load(**options)) == rows_of(folder)
 
 
+def test_topics_by_name_are_read_from_their_queues(apart: Cluster, spark: SparkSession) -> None:
+    publish(apart.port, [Sent(f"fill/{number % 50}", bytes(2000)) for number in range(5000)], "fill")
+    wanted = [Sent("few/a", b"%d" % number) for number in range(400)] + [Sent("few/b", b"x")]
+    for some in (wanted[::2], wanted[1::2]):
+        publish(apart.port, some, "few")
+
+    def plan(**options: str) -> str:
+        source = PenstockSource({"path": url_of(apart), "token": TOKEN, **options})  # type: ignore[arg-type]
+        return str(source.reader(source.schema()).plan())
+
+    few = json.dumps(["few/a", "few/b", "few/none"])
+    assert "401 messages of 2 topics, by their queues" in plan(topic=few)
+    for options in ({"topic": few}, {"topic": "few/a", "minPartitions": "3"}, {"topic": few, "minPartitions": "2"}):
+        folder = spark.read.format("penstock").options(**options).load(str(apart.data))
+        found = spark.read.format("penstock").options(token=TOKEN, **options).load(url_of(apart))
+        assert found.rdd.getNumPartitions() == int(options.get("minPartitions", 1))
+        assert len(rows_of(found)) == 401 - ("few/b" not in options["topic"])
+        assert rows_of(found) == rows_of(folder), options
+    assert "too many messages" in plan(topic=json.dumps([f"fill/{number}" for number in range(20)]))
+    assert "over the wire" in plan(topicFilter="few/+")
+
+
 def test_readers_add_nothing_to_the_store(load: Load, spark: SparkSession, filled: Cluster) -> None:
     before, end = size_of(filled.data), filled.store.metric("penstock_log_end_log_offset")
     counts = {load(minPartitions=parts).count() for parts in range(1, 9)}
