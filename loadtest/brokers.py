@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from loadtest.address import Address
 from loadtest.errors import LoadTestError
-from loadtest.fleet import Address
 from loadtest.resources import family
 
 START_S = 60.0
@@ -239,6 +239,6 @@ def free_port() -> int:
 
 
 def _accepts(address: Address) -> bool:
-    with suppress(OSError), socket.create_connection(address, 1):
+    with suppress(OSError), socket.create_connection(address[:2], 1):
         return True
     return False

@@ -13,7 +13,8 @@ from loadtest import worth
 from loadtest.brokers import Kind, Running, running
 from loadtest.errors import LoadTestError
 from loadtest.results import Results, Row, Subject
-from loadtest.run import Progress, run
+from loadtest.run import run
+from loadtest.steps import Progress
 from loadtest.workload import Workload
 
 

@@ -10,9 +10,9 @@ import msgspec
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
+from loadtest.address import Address
 from loadtest.brokers import Running
 from loadtest.errors import LoadTestError
-from loadtest.fleet import Address
 
 MESSAGES = 2_000
 IN_FLIGHT = 200

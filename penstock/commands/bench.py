@@ -38,24 +38,28 @@ def run_workloads(
     workloads: Annotated[
         list[str], typer.Argument(metavar="WORKLOAD...", help="Names of `bench list`, or TOML files.")
     ],
-    url: Annotated[str, typer.Option("--url", metavar="URL", help="The broker.")] = "mqtt://127.0.0.1:1883",
+    url: Annotated[
+        str, typer.Option("--url", metavar="URL", help="The broker: mqtt://, mqtts://, ws:// or wss://.")
+    ] = "mqtt://127.0.0.1:1883",
     repeats: Repeats = 3,
     pid: Annotated[
         list[int] | None, typer.Option("--pid", metavar="PID", help="The broker's process, if it cannot be found.")
     ] = None,
+    ca: Annotated[Path | None, typer.Option("--ca", metavar="FILE", help="Certificates (PEM) to trust.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Take any certificate.")] = False,
     json: Json = None,
     html: Html = None,
 ) -> None:
     """Run workloads on a broker that listens already."""
     _check_extra()
-    from loadtest.fleet import Address
+    from loadtest.address import Address
     from loadtest.resources import listening_at
     from loadtest.results import Results, Row, Subject
     from loadtest.run import run
     from loadtest.workload import load
     from penstock.commands.progress import shown
 
-    address = Address.parse(url)
+    address = Address.parse(url, ca, not insecure)
     results = Results.begin()
     subject = Subject(name=url, url=url)
     asked = [load(name) for name in workloads]

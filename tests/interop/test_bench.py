@@ -3,17 +3,21 @@
 import subprocess
 import threading
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from loadtest import worth
+from loadtest.address import Address
 from loadtest.brokers import KINDS, running
 from loadtest.errors import BrokerRefuses
 from loadtest.results import read
 from loadtest.run import Run, run
-from loadtest.workload import Publishers, Subscribers, Timing, Workload
+from loadtest.workload import Publishers, Step, Subscribers, Timing, Workload
+from tests.certificates import authority, vouched_for
 from tests.interop.programs import penstock
 from tests.interop.programs import run as run_program
+from tests.server_process import PenstockServer, ServeOptions, free_port
 
 pytestmark = pytest.mark.interop
 
@@ -94,6 +98,86 @@ def test_as_fast_as_it_goes(kind: str, tmp_path: Path) -> None:
     assert found.delivered_per_s > 1_000
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_what_waits_for_a_session_comes_when_it_returns(version: int, tmp_path: Path) -> None:
+    away, back = Step("leave", ["late"]), Step("join", ["late"], measured=True)
+    workload = Workload(
+        "backlog",
+        "",
+        [Publishers(["load/{i}"], 2, qos=1)],
+        [Subscribers(["load/#"], qos=1, keep_session=True, name="late")],
+        [away, Step("publish", messages=5_000), back, Step("deliver", measured=True)],
+        version,
+    )
+    with running(KINDS["penstock"], tmp_path / "broker", set()) as broker:
+        for _ in range(2):
+            found = run(workload, broker.address, broker.pids, lambda *_: None)
+            assert [step.sent for step in found.steps] == [0, 5_000, 0, 0]
+            assert sum(step.delivered for step in found.steps if step.measured) == 5_000
+            assert found.joined_per_s > 0
+            assert found.sent_per_s == 0
+            assert found.lost == 0
+
+
+def test_retained_messages_and_a_storm(tmp_path: Path) -> None:
+    workload = Workload(
+        "storm",
+        "",
+        [Publishers(["load/{j}"], qos=1, each=300, retain=True)],
+        [Subscribers(["load/{i}"], 300, qos=1, absent=True)],
+        [
+            Step("publish", messages=300),
+            Step("join", ["subscribers"]),
+            Step("deliver"),
+            Step("cut", ["subscribers"]),
+            Step("join", ["subscribers"], measured=True),
+        ],
+    )
+    with running(KINDS["mosquitto"], tmp_path / "broker", set()) as broker:
+        found = run(workload, broker.address, broker.pids, lambda *_: None)
+    assert [step.joined for step in found.steps] == [0, 300, 0, 0, 300]
+    assert found.steps[1].delivered + found.steps[2].delivered == 300
+
+
+OTHER_SCHEME = {"mqtts": "wss", "ws": "mqtts", "wss": "mqtts"}
+
+
+@pytest.mark.parametrize("scheme", OTHER_SCHEME)
+@pytest.mark.parametrize("sizes", [[16, 1000], [300_000]], ids=["small", "large"])
+def test_over_tls_and_websocket(scheme: str, sizes: list[int], tmp_path: Path) -> None:
+    trusted = authority(tmp_path, "authority")
+    own = vouched_for(tmp_path, "server", "IP:127.0.0.1", trusted)
+    settings = {
+        "gateway.listen": f"{scheme}://127.0.0.1:{free_port()}",
+        "gateway.tls_certificate": own.certificate,
+        "gateway.tls_key": own.key,
+    }
+    workload = Workload(
+        "layers",
+        "",
+        [Publishers(["load/{i}"], 5, qos=1, window=5, sizes=sizes)],
+        [Subscribers(["load/#"], qos=1)],
+        timing=Timing(0.1, 0.5),
+    )
+    server = PenstockServer(tmp_path / "data", tmp_path / "log", ServeOptions({}, settings))
+    try:
+        url = server.urls[0]
+        found = run(workload, Address.parse(url, trusted.certificate), [], lambda *_: None)
+        assert (found.lost, found.refused, found.unacknowledged) == (0, 0, 0)
+        assert found.delivered_per_s > 10
+        if scheme != "ws":
+            run(workload, Address.parse(url, is_verified=False), [], lambda *_: None)
+            with pytest.raises(BrokerRefuses, match="name whom to trust with --ca"):
+                run(workload, Address.parse(url), [], lambda *_: None)
+        if len(sizes) == 1:
+            return
+        wrong = Address.parse(f"{OTHER_SCHEME[scheme]}://127.0.0.1:{urlsplit(url).port}", trusted.certificate)
+        with pytest.raises(BrokerRefuses):
+            run(workload, wrong, [], lambda *_: None)
+    finally:
+        server.terminate()
+
+
 def test_a_stall_shows_in_the_latency(tmp_path: Path) -> None:
     """Messages that should have been sent while the broker stood still are late, although they were sent later."""
     workload = Workload(
@@ -132,7 +216,7 @@ def test_a_broker_that_dies_is_said(tmp_path: Path) -> None:
     [
         (["run", "nowhere.toml"], b"nowhere.toml: No such file or directory; name a file"),
         (["run", "qos0", "--url", "mqtt://127.0.0.1:1"], b"does a broker listen there?"),
-        (["run", "qos0", "--url", "http://127.0.0.1"], b"no broker's address; use mqtt://HOST:PORT"),
+        (["run", "qos0", "--url", "http://127.0.0.1"], b"no broker's address; use mqtt://HOST:PORT, or mqtts://"),
         (["compare", "qos0", "--brokers", "nobody"], b"no broker that can be started; --brokers takes penstock"),
         (["report", "pyproject.toml"], b"not the results of a load test"),
     ],
