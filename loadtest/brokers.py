@@ -30,6 +30,8 @@ class Start(NamedTuple):
 
     command: Sequence[str]
     environment: Mapping[str, str] = {}
+    beside: Sequence[str] = ()
+    """A program that it needs, and that it would start and leave behind otherwise."""
 
 
 class Kind(NamedTuple):
@@ -40,6 +42,7 @@ class Kind(NamedTuple):
     program: str
     version: Sequence[str]
     prepare: Callable[[Path, int, int], Start]
+    speaks_mqtt: bool = True
 
     @property
     def is_installed(self) -> bool:
@@ -108,7 +111,15 @@ def _rabbitmq(folder: Path, port: int, other_port: int) -> Start:
         "ERL_EPMD_ADDRESS": HOST,
         "ERL_EPMD_PORT": str(other_port + 1),
     }
-    return Start(["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment)
+    return Start(["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment, ["epmd"])
+
+
+def _redis(fsync: str) -> Callable[[Path, int, int], Start]:
+    def prepare(folder: Path, port: int, _: int) -> Start:
+        own = ["--port", str(port), "--bind", HOST, "--dir", str(folder), "--save", ""]
+        return Start(["redis-server", *own, "--appendonly", "yes", "--appendfsync", fsync])
+
+    return prepare
 
 
 _PENSTOCK_VERSION = (sys.executable, "-m", "penstock", "--version")
@@ -146,6 +157,22 @@ KINDS: Mapping[str, Kind] = {
     "rabbitmq": Kind(
         "RabbitMQ", "MQTT plug-in as it comes", "rabbitmq-server", ("dpkg-query", "-W", "rabbitmq-server"), _rabbitmq
     ),
+    "redis": Kind(
+        "Redis Streams",
+        "append-only file, synced every second",
+        "redis-server",
+        ("redis-server", "--version"),
+        _redis("everysec"),
+        speaks_mqtt=False,
+    ),
+    "redis-sync": Kind(
+        "Redis Streams sync",
+        "append-only file, synced before each answer",
+        "redis-server",
+        ("redis-server", "--version"),
+        _redis("always"),
+        speaks_mqtt=False,
+    ),
 }
 
 
@@ -163,6 +190,7 @@ class Running:
         self._cores = cores
         self._other_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._beside: subprocess.Popen[bytes] | None = None
 
     @property
     def pids(self) -> list[int]:
@@ -171,10 +199,22 @@ class Running:
     def start(self) -> None:
         """Returns when it takes connections. Raises LoadTestError."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        command, environment = self.kind.prepare(self._folder, self.address.port, self._other_port)
+        start = self.kind.prepare(self._folder, self.address.port, self._other_port)
         log_path = self._folder / "output"
+        if start.beside:
+            self._beside = self._popen(start.beside, start.environment, log_path)
+        self._process = self._popen(start.command, start.environment, log_path)
+        until_s = time.monotonic() + START_S
+        while not _accepts(self.address):
+            if self._process.poll() is not None or time.monotonic() > until_s:
+                said = log_path.read_text(errors="replace").strip().splitlines()
+                self.kill()
+                raise LoadTestError(f"{self.kind.name} does not start: {said[-1] if said else 'it says nothing'}")
+            time.sleep(0.05)
+
+    def _popen(self, command: Sequence[str], environment: Mapping[str, str], log_path: Path) -> subprocess.Popen[bytes]:
         with log_path.open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [_found(command[0]) or command[0], *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -184,13 +224,6 @@ class Running:
                 start_new_session=True,
                 preexec_fn=self._pin,
             )
-        until_s = time.monotonic() + START_S
-        while not _accepts(self.address):
-            if self._process.poll() is not None or time.monotonic() > until_s:
-                said = log_path.read_text(errors="replace").strip().splitlines()
-                self.kill()
-                raise LoadTestError(f"{self.kind.name} does not start: {said[-1] if said else 'it says nothing'}")
-            time.sleep(0.05)
 
     def _pin(self) -> None:
         if self._cores:
@@ -207,6 +240,7 @@ class Running:
         process, self._process = self._process, None
         if process is None:
             return
+        beside, self._beside = self._beside, None
         everybody = family([process.pid])
         for each in everybody if by is signal.SIGKILL else {p for p in everybody if p.pid == process.pid}:
             with suppress(ProcessLookupError):
@@ -219,6 +253,9 @@ class Running:
         for each in everybody:  # whoever outlived it
             with suppress(ProcessLookupError):
                 os.kill(each.pid, signal.SIGKILL)
+        if beside is not None:
+            beside.kill()
+            beside.wait()
 
 
 @contextmanager

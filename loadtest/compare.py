@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest import worth
+from loadtest import streams, worth
 from loadtest.brokers import Kind, Running, running
 from loadtest.errors import LoadTestError
 from loadtest.results import Results, Row, Subject
@@ -76,6 +76,9 @@ class Comparison:
         return found
 
     def _started(self, kind: Kind, folder: Path, row: Row, brokers: ExitStack) -> Running | None:
+        if not kind.speaks_mqtt and not streams.fits(row.workload):
+            row.fault = "no MQTT; only where each message goes to one subscriber, as in point-to-point"
+            return None
         try:
             return brokers.enter_context(running(kind, folder, self._cores.brokers))
         except LoadTestError as error:
@@ -87,6 +90,7 @@ def _run_once(row: Row, broker: Running | None, progress: Progress) -> None:
     if broker is None or row.fault:
         return
     try:
-        row.runs.append(run(row.workload, broker.address, broker.pids, progress))
+        work = run if broker.kind.speaks_mqtt else streams.run
+        row.runs.append(work(row.workload, broker.address, broker.pids, progress))
     except LoadTestError as error:
         row.fault = str(error)
