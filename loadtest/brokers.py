@@ -21,6 +21,7 @@ from loadtest.resources import family
 START_S = 60.0
 STOP_S = 20.0
 HOST = "127.0.0.1"
+MOST_WORDS = 3  # of what a broker says that it is
 SBIN = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/lib/rabbitmq/bin"
 """Debian keeps brokers where not every user looks for programs."""
 
@@ -53,7 +54,8 @@ class Kind(NamedTuple):
         command = [_found(self.version[0]) or self.version[0], *self.version[1:]]
         said = subprocess.run(command, capture_output=True, text=True, check=False)
         lines = [line.strip() for line in (said.stdout + said.stderr).splitlines()]
-        return next((line for line in lines if any(map(str.isdigit, line))), "")
+        found = next((line for line in lines if any(map(str.isdigit, line))), "")
+        return " ".join(found.split()[:MOST_WORDS])
 
 
 def _found(program: str) -> str | None:

@@ -17,6 +17,8 @@ from loadtest.run import run
 from loadtest.steps import Progress
 from loadtest.workload import Workload
 
+OUT_OF_TIME = "left out, as the time that was given was over"
+
 
 class Cores(NamedTuple):
     """Which cores brokers run on, and which the load generator; empty: all."""
@@ -34,10 +36,14 @@ class Cores(NamedTuple):
 class Comparison:
     """Runs each workload `repeats` times on each broker; what fails is noted, and the others go on."""
 
-    def __init__(self, kinds: Sequence[Kind], repeats: int, cores: Cores) -> None:
+    def __init__(
+        self, kinds: Sequence[Kind], repeats: int, cores: Cores, is_time_over: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`is_time_over`: what has not begun by then is left out, and its row says so."""
         self._repeats = repeats
         self._cores = cores
         self._kinds = kinds
+        self._is_time_over = is_time_over
         self._subjects = {kind.name: Subject(kind.name, "", kind.version_text(), kind.settings) for kind in kinds}
         self.results = Results.begin()
 
@@ -54,12 +60,14 @@ class Comparison:
             subject = self._subjects[kind.name]
             self._subjects[kind.name] = Subject(subject.name, "", subject.version, subject.settings, found)
 
-    def run(self, workload: Workload, shown: Callable[[str], Progress]) -> list[Row]:
-        """Its rows. `shown` makes a Progress for a run with this title."""
+    def run(
+        self, workload: Workload, shown: Callable[[str], Progress], kinds: Sequence[Kind] | None = None
+    ) -> list[Row]:
+        """Its rows. `shown` makes a Progress for a run with this title; `kinds`: some of those that were given."""
         allowed = os.sched_getaffinity(0)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as brokers:
             rows = []
-            for kind in self._kinds:
+            for kind in self._kinds if kinds is None else kinds:
                 row = Row(workload, self._subjects[kind.name], [])
                 rows.append((row, self._started(kind, Path(folder) / kind.name, row, brokers)))
             if self._cores.generator:
@@ -68,7 +76,7 @@ class Comparison:
                 for number in range(self._repeats):
                     for row, broker in rows:
                         progress = shown(f"{workload.name} {number + 1}/{self._repeats} on {row.subject.name}")
-                        _run_once(row, broker, progress)
+                        self._run_once(row, broker, progress)
             finally:
                 os.sched_setaffinity(0, allowed)
         found = [row for row, _ in rows]
@@ -79,18 +87,23 @@ class Comparison:
         if not kind.speaks_mqtt and not streams.fits(row.workload):
             row.fault = "no MQTT; only where each message goes to one subscriber, as in point-to-point"
             return None
+        if self._is_time_over():
+            row.fault = OUT_OF_TIME
+            return None
         try:
             return brokers.enter_context(running(kind, folder, self._cores.brokers))
         except LoadTestError as error:
             row.fault = str(error)
             return None
 
-
-def _run_once(row: Row, broker: Running | None, progress: Progress) -> None:
-    if broker is None or row.fault:
-        return
-    try:
-        work = run if broker.kind.speaks_mqtt else streams.run
-        row.runs.append(work(row.workload, broker.address, broker.pids, progress))
-    except LoadTestError as error:
-        row.fault = str(error)
+    def _run_once(self, row: Row, broker: Running | None, progress: Progress) -> None:
+        if broker is None or row.fault:
+            return
+        if self._is_time_over():
+            row.fault = "" if row.runs else OUT_OF_TIME
+            return
+        try:
+            work = run if broker.kind.speaks_mqtt else streams.run
+            row.runs.append(work(row.workload, broker.address, broker.pids, progress))
+        except LoadTestError as error:
+            row.fault = str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loadtest.goals import reached
 from loadtest.report import cores, duration, megabytes, number
 from loadtest.results import Results, Row, percentile
 
@@ -28,8 +29,52 @@ def markdown(results: Results) -> str:
             text,
             "",
             *_table(HEAD, [_cells(row, rows[0]) for row in rows]),
+            *(_steps(rows) if rows[0].workload.steps else []),
         ]
     return "\n".join(lines) + "\n"
+
+
+def benchmarks(results: Results, source: str) -> str:
+    """The page of the full comparison; `source`: where its JSON is."""
+    goals = reached(results)
+    met = {True: "met", False: "not met", None: "–"}
+    brokers = ", ".join({row.subject.name: None for row in results.rows})
+    lines = [
+        "# Benchmarks",
+        "",
+        "Made by `make bench-compare`; do not edit. How it is measured, and how to repeat it with another",
+        f"broker or workload: [load tests](loadtest.md). All figures, with histograms: [{source}]({source}).",
+        "",
+        f"Compared: {brokers}. Brokers ran on one core and the load on another, in turn; a row is the median of up to",
+        f"{max((len(row.runs) for row in results.rows), default=0)} runs.",
+        *(["", "Left out: " + "; ".join(results.left_out) + "."] if results.left_out else []),
+        "",
+        "## Goals",
+        "",
+        *_table(("work", "goal", "measured", ""), [(each[0], each[1], each[2], met[each.is_met]) for each in goals]),
+        "",
+        "## Where, and with what",
+        "",
+        markdown(results).rstrip(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _steps(rows: Sequence[Row]) -> list[str]:
+    """For workloads that go step by step: how long the measured steps took, and the connections made in them."""
+    cells = []
+    for row in rows:
+        if row.runs:
+            seconds = row.median(lambda run: run.seconds)
+            cells.append(
+                (
+                    row.subject.name,
+                    f"{seconds:.2f} s",
+                    number(row.median(lambda run: run.joined_per_s)),
+                    "; ".join(f"{each.do} {each.seconds:.2f} s" for each in row.runs[-1].steps),
+                )
+            )
+    return ["", *_table(("broker", "measured steps", "connected/s", "steps of the last run"), cells)]
 
 
 def _subjects(results: Results) -> list[str]:

@@ -101,9 +101,46 @@ def compare_brokers(
     for workload in asked:
         with one_after_another() as shown_next:
             rows = comparison.run(workload, shown_next)
-        for row in rows:
-            typer.echo(f"{row.subject.name:18} {_line(row)}" if row.runs else f"{row.subject.name:18} {row.fault}")
+        _show(rows)
     _write(comparison.results, json, html)
+
+
+@bench.command("full")
+def compare_fully(
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0.1, max=1_440, help="What has not begun by then is left out.")
+    ] = 30,
+    repeats: Repeats = 3,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=3_600, help="Of each run, measured.")] = 3,
+    brokers: Annotated[
+        str, typer.Option("--brokers", metavar="NAME,...", help="Some of them; default: all that are installed.")
+    ] = "",
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write docs/benchmarks.md there.")
+    ] = None,
+    json: Json = None,
+    html: Html = None,
+) -> None:
+    """The comparison that docs/benchmarks.md shows: all workloads, each on the brokers where it makes sense."""
+    _check_extra()
+    from loadtest.full import compare
+    from loadtest.tables import benchmarks
+    from penstock.commands.progress import one_after_another
+
+    if brokers:
+        _kinds(brokers)
+    with one_after_another() as shown_next:
+        names = [name.strip() for name in brokers.split(",") if name]
+        comparison = compare(minutes, repeats, seconds, shown_next, _show, names)
+    _write(comparison.results, json, html)
+    if markdown is not None:
+        source = f"{json.parent.name}/{json.name}" if json is not None else "the JSON that was not kept"
+        _write_text(markdown, benchmarks(comparison.results, source), "--markdown")
+
+
+def _show(rows: list[Row]) -> None:
+    for row in rows:
+        typer.echo(f"{row.subject.name:18} {_line(row) if row.runs else f'{row.workload.name}: {row.fault}'}")
 
 
 def _kinds(names: str) -> list[Kind]:
@@ -162,10 +199,14 @@ def _write(results: Results, json: Path | None, html: Path | None) -> None:
     if json is not None:
         write(results, json)
     if html is not None:
-        try:
-            html.write_text(page(results), encoding="utf-8")
-        except OSError as error:
-            raise PenstockError(f"{html}: {error.strerror}; name a file that can be written with --html") from None
+        _write_text(html, page(results), "--html")
+
+
+def _write_text(path: Path, text: str, option: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PenstockError(f"{path}: {error.strerror}; name a file that can be written with {option}") from None
 
 
 def _check_extra() -> None:
