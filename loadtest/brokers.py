@@ -65,7 +65,9 @@ def _found(program: str) -> str | None:
 # --- who can be compared
 
 
-def _penstock(*options: str) -> Callable[[Path, int, int], Start]:
+def penstock(*options: str) -> Callable[[Path, int, int], Start]:
+    """`penstock serve` with these options."""
+
     def prepare(folder: Path, port: int, _: int) -> Start:
         fixed = ["--data", str(folder / "data"), "--listen", f"mqtt://{HOST}:{port}", "--log-level", "warning"]
         return Start([sys.executable, "-m", "penstock", "serve", *fixed, *options])
@@ -127,17 +129,17 @@ def _redis(fsync: str) -> Callable[[Path, int, int], Start]:
 _PENSTOCK_VERSION = (sys.executable, "-m", "penstock", "--version")
 KINDS: Mapping[str, Kind] = {
     "penstock": Kind(
-        "Penstock", "one process, flush async", sys.executable, _PENSTOCK_VERSION, _penstock("--flush", "async")
+        "Penstock", "one process, flush async", sys.executable, _PENSTOCK_VERSION, penstock("--flush", "async")
     ),
     "penstock-sync": Kind(
-        "Penstock sync", "one process, flush sync", sys.executable, _PENSTOCK_VERSION, _penstock("--flush", "sync")
+        "Penstock sync", "one process, flush sync", sys.executable, _PENSTOCK_VERSION, penstock("--flush", "sync")
     ),
     "penstock-apart": Kind(
         "Penstock apart",
         "a store and two gateways, flush async",
         sys.executable,
         _PENSTOCK_VERSION,
-        _penstock("--flush", "async", "--gateways", "2"),
+        penstock("--flush", "async", "--gateways", "2"),
     ),
     "mosquitto": Kind(
         "Mosquitto", "in memory, no queue limits", "mosquitto", ("mosquitto", "-h"), _mosquitto("persistence false")

@@ -158,6 +158,58 @@ def _kinds(names: str) -> list[Kind]:
     return [KINDS[name] for name in wanted]
 
 
+@bench.command("model")
+def show_model(
+    connections: Annotated[str, typer.Option("--connections", metavar="N", help="At the same time; 250k, 1M.")] = "1M",
+    queues: Annotated[str, typer.Option("--queues", metavar="N", help="Topics that are published to.")] = "10M",
+    rate: Annotated[str, typer.Option("--rate", metavar="N", help="Messages/s published.")] = "1M",
+    size: Annotated[int, typer.Option("--size", min=0, metavar="BYTES", help="Of a payload.")] = 200,
+    fan_out: Annotated[float, typer.Option("--fan-out", min=0, metavar="N", help="Deliveries of each message.")] = 1,
+    retention: Annotated[float, typer.Option("--retention", min=0, metavar="HOURS", help="Kept on disk.")] = 24,
+    costs: Annotated[
+        Path | None, typer.Option("--costs", metavar="FILE", help="What --measure wrote; default: what comes along.")
+    ] = None,
+    measure: Annotated[
+        Path | None, typer.Option("--measure", metavar="FILE", help="Measure on this machine, and write it there.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.5, max=600, help="To measure each rate.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """What so many connections, queues and messages need, from what one was measured to cost."""
+    _check_extra()
+    import msgspec
+
+    from loadtest.model import Demand, count, needs, read, table
+
+    if measure is not None:
+        _measure(measure, seconds)
+        costs = measure
+    measured = read(costs)
+    demand = Demand(
+        int(count(connections)), int(count(queues)), count(rate), size, fan_out=fan_out, retention_h=retention
+    )
+    found = needs(demand, measured.costs)
+    if as_json:
+        typer.echo(msgspec.json.encode({"demand": demand, "needs": found, "costs": measured.costs}))
+        return
+    for what, much, why in table(demand, found, measured.costs):
+        typer.echo(f"{what:24} {much:>14}   {why}")
+    typer.echo(f"\nMeasured {measured.begun[:10]} on {measured.machine.processor}; how far the model was off there:")
+    for check in measured.checks:
+        typer.echo(f"{check.what:40} {check.error:+.0%}")
+
+
+def _measure(path: Path, seconds: float) -> None:
+    import msgspec
+
+    from loadtest.measure import measure
+    from penstock.commands.progress import shown
+
+    with shown("measuring") as progress:
+        found = measure(seconds, progress)
+    _write_text(path, msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n", "--measure")
+
+
 @bench.command("report")
 def show_report(
     results: Annotated[Path, typer.Argument(metavar="FILE", help="What --json wrote.")],

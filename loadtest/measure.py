@@ -1,0 +1,252 @@
+"""Measures what a message, a connection and a queue cost, on a store with a gateway of its own that it starts."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from loadtest.brokers import KINDS, Running, penstock, running
+from loadtest.errors import LoadTestError
+from loadtest.fleet import Fleet
+from loadtest.machine import Machine
+from loadtest.meter import Meter
+from loadtest.model import Check, Costs, Demand, Measured, needs
+from loadtest.resources import Taken, family, taken
+from loadtest.steps import Progress, drain
+from loadtest.workload import Publishers, Step, Subscribers, Timing, Workload
+
+WARM_UP_S = 1.0
+IDLE_FEW, IDLE_MANY, IDLE_CHECK = 500, 4_000, 8_000
+QUEUES, QUEUES_CHECK = 200_000, 400_000
+DISK_MESSAGES, DISK_SIZE = 100_000, 200
+SETTLED_S = 2.0
+Point = dict[str, float]
+
+
+class Apart(NamedTuple):
+    """A store and its gateway."""
+
+    broker: Running
+    folder: Path
+    store: list[int]
+    gateway: list[int]
+
+
+@contextmanager
+def _apart() -> Iterator[Apart]:
+    kind = KINDS["penstock-apart"]._replace(prepare=penstock("--flush", "async", "--gateways", "1"))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, running(kind, Path(name), set()) as broker:
+        roles = {role: [p.pid for p in family(broker.pids) if _is(p, role)] for role in ("store", "gateway")}
+        if not all(roles.values()):
+            raise LoadTestError("the store and its gateway were not found among the processes that were started")
+        yield Apart(broker, Path(name), roles["store"], roles["gateway"])
+
+
+def _is(process: psutil.Process, role: str) -> bool:
+    try:
+        return role in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def measure(seconds: float, progress: Progress) -> Measured:
+    """Some minutes of work, `seconds` of which for each rate. Raises LoadTestError."""
+    begun, machine = datetime.now(UTC).isoformat(timespec="seconds"), Machine.here()
+    points: dict[str, Point] = {}
+    rates = {
+        "20,000/s to one": _workload(20_000, 1),
+        "5,000/s to ten": _workload(5_000, 10),
+        "2,000/s of devices alone": _workload(2_000, 1, publishers=2_000, size=100),
+        "all it can do": _workload(0, 1),
+        "check: 10,000/s to three": _workload(10_000, 3, size=500),
+    }
+    for at, (name, workload) in enumerate(rates.items()):
+        progress(name, at / (len(rates) + 4))
+        with _apart() as apart:
+            points[name] = _rate(apart, workload, seconds)
+    progress("one process", 0.6)
+    with tempfile.TemporaryDirectory() as name, running(KINDS["penstock"], Path(name), set()) as broker:
+        one = Apart(broker, Path(name), broker.pids, [])
+        points["one process, 20,000/s to one"] = _rate(one, rates["20,000/s to one"], seconds)
+    progress("connections", 0.7)
+    points |= _connections()
+    progress("queues", 0.8)
+    points |= _queues()
+    progress("disk", 0.9)
+    points["disk"] = _disk(DISK_SIZE)
+    points["check: disk"] = _disk(5 * DISK_SIZE)
+    costs = _costs(points)
+    return Measured(begun, machine, costs, points, _checks(points, costs))
+
+
+def _workload(rate: float, fan_out: int, publishers: int = 20, size: int = 200) -> Workload:
+    return Workload(
+        "model",
+        "",
+        [Publishers(["model/{i}/report"], publishers, 1, [size], rate)],
+        [Subscribers(["model/+/report"], fan_out, 1)],
+    )
+
+
+# --- points
+
+
+def _rate(apart: Apart, workload: Workload, seconds: float) -> Point:
+    """µs of CPU for each message published, of both."""
+    fleet = Fleet(workload, apart.broker.address)
+    try:
+        fleet.connect(lambda _: None)
+        meter = Meter(fleet, [])
+        fleet.publish()
+        meter.spend(WARM_UP_S, lambda _: None)
+        before, sent = _both(apart), meter.totals().sent
+        meter.spend(seconds, lambda _: None)
+        after, messages = _both(apart), meter.totals().sent - sent
+        fleet.stop()
+    finally:
+        fleet.close()
+    us = [1e6 * (now.cpu_s - then.cpu_s) / messages for now, then in zip(after, before, strict=True)]
+    return {"rate": messages / seconds, "store_us": us[0], "gateway_us": us[1]}
+
+
+def _both(apart: Apart) -> tuple[Taken, Taken]:
+    return taken(apart.store), taken(apart.gateway)
+
+
+def _connections() -> dict[str, Point]:
+    points = {}
+    with _apart() as apart:
+        points["empty"] = _memory(apart)
+        for name, devices in (
+            ("few connections", IDLE_FEW),
+            ("connections", IDLE_MANY),
+            ("check: connections", IDLE_CHECK),
+        ):
+            fleet = Fleet(Workload("idle", "", [], [Subscribers(["idle/{i}"], devices, 1)]), apart.broker.address)
+            try:
+                before = _both(apart)
+                fleet.connect(lambda _: None)
+                after = _both(apart)
+                us = [1e6 * (now.cpu_s - then.cpu_s) / devices for now, then in zip(after, before, strict=True)]
+                points[name] = {"count": devices, "store_us": us[0], "gateway_us": us[1], **_memory(apart)}
+            finally:
+                fleet.close()
+            time.sleep(SETTLED_S)
+    return points
+
+
+def _queues() -> dict[str, Point]:
+    """Memory of the store with messages in one queue, and with one message in each of many."""
+    points = {}
+    with _apart() as apart:
+        for name, queues in (("one queue", 1), ("queues", QUEUES), ("check: queues", QUEUES_CHECK)):
+            publishers = Publishers([f"{name}/{{j}}"], 1, 1, [16], window=1_000, each=queues)
+            _publish(apart, publishers, max(queues, QUEUES))
+            points[name] = {"count": queues, "index_bytes": _disk_bytes(apart.folder, "index"), **_memory(apart)}
+    return points
+
+
+def _publish(apart: Apart, publishers: Publishers, messages: int) -> None:
+    step = Step("publish", messages=messages, measured=True)
+    fleet = Fleet(Workload("fill", "", [publishers], [], [step], timing=Timing()), apart.broker.address)
+    try:
+        fleet.connect(lambda _: None)
+        fleet.publish_so_many(fleet.publishers, messages)
+        while fleet.left or fleet.in_flight:
+            fleet.watch(0.05)
+        drain(fleet, lambda *_: None)
+    finally:
+        fleet.close()
+    time.sleep(SETTLED_S)
+
+
+def _disk(size: int) -> Point:
+    with _apart() as apart:
+        before = _disk_bytes(apart.folder)
+        _publish(apart, Publishers(["disk/0123456789"], 1, 1, [size], window=1_000), DISK_MESSAGES)
+        after = _disk_bytes(apart.folder)
+    return {"count": DISK_MESSAGES, "size": size, "topic_size": len("disk/0123456789"), "bytes": after - before}
+
+
+def _disk_bytes(folder: Path, part: str = "") -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and part in str(path))
+
+
+def _memory(apart: Apart) -> Point:
+    """Resident bytes once they no longer change much."""
+    before = (-1, -1)
+    now = (0, 0)
+    while abs(now[0] - before[0]) + abs(now[1] - before[1]) > 1 << 16:
+        before = now
+        time.sleep(SETTLED_S / 4)
+        now = tuple(each.resident_bytes for each in _both(apart))  # type: ignore[assignment]
+    return {"store_bytes": now[0], "gateway_bytes": now[1]}
+
+
+# --- what follows from them
+
+
+def _costs(points: dict[str, Point]) -> Costs:
+    to_one, to_ten, alone = (points[n] for n in ("20,000/s to one", "5,000/s to ten", "2,000/s of devices alone"))
+    few, many, empty = points["few connections"], points["connections"], points["empty"]
+    out_us = max(0.0, (to_ten["gateway_us"] - to_one["gateway_us"]) / 9)
+    one_queue, queues = points["one queue"], points["queues"]
+    disk = points["disk"]
+    return Costs(
+        gateway_in_us=max(0.01, to_one["gateway_us"] - out_us),
+        gateway_out_us=out_us,
+        gateway_alone_us=alone["gateway_us"],
+        store_us=points["all it can do"]["store_us"],
+        hop_us=to_one["gateway_us"] + to_one["store_us"] - points["one process, 20,000/s to one"]["store_us"],
+        connect_gateway_us=many["gateway_us"],
+        connect_store_us=many["store_us"],
+        gateway_base_bytes=empty["gateway_bytes"],
+        store_base_bytes=empty["store_bytes"],
+        gateway_connection_bytes=_slope(few, many, "gateway_bytes"),
+        store_connection_bytes=_slope(few, many, "store_bytes"),
+        queue_bytes=max(0.0, _slope(one_queue, queues, "store_bytes")),
+        queue_disk_bytes=max(0.0, _slope(one_queue, queues, "index_bytes")),
+        message_disk_bytes=disk["bytes"] / disk["count"] - disk["size"] - disk["topic_size"],
+    )
+
+
+def _slope(few: Point, many: Point, what: str) -> float:
+    return (many[what] - few[what]) / (many["count"] - few["count"])
+
+
+def _checks(points: dict[str, Point], costs: Costs) -> list[Check]:
+    rate, connections, disk = (points[f"check: {name}"] for name in ("10,000/s to three", "connections", "disk"))
+    few, queues, filled = points["few connections"], points["check: queues"], points["queues"]
+    flow = needs(Demand(0, 0, rate["rate"], fan_out=3), costs)
+    disk_bytes = disk["count"] * (costs.message_disk_bytes + disk["size"] + disk["topic_size"])
+    more = connections["count"] - few["count"]
+    return [
+        Check("gateway, 10,000/s to three", "cores", flow.gateway_cores, rate["rate"] * rate["gateway_us"] / 1e6),
+        Check("store, 10,000/s", "cores", flow.store_cores, rate["rate"] * rate["store_us"] / 1e6),
+        Check(
+            "gateway, 8,000 connections",
+            "bytes",
+            few["gateway_bytes"] + more * costs.gateway_connection_bytes,
+            connections["gateway_bytes"],
+        ),
+        Check(
+            "store, 8,000 connections",
+            "bytes",
+            few["store_bytes"] + more * costs.store_connection_bytes,
+            connections["store_bytes"],
+        ),
+        Check(
+            "store, 400,000 queues more",
+            "bytes",
+            filled["store_bytes"] + queues["count"] * costs.queue_bytes,
+            queues["store_bytes"],
+        ),
+        Check("disk, 100,000 messages of 1,000 bytes", "bytes", disk_bytes, disk["bytes"]),
+    ]
