@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from loadtest.brokers import Kind
     from loadtest.results import Results, Row
 
-EXTRA = ("hdrh", "matplotlib", "psutil")
+EXTRA = ("hdrh", "matplotlib", "psutil", "yaml")
 
 bench = typer.Typer(
     help="Measure a broker under load.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -197,6 +197,38 @@ def show_model(
     typer.echo(f"\nMeasured {measured.begun[:10]} on {measured.machine.processor}; how far the model was off there:")
     for check in measured.checks:
         typer.echo(f"{check.what:40} {check.error:+.0%}")
+
+
+@bench.command("scaling")
+def replay_scaling(
+    rules: Annotated[Path, typer.Argument(metavar="FILE", help="What `helm template` renders, or - for stdin.")],
+    load: Annotated[str, typer.Option("--load", metavar="NAME", help="day, burst, or a CSV file.")] = "day",
+    costs: Annotated[Path | None, typer.Option("--costs", metavar="FILE", help="What `model --measure` wrote.")] = None,
+    fan_out: Annotated[float, typer.Option("--fan-out", min=0, metavar="N", help="Deliveries of each message.")] = 1,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it there, as SVG.")] = None,
+) -> None:
+    """Replay a load against the chart's HorizontalPodAutoscaler: is it ahead, does it flap?"""
+    _check_extra()
+    import sys
+
+    from loadtest.autoscaler import Pod, rules_in
+    from loadtest.model import read
+    from loadtest.scaling import read_load, replay
+    from loadtest.scaling_plot import drawn
+
+    try:
+        text = sys.stdin.read() if str(rules) == "-" else rules.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PenstockError(f"{rules}: {error.strerror}; name what `helm template` rendered") from None
+    pod = Pod()
+    found = replay(read_load(load), rules_in(text, pod), read(costs).costs, pod, fan_out)
+    typer.echo(
+        f"{load}: {min(m.wanted for m in found.moments)} to {max(m.wanted for m in found.moments)} gateways, "
+        f"{found.gateway_hours:.1f} gateway-hours, {found.changes} changes, {found.turns} turns; "
+        f"the busiest gateway did {found.fullest:.0%} of what it can, above all of it for {found.saturated_s} s"
+    )
+    if plot is not None:
+        _write_text(plot, drawn(found), "--plot")
 
 
 def _measure(path: Path, seconds: float) -> None:
