@@ -33,6 +33,7 @@ class Start(NamedTuple):
     environment: Mapping[str, str] = {}
     beside: Sequence[str] = ()
     """A program that it needs, and that it would start and leave behind otherwise."""
+    beside_port: int = 0
 
 
 class Kind(NamedTuple):
@@ -115,7 +116,7 @@ def _rabbitmq(folder: Path, port: int, other_port: int) -> Start:
         "ERL_EPMD_ADDRESS": HOST,
         "ERL_EPMD_PORT": str(other_port + 1),
     }
-    return Start(["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment, ["epmd"])
+    return Start(["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment, ["epmd"], other_port + 1)
 
 
 def _redis(fsync: str) -> Callable[[Path, int, int], Start]:
@@ -207,8 +208,12 @@ class Running:
         log_path = self._folder / "output"
         if start.beside:
             self._beside = self._popen(start.beside, start.environment, log_path)
-        self._process = self._popen(start.command, start.environment, log_path)
         until_s = time.monotonic() + START_S
+        while self._beside is not None and not _accepts(Address(HOST, start.beside_port)):
+            if self._beside.poll() is not None or time.monotonic() > until_s:
+                break  # the broker will say what it misses
+            time.sleep(0.05)
+        self._process = self._popen(start.command, start.environment, log_path)
         while not _accepts(self.address):
             if self._process.poll() is not None or time.monotonic() > until_s:
                 said = log_path.read_text(errors="replace").strip().splitlines()

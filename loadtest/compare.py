@@ -17,6 +17,8 @@ from loadtest.run import run
 from loadtest.steps import Progress
 from loadtest.workload import Workload
 
+ATTEMPTS = 2
+"""To start a broker, each with ports and a folder of its own."""
 OUT_OF_TIME = "left out, as the time that was given was over"
 
 
@@ -90,11 +92,15 @@ class Comparison:
         if self._is_time_over():
             row.fault = OUT_OF_TIME
             return None
-        try:
-            return brokers.enter_context(running(kind, folder, self._cores.brokers))
-        except LoadTestError as error:
-            row.fault = str(error)
-            return None
+        for attempt in range(ATTEMPTS):
+            try:
+                place = folder.with_name(f"{folder.name}-{attempt}")
+                started = brokers.enter_context(running(kind, place, self._cores.brokers))
+                row.fault = ""
+                return started
+            except LoadTestError as error:
+                row.fault = str(error)
+        return None
 
     def _run_once(self, row: Row, broker: Running | None, progress: Progress) -> None:
         if broker is None or row.fault:

@@ -18,6 +18,8 @@ FAST = ("penstock", "mosquitto")
 MQTT = (*OURS, "mosquitto", "mosquitto-safe", "amqtt", "rabbitmq")
 ALL = (*MQTT, "redis", "redis-sync")
 
+HALF_RATE = "half rate"
+HIGHEST_OF = ("point to point", "Mosquitto")
 PLAN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("point-to-point", ALL),
     ("qos0", MQTT),
@@ -34,6 +36,7 @@ PLAN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("wildcards-few", FAST),
     ("wildcards", FAST),
     ("idle", ("penstock", "penstock-apart", "mosquitto")),
+    (HALF_RATE, FAST),
     ("pairs", MQTT),
     ("fan-out", (*FAST, "penstock-apart")),
     ("fan-in", (*OURS, "mosquitto")),
@@ -44,8 +47,6 @@ PLAN: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """What matters most first: a comparison that runs out of time has it."""
 
-HALF_RATE = "half rate"
-HIGHEST_OF = ("point to point", "Mosquitto")
 SHORT_S, WARM_UP_S, DRAIN_S, STEP_S = 3.0, 0.5, 20.0, 60.0
 
 
@@ -69,11 +70,9 @@ def compare(
     ]
     comparison.measure_worth(shown("what survives SIGKILL"))
     for name, brokers in PLAN:
-        workload = _short(load(name), duration_s)
-        finished(comparison.run(workload, shown, _these(kinds, brokers)))
-    half = _half_rate(comparison, duration_s)
-    if half is not None:
-        finished(comparison.run(half, shown, _these(kinds, FAST)))
+        workload = _half_rate(comparison) if name == HALF_RATE else load(name)
+        if workload is not None:
+            finished(comparison.run(_short(workload, duration_s), shown, _these(kinds, brokers)))
     return comparison
 
 
@@ -86,7 +85,7 @@ def _short(workload: Workload, duration_s: float) -> Workload:
     return replace(workload, timing=timing)
 
 
-def _half_rate(comparison: Comparison, duration_s: float) -> Workload | None:
+def _half_rate(comparison: Comparison) -> Workload | None:
     """What latency is compared with: half of what the slower one of both can do, so that both can do it."""
     highest = comparison.results.row(*HIGHEST_OF)
     if highest is None:
@@ -95,4 +94,4 @@ def _half_rate(comparison: Comparison, duration_s: float) -> Workload | None:
     rate = round(highest.delivered_per_s / 2)
     publishers = [replace(group, rate=rate) for group in workload.publishers]
     text = f"100 publishers and 100 subscribers, a topic for each pair, QoS 1, {rate:,} messages/s in all."
-    return _short(replace(workload, name=HALF_RATE, text=text, publishers=publishers), duration_s)
+    return replace(workload, name=HALF_RATE, text=text, publishers=publishers)
