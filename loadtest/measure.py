@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,10 +26,17 @@ from loadtest.steps import Progress, drain
 from loadtest.workload import Publishers, Step, Subscribers, Timing, Workload
 
 WARM_UP_S = 1.0
+WINDOW = 1_000
+"""Messages in flight of each device: enough to keep all processes busy, even if they have to wait for a core."""
 IDLE_FEW, IDLE_MANY, IDLE_CHECK = 500, 4_000, 8_000
-QUEUES, QUEUES_CHECK = 200_000, 400_000
+SOME, MORE, MORE_YET = 300_000, 600_000, 1_000_000
 DISK_MESSAGES, DISK_SIZE = 100_000, 200
 SETTLED_S = 2.0
+ENOUGH_BYTES = 1 << 16
+"""Memory that changes by less than this is settled."""
+FEW, ALL, ALL_OUT = "20,000/s to one", "all it can do, to one", "all it can do, to ten"
+ALONE = "2,000/s of devices alone"
+ONE_PROCESS = "one process, 20,000/s to one"
 Point = dict[str, float]
 
 
@@ -61,11 +71,11 @@ def measure(seconds: float, progress: Progress) -> Measured:
     begun, machine = datetime.now(UTC).isoformat(timespec="seconds"), Machine.here()
     points: dict[str, Point] = {}
     rates = {
-        "20,000/s to one": _workload(20_000, 1),
-        "5,000/s to ten": _workload(5_000, 10),
-        "2,000/s of devices alone": _workload(2_000, 1, publishers=2_000, size=100),
-        "all it can do": _workload(0, 1),
-        "check: 10,000/s to three": _workload(10_000, 3, size=500),
+        FEW: _workload(20_000, 1),
+        ALL: _workload(0, 1),
+        ALL_OUT: _workload(0, 10),
+        ALONE: _workload(2_000, 1, publishers=2_000, size=100),
+        "check: 40,000/s to two": _workload(40_000, 2, size=300),
     }
     for at, (name, workload) in enumerate(rates.items()):
         progress(name, at / (len(rates) + 4))
@@ -74,7 +84,7 @@ def measure(seconds: float, progress: Progress) -> Measured:
     progress("one process", 0.6)
     with tempfile.TemporaryDirectory() as name, running(KINDS["penstock"], Path(name), set()) as broker:
         one = Apart(broker, Path(name), broker.pids, [])
-        points["one process, 20,000/s to one"] = _rate(one, rates["20,000/s to one"], seconds)
+        points[ONE_PROCESS] = _rate(one, rates[FEW], seconds)
     progress("connections", 0.7)
     points |= _connections()
     progress("queues", 0.8)
@@ -90,7 +100,7 @@ def _workload(rate: float, fan_out: int, publishers: int = 20, size: int = 200) 
     return Workload(
         "model",
         "",
-        [Publishers(["model/{i}/report"], publishers, 1, [size], rate)],
+        [Publishers(["model/{i}/report"], publishers, 1, [size], rate, WINDOW)],
         [Subscribers(["model/+/report"], fan_out, 1)],
     )
 
@@ -143,13 +153,14 @@ def _connections() -> dict[str, Point]:
 
 
 def _queues() -> dict[str, Point]:
-    """Memory of the store with messages in one queue, and with one message in each of many."""
-    points = {}
+    """Of the store, as ever more topics are published to. The first of them fill its buffers."""
+    points, there = {}, 0
     with _apart() as apart:
-        for name, queues in (("one queue", 1), ("queues", QUEUES), ("check: queues", QUEUES_CHECK)):
-            publishers = Publishers([f"{name}/{{j}}"], 1, 1, [16], window=1_000, each=queues)
-            _publish(apart, publishers, max(queues, QUEUES))
+        for name, queues in (("some queues", SOME), ("queues", MORE), ("check: queues", MORE_YET)):
+            publishers = Publishers([f"{there}/{{j}}"], 1, 1, [16], window=1_000, each=queues - there)
+            _publish(apart, publishers, queues - there)
             points[name] = {"count": queues, "index_bytes": _disk_bytes(apart.folder, "index"), **_memory(apart)}
+            there = queues
     return points
 
 
@@ -168,22 +179,25 @@ def _publish(apart: Apart, publishers: Publishers, messages: int) -> None:
 
 
 def _disk(size: int) -> Point:
+    """What messages of a size take on disk: of the log as the store says when it has stopped, and of the index."""
     with _apart() as apart:
-        before = _disk_bytes(apart.folder)
         _publish(apart, Publishers(["disk/0123456789"], 1, 1, [size], window=1_000), DISK_MESSAGES)
-        after = _disk_bytes(apart.folder)
-    return {"count": DISK_MESSAGES, "size": size, "topic_size": len("disk/0123456789"), "bytes": after - before}
+        apart.broker.stop()
+        command = [sys.executable, "-m", "penstock", "store", "inspect", "--json", str(apart.folder / "data")]
+        said = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        log_bytes = said["end_log_offset"] - said["first_log_offset"]
+        bytes_ = log_bytes + _disk_bytes(apart.folder, "index")
+    return {"count": DISK_MESSAGES, "size": size, "topic_size": len("disk/0123456789"), "bytes": bytes_}
 
 
-def _disk_bytes(folder: Path, part: str = "") -> int:
+def _disk_bytes(folder: Path, part: str) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and part in str(path))
 
 
 def _memory(apart: Apart) -> Point:
     """Resident bytes once they no longer change much."""
-    before = (-1, -1)
-    now = (0, 0)
-    while abs(now[0] - before[0]) + abs(now[1] - before[1]) > 1 << 16:
+    before, now = (-ENOUGH_BYTES, 0), (0, 0)
+    while abs(now[0] - before[0]) + abs(now[1] - before[1]) >= ENOUGH_BYTES:
         before = now
         time.sleep(SETTLED_S / 4)
         now = tuple(each.resident_bytes for each in _both(apart))  # type: ignore[assignment]
@@ -194,27 +208,38 @@ def _memory(apart: Apart) -> Point:
 
 
 def _costs(points: dict[str, Point]) -> Costs:
-    to_one, to_ten, alone = (points[n] for n in ("20,000/s to one", "5,000/s to ten", "2,000/s of devices alone"))
     few, many, empty = points["few connections"], points["connections"], points["empty"]
-    out_us = max(0.0, (to_ten["gateway_us"] - to_one["gateway_us"]) / 9)
-    one_queue, queues = points["one queue"], points["queues"]
+    turning, message_us = _line(points, "gateway_us")
+    store_turning, store_us = _line(points, "store_us")
+    more_out_us = points[ALL_OUT]["gateway_us"] - points[ALL]["gateway_us"]
+    out_us = min(max(0.0, more_out_us / 9), 0.9 * message_us)
+    some, queues = points["some queues"], points["queues"]
+    queue_bytes = max(0.0, _slope(some, queues, "store_bytes"))
     disk = points["disk"]
     return Costs(
-        gateway_in_us=max(0.01, to_one["gateway_us"] - out_us),
+        gateway_turning_cores=turning,
+        gateway_in_us=message_us - out_us,
         gateway_out_us=out_us,
-        gateway_alone_us=alone["gateway_us"],
-        store_us=points["all it can do"]["store_us"],
-        hop_us=to_one["gateway_us"] + to_one["store_us"] - points["one process, 20,000/s to one"]["store_us"],
+        gateway_alone_us=points[ALONE]["gateway_us"],
+        store_turning_cores=store_turning,
+        store_us=store_us,
+        hop_us=points[FEW]["gateway_us"] + points[FEW]["store_us"] - points[ONE_PROCESS]["store_us"],
         connect_gateway_us=many["gateway_us"],
         connect_store_us=many["store_us"],
         gateway_base_bytes=empty["gateway_bytes"],
-        store_base_bytes=empty["store_bytes"],
+        store_base_bytes=some["store_bytes"] - some["count"] * queue_bytes,
         gateway_connection_bytes=_slope(few, many, "gateway_bytes"),
         store_connection_bytes=_slope(few, many, "store_bytes"),
-        queue_bytes=max(0.0, _slope(one_queue, queues, "store_bytes")),
-        queue_disk_bytes=max(0.0, _slope(one_queue, queues, "index_bytes")),
+        queue_bytes=queue_bytes,
+        queue_disk_bytes=max(0.0, _slope(some, queues, "index_bytes")),
         message_disk_bytes=disk["bytes"] / disk["count"] - disk["size"] - disk["topic_size"],
     )
+
+
+def _line(points: dict[str, Point], what: str) -> tuple[float, float]:
+    """Cores of a process that is never idle, and µs for each message: what that takes in one that has all it can do."""
+    few, each_us = points[FEW], points[ALL][what]
+    return max(0.0, few["rate"] * (few[what] - each_us) / 1e6), each_us
 
 
 def _slope(few: Point, many: Point, what: str) -> float:
@@ -222,14 +247,24 @@ def _slope(few: Point, many: Point, what: str) -> float:
 
 
 def _checks(points: dict[str, Point], costs: Costs) -> list[Check]:
-    rate, connections, disk = (points[f"check: {name}"] for name in ("10,000/s to three", "connections", "disk"))
-    few, queues, filled = points["few connections"], points["check: queues"], points["queues"]
-    flow = needs(Demand(0, 0, rate["rate"], fan_out=3), costs)
+    rate, connections, disk = (points[f"check: {name}"] for name in ("40,000/s to two", "connections", "disk"))
+    few, queues = points["few connections"], points["check: queues"]
+    flow = needs(Demand(0, 0, rate["rate"], fan_out=2), costs)
     disk_bytes = disk["count"] * (costs.message_disk_bytes + disk["size"] + disk["topic_size"])
     more = connections["count"] - few["count"]
     return [
-        Check("gateway, 10,000/s to three", "cores", flow.gateway_cores, rate["rate"] * rate["gateway_us"] / 1e6),
-        Check("store, 10,000/s", "cores", flow.store_cores, rate["rate"] * rate["store_us"] / 1e6),
+        Check(
+            "gateway, 40,000/s to two",
+            "cores",
+            flow.gateway_cores + costs.gateway_turning_cores,
+            rate["rate"] * rate["gateway_us"] / 1e6,
+        ),
+        Check(
+            "store, 40,000/s",
+            "cores",
+            flow.store_cores + costs.store_turning_cores,
+            rate["rate"] * rate["store_us"] / 1e6,
+        ),
         Check(
             "gateway, 8,000 connections",
             "bytes",
@@ -243,9 +278,9 @@ def _checks(points: dict[str, Point], costs: Costs) -> list[Check]:
             connections["store_bytes"],
         ),
         Check(
-            "store, 400,000 queues more",
+            "store, a million queues",
             "bytes",
-            filled["store_bytes"] + queues["count"] * costs.queue_bytes,
+            costs.store_base_bytes + queues["count"] * costs.queue_bytes,
             queues["store_bytes"],
         ),
         Check("disk, 100,000 messages of 1,000 bytes", "bytes", disk_bytes, disk["bytes"]),

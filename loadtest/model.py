@@ -21,20 +21,24 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Measured on a store with one gateway. CPU in µs: what a message costs where many are on their way at once.
+    """Measured on a store with one gateway.
 
-    gateway_in_us, gateway_out_us: a message published (QoS 1), and each delivery of it.
-    gateway_alone_us: a message that comes alone, which is what a keep-alive costs at most.
-    store_us: a message in a store that has all it can do.
+    *_turning_cores: what a process takes that always has something to do, as its loop turns, however little that is.
+    gateway_in_us, gateway_out_us: CPU beyond that, at most, for a message published (QoS 1), and each delivery of it.
+    gateway_alone_us: all CPU of a message that comes alone, which is what a keep-alive costs at most.
+    store_us: CPU for a message, beyond what turning takes.
     hop_us: what being apart costs for each message, of both processes together.
     connect_*_us: a connection made, with its subscription; *_connection_bytes: while it lasts.
-    queue_bytes, queue_disk_bytes: a topic that was published to once, in memory and in the index.
+    store_base_bytes: with its buffers full, as with many queues they are.
+    queue_bytes, queue_disk_bytes: one more topic that was published to once, in memory and in the index.
     message_disk_bytes: in the log and the index, beside topic and payload.
     """
 
+    gateway_turning_cores: NotNegative
     gateway_in_us: Positive
     gateway_out_us: NotNegative
     gateway_alone_us: Positive
+    store_turning_cores: NotNegative
     store_us: Positive
     hop_us: float
     connect_gateway_us: NotNegative
@@ -87,7 +91,7 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """Cores are those that are busy; processes are as many as keep each below BUSY."""
+    """Cores: what messages take, beside what turning takes in each process; all are as many as keep each below BUSY."""
 
     gateway_cores: float
     gateways: int
@@ -107,12 +111,12 @@ def needs(demand: Demand, costs: Costs) -> Needs:
     pings = demand.connections / demand.keep_alive_s
     gateway_us = demand.rate * costs.gateway_in_us + deliveries * costs.gateway_out_us + pings * costs.gateway_alone_us
     bounds = {
-        "CPU": math.ceil(gateway_us / 1e6 / BUSY),
+        "CPU": _enough(gateway_us / 1e6, costs.gateway_turning_cores),
         "connections": math.ceil(demand.connections / demand.connections_each),
         "that one may fail": LEAST_GATEWAYS,
     }
     bound = max(bounds, key=lambda name: bounds[name])
-    stores = max(1, math.ceil(demand.rate * costs.store_us / 1e6 / BUSY))
+    stores = max(1, _enough(demand.rate * costs.store_us / 1e6, costs.store_turning_cores))
     each_bytes = costs.message_disk_bytes + demand.size + demand.topic_size
     return Needs(
         gateway_cores=gateway_us / 1e6,
@@ -137,15 +141,20 @@ def needs(demand: Demand, costs: Costs) -> Needs:
     )
 
 
+def _enough(cores: float, turning_cores: float) -> int:
+    """Processes that take so many cores for messages, and these for turning, none above BUSY."""
+    return math.ceil(round(cores / max(BUSY / 4, BUSY - turning_cores), 6))
+
+
 def table(demand: Demand, found: Needs, costs: Costs) -> list[tuple[str, str, str]]:
     """What, how much, and why that much."""
     why = {
-        "CPU": f"{found.gateway_cores:.1f} cores at {BUSY:.0%}",
+        "CPU": f"{found.gateway_cores:.1f} cores for messages, each {BUSY:.0%} busy",
         "connections": f"{demand.connections_each:,} each",
     }.get(found.gateway_bound, found.gateway_bound)
     return [
         ("gateways", f"{found.gateways:,}", why),
-        ("stores", f"{found.stores:,}", f"{found.store_cores:.1f} cores at {BUSY:.0%}; a topic is on one of them"),
+        ("stores", f"{found.stores:,}", f"{found.store_cores:.1f} cores for messages; a topic is on one store"),
         (
             "memory of all gateways",
             _bytes(found.gateway_bytes),

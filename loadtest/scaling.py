@@ -177,7 +177,7 @@ def _metrics(recent: Sequence[Load], now: Load, message_us: float, costs: Costs,
     """Sums over all gateways. Latency is left out: it is low until one is full, which is not to happen."""
     messages = sum(each.messages for each in recent) / len(recent)
     return {
-        "cpu": messages * message_us / 1e6,
+        "cpu": pods * costs.gateway_turning_cores + messages * message_us / 1e6,
         "memory": pods * costs.gateway_base_bytes + now.connections * costs.gateway_connection_bytes,
         "penstock_connections": now.connections,
         "penstock_messages_received_per_second": messages,
@@ -187,7 +187,7 @@ def _metrics(recent: Sequence[Load], now: Load, message_us: float, costs: Costs,
 def _fullness(connections: float, messages: float, message_us: float, costs: Costs, pod: Pod) -> float:
     memory = costs.gateway_base_bytes + connections * costs.gateway_connection_bytes
     return max(
-        messages * message_us / 1e6 / pod.cpu_cores,
+        (costs.gateway_turning_cores + messages * message_us / 1e6) / pod.cpu_cores,
         connections / pod.most_connections,
         memory / pod.memory_limit_bytes,
     )

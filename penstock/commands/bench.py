@@ -263,6 +263,13 @@ def _line(row: Row) -> str:
     from loadtest.report import cores, duration, number
     from loadtest.results import percentile
 
+    if row.workload.steps:
+        steps = "; ".join(f"{each.do} {each.seconds:.2f} s" for each in row.runs[-1].steps if each.measured)
+        joined = row.median(lambda run: run.joined_per_s)
+        delivered = row.median(lambda run: run.delivered_per_s)
+        line = f"{row.workload.name:20} {steps}  connected {number(joined)}/s  delivered {number(delivered)}/s"
+        lost = row.median(lambda run: run.lost)
+        return f"{line}  LOST {number(lost)}" if lost else line
     lowest, highest = row.spread(lambda run: run.delivered_per_s)
     p50 = row.median(percentile("p50"))
     p99 = row.median(percentile("p99"))

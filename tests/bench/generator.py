@@ -93,7 +93,7 @@ def _mqload(work: Work, broker: Running, mqload: Path) -> Figures:
     words = work.mqload.split()
     messages = int(words[words.index("-n") + 1]) * (int(words[words.index("-P") + 1]) if "-P" in words else 1)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    rate = float(said.partition("deliver_rate=")[2].split()[0])
+    rate = float(said.partition("deliver_rate=")[2].split("/")[0])
     return Figures(rate, 1e6 * cpu_s / messages)
 
 

@@ -1,13 +1,16 @@
 """`penstock bench`: devices on real brokers, what it writes, what it says when something is wrong."""
 
+import json
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
-from loadtest import worth
+from loadtest import streams, worth
 from loadtest.address import Address
 from loadtest.brokers import KINDS, running
 from loadtest.errors import BrokerRefuses
@@ -218,6 +221,15 @@ def test_a_broker_that_dies_is_said(tmp_path: Path) -> None:
         (["run", "qos0", "--url", "mqtt://127.0.0.1:1"], b"does a broker listen there?"),
         (["run", "qos0", "--url", "http://127.0.0.1"], b"no broker's address; use mqtt://HOST:PORT, or mqtts://"),
         (["compare", "qos0", "--brokers", "nobody"], b"no broker that can be started; --brokers takes penstock"),
+        (["model", "--rate", "many"], b"'many': no number; use one like 20000, 250k or 1M"),
+        (
+            ["model", "--costs", "nowhere.json"],
+            b"nowhere.json: No such file or directory; `penstock bench model --measure",
+        ),
+        (["scaling", "nowhere.yaml"], b"nowhere.yaml: No such file or directory; name what `helm template` rendered"),
+        (["scaling", "docker-compose.yml"], b"0 HorizontalPodAutoscalers; render one"),
+        (["full", "--brokers", "nobody"], b"no broker that can be started; --brokers takes penstock"),
+        (["run", "qos0", "--url", "mqtts://127.0.0.1:1", "--ca", "nowhere.pem"], b"nowhere.pem: No such file"),
         (["report", "pyproject.toml"], b"not the results of a load test"),
     ],
 )
@@ -241,3 +253,54 @@ def test_compare(tmp_path: Path) -> None:
     assert theirs.survived == 0
     assert ours is not None
     assert ours.survived == ours.acknowledged >= worth.MESSAGES
+
+
+@pytest.mark.parametrize("name", ["rabbitmq", "redis"])
+def test_what_is_no_broker_of_ours_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+    if not KINDS[name].is_installed:
+        pytest.skip(f"{KINDS[name].program} is not installed")
+    workload = Workload(
+        "short",
+        "",
+        [Publishers(["load/{i}"], 2, qos=1, window=10)],
+        [Subscribers(["load/#"], qos=1)],
+        timing=Timing(0.1, 0.3, 20),
+    )
+    measured_by = run if KINDS[name].speaks_mqtt else streams.run
+    with running(KINDS[name], tmp_path / "broker", set()) as broker:
+        found = measured_by(workload, broker.address, broker.pids, lambda *_: None)
+        assert started_in(tmp_path)
+    assert found.delivered_per_s > 0
+    assert started_in(tmp_path) == []
+
+
+def started_in(folder: Path) -> list[str]:
+    """Names of the processes that work there."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(folder):
+                found.append(process.name())
+    return found
+
+
+def test_a_full_comparison_in_no_time(tmp_path: Path) -> None:
+    """Nothing begins once the time is over; the page says what was left out, and which goals were not measured."""
+    command = penstock(
+        "bench", "full", "--minutes", "0.1", "--seconds", "0.1", "--repeats", "1", "--brokers", "mosquitto"
+    )
+    run_program(*command, "--json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "r.md"))
+    page = (tmp_path / "r.md").read_text()
+    assert "| backlog | ≥ 300,000/s | not measured | – |" in page
+    assert "left out, as the time that was given was over" in page
+    assert read(tmp_path / "r.json").row("QoS 0", "Penstock") is None
+
+
+def test_the_model_as_a_table_and_as_json() -> None:
+    command = penstock("bench", "model", "--connections", "1M", "--queues", "10M", "--rate", "1M", "--fan-out", "2")
+    table = run_program(*command)
+    assert [line.split()[0] for line in table.splitlines()[:2]] == [b"gateways", b"stores"]
+    assert b"how far the model was off there" in table
+    found = json.loads(run_program(*command, "--json"))
+    assert found["needs"]["gateways"] > 10
+    assert found["demand"]["queues"] == 10_000_000

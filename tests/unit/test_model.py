@@ -9,9 +9,11 @@ from loadtest.errors import LoadTestError
 from loadtest.model import Costs, Demand, count, needs, read, table
 
 COSTS = Costs(
+    gateway_turning_cores=0.2,
     gateway_in_us=10,
     gateway_out_us=5,
     gateway_alone_us=100,
+    store_turning_cores=0.2,
     store_us=2,
     hop_us=5,
     connect_gateway_us=200,
@@ -30,14 +32,14 @@ MILLIONS = Demand(1_000_000, 10_000_000, 1e6, size=200, topic_size=20, fan_out=2
 def test_what_is_needed() -> None:
     found = needs(MILLIONS, COSTS)
     assert found.gateway_cores == pytest.approx(10 + 2 * 5 + 2)  # in, out, and 20,000 pings/s
-    assert (found.gateways, found.gateway_bound) == (32, "CPU")  # 22 cores, each 0.7 busy
+    assert (found.gateways, found.gateway_bound) == (44, "CPU")  # 22 cores, each with half of one for messages
     assert found.store_cores == pytest.approx(2)
-    assert found.stores == 3
-    assert found.gateway_bytes == 32 * 50e6 + 3e9
-    assert found.store_bytes == 3 * 60e6 + 600e6 + 1e9
+    assert found.stores == 4
+    assert found.gateway_bytes == 44 * 50e6 + 3e9
+    assert found.store_bytes == 4 * 60e6 + 600e6 + 1e9
     assert found.disk_bytes_per_s == 300e6
     assert found.disk_bytes == pytest.approx(300e6 * 86_400 + 500e6)
-    assert found.reconnect_s == pytest.approx(50 / 3)
+    assert found.reconnect_s == pytest.approx(50 / 4)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_what_is_needed() -> None:
     [
         (Demand(1_000, 0, 10), 2, "that one may fail"),
         (Demand(1_000_000, 0, 10, keep_alive_s=3_600), 10, "connections"),
-        (Demand(1_000, 0, 1e6), 22, "CPU"),
+        (Demand(1_000, 0, 1e6), 31, "CPU"),
     ],
 )
 def test_what_bounds_the_gateways(demand: Demand, gateways: int, bound: str) -> None:
