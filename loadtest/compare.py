@@ -52,6 +52,8 @@ class Comparison:
     def measure_worth(self, progress: Progress) -> None:
         """What survives a SIGKILL of each. To be called before any workload."""
         for at, kind in enumerate(self._kinds):
+            if self._is_time_over():
+                return
             progress(f"killing {kind.name}", at / len(self._kinds))
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 try:

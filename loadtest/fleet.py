@@ -49,6 +49,7 @@ class Fleet:
         self._run_id = os.urandom(3).hex()
         self._deliveries = workload.deliveries()
         self._groups = workload.groups
+        self._present: set[int] = set()
         self._kept: set[int] = set()  # groups whose sessions the broker keeps
         self.publishers = [self._add_publishers(group) for group in workload.publishers]
         self.subscribers = [self.swarm.add_group([], 0, group.qos, 1, []) for group in workload.subscribers]
@@ -81,17 +82,20 @@ class Fleet:
         return (monotonic_ns() - begun_ns) / SECOND_NS
 
     def join(self, groups: Sequence[int], progress: Callable[[int], None]) -> int:
-        """Let groups in; how many devices that are."""
-        for number in groups:
+        """Let groups in that are not there; how many devices that are."""
+        joining = [number for number in groups if number not in self._present]
+        for number in joining:
             self._let_in(self._joining(number), progress)
+            self._present.add(number)
             if self._keeps_sessions(number):
                 self._kept.add(number)
-        return sum(self._groups[number].count for number in groups)
+        return sum(self._groups[number].count for number in joining)
 
     def leave(self, groups: Sequence[int], is_said: bool) -> None:
         """Close the connections of groups, with a DISCONNECT if that is said."""
         for number in groups:
             (self.swarm.leave if is_said else self.swarm.cut)(number)
+            self._present.discard(number)
 
     def forget_sessions(self) -> None:
         """Have the broker forget what it keeps."""
@@ -186,8 +190,8 @@ class Fleet:
             self.swarm.publish(number, group.rate)
 
     def publish_so_many(self, groups: Sequence[int], messages: int) -> None:
-        """That many of all these groups together, evenly; 0: until stop()."""
-        publishing = [number for number in groups if number in self.publishers]
+        """That many of all those that are there together, evenly; 0: until stop()."""
+        publishing = [number for number in groups if number in self.publishers and number in self._present]
         devices = sum(self._groups[number].count for number in publishing)
         for number in publishing:
             self.swarm.publish(number, self.workload.publishers[number].rate, -(-messages // max(1, devices)))

@@ -34,7 +34,8 @@ DISK_MESSAGES, DISK_SIZE = 100_000, 200
 SETTLED_S = 2.0
 ENOUGH_BYTES = 1 << 16
 """Memory that changes by less than this is settled."""
-FEW, ALL, ALL_OUT = "20,000/s to one", "all it can do, to one", "all it can do, to ten"
+FEW, FEW_OUT = "20,000/s to one", "20,000/s to ten"
+ALL, ALL_IN = "all it can do, to one", "all it can do, to nobody"
 ALONE = "2,000/s of devices alone"
 ONE_PROCESS = "one process, 20,000/s to one"
 Point = dict[str, float]
@@ -73,7 +74,8 @@ def measure(seconds: float, progress: Progress) -> Measured:
     rates = {
         FEW: _workload(20_000, 1),
         ALL: _workload(0, 1),
-        ALL_OUT: _workload(0, 10),
+        ALL_IN: _workload(0, 0),
+        FEW_OUT: _workload(20_000, 10),
         ALONE: _workload(2_000, 1, publishers=2_000, size=100),
         "check: 40,000/s to two": _workload(40_000, 2, size=300),
     }
@@ -101,7 +103,7 @@ def _workload(rate: float, fan_out: int, publishers: int = 20, size: int = 200) 
         "model",
         "",
         [Publishers(["model/{i}/report"], publishers, 1, [size], rate, WINDOW)],
-        [Subscribers(["model/+/report"], fan_out, 1)],
+        [Subscribers(["model/+/report"], fan_out, 1)] if fan_out else [],
     )
 
 
@@ -209,19 +211,19 @@ def _memory(apart: Apart) -> Point:
 
 def _costs(points: dict[str, Point]) -> Costs:
     few, many, empty = points["few connections"], points["connections"], points["empty"]
-    turning, message_us = _line(points, "gateway_us")
-    store_turning, store_us = _line(points, "store_us")
-    more_out_us = points[ALL_OUT]["gateway_us"] - points[ALL]["gateway_us"]
-    out_us = min(max(0.0, more_out_us / 9), 0.9 * message_us)
+    few_us, store_us = points[FEW]["gateway_us"], points[ALL]["store_us"]
+    in_us = points[ALL_IN]["gateway_us"]
+    out_us = max(0.0, (points[FEW_OUT]["gateway_us"] - few_us) / 9)
+    rate = points[FEW]["rate"]
     some, queues = points["some queues"], points["queues"]
     queue_bytes = max(0.0, _slope(some, queues, "store_bytes"))
     disk = points["disk"]
     return Costs(
-        gateway_turning_cores=turning,
-        gateway_in_us=message_us - out_us,
+        gateway_turning_cores=max(0.0, rate * (few_us - in_us - out_us) / 1e6),
+        gateway_in_us=in_us,
         gateway_out_us=out_us,
         gateway_alone_us=points[ALONE]["gateway_us"],
-        store_turning_cores=store_turning,
+        store_turning_cores=max(0.0, rate * (points[FEW]["store_us"] - store_us) / 1e6),
         store_us=store_us,
         hop_us=points[FEW]["gateway_us"] + points[FEW]["store_us"] - points[ONE_PROCESS]["store_us"],
         connect_gateway_us=many["gateway_us"],
@@ -234,12 +236,6 @@ def _costs(points: dict[str, Point]) -> Costs:
         queue_disk_bytes=max(0.0, _slope(some, queues, "index_bytes")),
         message_disk_bytes=disk["bytes"] / disk["count"] - disk["size"] - disk["topic_size"],
     )
-
-
-def _line(points: dict[str, Point], what: str) -> tuple[float, float]:
-    """Cores of a process that is never idle, and µs for each message: what that takes in one that has all it can do."""
-    few, each_us = points[FEW], points[ALL][what]
-    return max(0.0, few["rate"] * (few[what] - each_us) / 1e6), each_us
 
 
 def _slope(few: Point, many: Point, what: str) -> float:

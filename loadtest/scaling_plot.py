@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from itertools import groupby
 
+import matplotlib
 from matplotlib.figure import Figure
 
 from loadtest.scaling import Moment, Replay
@@ -17,6 +18,7 @@ def drawn(replay: Replay) -> str:
     """As SVG: the load above, gateways and the busiest of them below."""
     moments = _fewer(replay.moments)
     hours = [moment.at_s / 3600 for moment in moments]
+    matplotlib.rcParams["svg.hashsalt"] = "penstock"  # so that the same figure is the same file
     figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     above.plot(hours, [moment.connections / 1000 for moment in moments], label="connections (thousands)")

@@ -30,7 +30,7 @@ def list_workloads() -> None:
     from loadtest.workload import load, shipped
 
     for name in shipped():
-        typer.echo(f"{name:16} {' '.join(load(name).text.split())}")
+        typer.echo(f"{name:22} {' '.join(load(name).text.split())}")
 
 
 @bench.command("run")
@@ -214,7 +214,6 @@ def replay_scaling(
     from loadtest.autoscaler import Pod, rules_in
     from loadtest.model import read
     from loadtest.scaling import read_load, replay
-    from loadtest.scaling_plot import drawn
 
     try:
         text = sys.stdin.read() if str(rules) == "-" else rules.read_text(encoding="utf-8")
@@ -228,6 +227,8 @@ def replay_scaling(
         f"the busiest gateway did {found.fullest:.0%} of what it can, above all of it for {found.saturated_s} s"
     )
     if plot is not None:
+        from loadtest.scaling_plot import drawn
+
         _write_text(plot, drawn(found), "--plot")
 
 

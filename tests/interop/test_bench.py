@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from loadtest import streams, worth
 from loadtest.address import Address
@@ -16,7 +17,7 @@ from loadtest.brokers import KINDS, running
 from loadtest.errors import BrokerRefuses
 from loadtest.results import read
 from loadtest.run import Run, run
-from loadtest.workload import Publishers, Step, Subscribers, Timing, Workload
+from loadtest.workload import Publishers, Step, Subscribers, Timing, Workload, load, shipped
 from tests.certificates import authority, vouched_for
 from tests.interop.programs import penstock
 from tests.interop.programs import run as run_program
@@ -142,6 +143,18 @@ def test_retained_messages_and_a_storm(tmp_path: Path) -> None:
     assert found.steps[1].delivered + found.steps[2].delivered == 300
 
 
+@pytest.mark.slow
+def test_what_comes_along_for_vehicles_goes(tmp_path: Path) -> None:
+    names = [name for name in shipped() if name.startswith(("vehicle", "roadside"))]
+    assert len(names) == 6
+    with running(KINDS["penstock"], tmp_path / "broker", set()) as broker:
+        for name in names:
+            workload = replace(load(name), timing=Timing(0.2, 1))
+            found = run(workload, broker.address, broker.pids, lambda *_: None)
+            assert (found.lost, found.refused, found.unacknowledged) == (0, 0, 0), name
+            assert found.delivered_per_s > 0
+
+
 OTHER_SCHEME = {"mqtts": "wss", "ws": "mqtts", "wss": "mqtts"}
 
 
@@ -255,7 +268,7 @@ def test_compare(tmp_path: Path) -> None:
     assert ours.survived == ours.acknowledged >= worth.MESSAGES
 
 
-@pytest.mark.parametrize("name", ["rabbitmq", "redis"])
+@pytest.mark.parametrize("name", [pytest.param("rabbitmq", marks=pytest.mark.slow), "redis"])
 def test_what_is_no_broker_of_ours_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
     if not KINDS[name].is_installed:
         pytest.skip(f"{KINDS[name].program} is not installed")
@@ -302,5 +315,5 @@ def test_the_model_as_a_table_and_as_json() -> None:
     assert [line.split()[0] for line in table.splitlines()[:2]] == [b"gateways", b"stores"]
     assert b"how far the model was off there" in table
     found = json.loads(run_program(*command, "--json"))
-    assert found["needs"]["gateways"] > 10
+    assert found["needs"]["gateways"] >= 10
     assert found["demand"]["queues"] == 10_000_000
