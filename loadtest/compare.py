@@ -113,5 +113,5 @@ class Comparison:
         try:
             work = run if broker.kind.speaks_mqtt else streams.run
             row.runs.append(work(row.workload, broker.address, broker.pids, progress))
-        except LoadTestError as error:
+        except (LoadTestError, OSError) as error:
             row.fault = str(error)

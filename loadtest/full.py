@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from loadtest.brokers import KINDS, Kind
 from loadtest.compare import Comparison, Cores
-from loadtest.results import Row
+from loadtest.results import Results, Row
 from loadtest.steps import Progress
 from loadtest.workload import Workload, load
 
@@ -55,12 +55,12 @@ def compare(
     repeats: int,
     duration_s: float,
     shown: Callable[[str], Progress],
-    finished: Callable[[list[Row]], None],
+    finished: Callable[[Results, list[Row]], None],
     names: Sequence[str] = (),
 ) -> Comparison:
     """All of the plan in this time, or what of it there is time for; `names`: brokers, if not all.
 
-    `finished` gets the rows of each workload.
+    `finished` gets what there is so far, and the rows of the newest workload.
     """
     end_s = time.monotonic() + minutes * 60
     kinds = {name: kind for name, kind in KINDS.items() if kind.is_installed and (not names or name in names)}
@@ -72,7 +72,8 @@ def compare(
     for name, brokers in PLAN:
         workload = _half_rate(comparison) if name == HALF_RATE else load(name)
         if workload is not None:
-            finished(comparison.run(_short(workload, duration_s), shown, _these(kinds, brokers)))
+            rows = comparison.run(_short(workload, duration_s), shown, _these(kinds, brokers))
+            finished(comparison.results, rows)
     return comparison
 
 

@@ -23,8 +23,8 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Measured on a store with one gateway.
 
-    *_turning_cores: what a process takes that always has something to do, as its loop turns, however little that is.
-    gateway_in_us, gateway_out_us: CPU beyond that, at most, for a message published (QoS 1), and each delivery of it.
+    *_turning_cores: what a process takes that always has something to do, however little: its loop turns.
+    gateway_in_us, gateway_out_us: CPU beyond that for a message (QoS 1) of a device, and each delivery to a device.
     gateway_alone_us: all CPU of a message that comes alone, which is what a keep-alive costs at most.
     store_us: CPU for a message, beyond what turning takes.
     hop_us: what being apart costs for each message, of both processes together.

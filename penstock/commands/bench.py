@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +24,12 @@ bench = typer.Typer(
 Repeats = Annotated[int, typer.Option("--repeats", metavar="N", min=1, max=1_000, help="Runs; medians are shown.")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there.")]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots there.")]
+
+
+@bench.callback()
+def end_in_order() -> None:
+    """Measure a broker under load."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that brokers that were started end
 
 
 @bench.command("list")
@@ -129,9 +137,15 @@ def compare_fully(
 
     if brokers:
         _kinds(brokers)
+    names = [name.strip() for name in brokers.split(",") if name]
+
+    def finished(results: Results, rows: list[Row]) -> None:
+        """What there is so far is written, as half an hour is long."""
+        _show(rows)
+        _write(results, json, None)
+
     with one_after_another() as shown_next:
-        names = [name.strip() for name in brokers.split(",") if name]
-        comparison = compare(minutes, repeats, seconds, shown_next, _show, names)
+        comparison = compare(minutes, repeats, seconds, shown_next, finished, names)
     _write(comparison.results, json, html)
     if markdown is not None:
         source = f"{json.parent.name}/{json.name}" if json is not None else "the JSON that was not kept"
@@ -209,8 +223,6 @@ def replay_scaling(
 ) -> None:
     """Replay a load against the chart's HorizontalPodAutoscaler: is it ahead, does it flap?"""
     _check_extra()
-    import sys
-
     from loadtest.autoscaler import Pod, rules_in
     from loadtest.model import read
     from loadtest.scaling import read_load, replay

@@ -1,6 +1,7 @@
 """`penstock bench`: devices on real brokers, what it writes, what it says when something is wrong."""
 
 import json
+import os
 import subprocess
 import threading
 from contextlib import suppress
@@ -295,6 +296,17 @@ def started_in(folder: Path) -> list[str]:
             if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(folder):
                 found.append(process.name())
     return found
+
+
+def test_a_comparison_that_is_ended_ends_its_brokers(tmp_path: Path) -> None:
+    command = penstock("bench", "compare", "qos0", "--brokers", "mosquitto", "--no-worth", "--repeats", "1000")
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL) as process:
+        while not started_in(tmp_path):
+            assert process.poll() is None
+        process.terminate()
+        assert process.wait(30) == 128 + 15
+    assert started_in(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_comparison_in_no_time(tmp_path: Path) -> None:
