@@ -34,8 +34,8 @@ DISK_MESSAGES, DISK_SIZE = 100_000, 200
 SETTLED_S = 2.0
 ENOUGH_BYTES = 1 << 16
 """Memory that changes by less than this is settled."""
-FEW, ALL = "20,000/s, device to device", "all they can do, device to device"
-ALL_IN = "all they can do, to nobody"
+FEW, MANY = "20,000/s, device to device", "60,000/s, device to device"
+MANY_IN = "60,000/s, to nobody"
 ALONE = "2,000/s, device to device"
 CHECK = "check: 10,000/s of 1,000 devices, to two others each"
 ONE_PROCESS = "one process, 20,000/s, device to device"
@@ -75,8 +75,8 @@ def measure(seconds: float, progress: Progress) -> Measured:
     rates = {
         FEW: _workload(20_000),
         ALONE: _workload(2_000),
-        ALL: _workload(0),
-        ALL_IN: _workload(0, fan_out=0),
+        MANY: _workload(60_000),
+        MANY_IN: _workload(60_000, fan_out=0),
         CHECK: _workload(10_000, 2, 1_000, 500),
     }
     for at, (name, workload) in enumerate(rates.items()):
@@ -100,7 +100,7 @@ def measure(seconds: float, progress: Progress) -> Measured:
 
 def _workload(rate: float, fan_out: int = 1, devices: int = DEVICES, size: int = 200) -> Workload:
     """Devices that each have a topic of their own, so that each message is a packet that comes by itself."""
-    publishers = Publishers(["model/{i}/report"], devices, 1, [size], rate, window=1 if rate == 0 else 100)
+    publishers = Publishers(["model/{i}/report"], devices, 1, [size], rate)
     subscribers = [Subscribers(["model/{i}/report"], devices, 1)] * fan_out
     return Workload("model", "", [publishers], subscribers)
 
@@ -209,19 +209,18 @@ def _memory(apart: Apart) -> Point:
 
 def _costs(points: dict[str, Point]) -> Costs:
     few, many, empty = points["few connections"], points["connections"], points["empty"]
-    few_us, store_us = points[FEW]["gateway_us"], points[ALL]["store_us"]
-    in_us = points[ALL_IN]["gateway_us"]
-    out_us = max(0.0, points[ALL]["gateway_us"] - in_us)
-    rate = points[FEW]["rate"]
+    turning, message_us = _line(points, "gateway_us")
+    in_us = message_us * min(1.0, points[MANY_IN]["gateway_us"] / points[MANY]["gateway_us"])
+    store_turning, store_us = _line(points, "store_us")
     some, queues = points["some queues"], points["queues"]
     queue_bytes = max(0.0, _slope(some, queues, "store_bytes"))
     disk = points["disk"]
     return Costs(
-        gateway_turning_cores=max(0.0, rate * (few_us - in_us - out_us) / 1e6),
+        gateway_turning_cores=turning,
         gateway_in_us=in_us,
-        gateway_out_us=out_us,
+        gateway_out_us=message_us - in_us,
         gateway_alone_us=points[ALONE]["gateway_us"],
-        store_turning_cores=max(0.0, rate * (points[FEW]["store_us"] - store_us) / 1e6),
+        store_turning_cores=store_turning,
         store_us=store_us,
         hop_us=points[FEW]["gateway_us"] + points[FEW]["store_us"] - points[ONE_PROCESS]["store_us"],
         connect_gateway_us=many["gateway_us"],
@@ -234,6 +233,17 @@ def _costs(points: dict[str, Point]) -> Costs:
         queue_disk_bytes=max(0.0, _slope(some, queues, "index_bytes")),
         message_disk_bytes=disk["bytes"] / disk["count"] - disk["size"] - disk["topic_size"],
     )
+
+
+def _line(points: dict[str, Point], what: str) -> tuple[float, float]:
+    """Through what two rates take: cores of a process that is never idle, and µs for each message beyond that.
+
+    At least half of what a message takes in all: other work on the machine makes turns larger, and the line too flat.
+    """
+    few, many = points[FEW], points[MANY]
+    cores = [point["rate"] * point[what] / 1e6 for point in (few, many)]
+    each_us = max(many[what] / 2, 1e6 * (cores[1] - cores[0]) / (many["rate"] - few["rate"]))
+    return max(0.0, cores[0] - each_us * few["rate"] / 1e6), each_us
 
 
 def _slope(few: Point, many: Point, what: str) -> float:
