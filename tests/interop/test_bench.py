@@ -26,6 +26,7 @@ from tests.server_process import PenstockServer, ServeOptions, free_port
 
 pytestmark = pytest.mark.interop
 
+PATIENCE_S = 180  # brokers are started, killed and started again
 SHORT = """
 name = "short"
 text = "Everything at once."
@@ -259,7 +260,7 @@ def test_compare(tmp_path: Path) -> None:
     file = tmp_path / "short.toml"
     file.write_text(SHORT.format(qos=1, version=4))
     command = penstock("bench", "compare", str(file), "--brokers", "mosquitto,penstock", "--repeats", "2")
-    run_program(*command, "--json", str(tmp_path / "r.json"))
+    subprocess.run([*command, "--json", str(tmp_path / "r.json")], check=True, timeout=PATIENCE_S, capture_output=True)
     results = read(tmp_path / "r.json")
     assert [(row.subject.name, len(row.runs)) for row in results.rows] == [("Mosquitto", 2), ("Penstock", 2)]
     theirs, ours = (row.subject.worth for row in results.rows)
@@ -314,7 +315,8 @@ def test_a_full_comparison_in_no_time(tmp_path: Path) -> None:
     command = penstock(
         "bench", "full", "--minutes", "0.1", "--seconds", "0.1", "--repeats", "1", "--brokers", "mosquitto"
     )
-    run_program(*command, "--json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "r.md"))
+    written = ["--json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "r.md")]
+    subprocess.run([*command, *written], check=True, timeout=PATIENCE_S, capture_output=True)
     page = (tmp_path / "r.md").read_text()
     assert "| backlog | ≥ 300,000/s | not measured | – |" in page
     assert "left out, as the time that was given was over" in page
