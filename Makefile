@@ -9,7 +9,7 @@ SERVERS = tests/interop
 AT_A_TIME = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 IN_PARALLEL = $(filter-out $(ONE_BY_ONE) $(SERVERS) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: install fmt lint types test bench bench-spark bench-pipelines kill-spark docs fuzz fuzz-network
+.PHONY: install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network
 
 # Editable, so that the compiled leaves lie beside their sources: an installed copy would be
 # shadowed by the source folders whenever something runs from here.
@@ -41,6 +41,12 @@ test: install lint types tests/interop/js/node_modules
 
 bench: install
 	$(PYTHON) tests/bench/run.py
+
+# Half an hour on a machine that has nothing else to do; what is not installed is left out.
+MINUTES ?= 30
+bench-compare: install
+	mkdir -p docs/benchmarks
+	$(PYTHON) -m penstock bench full --minutes $(MINUTES) --json docs/benchmarks/compare.json --markdown docs/benchmarks.md
 
 bench-spark: install
 	$(PYTHON) tests/bench/spark_run.py

@@ -5,6 +5,7 @@ cdef enum:
     SEND_BYTES = 1 << 16    # gathered before they are sent
     KEPT_BYTES = 1 << 12    # of its buffer, by a device that only answers
     FILLER_BYTES = 1 << 20
+    LAYER_ROOM = 1 << 17    # read at once for a layer
     EVENTS = 1024
     SYS_EPOLL_PWAIT2 = 441
     # Latencies are counted in buckets as a HDR histogram of three digits has them: each power of two from 2,048 µs on
@@ -15,6 +16,7 @@ cdef enum:
 
 cdef enum:
     CONNECTING
+    OPENING       # its layer shakes hands
     GREETING      # has sent its CONNECT
     SUBSCRIBING
     READY
@@ -41,6 +43,10 @@ ctypedef struct Device:
     size_t out_size
     uint8_t *rest           # of what came: the begin of a packet
     size_t rest_size
+    void *layer             # TLS or WebSocket under it; the swarm keeps it
+    uint8_t *wire           # what the layer made, to be sent before any more of `out` is given to it
+    size_t wire_begin
+    size_t wire_end
 
 ctypedef struct Counters:
     uint64_t sent

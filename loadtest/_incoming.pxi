@@ -5,11 +5,15 @@ cdef void readable(Swarm swarm, Device *device) noexcept nogil:
     cdef size_t kept, used
     cdef ssize_t got
     cdef uint8_t *grown
+    cdef bint is_all
+    cdef size_t room = RECEIVE_BYTES if device.layer == NULL else LAYER_ROOM
     while True:
         kept = device.rest_size
         if kept:
             memcpy(swarm.received, device.rest, kept)
-        got = c_recv(device.fd, swarm.received + kept, RECEIVE_BYTES - kept, 0)
+        if device.layer == NULL:
+            room = RECEIVE_BYTES - kept
+        got = c_recv(device.fd, swarm.received + kept, room, 0)
         if got < 0 and errno == EINTR:
             continue
         if got < 0 and errno == EAGAIN:
@@ -18,6 +22,11 @@ cdef void readable(Swarm swarm, Device *device) noexcept nogil:
             swarm._lose(device)
             return
         swarm.groups[device.group].counters.bytes_in += got
+        is_all = <size_t>got < room
+        if device.layer != NULL:
+            got = receive_through_layer(swarm, device, kept, got)
+            if device.phase == LOST:
+                return
         used = take(swarm, device, swarm.received, kept + got)
         if device.phase == LOST:
             return
@@ -33,11 +42,11 @@ cdef void readable(Swarm swarm, Device *device) noexcept nogil:
         elif device.rest != NULL:
             free(device.rest)
             device.rest = NULL
-        if kept + got < RECEIVE_BYTES:
+        if is_all:
             break
     if swarm.groups[device.group].is_publishing and swarm.groups[device.group].topic_count:
         swarm._pump(device)
-    elif device.out_end:
+    elif device.out_end or device.wire_end:
         swarm._flush(device)
 
 

@@ -9,6 +9,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
+from loadtest.errors import LoadTestError
+
 cdef extern from "sys/socket.h" nogil:
     ssize_t c_send "send"(int fd, const void *data, size_t size, int flags)
     ssize_t c_recv "recv"(int fd, void *data, size_t size, int flags)
@@ -52,8 +54,11 @@ cdef class Swarm:
     cdef size_t group_count
     cdef int epoll
     cdef uint8_t *received
+    cdef size_t received_size
     cdef uint8_t *filler
     cdef list _kept
+    cdef dict _layers               # by the device's number
+    cdef readonly str layer_fault   # what went wrong first under a device, in TLS or WebSocket
     cdef bint has_pwait2
     cdef readonly int opening       # connected to, and not ready
     cdef readonly int ready
@@ -63,12 +68,15 @@ cdef class Swarm:
 
     def __cinit__(self):
         self.epoll = epoll_create1(0)
-        self.received = <uint8_t *>malloc(RECEIVE_BYTES)
+        self.received_size = RECEIVE_BYTES + LAYER_ROOM
+        self.received = <uint8_t *>malloc(self.received_size)
         self.filler = <uint8_t *>malloc(FILLER_BYTES)
         if self.received == NULL or self.filler == NULL or self.epoll < 0:
             raise MemoryError
         memset(self.filler, 0x2E, FILLER_BYTES)
         self._kept = []
+        self._layers = {}
+        self.layer_fault = ""
         self.has_pwait2 = True
 
     def __dealloc__(self):
@@ -103,9 +111,18 @@ cdef class Swarm:
         free(device.rest)
         free(device.due_ns)
         free(device.greeting)
-        device.out = device.rest = device.greeting = NULL
+        free(device.wire)
+        device.out = device.rest = device.greeting = device.wire = NULL
         device.due_ns = NULL
+        device.wire_begin = device.wire_end = 0
+        if device.layer != NULL:
+            device.layer = NULL
+            self._forget_layer(device)
         device.out_begin = device.out_end = device.out_size = device.rest_size = 0
+
+    cdef void _forget_layer(self, Device *device) noexcept with gil:
+        if self._layers is not None:
+            self._layers.pop(device - self.devices, None)
 
     def close(self):
         """Close all sockets, without a DISCONNECT."""
@@ -113,11 +130,10 @@ cdef class Swarm:
 
     # --- who there is
 
-    def add_group(self, list topics, int topics_each, int qos, int window, list sizes, bint retain=False, uint64_t most=0):
+    def add_group(self, list topics, int topics_each, int qos, int window, list sizes, bint retain=False):
         """Devices that publish to `topics` (bytes), so many each, in turn; none if they do not publish.
 
-        `sizes` of the payloads in bytes, in turn, each from 16 to 1 MiB; `window`: messages in flight of each;
-        `most`: messages of each device.
+        `sizes` of the payloads in bytes, in turn, each from 16 to 1 MiB; `window`: messages in flight of each.
         """
         cdef size_t i
         cdef bytes topic
@@ -144,12 +160,13 @@ cdef class Swarm:
             group.sizes[i] = size
         group.size_count = len(sizes)
         group.topic_count = topics_each
-        group.qos, group.window, group.retain, group.most = qos, window, retain, most
+        group.qos, group.window, group.retain = qos, window, retain
         self.group_count += 1
         return self.group_count - 1
 
-    def add_device(self, uint32_t number, int fd, int version, bytes connect not None, bytes subscribe not None):
-        """One more device of a group, on a socket that is connected or will be. The CONNECT has a clean start."""
+    def add_device(self, uint32_t number, int fd, int version, bytes connect not None, bytes subscribe not None,
+                   object layer=None):
+        """One more device of a group, on a socket that is connected or will be; `layer`: a loadtest.layers.Layer."""
         if self.device_count == self.device_room:
             self.device_room = max(1024, 2 * self.device_room)
             devices = <Device *>PyMem_Realloc(self.devices, self.device_room * sizeof(Device))
@@ -169,6 +186,9 @@ cdef class Swarm:
         memcpy(device.greeting, <const char *>greeting, device.greeting_size)
         if group.topic_count and group.qos:
             device.due_ns = <uint64_t *>malloc(group.window * sizeof(uint64_t))
+        if layer is not None:
+            self._layers[self.device_count] = layer
+            device.layer = <void *>layer
         device.wants_write = True
         cdef epoll_event event
         event.events = EPOLLIN | EPOLLOUT
@@ -178,8 +198,11 @@ cdef class Swarm:
         self.device_count += 1
         self.opening += 1
 
-    def publish(self, uint32_t number, double rate):
-        """Have a group begin: so many messages a second in all, evenly spread; 0: as fast as it goes."""
+    def publish(self, uint32_t number, double rate, uint64_t most=0):
+        """Have a group begin: so many messages a second in all, evenly spread; 0: as fast as it goes.
+
+        `most`: messages of each device; 0: until stop().
+        """
         cdef Group *group = &self.groups[number]
         cdef uint32_t i
         if self.in_flight(number):
@@ -187,6 +210,7 @@ cdef class Swarm:
         group.start_ns = now_ns()
         group.interval_ns = 1e9 / rate if rate > 0 else 0
         group.due = 0
+        group.most = most
         group.is_publishing = True
         for i in range(group.count):
             self.devices[group.devices[i]].sent = self.devices[group.devices[i]].acked = 0
@@ -212,10 +236,31 @@ cdef class Swarm:
             self._release(device)
         group.count = 0
 
+    def leave(self, uint32_t number):
+        """As cut(), but each says DISCONNECT first."""
+        cdef Group *group = &self.groups[number]
+        cdef uint8_t goodbye[2]
+        cdef uint32_t i
+        goodbye[0], goodbye[1] = 0xE0, 0
+        for i in range(group.count):
+            if self.devices[group.devices[i]].phase == READY:
+                self._say(&self.devices[group.devices[i]], goodbye, 2)
+                self._flush(&self.devices[group.devices[i]])
+        self.cut(number)
+
     # --- what is counted
 
     def counters(self, uint32_t number):
         return dict(self.groups[number].counters)
+
+    def left(self, uint32_t number):
+        """Messages that are still to be sent, of a group that publishes so many; 0 of one that does not end."""
+        cdef Group *group = &self.groups[number]
+        cdef uint64_t sent = 0
+        cdef uint32_t i
+        for i in range(group.count):
+            sent += self.devices[group.devices[i]].sent
+        return group.most * group.count - sent if group.most else 0
 
     def in_flight(self, uint32_t number):
         """Messages that should have been acknowledged, or sent, and are not."""
@@ -380,6 +425,9 @@ cdef class Swarm:
 
     cdef void _flush(self, Device *device) noexcept nogil:
         cdef ssize_t sent
+        if device.layer != NULL:
+            flush_through_layer(self, device)
+            return
         while device.out_begin < device.out_end:
             sent = c_send(device.fd, device.out + device.out_begin, device.out_end - device.out_begin, MSG_NOSIGNAL)
             if sent < 0:
@@ -412,6 +460,10 @@ cdef class Swarm:
         device.out_end += size
 
     cdef void _writable(self, Device *device) noexcept nogil:
+        if device.phase == CONNECTING and device.layer != NULL:
+            device.phase = OPENING
+            open_layer(self, device)
+            return
         if device.phase == CONNECTING:
             device.phase = GREETING
             self._say(device, device.greeting, device.connect_size)
@@ -430,4 +482,5 @@ cdef class Swarm:
         self._release(device)
 
 
+include "_layered.pxi"
 include "_incoming.pxi"

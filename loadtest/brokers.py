@@ -14,13 +14,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from loadtest.address import Address
 from loadtest.errors import LoadTestError
-from loadtest.fleet import Address
 from loadtest.resources import family
 
 START_S = 60.0
 STOP_S = 20.0
 HOST = "127.0.0.1"
+MOST_WORDS = 3  # of what a broker says that it is
 SBIN = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/lib/rabbitmq/bin"
 """Debian keeps brokers where not every user looks for programs."""
 
@@ -30,6 +31,9 @@ class Start(NamedTuple):
 
     command: Sequence[str]
     environment: Mapping[str, str] = {}
+    beside: Sequence[str] = ()
+    """A program that it needs, and that it would start and leave behind otherwise."""
+    beside_port: int = 0
 
 
 class Kind(NamedTuple):
@@ -40,6 +44,7 @@ class Kind(NamedTuple):
     program: str
     version: Sequence[str]
     prepare: Callable[[Path, int, int], Start]
+    speaks_mqtt: bool = True
 
     @property
     def is_installed(self) -> bool:
@@ -50,7 +55,8 @@ class Kind(NamedTuple):
         command = [_found(self.version[0]) or self.version[0], *self.version[1:]]
         said = subprocess.run(command, capture_output=True, text=True, check=False)
         lines = [line.strip() for line in (said.stdout + said.stderr).splitlines()]
-        return next((line for line in lines if any(map(str.isdigit, line))), "")
+        found = next((line for line in lines if any(map(str.isdigit, line))), "")
+        return " ".join(found.split()[:MOST_WORDS])
 
 
 def _found(program: str) -> str | None:
@@ -60,7 +66,9 @@ def _found(program: str) -> str | None:
 # --- who can be compared
 
 
-def _penstock(*options: str) -> Callable[[Path, int, int], Start]:
+def penstock(*options: str) -> Callable[[Path, int, int], Start]:
+    """`penstock serve` with these options."""
+
     def prepare(folder: Path, port: int, _: int) -> Start:
         fixed = ["--data", str(folder / "data"), "--listen", f"mqtt://{HOST}:{port}", "--log-level", "warning"]
         return Start([sys.executable, "-m", "penstock", "serve", *fixed, *options])
@@ -108,23 +116,31 @@ def _rabbitmq(folder: Path, port: int, other_port: int) -> Start:
         "ERL_EPMD_ADDRESS": HOST,
         "ERL_EPMD_PORT": str(other_port + 1),
     }
-    return Start(["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment)
+    return Start(["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment, ["epmd"], other_port + 1)
+
+
+def _redis(fsync: str) -> Callable[[Path, int, int], Start]:
+    def prepare(folder: Path, port: int, _: int) -> Start:
+        own = ["--port", str(port), "--bind", HOST, "--dir", str(folder), "--save", ""]
+        return Start(["redis-server", *own, "--appendonly", "yes", "--appendfsync", fsync])
+
+    return prepare
 
 
 _PENSTOCK_VERSION = (sys.executable, "-m", "penstock", "--version")
 KINDS: Mapping[str, Kind] = {
     "penstock": Kind(
-        "Penstock", "one process, flush async", sys.executable, _PENSTOCK_VERSION, _penstock("--flush", "async")
+        "Penstock", "one process, flush async", sys.executable, _PENSTOCK_VERSION, penstock("--flush", "async")
     ),
     "penstock-sync": Kind(
-        "Penstock sync", "one process, flush sync", sys.executable, _PENSTOCK_VERSION, _penstock("--flush", "sync")
+        "Penstock sync", "one process, flush sync", sys.executable, _PENSTOCK_VERSION, penstock("--flush", "sync")
     ),
     "penstock-apart": Kind(
         "Penstock apart",
         "a store and two gateways, flush async",
         sys.executable,
         _PENSTOCK_VERSION,
-        _penstock("--flush", "async", "--gateways", "2"),
+        penstock("--flush", "async", "--gateways", "2"),
     ),
     "mosquitto": Kind(
         "Mosquitto", "in memory, no queue limits", "mosquitto", ("mosquitto", "-h"), _mosquitto("persistence false")
@@ -146,6 +162,22 @@ KINDS: Mapping[str, Kind] = {
     "rabbitmq": Kind(
         "RabbitMQ", "MQTT plug-in as it comes", "rabbitmq-server", ("dpkg-query", "-W", "rabbitmq-server"), _rabbitmq
     ),
+    "redis": Kind(
+        "Redis Streams",
+        "append-only file, synced every second",
+        "redis-server",
+        ("redis-server", "--version"),
+        _redis("everysec"),
+        speaks_mqtt=False,
+    ),
+    "redis-sync": Kind(
+        "Redis Streams sync",
+        "append-only file, synced before each answer",
+        "redis-server",
+        ("redis-server", "--version"),
+        _redis("always"),
+        speaks_mqtt=False,
+    ),
 }
 
 
@@ -163,6 +195,7 @@ class Running:
         self._cores = cores
         self._other_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._beside: subprocess.Popen[bytes] | None = None
 
     @property
     def pids(self) -> list[int]:
@@ -171,10 +204,26 @@ class Running:
     def start(self) -> None:
         """Returns when it takes connections. Raises LoadTestError."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        command, environment = self.kind.prepare(self._folder, self.address.port, self._other_port)
+        start = self.kind.prepare(self._folder, self.address.port, self._other_port)
         log_path = self._folder / "output"
+        if start.beside:
+            self._beside = self._popen(start.beside, start.environment, log_path)
+        until_s = time.monotonic() + START_S
+        while self._beside is not None and not _accepts(Address(HOST, start.beside_port)):
+            if self._beside.poll() is not None or time.monotonic() > until_s:
+                break  # the broker will say what it misses
+            time.sleep(0.05)
+        self._process = self._popen(start.command, start.environment, log_path)
+        while not _accepts(self.address):
+            if self._process.poll() is not None or time.monotonic() > until_s:
+                said = log_path.read_text(errors="replace").strip().splitlines()
+                self.kill()
+                raise LoadTestError(f"{self.kind.name} does not start: {said[-1] if said else 'it says nothing'}")
+            time.sleep(0.05)
+
+    def _popen(self, command: Sequence[str], environment: Mapping[str, str], log_path: Path) -> subprocess.Popen[bytes]:
         with log_path.open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [_found(command[0]) or command[0], *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -184,13 +233,6 @@ class Running:
                 start_new_session=True,
                 preexec_fn=self._pin,
             )
-        until_s = time.monotonic() + START_S
-        while not _accepts(self.address):
-            if self._process.poll() is not None or time.monotonic() > until_s:
-                said = log_path.read_text(errors="replace").strip().splitlines()
-                self.kill()
-                raise LoadTestError(f"{self.kind.name} does not start: {said[-1] if said else 'it says nothing'}")
-            time.sleep(0.05)
 
     def _pin(self) -> None:
         if self._cores:
@@ -207,6 +249,7 @@ class Running:
         process, self._process = self._process, None
         if process is None:
             return
+        beside, self._beside = self._beside, None
         everybody = family([process.pid])
         for each in everybody if by is signal.SIGKILL else {p for p in everybody if p.pid == process.pid}:
             with suppress(ProcessLookupError):
@@ -219,6 +262,9 @@ class Running:
         for each in everybody:  # whoever outlived it
             with suppress(ProcessLookupError):
                 os.kill(each.pid, signal.SIGKILL)
+        if beside is not None:
+            beside.kill()
+            beside.wait()
 
 
 @contextmanager
@@ -239,6 +285,6 @@ def free_port() -> int:
 
 
 def _accepts(address: Address) -> bool:
-    with suppress(OSError), socket.create_connection(address, 1):
+    with suppress(OSError), socket.create_connection(address[:2], 1):
         return True
     return False

@@ -9,12 +9,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest import worth
+from loadtest import streams, worth
 from loadtest.brokers import Kind, Running, running
 from loadtest.errors import LoadTestError
 from loadtest.results import Results, Row, Subject
-from loadtest.run import Progress, run
+from loadtest.run import run
+from loadtest.steps import Progress
 from loadtest.workload import Workload
+
+ATTEMPTS = 2
+"""To start a broker, each with ports and a folder of its own."""
+OUT_OF_TIME = "left out, as the time that was given was over"
 
 
 class Cores(NamedTuple):
@@ -33,16 +38,22 @@ class Cores(NamedTuple):
 class Comparison:
     """Runs each workload `repeats` times on each broker; what fails is noted, and the others go on."""
 
-    def __init__(self, kinds: Sequence[Kind], repeats: int, cores: Cores) -> None:
+    def __init__(
+        self, kinds: Sequence[Kind], repeats: int, cores: Cores, is_time_over: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`is_time_over`: what has not begun by then is left out, and its row says so."""
         self._repeats = repeats
         self._cores = cores
         self._kinds = kinds
+        self._is_time_over = is_time_over
         self._subjects = {kind.name: Subject(kind.name, "", kind.version_text(), kind.settings) for kind in kinds}
         self.results = Results.begin()
 
     def measure_worth(self, progress: Progress) -> None:
         """What survives a SIGKILL of each. To be called before any workload."""
         for at, kind in enumerate(self._kinds):
+            if self._is_time_over():
+                return
             progress(f"killing {kind.name}", at / len(self._kinds))
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 try:
@@ -53,12 +64,14 @@ class Comparison:
             subject = self._subjects[kind.name]
             self._subjects[kind.name] = Subject(subject.name, "", subject.version, subject.settings, found)
 
-    def run(self, workload: Workload, shown: Callable[[str], Progress]) -> list[Row]:
-        """Its rows. `shown` makes a Progress for a run with this title."""
+    def run(
+        self, workload: Workload, shown: Callable[[str], Progress], kinds: Sequence[Kind] | None = None
+    ) -> list[Row]:
+        """Its rows. `shown` makes a Progress for a run with this title; `kinds`: some of those that were given."""
         allowed = os.sched_getaffinity(0)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as brokers:
             rows = []
-            for kind in self._kinds:
+            for kind in self._kinds if kinds is None else kinds:
                 row = Row(workload, self._subjects[kind.name], [])
                 rows.append((row, self._started(kind, Path(folder) / kind.name, row, brokers)))
             if self._cores.generator:
@@ -67,7 +80,7 @@ class Comparison:
                 for number in range(self._repeats):
                     for row, broker in rows:
                         progress = shown(f"{workload.name} {number + 1}/{self._repeats} on {row.subject.name}")
-                        _run_once(row, broker, progress)
+                        self._run_once(row, broker, progress)
             finally:
                 os.sched_setaffinity(0, allowed)
         found = [row for row, _ in rows]
@@ -75,17 +88,30 @@ class Comparison:
         return found
 
     def _started(self, kind: Kind, folder: Path, row: Row, brokers: ExitStack) -> Running | None:
-        try:
-            return brokers.enter_context(running(kind, folder, self._cores.brokers))
-        except LoadTestError as error:
-            row.fault = str(error)
+        if not kind.speaks_mqtt and not streams.fits(row.workload):
+            row.fault = "no MQTT; only where each message goes to one subscriber, as in point-to-point"
             return None
+        if self._is_time_over():
+            row.fault = OUT_OF_TIME
+            return None
+        for attempt in range(ATTEMPTS):
+            try:
+                place = folder.with_name(f"{folder.name}-{attempt}")
+                started = brokers.enter_context(running(kind, place, self._cores.brokers))
+                row.fault = ""
+                return started
+            except LoadTestError as error:
+                row.fault = str(error)
+        return None
 
-
-def _run_once(row: Row, broker: Running | None, progress: Progress) -> None:
-    if broker is None or row.fault:
-        return
-    try:
-        row.runs.append(run(row.workload, broker.address, broker.pids, progress))
-    except LoadTestError as error:
-        row.fault = str(error)
+    def _run_once(self, row: Row, broker: Running | None, progress: Progress) -> None:
+        if broker is None or row.fault:
+            return
+        if self._is_time_over():
+            row.fault = "" if row.runs else OUT_OF_TIME
+            return
+        try:
+            work = run if broker.kind.speaks_mqtt else streams.run
+            row.runs.append(work(row.workload, broker.address, broker.pids, progress))
+        except (LoadTestError, OSError) as error:
+            row.fault = str(error)

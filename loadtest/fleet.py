@@ -5,42 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from gateway.codec import encode
 from gateway.packets import Connect, QoS, Subscribe, SubscriptionRequest
+from gateway.properties import Properties
 from loadtest._swarm import Swarm, monotonic_ns
+from loadtest.address import Address
 from loadtest.counters import Counters
 from loadtest.errors import BrokerRefuses, LoadTestError
-from loadtest.workload import Publishers, Workload
+from loadtest.workload import ALL_PUBLISHERS, ALL_SUBSCRIBERS, Publishers, Subscribers, Workload
 
 AT_ONCE = 256
 """Connections that are made at the same time."""
-STEP_S = 0.01
+STEP_S = 0.002
 PATIENCE_S = 20.0
 """How long to wait for any one more device to be let in."""
 SECOND_NS = 1_000_000_000
-
-
-class Address(NamedTuple):
-    """Of a broker."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        """`mqtt://HOST[:PORT]`. Raises LoadTestError."""
-        parts = urlsplit(url)
-        try:
-            port = parts.port or 1883
-        except ValueError:
-            port = 0
-        if parts.scheme != "mqtt" or not parts.hostname or not port or parts.path.strip("/"):
-            raise LoadTestError(f"{url}: no broker's address; use mqtt://HOST:PORT")
-        return cls(parts.hostname, port)
+KEPT_S = 3600
+"""How long a broker is to keep a session, if a run ends before it says that it may forget it."""
 
 
 class _Device(NamedTuple):
@@ -50,6 +35,7 @@ class _Device(NamedTuple):
     client_id: str
     filters: list[str]
     qos: int
+    is_clean: bool
 
 
 class Fleet:
@@ -58,26 +44,72 @@ class Fleet:
     def __init__(self, workload: Workload, address: Address) -> None:
         self.workload = workload
         self.swarm = Swarm()
-        self._address = _resolved(address)
+        self._address = address
+        self._place = _resolved(address)
         self._run_id = os.urandom(3).hex()
+        self._deliveries = workload.deliveries()
+        self._groups = workload.groups
+        self._present: set[int] = set()
+        self._kept: set[int] = set()  # groups whose sessions the broker keeps
         self.publishers = [self._add_publishers(group) for group in workload.publishers]
         self.subscribers = [self.swarm.add_group([], 0, group.qos, 1, []) for group in workload.subscribers]
 
     def _add_publishers(self, group: Publishers) -> int:
         topics = [topic.encode() for device in range(group.count) for topic in group.topics_of(device)]
-        return self.swarm.add_group(topics, len(group.topics), group.qos, group.window, group.sizes, group.retain)
+        return self.swarm.add_group(
+            topics, len(group.topics) * group.each, group.qos, group.window, group.sizes, group.retain
+        )
 
-    # --- in
+    def named(self, who: Sequence[str]) -> list[int]:
+        """The groups that a step means, by number; subscribers first, so that nobody misses what others publish."""
+        kinds = [(ALL_SUBSCRIBERS, self.subscribers), (ALL_PUBLISHERS, self.publishers)]
+        return [
+            number
+            for kind, numbers in kinds
+            for number in numbers
+            if not who or kind in who or self._groups[number].name in who
+        ]
+
+    # --- in and out
 
     def connect(self, progress: Callable[[int], None]) -> float:
-        """Let all devices in, subscribers first; how long that took (s). `progress`: so many are ready.
+        """Let all devices in that are not absent, subscribers first; how long that took (s).
 
-        Raises BrokerRefuses and LoadTestError.
+        `progress`: so many are ready. Raises BrokerRefuses and LoadTestError.
         """
         begun_ns = monotonic_ns()
-        self._let_in(self._subscribing(), progress)
-        self._let_in(self._publishing(), progress)
+        self.join([number for number in self.named([]) if not self._groups[number].absent], progress)
         return (monotonic_ns() - begun_ns) / SECOND_NS
+
+    def join(self, groups: Sequence[int], progress: Callable[[int], None]) -> int:
+        """Let groups in that are not there; how many devices that are."""
+        joining = [number for number in groups if number not in self._present]
+        for number in joining:
+            self._let_in(self._joining(number), progress)
+            self._present.add(number)
+            if self._keeps_sessions(number):
+                self._kept.add(number)
+        return sum(self._groups[number].count for number in joining)
+
+    def leave(self, groups: Sequence[int], is_said: bool) -> None:
+        """Close the connections of groups, with a DISCONNECT if that is said."""
+        for number in groups:
+            (self.swarm.leave if is_said else self.swarm.cut)(number)
+            self._present.discard(number)
+
+    def forget_sessions(self) -> None:
+        """Have the broker forget what it keeps."""
+        with suppress(LoadTestError):
+            for number in self._kept:
+                self.swarm.cut(number)
+                count = self._groups[number].count
+                devices = (_Device(number, self._client_id(number, each), [], 0, True) for each in range(count))
+                self._let_in(devices, lambda _: None)
+                self.swarm.leave(number)
+
+    def _keeps_sessions(self, number: int) -> bool:
+        group = self._groups[number]
+        return isinstance(group, Subscribers) and group.keep_session
 
     def _let_in(self, devices: Iterator[_Device], progress: Callable[[int], None]) -> None:
         swarm = self.swarm
@@ -97,30 +129,35 @@ class Fleet:
             elif monotonic_ns() - heard_ns > PATIENCE_S * SECOND_NS:
                 raise BrokerRefuses(f"{known} devices are ready, and no other one was for {PATIENCE_S:.0f} s")
 
-    def _subscribing(self) -> Iterator[_Device]:
-        for number, group in zip(self.subscribers, self.workload.subscribers, strict=True):
-            for device in range(group.count):
-                yield _Device(number, self._client_id(number, device), group.filters_of(device), group.qos)
-
-    def _publishing(self) -> Iterator[_Device]:
-        for number, group in zip(self.publishers, self.workload.publishers, strict=True):
-            for device in range(group.count):
-                yield _Device(number, self._client_id(number, device), [], 0)
+    def _joining(self, number: int) -> Iterator[_Device]:
+        group = self._groups[number]
+        subscribes = isinstance(group, Subscribers) and number not in self._kept
+        for device in range(group.count):
+            filters = group.filters_of(device) if subscribes and isinstance(group, Subscribers) else []
+            yield _Device(number, self._client_id(number, device), filters, group.qos, not self._keeps_sessions(number))
 
     def _client_id(self, group: int, device: int) -> str:
         return f"load-{self._run_id}-{group}-{device}"
 
     def _open(self, device: _Device) -> None:
         version = self.workload.version
-        connect = Connect(client_id=device.client_id, protocol_version=version, keep_alive_s=0)
+        expiry_s = KEPT_S if version == 5 and not device.is_clean else None
+        connect = Connect(
+            client_id=device.client_id,
+            protocol_version=version,
+            clean_start=device.is_clean,
+            keep_alive_s=0,
+            properties=Properties(session_expiry_interval=expiry_s),
+        )
         requests = tuple(SubscriptionRequest(each, QoS(device.qos)) for each in device.filters)
         subscribe = encode(Subscribe(1, requests), version) if requests else b""
-        self.swarm.add_device(device.group, self._socket(), version, encode(connect, version), subscribe)
+        layer = self._address.layer()
+        self.swarm.add_device(device.group, self._socket(), version, encode(connect, version), subscribe, layer)
 
     def _socket(self) -> int:
         """A descriptor that connects; from now on the swarm's."""
         try:
-            connecting = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET)
+            connecting = socket.socket(socket.AF_INET6 if ":" in self._place[0] else socket.AF_INET)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise LoadTestError(
@@ -129,7 +166,7 @@ class Fleet:
             raise
         connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connecting.setblocking(False)
-        connecting.connect_ex(self._address)
+        connecting.connect_ex(self._place)
         return connecting.detach()
 
     def _check(self) -> None:
@@ -137,12 +174,13 @@ class Fleet:
         swarm = self.swarm
         if swarm.reason_code:
             raise BrokerRefuses(f"the broker refused a device: reason code 0x{swarm.reason_code:02X}")
+        if swarm.layer_fault:
+            raise BrokerRefuses(swarm.layer_fault)
         if swarm.has_met_a_fault:
             raise BrokerRefuses("the broker sent what is no MQTT")
         if swarm.lost:
-            host, port = self._address[:2]
             raise BrokerRefuses(
-                f"{swarm.lost} of the devices have no connection to {host}:{port}; does a broker listen there?"
+                f"{swarm.lost} of the devices have no connection to {self._address}; does a broker listen there?"
             )
 
     # --- on
@@ -150,6 +188,13 @@ class Fleet:
     def publish(self) -> None:
         for number, group in zip(self.publishers, self.workload.publishers, strict=True):
             self.swarm.publish(number, group.rate)
+
+    def publish_so_many(self, groups: Sequence[int], messages: int) -> None:
+        """That many of all those that are there together, evenly; 0: until stop()."""
+        publishing = [number for number in groups if number in self.publishers and number in self._present]
+        devices = sum(self._groups[number].count for number in publishing)
+        for number in publishing:
+            self.swarm.publish(number, self.workload.publishers[number].rate, -(-messages // max(1, devices)))
 
     def run(self, seconds: float) -> None:
         self.swarm.run(monotonic_ns() + int(seconds * SECOND_NS))
@@ -166,6 +211,20 @@ class Fleet:
     @property
     def in_flight(self) -> int:
         return sum(map(self.swarm.in_flight, self.publishers))
+
+    @property
+    def left(self) -> int:
+        """Messages that are still to be sent, of those that publish_so_many() said."""
+        return sum(map(self.swarm.left, self.publishers))
+
+    def wanted(self) -> int | None:
+        """How many deliveries there are to be of what was sent; None if nobody knows."""
+        total = 0
+        for factor, counters in zip(self._deliveries, self.published(), strict=True):
+            if factor is None:
+                return None
+            total += factor * counters["sent"]
+        return total
 
     def published(self) -> list[Counters]:
         return [self.swarm.counters(number) for number in self.publishers]

@@ -62,6 +62,8 @@ class Results(msgspec.Struct):
     begun: str
     machine: Machine
     rows: list[Row]
+    left_out: list[str] = []
+    """What was not measured, and why."""
 
     def by_workload(self) -> dict[str, list[Row]]:
         """The rows, those of a workload together."""
@@ -69,6 +71,11 @@ class Results(msgspec.Struct):
         for row in self.rows:
             found.setdefault(row.workload.name, []).append(row)
         return found
+
+    def row(self, workload: str, subject: str) -> Row | None:
+        """By the names of workload and broker; None if nothing was measured."""
+        found = [each for each in self.rows if (each.workload.name, each.subject.name) == (workload, subject)]
+        return found[0] if found and found[0].runs else None
 
     @classmethod
     def begin(cls) -> Results:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +11,10 @@ import msgspec
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
+from loadtest import streams
+from loadtest.address import Address
 from loadtest.brokers import Running
 from loadtest.errors import LoadTestError
-from loadtest.fleet import Address
 
 MESSAGES = 2_000
 IN_FLIGHT = 200
@@ -30,6 +32,8 @@ class Worth(msgspec.Struct, frozen=True):
 
 def measure(broker: Running) -> Worth:
     """Kills the broker, and starts it again. Raises LoadTestError."""
+    if not broker.kind.speaks_mqtt:
+        return _of_streams(broker)
     subscriber = _Client(broker.address, "worth-subscriber", is_clean=False)
     subscriber.do(lambda client: client.subscribe(TOPIC, 1))
     subscriber.close()
@@ -41,6 +45,22 @@ def measure(broker: Running) -> Worth:
     came = subscriber.what_comes()
     subscriber.close()
     return Worth(len(acknowledged), len(acknowledged & came))
+
+
+def _of_streams(server: Running) -> Worth:
+    acknowledged = 0
+    add = streams.command(b"XADD", streams.STREAM, b"*", b"p", b"." * 100)
+    with socket.create_connection(server.address[:2], PATIENCE_S) as connection:
+        while acknowledged < MESSAGES:
+            connection.sendall(add * IN_FLIGHT)
+            lines = 0
+            while lines < 2 * IN_FLIGHT:  # $SIZE, and the entry's id
+                lines += connection.recv(1 << 16).count(b"\n")
+            acknowledged += IN_FLIGHT
+        server.kill()
+    server.start()
+    said = streams.ask(server.address, b"XLEN", streams.STREAM)
+    return Worth(acknowledged, min(acknowledged, int(said[1:])))
 
 
 class _Client:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from loadtest.brokers import Kind
     from loadtest.results import Results, Row
 
-EXTRA = ("hdrh", "matplotlib", "psutil")
+EXTRA = ("hdrh", "matplotlib", "psutil", "yaml")
 
 bench = typer.Typer(
     help="Measure a broker under load.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -24,13 +26,19 @@ Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots there.")]
 
 
+@bench.callback()
+def end_in_order() -> None:
+    """Measure a broker under load."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that brokers that were started end
+
+
 @bench.command("list")
 def list_workloads() -> None:
     """The workloads that come along; one of your own is a TOML file of the same form."""
     from loadtest.workload import load, shipped
 
     for name in shipped():
-        typer.echo(f"{name:16} {' '.join(load(name).text.split())}")
+        typer.echo(f"{name:22} {' '.join(load(name).text.split())}")
 
 
 @bench.command("run")
@@ -38,24 +46,28 @@ def run_workloads(
     workloads: Annotated[
         list[str], typer.Argument(metavar="WORKLOAD...", help="Names of `bench list`, or TOML files.")
     ],
-    url: Annotated[str, typer.Option("--url", metavar="URL", help="The broker.")] = "mqtt://127.0.0.1:1883",
+    url: Annotated[
+        str, typer.Option("--url", metavar="URL", help="The broker: mqtt://, mqtts://, ws:// or wss://.")
+    ] = "mqtt://127.0.0.1:1883",
     repeats: Repeats = 3,
     pid: Annotated[
         list[int] | None, typer.Option("--pid", metavar="PID", help="The broker's process, if it cannot be found.")
     ] = None,
+    ca: Annotated[Path | None, typer.Option("--ca", metavar="FILE", help="Certificates (PEM) to trust.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Take any certificate.")] = False,
     json: Json = None,
     html: Html = None,
 ) -> None:
     """Run workloads on a broker that listens already."""
     _check_extra()
-    from loadtest.fleet import Address
+    from loadtest.address import Address
     from loadtest.resources import listening_at
     from loadtest.results import Results, Row, Subject
     from loadtest.run import run
     from loadtest.workload import load
     from penstock.commands.progress import shown
 
-    address = Address.parse(url)
+    address = Address.parse(url, ca, not insecure)
     results = Results.begin()
     subject = Subject(name=url, url=url)
     asked = [load(name) for name in workloads]
@@ -97,9 +109,52 @@ def compare_brokers(
     for workload in asked:
         with one_after_another() as shown_next:
             rows = comparison.run(workload, shown_next)
-        for row in rows:
-            typer.echo(f"{row.subject.name:18} {_line(row)}" if row.runs else f"{row.subject.name:18} {row.fault}")
+        _show(rows)
     _write(comparison.results, json, html)
+
+
+@bench.command("full")
+def compare_fully(
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0.1, max=1_440, help="What has not begun by then is left out.")
+    ] = 30,
+    repeats: Repeats = 3,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=3_600, help="Of each run, measured.")] = 3,
+    brokers: Annotated[
+        str, typer.Option("--brokers", metavar="NAME,...", help="Some of them; default: all that are installed.")
+    ] = "",
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write docs/benchmarks.md there.")
+    ] = None,
+    json: Json = None,
+    html: Html = None,
+) -> None:
+    """The comparison that docs/benchmarks.md shows: all workloads, each on the brokers where it makes sense."""
+    _check_extra()
+    from loadtest.full import compare
+    from loadtest.tables import benchmarks
+    from penstock.commands.progress import one_after_another
+
+    if brokers:
+        _kinds(brokers)
+    names = [name.strip() for name in brokers.split(",") if name]
+
+    def finished(results: Results, rows: list[Row]) -> None:
+        """What there is so far is written, as half an hour is long."""
+        _show(rows)
+        _write(results, json, None)
+
+    with one_after_another() as shown_next:
+        comparison = compare(minutes, repeats, seconds, shown_next, finished, names)
+    _write(comparison.results, json, html)
+    if markdown is not None:
+        source = f"{json.parent.name}/{json.name}" if json is not None else "the JSON that was not kept"
+        _write_text(markdown, benchmarks(comparison.results, source), "--markdown")
+
+
+def _show(rows: list[Row]) -> None:
+    for row in rows:
+        typer.echo(f"{row.subject.name:18} {_line(row) if row.runs else f'{row.workload.name}: {row.fault}'}")
 
 
 def _kinds(names: str) -> list[Kind]:
@@ -115,6 +170,89 @@ def _kinds(names: str) -> list[Kind]:
         if not KINDS[name].is_installed:
             raise PenstockError(f"{name}: {KINDS[name].program} is not installed; install it, or leave it out")
     return [KINDS[name] for name in wanted]
+
+
+@bench.command("model")
+def show_model(
+    connections: Annotated[str, typer.Option("--connections", metavar="N", help="At the same time; 250k, 1M.")] = "1M",
+    queues: Annotated[str, typer.Option("--queues", metavar="N", help="Topics that are published to.")] = "10M",
+    rate: Annotated[str, typer.Option("--rate", metavar="N", help="Messages/s published.")] = "1M",
+    size: Annotated[int, typer.Option("--size", min=0, metavar="BYTES", help="Of a payload.")] = 200,
+    fan_out: Annotated[float, typer.Option("--fan-out", min=0, metavar="N", help="Deliveries of each message.")] = 1,
+    retention: Annotated[float, typer.Option("--retention", min=0, metavar="HOURS", help="Kept on disk.")] = 24,
+    costs: Annotated[
+        Path | None, typer.Option("--costs", metavar="FILE", help="What --measure wrote; default: what comes along.")
+    ] = None,
+    measure: Annotated[
+        Path | None, typer.Option("--measure", metavar="FILE", help="Measure on this machine, and write it there.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.5, max=600, help="To measure each rate.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """What so many connections, queues and messages need, from what one was measured to cost."""
+    _check_extra()
+    import msgspec
+
+    from loadtest.model import Demand, count, needs, read, table
+
+    if measure is not None:
+        _measure(measure, seconds)
+        costs = measure
+    measured = read(costs)
+    demand = Demand(
+        int(count(connections)), int(count(queues)), count(rate), size, fan_out=fan_out, retention_h=retention
+    )
+    found = needs(demand, measured.costs)
+    if as_json:
+        typer.echo(msgspec.json.encode({"demand": demand, "needs": found, "costs": measured.costs}))
+        return
+    for what, much, why in table(demand, found, measured.costs):
+        typer.echo(f"{what:24} {much:>14}   {why}")
+    typer.echo(f"\nMeasured {measured.begun[:10]} on {measured.machine.processor}; how far the model was off there:")
+    for check in measured.checks:
+        typer.echo(f"{check.what:40} {check.error:+.0%}")
+
+
+@bench.command("scaling")
+def replay_scaling(
+    rules: Annotated[Path, typer.Argument(metavar="FILE", help="What `helm template` renders, or - for stdin.")],
+    load: Annotated[str, typer.Option("--load", metavar="NAME", help="day, burst, or a CSV file.")] = "day",
+    costs: Annotated[Path | None, typer.Option("--costs", metavar="FILE", help="What `model --measure` wrote.")] = None,
+    fan_out: Annotated[float, typer.Option("--fan-out", min=0, metavar="N", help="Deliveries of each message.")] = 1,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it there, as SVG.")] = None,
+) -> None:
+    """Replay a load against the chart's HorizontalPodAutoscaler: is it ahead, does it flap?"""
+    _check_extra()
+    from loadtest.autoscaler import Pod, rules_in
+    from loadtest.model import read
+    from loadtest.scaling import read_load, replay
+
+    try:
+        text = sys.stdin.read() if str(rules) == "-" else rules.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PenstockError(f"{rules}: {error.strerror}; name what `helm template` rendered") from None
+    pod = Pod()
+    found = replay(read_load(load), rules_in(text, pod), read(costs).costs, pod, fan_out)
+    typer.echo(
+        f"{load}: {min(m.wanted for m in found.moments)} to {max(m.wanted for m in found.moments)} gateways, "
+        f"{found.gateway_hours:.1f} gateway-hours, {found.changes} changes, {found.turns} turns; "
+        f"the busiest gateway did {found.fullest:.0%} of what it can, above all of it for {found.saturated_s} s"
+    )
+    if plot is not None:
+        from loadtest.scaling_plot import drawn
+
+        _write_text(plot, drawn(found), "--plot")
+
+
+def _measure(path: Path, seconds: float) -> None:
+    import msgspec
+
+    from loadtest.measure import measure
+    from penstock.commands.progress import shown
+
+    with shown("measuring") as progress:
+        found = measure(seconds, progress)
+    _write_text(path, msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n", "--measure")
 
 
 @bench.command("report")
@@ -138,6 +276,13 @@ def _line(row: Row) -> str:
     from loadtest.report import cores, duration, number
     from loadtest.results import percentile
 
+    if row.workload.steps:
+        steps = "; ".join(f"{each.do} {each.seconds:.2f} s" for each in row.runs[-1].steps if each.measured)
+        joined = row.median(lambda run: run.joined_per_s)
+        delivered = row.median(lambda run: run.delivered_per_s)
+        line = f"{row.workload.name:20} {steps}  connected {number(joined)}/s  delivered {number(delivered)}/s"
+        lost = row.median(lambda run: run.lost)
+        return f"{line}  LOST {number(lost)}" if lost else line
     lowest, highest = row.spread(lambda run: run.delivered_per_s)
     p50 = row.median(percentile("p50"))
     p99 = row.median(percentile("p99"))
@@ -158,10 +303,14 @@ def _write(results: Results, json: Path | None, html: Path | None) -> None:
     if json is not None:
         write(results, json)
     if html is not None:
-        try:
-            html.write_text(page(results), encoding="utf-8")
-        except OSError as error:
-            raise PenstockError(f"{html}: {error.strerror}; name a file that can be written with --html") from None
+        _write_text(html, page(results), "--html")
+
+
+def _write_text(path: Path, text: str, option: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PenstockError(f"{path}: {error.strerror}; name a file that can be written with {option}") from None
 
 
 def _check_extra() -> None:

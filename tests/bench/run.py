@@ -75,7 +75,7 @@ def main() -> int:
     options = _arguments()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as name:
         folder = Path(name)
-        mqload = _mqload(folder)
+        mqload = mqload_binary(folder)
         python = platform.python_version()
         print(f"{platform.machine()}, {os.cpu_count()} cores, Python {python}, {options.repeats} runs")
         print(f"one fdatasync of 64 KiB: {fdatasync_ms(folder):.2f} ms (median)\n")
@@ -100,7 +100,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _mqload(folder: Path) -> Path:
+def mqload_binary(folder: Path) -> Path:
     source = Path(os.environ.get("MQLOAD", ROOT.parent / "shared" / "tools" / "mqload.c"))
     if not source.exists():
         sys.exit(f"{source}: not found; set MQLOAD to the load generator's C source or its binary")

@@ -1,22 +1,32 @@
 """`penstock bench`: devices on real brokers, what it writes, what it says when something is wrong."""
 
+import json
+import os
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psutil
 import pytest
+from msgspec.structs import replace
 
-from loadtest import worth
+from loadtest import streams, worth
+from loadtest.address import Address
 from loadtest.brokers import KINDS, running
 from loadtest.errors import BrokerRefuses
 from loadtest.results import read
 from loadtest.run import Run, run
-from loadtest.workload import Publishers, Subscribers, Timing, Workload
+from loadtest.workload import Publishers, Step, Subscribers, Timing, Workload, load, shipped
+from tests.certificates import authority, vouched_for
 from tests.interop.programs import penstock
 from tests.interop.programs import run as run_program
+from tests.server_process import PenstockServer, ServeOptions, free_port
 
 pytestmark = pytest.mark.interop
 
+PATIENCE_S = 180  # brokers are started, killed and started again
 SHORT = """
 name = "short"
 text = "Everything at once."
@@ -95,6 +105,98 @@ def test_as_fast_as_it_goes(kind: str, tmp_path: Path) -> None:
     assert found.delivered_per_s > 1_000
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_what_waits_for_a_session_comes_when_it_returns(version: int, tmp_path: Path) -> None:
+    away, back = Step("leave", ["late"]), Step("join", ["late"], measured=True)
+    workload = Workload(
+        "backlog",
+        "",
+        [Publishers(["load/{i}"], 2, qos=1)],
+        [Subscribers(["load/#"], qos=1, keep_session=True, name="late")],
+        [away, Step("publish", messages=5_000), back, Step("deliver", measured=True)],
+        version,
+    )
+    with running(KINDS["penstock"], tmp_path / "broker", set()) as broker:
+        for _ in range(2):
+            found = run(workload, broker.address, broker.pids, lambda *_: None)
+            assert [step.sent for step in found.steps] == [0, 5_000, 0, 0]
+            assert sum(step.delivered for step in found.steps if step.measured) == 5_000
+            assert found.joined_per_s > 0
+            assert found.sent_per_s == 0
+            assert found.lost == 0
+
+
+def test_retained_messages_and_a_storm(tmp_path: Path) -> None:
+    workload = Workload(
+        "storm",
+        "",
+        [Publishers(["load/{j}"], qos=1, each=300, retain=True)],
+        [Subscribers(["load/{i}"], 300, qos=1, absent=True)],
+        [
+            Step("publish", messages=300),
+            Step("join", ["subscribers"]),
+            Step("deliver"),
+            Step("cut", ["subscribers"]),
+            Step("join", ["subscribers"], measured=True),
+        ],
+    )
+    with running(KINDS["mosquitto"], tmp_path / "broker", set()) as broker:
+        found = run(workload, broker.address, broker.pids, lambda *_: None)
+    assert [step.joined for step in found.steps] == [0, 300, 0, 0, 300]
+    assert found.steps[1].delivered + found.steps[2].delivered == 300
+
+
+@pytest.mark.slow
+def test_what_comes_along_for_vehicles_goes(tmp_path: Path) -> None:
+    names = [name for name in shipped() if name.startswith(("vehicle", "roadside"))]
+    assert len(names) == 6
+    with running(KINDS["penstock"], tmp_path / "broker", set()) as broker:
+        for name in names:
+            workload = replace(load(name), timing=Timing(0.2, 1))
+            found = run(workload, broker.address, broker.pids, lambda *_: None)
+            assert (found.lost, found.refused, found.unacknowledged) == (0, 0, 0), name
+            assert found.delivered_per_s > 0
+
+
+OTHER_SCHEME = {"mqtts": "wss", "ws": "mqtts", "wss": "mqtts"}
+
+
+@pytest.mark.parametrize("scheme", OTHER_SCHEME)
+@pytest.mark.parametrize("sizes", [[16, 1000], [300_000]], ids=["small", "large"])
+def test_over_tls_and_websocket(scheme: str, sizes: list[int], tmp_path: Path) -> None:
+    trusted = authority(tmp_path, "authority")
+    own = vouched_for(tmp_path, "server", "IP:127.0.0.1", trusted)
+    settings = {
+        "gateway.listen": f"{scheme}://127.0.0.1:{free_port()}",
+        "gateway.tls_certificate": own.certificate,
+        "gateway.tls_key": own.key,
+    }
+    workload = Workload(
+        "layers",
+        "",
+        [Publishers(["load/{i}"], 5, qos=1, window=5, sizes=sizes)],
+        [Subscribers(["load/#"], qos=1)],
+        timing=Timing(0.1, 0.5),
+    )
+    server = PenstockServer(tmp_path / "data", tmp_path / "log", ServeOptions({}, settings))
+    try:
+        url = server.urls[0]
+        found = run(workload, Address.parse(url, trusted.certificate), [], lambda *_: None)
+        assert (found.lost, found.refused, found.unacknowledged) == (0, 0, 0)
+        assert found.delivered_per_s > 10
+        if scheme != "ws":
+            run(workload, Address.parse(url, is_verified=False), [], lambda *_: None)
+            with pytest.raises(BrokerRefuses, match="name whom to trust with --ca"):
+                run(workload, Address.parse(url), [], lambda *_: None)
+        if len(sizes) == 1:
+            return
+        wrong = Address.parse(f"{OTHER_SCHEME[scheme]}://127.0.0.1:{urlsplit(url).port}", trusted.certificate)
+        with pytest.raises(BrokerRefuses):
+            run(workload, wrong, [], lambda *_: None)
+    finally:
+        server.terminate()
+
+
 def test_a_stall_shows_in_the_latency(tmp_path: Path) -> None:
     """Messages that should have been sent while the broker stood still are late, although they were sent later."""
     workload = Workload(
@@ -133,8 +235,17 @@ def test_a_broker_that_dies_is_said(tmp_path: Path) -> None:
     [
         (["run", "nowhere.toml"], b"nowhere.toml: No such file or directory; name a file"),
         (["run", "qos0", "--url", "mqtt://127.0.0.1:1"], b"does a broker listen there?"),
-        (["run", "qos0", "--url", "http://127.0.0.1"], b"no broker's address; use mqtt://HOST:PORT"),
+        (["run", "qos0", "--url", "http://127.0.0.1"], b"no broker's address; use mqtt://HOST:PORT, or mqtts://"),
         (["compare", "qos0", "--brokers", "nobody"], b"no broker that can be started; --brokers takes penstock"),
+        (["model", "--rate", "many"], b"'many': no number; use one like 20000, 250k or 1M"),
+        (
+            ["model", "--costs", "nowhere.json"],
+            b"nowhere.json: No such file or directory; `penstock bench model --measure",
+        ),
+        (["scaling", "nowhere.yaml"], b"nowhere.yaml: No such file or directory; name what `helm template` rendered"),
+        (["scaling", "docker-compose.yml"], b"0 HorizontalPodAutoscalers; render one"),
+        (["full", "--brokers", "nobody"], b"no broker that can be started; --brokers takes penstock"),
+        (["run", "qos0", "--url", "mqtts://127.0.0.1:1", "--ca", "nowhere.pem"], b"nowhere.pem: No such file"),
         (["report", "pyproject.toml"], b"not the results of a load test"),
     ],
 )
@@ -151,7 +262,7 @@ def test_compare(tmp_path: Path) -> None:
     file = tmp_path / "short.toml"
     file.write_text(SHORT.format(qos=1, version=4))
     command = penstock("bench", "compare", str(file), "--brokers", "mosquitto,penstock", "--repeats", "2")
-    run_program(*command, "--json", str(tmp_path / "r.json"))
+    subprocess.run([*command, "--json", str(tmp_path / "r.json")], check=True, timeout=PATIENCE_S, capture_output=True)
     results = read(tmp_path / "r.json")
     assert [(row.subject.name, len(row.runs)) for row in results.rows] == [("Mosquitto", 2), ("Penstock", 2)]
     theirs, ours = (row.subject.worth for row in results.rows)
@@ -159,3 +270,66 @@ def test_compare(tmp_path: Path) -> None:
     assert theirs.survived == 0
     assert ours is not None
     assert ours.survived == ours.acknowledged >= worth.MESSAGES
+
+
+@pytest.mark.parametrize("name", [pytest.param("rabbitmq", marks=pytest.mark.slow), "redis"])
+def test_what_is_no_broker_of_ours_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+    if not KINDS[name].is_installed:
+        pytest.skip(f"{KINDS[name].program} is not installed")
+    workload = Workload(
+        "short",
+        "",
+        [Publishers(["load/{i}"], 2, qos=1, window=10)],
+        [Subscribers(["load/#"], qos=1)],
+        timing=Timing(0.1, 0.3, 20),
+    )
+    measured_by = run if KINDS[name].speaks_mqtt else streams.run
+    with running(KINDS[name], tmp_path / "broker", set()) as broker:
+        found = measured_by(workload, broker.address, broker.pids, lambda *_: None)
+        assert started_in(tmp_path)
+    assert found.delivered_per_s > 0
+    assert started_in(tmp_path) == []
+
+
+def started_in(folder: Path) -> list[str]:
+    """Names of the processes that work there."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(folder):
+                found.append(process.name())
+    return found
+
+
+def test_a_comparison_that_is_ended_ends_its_brokers(tmp_path: Path) -> None:
+    command = penstock("bench", "compare", "qos0", "--brokers", "mosquitto", "--no-worth", "--repeats", "1000")
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL) as process:
+        while not started_in(tmp_path):
+            assert process.poll() is None
+        process.terminate()
+        assert process.wait(30) == 128 + 15
+    assert started_in(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_comparison_in_no_time(tmp_path: Path) -> None:
+    """Nothing begins once the time is over; the page says what was left out, and which goals were not measured."""
+    command = penstock(
+        "bench", "full", "--minutes", "0.1", "--seconds", "0.1", "--repeats", "1", "--brokers", "mosquitto"
+    )
+    written = ["--json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "r.md")]
+    subprocess.run([*command, *written], check=True, timeout=PATIENCE_S, capture_output=True)
+    page = (tmp_path / "r.md").read_text()
+    assert "| backlog | ≥ 300,000/s | not measured | – |" in page
+    assert "left out, as the time that was given was over" in page
+    assert read(tmp_path / "r.json").row("QoS 0", "Penstock") is None
+
+
+def test_the_model_as_a_table_and_as_json() -> None:
+    command = penstock("bench", "model", "--connections", "1M", "--queues", "10M", "--rate", "1M", "--fan-out", "2")
+    table = run_program(*command)
+    assert [line.split()[0] for line in table.splitlines()[:2]] == [b"gateways", b"stores"]
+    assert b"how far the model was off there" in table
+    found = json.loads(run_program(*command, "--json"))
+    assert found["needs"]["gateways"] >= 10
+    assert found["demand"]["queues"] == 10_000_000

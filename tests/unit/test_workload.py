@@ -5,6 +5,8 @@ import pytest
 from loadtest.errors import BadWorkload
 from loadtest.workload import Publishers, Subscribers, Workload, load, parse, shipped
 
+STEPS = 'name = "n"\n[[publishers]]\ntopics = ["a"]\n[[steps]]\n'
+
 
 def workload(topics: list[str], *filters: str, publishers: int = 10, subscribers: int = 10) -> Workload:
     return Workload(
@@ -22,6 +24,8 @@ def test_what_comes_along_can_be_used(name: str) -> None:
 def test_braces_stand_for_the_device() -> None:
     group = Publishers(["a/{i}/b", "c/{i%3}", "d"])
     assert group.topics_of(7) == ["a/7/b", "c/1", "d"]
+    assert Publishers(["a/{i}/{j}"], each=3).topics_of(1) == ["a/1/0", "a/1/1", "a/1/2"]
+    assert Subscribers(["a/{j%2}/#"], each=3).filters_of(0) == ["a/0/#", "a/1/#", "a/0/#"]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +59,17 @@ def test_how_many_get_a_message(found: Workload, deliveries: int | None) -> None
         ('name = "n"\n[[publishers]]\ntopics = ["a"]\nspeed = 1', "unknown field `speed`"),
         ('name = "n"\n[[subscribers]]\nfilters = ["a/#/b"]', "filter 'a/#/b'"),
         ('name = "n"\n[[subscribers]]\nfilters = ["$share//b"]', "share name"),
+        (STEPS + 'do = "sleep"', "Invalid enum value 'sleep'"),
+        (STEPS + 'do = "publish"', "step 1, publish: say how many messages, or for how many seconds"),
+        (STEPS + 'do = "wait"', "step 1, wait: say for how many seconds"),
+        (
+            STEPS + 'do = "join"\nwho = ["cars"]',
+            "step 1, join: 'cars' is no group's name; there are publishers, subscribers",
+        ),
+        (STEPS + 'do = "join"', "no step has `measured = true`"),
+        ('name = "n"\n[[publishers]]\ntopics = ["a"]\nabsent = true', "no step lets it join"),
+        ('name = "n"\n' + 2 * '[[publishers]]\ntopics = ["a"]\nname = "cars"\n', "'cars': it means several groups"),
+        ('name = "n"\n[[publishers]]\ntopics = ["a/{i}/{j}"]\ncount = 10_000\neach = 1_000', "lower `count` or `each`"),
         ("name = ", "Invalid value"),
         (b"name = '\xff'", "decode"),
     ],

@@ -1,0 +1,70 @@
+"""The chart's autoscaling rules against loads: ahead of saturation, without flapping; and worse rules, which fail."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from loadtest.autoscaler import Pod, rules
+from loadtest.model import read
+from loadtest.scaling import Load, Replay, read_load, replay
+from tests.helm.chart import quantity, render
+
+MOST_TURNS = {"day": 8, "burst": 2}
+"""A day goes up twice and down twice, and has noise; a burst goes up once and down once."""
+ENABLED = ("--set", "gateway.autoscaling.enabled=true", "--set", "gateway.allowAnonymous=true")
+
+
+def chart_rules() -> Any:
+    return copy.deepcopy(render(*ENABLED).one("HorizontalPodAutoscaler"))
+
+
+def pod() -> Pod:
+    resources = render(*ENABLED).container("gateway")["resources"]
+    asked, most = resources["requests"], resources["limits"]
+    return Pod(quantity(asked["cpu"]), quantity(asked["memory"]), quantity(most["memory"]))
+
+
+def replayed(load: str, document: Any) -> Replay:
+    return replay(read_load(load), rules(document, pod()), read(None).costs, pod())
+
+
+@pytest.mark.parametrize("load", ["day", "burst"])
+def test_the_charts_rules_are_ahead_and_steady(load: str) -> None:
+    found = replayed(load, chart_rules())
+    assert found.saturated_s == 0
+    assert found.fullest < 1
+    assert found.turns <= MOST_TURNS[load]
+    assert max(moment.wanted for moment in found.moments) >= 5, "the load is one that needs many"
+    assert found.moments[-1].wanted < max(moment.wanted for moment in found.moments), "and it goes down again"
+
+
+def test_without_stabilisation_it_flaps() -> None:
+    document = chart_rules()
+    document["spec"]["behavior"]["scaleDown"] = {
+        "stabilizationWindowSeconds": 0,
+        "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
+    }
+    assert replayed("day", document).turns > 2 * MOST_TURNS["day"]
+
+
+def steep_burst() -> list[Load]:
+    """From some 60,000 connections to 540,000 in three minutes."""
+    return [each._replace(connections=4 * each.connections - 60_000) for each in read_load("burst")]
+
+
+@pytest.mark.parametrize("change", ["none", "targets that are too high", "too slow", "too few"])
+def test_rules_that_come_too_late_saturate_a_gateway(change: str) -> None:
+    document = chart_rules()
+    spec = document["spec"]
+    spec["maxReplicas"] = 2 if change == "too few" else 40
+    if change == "targets that are too high":
+        spec["metrics"] = [each for each in spec["metrics"] if "penstock_connections" in str(each)]
+        spec["metrics"][0]["pods"]["target"]["averageValue"] = "120k"
+    elif change == "too slow":
+        spec["behavior"]["scaleUp"] = {
+            "stabilizationWindowSeconds": 900,
+            "policies": [{"type": "Pods", "value": 1, "periodSeconds": 600}],
+        }
+    found = replay(steep_burst(), rules(document, pod()), read(None).costs, pod())
+    assert (found.saturated_s == 0) == (change == "none")
