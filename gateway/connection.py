@@ -166,6 +166,9 @@ class Connection(Link):
         """Bad input: one line in the log, a counter, the reason code that the client's version allows, and the end."""
         self.owner.count_bad_input(self, error)
         if self.phase is Phase.NEW:
+            if self.version and error.connack_version is not None:  # the CONNECT was understood
+                self.close(error.reason_code, error.message)
+                return
             if error.connack_version is not None:
                 self.write(encode(ConnAck(reason_code=error.reason_code), error.connack_version))
             self.close(None)
@@ -245,24 +248,24 @@ class Connection(Link):
         self.owner.left(self, message or (reason_code.name.lower().replace("_", " ") if reason_code else "closed"))
 
     def _goodbye(self, reason_code: ReasonCode, message: str) -> bytes:
-        """What the client's version and phase have for it; a long reason string is left out [MQTT-3.14.2-3]."""
+        """What the client's version and phase have for it; a long reason string is left out [MQTT-3.2.2-19, 3.14.2-3]."""
         goes_on_at = self.owner.settings.server_reference if reason_code is ReasonCode.USE_ANOTHER_SERVER else ""
         if self.phase is Phase.NEW:
-            is_answer = reason_code in ALLOWED_REASON_CODES[PacketType.CONNACK]
-            properties = Properties(server_reference=(self.version == 5 and goes_on_at) or None)
-            packet = (
-                encode(ConnAck(False, reason_code, properties), self.version) if is_answer and self.version else b""
-            )
-            return packet if len(packet) <= self.max_packet_out else b""
-        if self.version != 5:
+            if reason_code not in ALLOWED_REASON_CODES[PacketType.CONNACK] or not self.version:
+                return b""
+            if self.version != 5:
+                return encode(ConnAck(False, reason_code), self.version)
+        elif self.version != 5:
             return b""
-        if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:
+        elif reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:
             reason_code = ReasonCode.PROTOCOL_ERROR
         for text, reference in ((message[:MOST_REASON_CHARACTERS], goes_on_at), ("", goes_on_at), ("", "")):
             properties = Properties(reason_string=text or None, server_reference=reference or None)
-            packet = encode(Disconnect(reason_code, properties), self.version)
-            if len(packet) <= self.max_packet_out:
-                return packet
+            is_new = self.phase is Phase.NEW
+            packet = ConnAck(False, reason_code, properties) if is_new else Disconnect(reason_code, properties)
+            data = encode(packet, self.version)
+            if len(data) <= self.max_packet_out:
+                return data
         return b""
 
     def _close_transport(self) -> None:
