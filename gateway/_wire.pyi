@@ -99,7 +99,7 @@ class Link:
     transport: Any
     session: Any
     inflight: Inflight
-    client_id: bytes
+    client_id: str
     version: int
     closing: bool
     waiting: bool

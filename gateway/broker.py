@@ -70,7 +70,8 @@ class Broker:
         self.store = store
         self.settings = settings
         self._loop = loop
-        self.read_buffer = bytearray(READ_BUFFER_BYTES)
+        self.read_buffer = read_buffer = bytearray(READ_BUFFER_BYTES)
+        self.get_buffer: Callable[[int], bytearray] = lambda _: read_buffer
         self.connections = 0
         self._new: dict[Connection, float] = {}  # without a CONNECT so far, oldest first, and since when
         self._held: list[Connection] = []  # not listened to while the store has enough to do

@@ -6,6 +6,7 @@ The byte work is in the compiled Link; the transport is anything with write(), c
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol
 
@@ -49,6 +50,7 @@ class Owner(Protocol):
     settings: GatewaySettings
     turn: Turn
     read_buffer: bytearray
+    get_buffer: Callable[[int], bytearray]  # gives the read_buffer
     deadlines: Deadlines
 
     @property
@@ -290,13 +292,16 @@ class Connection(Link):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         transport.set_write_buffer_limits(high=self.owner.settings.write_buffer_bytes)
-        plain_socket = transport.get_extra_info("socket")
-        if plain_socket is not None and transport.get_extra_info("sslcontext") is None:
-            self.fd = plain_socket.fileno()
+        if self.fd < 0:
+            plain_socket = transport.get_extra_info("socket")
+            if plain_socket is not None and transport.get_extra_info("sslcontext") is None:
+                self.fd = plain_socket.fileno()
         self.owner.arrived(self)
 
-    def get_buffer(self, _: int) -> bytearray:
-        return self.owner.read_buffer
+    @property
+    def get_buffer(self) -> Callable[[int], bytearray]:
+        """Where what comes in is to be put: a transport keeps what it finds here, and all find the same."""
+        return self.owner.get_buffer
 
     def buffer_updated(self, size: int) -> None:
         self.feed(self.owner.read_buffer, size)

@@ -147,7 +147,7 @@ class Quotas:
         most, user = self._settings.user_connections, self._users.get(username)
         if not most or user is None or len(user.connections) < most:
             return True
-        if any(each.client_id == client_id.encode() for each in user.connections):
+        if any(each.client_id == client_id for each in user.connections):
             return True
         self.refused["connections"] += 1
         return False

@@ -33,9 +33,9 @@ the markers on the tests; `tests/unit/test_conformance.py` fails if it is stale,
 nor a reason. The words are ours; the standards' are what counts.
 
 What the public suites ask (paho.mqtt.testing for 3.1.1 and 5, `mqtt-cli test`) is asked in
-`tests/interop/test_suites.py`, as far as no other test does. paho's suite for MQTT 5 takes its own server's settings for
-granted: its `test_server_keep_alive` wants `PENSTOCK_GATEWAY__MAX_KEEP_ALIVE_S=60`, and its `test_subscribe_failure` a
-permission file that denies `test/nosubscribe` ([security.md](security.md)).
+`tests/interop/test_suites.py`, as far as no other test does. paho's suite for MQTT 5 takes settings of its own server
+for granted: its `test_server_keep_alive` wants `PENSTOCK_GATEWAY__MAX_KEEP_ALIVE_S=60`, and its
+`test_subscribe_failure` a permission file that denies `test/nosubscribe` ([security.md](security.md)).
 """
 
 
