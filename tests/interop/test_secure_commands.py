@@ -88,6 +88,7 @@ def test_a_certificate_says_who_it_is_and_so_what_it_may_do(
         gateway__tls_client_certificates="required",
         gateway__tls_client_ca_file=ca.certificate,
         gateway__tls_user_name=name,
+        auth__client_certificates=True,
         auth__permissions_file=rules,
     )
     own = client_certificate(tmp_path, "pump-7", ca, "DNS:pump-7.plant" if name == "san" else "")
