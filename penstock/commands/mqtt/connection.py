@@ -20,6 +20,7 @@ CONNECT_TIMEOUT_S = 10
 TRY_AGAIN_S = 0.1
 KEEP_ALIVE_S = 60
 MAXIMUM_RECEIVE_MAXIMUM = 65_535
+CERTIFICATE_REQUIRED = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
 START_A_SERVER = "start one with `penstock serve`, or name another with --url"
 
 
@@ -75,6 +76,10 @@ class Connection:
             raise ConnectionFailed(
                 f"{self.address}: its certificate is not accepted ({why}); name who vouches for it with --cafile"
             ) from None
+        except ssl.SSLError as error:
+            if error.reason != CERTIFICATE_REQUIRED:
+                raise ConnectionFailed(f"{self.address}: {error.reason or error}; look at the server's log") from None
+            raise ConnectionFailed(f"{self.address}: it wants a certificate; give yours with --cert") from None
         except (OSError, UnicodeError) as error:  # UnicodeError: no host can have this name
             if is_last_try:
                 reason = "no answer" if isinstance(error, TimeoutError) else _why(error)
