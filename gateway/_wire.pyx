@@ -164,6 +164,7 @@ cdef class Link:
                 self.on_plain_answer(kind, <uint8_t>body[0] << 8 | <uint8_t>body[1])
                 return 0
             if first == 0x40 and size == 2 and self.inflight.acknowledge(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
+                self.turn.acknowledged += 1
                 if self.durable or self.inflight.blocked:
                     self.mark_ready()
                 return 0

@@ -65,6 +65,9 @@ class Owner(Protocol):
     def hold_back(self, connection: Connection) -> None:
         """To be listened to again, by listen_again(), once that is over."""
 
+    def clogged(self, connection: Connection) -> None:
+        """It takes no more for a while. Called in the midst of writing."""
+
     def left(self, connection: Connection, why: str) -> None:
         """Called once for each that arrived."""
 
@@ -250,7 +253,7 @@ class Connection(Link):
         self.owner.left(self, message or (reason_code.name.lower().replace("_", " ") if reason_code else "closed"))
 
     def _goodbye(self, reason_code: ReasonCode, message: str) -> bytes:
-        """What the client's version and phase have for it; a long reason string is left out [MQTT-3.2.2-19, 3.14.2-3]."""
+        """What the client's version and phase have for it; a long reason string is left out [MQTT-3.2.2-19]."""
         goes_on_at = self.owner.settings.server_reference if reason_code is ReasonCode.USE_ANOTHER_SERVER else ""
         if self.phase is Phase.NEW:
             if reason_code not in ALLOWED_REASON_CODES[PacketType.CONNACK] or not self.version:
@@ -327,8 +330,20 @@ class Connection(Link):
     def eof_received(self) -> None:
         return None
 
+    def let_wait(self, size_bytes: int) -> None:
+        """No more is delivered while so much waits to be taken by the client."""
+        if self.transport is not None:
+            most = min(size_bytes, self.owner.settings.write_buffer_bytes)
+            self.transport.set_write_buffer_limits(high=most)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Sent, and not taken by the client so far, not counting what the system holds."""
+        return int(self.transport.get_write_buffer_size()) if self.transport is not None else 0
+
     def pause_writing(self) -> None:
         self.paused = True
+        self.owner.clogged(self)
 
     def written_while_paused(self, size_bytes: int) -> None:
         """Deliveries stop when the transport is full, so these are answers: who reads none is not read either."""

@@ -86,6 +86,11 @@ class Delivery:
         self._behind.discard(session)
         self._waiting_safe.discard(session)
 
+    @property
+    def pending(self) -> set[Session]:
+        """Sessions that have more to read, and no reason of their own not to."""
+        return self._behind.union(self._waiting_safe, *self._waiting_read.values())
+
     # --- per turn
 
     def grew(self, queues: Iterable[Queue]) -> None:
