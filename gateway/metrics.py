@@ -221,8 +221,7 @@ STORE: tuple[Figure[MessageStore], ...] = (
     Figure(
         "penstock_waiting_messages_of_absent_sessions",
         "gauge",
-        "Messages that wait for sessions whose client is away, once for each of them; counted session by session, 50 at a "
-        "time.",
+        "Messages that wait for sessions whose client is away; 50 sessions are counted at a time.",
         lambda store: store.waiting.messages,
     ),
     Figure(
