@@ -91,3 +91,17 @@ def test_the_books_close(start_bench: StartBench) -> None:
                 reader.send(PubComp(packet.packet_id))
     assert_closed(bench, sent, refused, 0)
     assert bench.broker.turn.expired >= 2
+
+
+def test_after_a_kill_what_waits_is_what_the_session_has_not_acknowledged(bench: Bench) -> None:
+    reader, publisher = bench.durable("reader"), bench.connect("publisher")
+    reader.subscribe("t/+", "other", qos=1)
+    for number in range(8):
+        publisher.publish_whole(f"t/{number}", b"", 1)
+    answer(reader, 3)
+    assert figures(bench)["penstock_waiting_messages"] == 5
+    bench.restart()
+    bench.durable("reader").disconnect(session_expiry_interval=100)
+    assert figures(bench)["penstock_waiting_messages_of_absent_sessions"] == 5
+    bench.durable("reader").disconnect(session_expiry_interval=0)
+    assert figures(bench)["penstock_waiting_messages_of_absent_sessions"] == 0
