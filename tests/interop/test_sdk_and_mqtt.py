@@ -117,7 +117,8 @@ async def test_the_receipt_of_an_mqtt_client_says_what_the_client_reads(url: str
         answers = []
         for number in range(5):
             device.publish(f"receipts/{number % 2}", b"%d" % number, qos, user_properties=(("penstock-receipt", "1"),))
-            answers.append(dict(device.next(PubAck if qos == 1 else PubRec).properties.user_properties))
+            answer = device.next(PubAck) if qos == 1 else device.next(PubRec)
+            answers.append(dict(answer.properties.user_properties))
         return answers
 
     async with Client(url) as client:
