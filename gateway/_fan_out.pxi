@@ -101,15 +101,31 @@ cdef uint16_t alias_of(Link link, const RecordHeader *record, size_t size, bint 
 
 
 def overdue(sessions, Turn turn not None):
-    """The links of sessions whose client has been silent for longer than it may; counts what is in flight on the way."""
+    """The links of sessions whose client has been silent for longer than it may; the sessions that can take no more now.
+
+    Counts what is in flight on the way.
+    """
     cdef Link link
     cdef uint64_t inflight = 0
     late = []
+    stuck = []
     for session in sessions:
         link = session.link
         if link is not None:
             inflight += len(link.inflight)
+            if link.inflight.blocked or link.paused or link.behind:
+                stuck.append(session)
             if link.keep_alive_s and turn.now_s - link.last_seen_s > link.keep_alive_s:
                 late.append(link)
     turn.inflight = inflight
-    return late
+    return late, stuck
+
+
+def unsent(sessions):
+    """What the readers of sessions have not looked at so far: messages, once for each reader."""
+    cdef Reader reader
+    cdef uint64_t found = 0
+    for session in sessions:
+        for reader in session.readers.values():
+            found += reader.queue.next_offset - min(reader.position, reader.queue.next_offset)
+    return found

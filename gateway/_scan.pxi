@@ -395,6 +395,14 @@ cdef class Merge:
             self.put(i)
 
 
-cdef bint same_client(Link link, const RecordHeader *record) noexcept:
-    return (PyBytes_GET_SIZE(link.client_id) == record.client_id_length
-            and memcmp(PyBytes_AS_STRING(link.client_id), client_id_of(record), record.client_id_length) == 0)
+cdef Part utf8_of(str text) except *:
+    """Its own bytes if it is ASCII; otherwise those that it keeps from now on."""
+    cdef Py_ssize_t size
+    cdef const char *data = PyUnicode_AsUTF8AndSize(text, &size)
+    return Part(data, size)
+
+
+cdef bint same_client(Link link, const RecordHeader *record) except -1:
+    cdef Part client_id = utf8_of(link.client_id)
+    return (client_id.size == record.client_id_length
+            and memcmp(client_id.data, client_id_of(record), record.client_id_length) == 0)

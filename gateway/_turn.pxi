@@ -36,6 +36,7 @@ cdef class Turn:
     cdef readonly uint64_t packets_out
     cdef readonly uint64_t bytes_in     # on the network
     cdef readonly uint64_t sent_bytes
+    cdef public uint64_t acknowledged   # QoS 1 and 2 messages, by who got them
     cdef readonly uint64_t expired
     cdef readonly uint64_t too_large
     cdef readonly uint64_t unreadable           # compressed, and nobody could decompress it
@@ -139,7 +140,7 @@ cdef class Turn:
                 "sent_payload_bytes": self.sent_payload_bytes, "packets_in": self.packets_in,
                 "packets_out": self.packets_out, "bytes_in": self.bytes_in, "sent_bytes": self.sent_bytes,
                 "expired": self.expired, "too_large": self.too_large, "unreadable": self.unreadable,
-                "inflight": self.inflight}
+                "inflight": self.inflight, "acknowledged": self.acknowledged}
 
     cdef bint topic_known(self, const char *topic, size_t size) noexcept:
         return size == self.topic_size and size and memcmp(topic, self.topic, size) == 0

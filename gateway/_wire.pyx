@@ -6,7 +6,7 @@ A Turn is what all connections of one event loop turn share: the batch to be sto
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
@@ -33,7 +33,7 @@ cdef class Link:
     cdef public object transport
     cdef public object session
     cdef public Inflight inflight
-    cdef public bytes client_id         # of the publisher, as stored with its messages
+    cdef public str client_id           # of the publisher
     cdef public int version             # 4 or 5; 0 before CONNECT
     cdef public bint closing            # nothing is taken in or sent any more
     cdef public bint waiting            # for its CONNACK to be sent: what comes in is kept until go_on()
@@ -164,6 +164,7 @@ cdef class Link:
                 self.on_plain_answer(kind, <uint8_t>body[0] << 8 | <uint8_t>body[1])
                 return 0
             if first == 0x40 and size == 2 and self.inflight.acknowledge(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
+                self.turn.acknowledged += 1
                 if self.durable or self.inflight.blocked:
                     self.mark_ready()
                 return 0
@@ -235,8 +236,8 @@ cdef class Link:
                 packet_id[3], packet_id[4] = ack[3], ack[2]
                 attributes = Part(&packet_id[0], 5)
         flags |= self.turn.topic_flags
-        self.turn.batch.add(TYPE_MESSAGE, flags, topic, Part(PyBytes_AS_STRING(self.client_id), PyBytes_GET_SIZE(self.client_id)),
-                            attributes, properties, Part(body + at, size - at))
+        self.turn.batch.add(TYPE_MESSAGE, flags, topic, utf8_of(self.client_id), attributes, properties,
+                            Part(body + at, size - at))
         self.turn.received[qos] += 1
         self.turn.received_bytes += size - at
         if qos:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from gateway._wire import Turn, overdue
+from gateway._wire import Turn, overdue, unsent
 from gateway.admission import Admission
 from gateway.auth.access import Access
 from gateway.connection import MOST_REASON_CHARACTERS, Connection
@@ -28,7 +28,7 @@ from gateway.journal import Journal
 from gateway.quotas import Quotas, QuotaSettings
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
-from gateway.rules import PacketRules
+from gateway.rules import PacketRules, username_of
 from gateway.session import Session
 from gateway.settings import GatewaySettings
 from gateway.shared import SharedSubscriptions
@@ -70,13 +70,17 @@ class Broker:
         self.store = store
         self.settings = settings
         self._loop = loop
-        self.read_buffer = bytearray(READ_BUFFER_BYTES)
+        self.read_buffer = read_buffer = bytearray(READ_BUFFER_BYTES)
+        self.get_buffer: Callable[[int], bytearray] = lambda _: read_buffer
         self.connections = 0
         self._new: dict[Connection, float] = {}  # without a CONNECT so far, oldest first, and since when
         self._held: list[Connection] = []  # not listened to while the store has enough to do
         self._progressed: set[Session] = set()
         self.bad_input: Counter[str] = Counter()
         self.keep_alive_timeouts = 0
+        self.waiting = (
+            0  # messages that connected clients have not acknowledged, or were not sent, a second ago at most
+        )
         self.sockets_total: int = 0
         self.opened_total: int = 0
         self.most_online: int = 0
@@ -231,6 +235,12 @@ class Broker:
         client_id = connection.session.client_id
         self.events.info("connected", "client %s connected from %s%s", client_id, connection.peer, who)
 
+    def clogged(self, connection: Connection) -> None:
+        """It takes no more for a while."""
+        if not self.quotas.may_wait(username_of(connection)):
+            why = "quota.user_waiting_bytes is reached"
+            self._loop.call_soon(partial(connection.close, ReasonCode.QUOTA_EXCEEDED, why))
+
     def left(self, connection: Connection, why: str) -> None:
         """A connection ended; called once for each."""
         self.connections -= 1
@@ -307,7 +317,9 @@ class Broker:
     def _close_silent(self) -> None:
         """Clients past 1.5 times their keep alive [MQTT-3.1.2-22], and connections that never said CONNECT."""
         now_s = self.turn.now_s
-        for link in overdue(self.registry.sessions.values(), self.turn):
+        silent, stuck = overdue(self.registry.sessions.values(), self.turn)
+        self.waiting = self.turn.inflight + unsent(self.delivery.pending.union(stuck))
+        for link in silent:
             self.keep_alive_timeouts += 1
             self.events.info("keepalive", "%s: silent for too long", link.peer)
             link.close(ReasonCode.KEEP_ALIVE_TIMEOUT)

@@ -6,6 +6,7 @@ The byte work is in the compiled Link; the transport is anything with write(), c
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol
 
@@ -49,6 +50,7 @@ class Owner(Protocol):
     settings: GatewaySettings
     turn: Turn
     read_buffer: bytearray
+    get_buffer: Callable[[int], bytearray]  # gives the read_buffer
     deadlines: Deadlines
 
     @property
@@ -62,6 +64,9 @@ class Owner(Protocol):
 
     def hold_back(self, connection: Connection) -> None:
         """To be listened to again, by listen_again(), once that is over."""
+
+    def clogged(self, connection: Connection) -> None:
+        """It takes no more for a while. Called in the midst of writing."""
 
     def left(self, connection: Connection, why: str) -> None:
         """Called once for each that arrived."""
@@ -166,6 +171,9 @@ class Connection(Link):
         """Bad input: one line in the log, a counter, the reason code that the client's version allows, and the end."""
         self.owner.count_bad_input(self, error)
         if self.phase is Phase.NEW:
+            if self.version and error.connack_version is not None:  # the CONNECT was understood
+                self.close(error.reason_code, error.message)
+                return
             if error.connack_version is not None:
                 self.write(encode(ConnAck(reason_code=error.reason_code), error.connack_version))
             self.close(None)
@@ -245,24 +253,24 @@ class Connection(Link):
         self.owner.left(self, message or (reason_code.name.lower().replace("_", " ") if reason_code else "closed"))
 
     def _goodbye(self, reason_code: ReasonCode, message: str) -> bytes:
-        """What the client's version and phase have for it; a long reason string is left out [MQTT-3.14.2-3]."""
+        """What the client's version and phase have for it; a long reason string is left out [MQTT-3.2.2-19]."""
         goes_on_at = self.owner.settings.server_reference if reason_code is ReasonCode.USE_ANOTHER_SERVER else ""
         if self.phase is Phase.NEW:
-            is_answer = reason_code in ALLOWED_REASON_CODES[PacketType.CONNACK]
-            properties = Properties(server_reference=(self.version == 5 and goes_on_at) or None)
-            packet = (
-                encode(ConnAck(False, reason_code, properties), self.version) if is_answer and self.version else b""
-            )
-            return packet if len(packet) <= self.max_packet_out else b""
-        if self.version != 5:
+            if reason_code not in ALLOWED_REASON_CODES[PacketType.CONNACK] or not self.version:
+                return b""
+            if self.version != 5:
+                return encode(ConnAck(False, reason_code), self.version)
+        elif self.version != 5:
             return b""
-        if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:
+        elif reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:
             reason_code = ReasonCode.PROTOCOL_ERROR
         for text, reference in ((message[:MOST_REASON_CHARACTERS], goes_on_at), ("", goes_on_at), ("", "")):
             properties = Properties(reason_string=text or None, server_reference=reference or None)
-            packet = encode(Disconnect(reason_code, properties), self.version)
-            if len(packet) <= self.max_packet_out:
-                return packet
+            is_new = self.phase is Phase.NEW
+            packet = ConnAck(False, reason_code, properties) if is_new else Disconnect(reason_code, properties)
+            data = encode(packet, self.version)
+            if len(data) <= self.max_packet_out:
+                return data
         return b""
 
     def _close_transport(self) -> None:
@@ -287,13 +295,16 @@ class Connection(Link):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         transport.set_write_buffer_limits(high=self.owner.settings.write_buffer_bytes)
-        plain_socket = transport.get_extra_info("socket")
-        if plain_socket is not None and transport.get_extra_info("sslcontext") is None:
-            self.fd = plain_socket.fileno()
+        if self.fd < 0:
+            plain_socket = transport.get_extra_info("socket")
+            if plain_socket is not None and transport.get_extra_info("sslcontext") is None:
+                self.fd = plain_socket.fileno()
         self.owner.arrived(self)
 
-    def get_buffer(self, _: int) -> bytearray:
-        return self.owner.read_buffer
+    @property
+    def get_buffer(self) -> Callable[[int], bytearray]:
+        """Where what comes in is to be put: a transport keeps what it finds here, and all find the same."""
+        return self.owner.get_buffer
 
     def buffer_updated(self, size: int) -> None:
         self.feed(self.owner.read_buffer, size)
@@ -319,8 +330,20 @@ class Connection(Link):
     def eof_received(self) -> None:
         return None
 
+    def let_wait(self, size_bytes: int) -> None:
+        """No more is delivered while so much waits to be taken by the client."""
+        if self.transport is not None:
+            most = min(size_bytes, self.owner.settings.write_buffer_bytes)
+            self.transport.set_write_buffer_limits(high=most)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Sent, and not taken by the client so far, not counting what the system holds."""
+        return int(self.transport.get_write_buffer_size()) if self.transport is not None else 0
+
     def pause_writing(self) -> None:
         self.paused = True
+        self.owner.clogged(self)
 
     def written_while_paused(self, size_bytes: int) -> None:
         """Deliveries stop when the transport is full, so these are answers: who reads none is not read either."""

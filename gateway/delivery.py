@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from gateway._wire import BLOCKED, SESSION, Reader, fan_out
 from gateway.exchange import Exchange
 from gateway.plain import EXPANDED_BYTES, as_published
-from gateway.session import Session
+from gateway.session import NONE, Session
 from gateway.settings import GatewaySettings
 from lightqueue._queues import LIVE, Queue
 from notify.api import Store
@@ -84,11 +84,16 @@ class Delivery:
         """The session's connection is gone."""
         for reader in session.readers.values():
             self.remove(reader)
-        session.readers.clear()
+        session.readers = NONE
         session.replays = ()
         self._lagging.pop(session, None)
         self._behind.discard(session)
         self._waiting_safe.discard(session)
+
+    @property
+    def pending(self) -> set[Session]:
+        """Sessions that have more to read, and no reason of their own not to."""
+        return self._behind.union(self._waiting_safe, *self._waiting_read.values())
 
     # --- per turn
 

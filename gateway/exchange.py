@@ -166,8 +166,9 @@ class Exchange:
     def on_puback(self, session: Session, packet_id: int) -> None:
         outgoing = session.inflight.held.get(packet_id)
         if outgoing is not None and outgoing.qos == 1:
-            self._finish(session, packet_id)
+            self._acknowledged(session, packet_id)
         elif session.inflight.ack(packet_id):
+            session.connection.turn.acknowledged += 1
             session.connection.accept_more()
 
     def on_pubrec(self, session: Session, packet_id: int, reason_code: ReasonCode = ReasonCode.SUCCESS) -> None:
@@ -177,7 +178,7 @@ class Exchange:
             not_found = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if link.version == 5 else ReasonCode.SUCCESS
             link.write(encode(PubRel(packet_id, not_found), link.version))
         elif reason_code >= 0x80:
-            self._finish(session, packet_id)
+            self._acknowledged(session, packet_id)
         else:
             if outgoing.is_shared:
                 outgoing.settle()
@@ -189,7 +190,7 @@ class Exchange:
     def on_pubcomp(self, session: Session, packet_id: int) -> None:
         outgoing = session.inflight.held.get(packet_id)
         if outgoing is not None and outgoing.qos == 2:
-            self._finish(session, packet_id)
+            self._acknowledged(session, packet_id)
 
     def on_pubrel(self, session: Session, packet_id: int) -> None:
         """The client releases a QoS 2 message that it published."""
@@ -202,6 +203,10 @@ class Exchange:
         if not known and link.version == 5:
             answer = encode(PubComp(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), link.version)
         link.answer_when_safe(answer)
+
+    def _acknowledged(self, session: Session, packet_id: int) -> None:
+        session.connection.turn.acknowledged += 1
+        self._finish(session, packet_id)
 
     def _finish(self, session: Session, packet_id: int) -> None:
         outgoing = session.inflight.held.pop(packet_id)

@@ -92,7 +92,7 @@ class Guard:
                 connection.proceed()
 
         actions = (Action.PUBLISH, Action.RETAIN) if retain else (Action.PUBLISH,)
-        self._least(connection.identity, connection.client_id.decode(), actions, topic_name, heard)
+        self._least(connection.identity, connection.client_id, actions, topic_name, heard)
         if not answered:
             waits = True
             connection.wait()
@@ -112,7 +112,7 @@ class Guard:
                 self.refused["subscribe"] += 1
                 refusals[number] = ReasonCode.NOT_AUTHORIZED
                 refused = "client %s: subscription to %s refused: not allowed"
-                self._events.warning("permission", refused, connection.client_id.decode(), wanted.topic_filter)
+                self._events.warning("permission", refused, connection.client_id, wanted.topic_filter)
             else:
                 wanted.qos = QoS(min(wanted.qos, allowed))
             if not missing and connection.phase is Phase.OPEN:
@@ -132,7 +132,7 @@ class Guard:
             real_filter = split_shared(topic_filter)[1]
         except ProtocolError:
             real_filter = topic_filter  # it is refused for another reason
-        self._least(connection.identity, connection.client_id.decode(), (Action.SUBSCRIBE,), real_filter, then)
+        self._least(connection.identity, connection.client_id, (Action.SUBSCRIBE,), real_filter, then)
 
     # --- asking
 

@@ -49,6 +49,11 @@ class ListenAddress:
         return cls(parts.scheme, parts.hostname or "", parts.port or 0, proxy_protocol=behind_proxy)
 
     @property
+    def is_plain(self) -> bool:
+        """Nothing lies between the socket and its Connection."""
+        return not (self.is_tls or self.is_websocket or self.proxy_protocol)
+
+    @property
     def is_tls(self) -> bool:
         return self.scheme in ("mqtts", "wss")
 

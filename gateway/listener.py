@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,15 +153,18 @@ class Listener:
 
     async def _let_in(self, accepted: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._protocol, accepted)  # type: ignore[type-var]
+            await self._loop.connect_accepted_socket(partial(self._protocol, accepted.fileno()), accepted)  # type: ignore[type-var]
         except OSError:  # it left already
             accepted.close()
 
-    def _protocol(self) -> Above | ProxyHeader:
+    def _protocol(self, fd: int) -> Above | ProxyHeader:
         """What a new connection is made of, from its Connection down."""
         connection = Connection(self._broker, self._entrance)
         protocol: Above = connection
         settings = self._settings
+        if self.address.is_plain:
+            connection.fd = fd  # to ask the transport costs an object that it keeps
+            return connection
         if self.address.is_websocket:
             from gateway.websocket import WebSocketLayer  # here, so that who has no use for it does not import HTTP
 

@@ -101,6 +101,18 @@ TRAFFIC: tuple[Figure[Broker], ...] = (
     Figure("penstock_received_bytes_total", "counter", "Bytes received from clients.", _of_turn("bytes_in")),
     Figure("penstock_sent_bytes_total", "counter", "Bytes sent to clients.", _of_turn("sent_bytes")),
     Figure(
+        "penstock_messages_acknowledged_total",
+        "counter",
+        "QoS 1 and 2 messages that a subscriber has acknowledged, or refused.",
+        _of_turn("acknowledged"),
+    ),
+    Figure(
+        "penstock_waiting_messages",
+        "gauge",
+        "Messages that connected clients have not acknowledged, or were not sent so far; counted once a second.",
+        lambda broker: broker.waiting,
+    ),
+    Figure(
         "penstock_inflight_messages",
         "gauge",
         "QoS 1 and 2 messages that connected clients have not acknowledged; counted once a second.",
@@ -205,6 +217,12 @@ STORE: tuple[Figure[MessageStore], ...] = (
         "counter",
         "Sessions that ended because nobody came back for them in time.",
         lambda store: store.absent.expired,
+    ),
+    Figure(
+        "penstock_waiting_messages_of_absent_sessions",
+        "gauge",
+        "Messages that wait for sessions whose client is away; 50 sessions are counted at a time.",
+        lambda store: store.waiting.messages,
     ),
     Figure(
         "penstock_retained_messages",

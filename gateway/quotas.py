@@ -1,7 +1,8 @@
 """How much a client, and all clients of one user, may do: token buckets for publishing, and counts. No I/O, no clock.
 
 Who publishes faster is not listened to until there are tokens again, so nothing is lost; who has too many connections,
-subscriptions or retained messages is told so (0x97).
+subscriptions or retained messages is told so (0x97). Who does not take what is sent to him gets no more until he has;
+of a user whose clients leave too much together, those that come to leave more are closed (0x97); they lose nothing.
 """
 
 from __future__ import annotations
@@ -57,6 +58,22 @@ class QuotaSettings:
         metadata={
             "doc": "Topics with a retained message of a user's (of a client's without a user), as far as this process "
             "has seen them set; 0: any number.",
+            "at_least": 0,
+        },
+    )
+
+    client_waiting_bytes: int = field(
+        default=0,
+        metadata={
+            "doc": "Bytes sent to a client and not taken, before it gets no more; 0: gateway.write_buffer_bytes.",
+            "at_least": 0,
+        },
+    )
+    user_waiting_bytes: int = field(
+        default=0,
+        metadata={
+            "doc": "The same of all clients of a user; who comes to leave more is closed (0x97), and what was not "
+            "acknowledged waits for its session; 0: any number.",
             "at_least": 0,
         },
     )
@@ -134,7 +151,7 @@ class Quotas:
         self._users: dict[str, _User] = {}
         self._gone: set[str] = set()  # users without a connection
         self._retained: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
-        self.refused: Counter[str] = Counter({"connections": 0, "subscriptions": 0, "retained": 0})
+        self.refused: Counter[str] = Counter({"connections": 0, "subscriptions": 0, "retained": 0, "waiting": 0})
         self.pauses = 0
 
     def _buckets(self, per_s: int, now_s: float) -> list[Bucket]:
@@ -147,7 +164,7 @@ class Quotas:
         most, user = self._settings.user_connections, self._users.get(username)
         if not most or user is None or len(user.connections) < most:
             return True
-        if any(each.client_id == client_id.encode() for each in user.connections):
+        if any(each.client_id == client_id for each in user.connections):
             return True
         self.refused["connections"] += 1
         return False
@@ -170,6 +187,8 @@ class Quotas:
             connection.meter = Meter(self, messages, bytes_)
             connection.metered = True
         connection.judges_retained = settings.user_retained > 0
+        if settings.client_waiting_bytes:
+            connection.let_wait(settings.client_waiting_bytes)
 
     def left(self, connection: Connection, username: str) -> None:
         user = self._users.get(username)
@@ -185,6 +204,16 @@ class Quotas:
             self._gone.discard(username)
 
     # --- what is refused
+
+    def may_wait(self, username: str) -> bool:
+        """Whether so much may wait for the user's clients as does, now that another one takes no more for a while."""
+        most, user = self._settings.user_waiting_bytes, self._users.get(username)
+        if not most or user is None:
+            return True
+        if sum(each.waiting_bytes for each in user.connections if each.paused) <= most:
+            return True
+        self.refused["waiting"] += 1
+        return False
 
     def subscriptions(
         self, session: Session, username: str, subscribe: Subscribe, refusals: Mapping[int, ReasonCode]

@@ -16,13 +16,12 @@ from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
 from gateway.guard import Guard
 from gateway.journal import Journal
-from gateway.packets import ConnAck, Connect, Will
+from gateway.packets import ConnAck, Connect
 from gateway.properties import Properties, encode_properties, has_its_format
 from gateway.reason_codes import ReasonCode
 from gateway.session import Session
 from gateway.settings import GatewaySettings
 from gateway.shared import SharedSubscriptions
-from gateway.topics import validate_topic_name
 from lightqueue.following import FROM_NOW, Followed
 from notify.api import Store
 from store.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, Unsubscribed, WillState
@@ -77,12 +76,9 @@ class SessionRegistry:
 
     def open(self, connection: Connection, connect: Connect) -> None:
         """A CONNECT: give the connection its session, or refuse it (ProtocolError). Meanwhile it is not listened to."""
-        if connect.will is not None and connect.will.topic_name.startswith("$"):
-            raise _refusal(ReasonCode.NOT_AUTHORIZED, "will topic: what starts with $ is the server's", connect)
-        if self._settings.check_payload_format and not _has_its_format(connect.will):
-            raise _refusal(ReasonCode.PAYLOAD_FORMAT_INVALID, "will payload: not UTF-8", connect)
-        will = _will_state(connect.will)
         connection.version = connect.protocol_version
+        connection.max_packet_out = connect.properties.maximum_packet_size or 0xFFFFFFFF
+        will = self._will_state(connect)
         if connection.version != 5:
             connection.ack_limit = 65_535  # it could not know of another
         assigned = not connect.client_id
@@ -94,6 +90,19 @@ class SessionRegistry:
         self._store.claim(connect.client_id, connect.clean_start, partial(self._claimed, opening))
         if connection.phase is Phase.NEW and connection.session is None:
             connection.wait()
+
+    def _will_state(self, connect: Connect) -> WillState | None:
+        will = connect.will
+        if will is None:
+            return None
+        if will.topic_name.startswith("$"):
+            raise _refusal(ReasonCode.NOT_AUTHORIZED, "will topic: what starts with $ is the server's", connect)
+        if self._settings.check_payload_format and not has_its_format(will.payload, will.properties):
+            raise _refusal(ReasonCode.PAYLOAD_FORMAT_INVALID, "will payload: not UTF-8", connect)
+        delay_s = will.properties.will_delay_interval or 0
+        will.properties.will_delay_interval = None
+        properties = encode_properties(will.properties)
+        return WillState(will.topic_name, will.payload, int(will.qos), will.retain, properties, delay_s)
 
     def end(self, client_id: str) -> None:
         """There is a newer connection with this client identifier [MQTT-3.1.4-3]."""
@@ -141,7 +150,6 @@ class SessionRegistry:
             self._journal.record(opened)
         session.attach(connection, min(connect.properties.receive_maximum or 65_535, self._settings.max_inflight))
         connection.keep_alive_s = GRACE * self._keep_alive_s(connect)
-        connection.max_packet_out = connect.properties.maximum_packet_size or 0xFFFFFFFF
         connection.alias_limit = min(connect.properties.topic_alias_maximum or 0, self._settings.max_topic_aliases_out)
         connection.tells_problems = connect.properties.request_problem_information is not False
 
@@ -221,7 +229,8 @@ class SessionRegistry:
         return min(wanted, self._settings.max_session_expiry_s)
 
     def _keep_alive_s(self, connect: Connect) -> int:
-        most = self._settings.max_keep_alive_s
+        """An MQTT 3.1.1 client could not be told of another than its own."""
+        most = self._settings.max_keep_alive_s if connect.protocol_version == 5 else 0
         return min(connect.keep_alive_s or most, most) if most else connect.keep_alive_s
 
     def _connack_properties(self, connect: Connect, session: Session, assigned: bool) -> Properties:
@@ -292,20 +301,6 @@ class SessionRegistry:
         for session in sessions:
             if session.link is not None:
                 self._note_position(session)
-
-
-def _has_its_format(will: Will | None) -> bool:
-    return will is None or has_its_format(will.payload, will.properties)
-
-
-def _will_state(will: Will | None) -> WillState | None:
-    if will is None:
-        return None
-    validate_topic_name(will.topic_name, "will topic")
-    delay_s = will.properties.will_delay_interval or 0
-    will.properties.will_delay_interval = None
-    properties = encode_properties(will.properties)
-    return WillState(will.topic_name, will.payload, int(will.qos), will.retain, properties, delay_s)
 
 
 def _encode_connack(connection: Connection, connack: ConnAck) -> bytes:

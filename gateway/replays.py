@@ -82,7 +82,7 @@ class Replays:
                 owed=True,
             )
             for past in page.messages
-            if not (subscription.no_local and past.client_id == session.connection.client_id)
+            if not (subscription.no_local and past.client_id == session.client_id.encode())
         ]
         self._exchange.put_off(session, list(found))
         session.connection.behind = session.has_something_first

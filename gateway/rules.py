@@ -189,7 +189,7 @@ class PacketRules:
             publish.payload,
             int(publish.qos),
             publish.retain,
-            client_id=connection.client_id,
+            client_id=connection.client_id.encode(),
             properties=encode_properties(properties) if connection.version == 5 else b"",
             expires=properties.message_expiry_interval is not None,
             packet_id=publish.packet_id or 0 if publish.qos == 2 and session.expiry_s else 0,

@@ -60,15 +60,15 @@ class GatewaySettings:
     max_keep_alive_s: int = field(
         default=0,
         metadata={
-            "doc": "Longest keep alive a client may ask for; 0 leaves the choice to the client.",
+            "doc": "Longest keep alive an MQTT 5 client may ask for; 0 leaves the choice to the client.",
             "at_least": 0,
             "at_most": 65_535,
         },
     )
     receive_maximum: int = field(
-        default=65_535,
+        default=1_024,
         metadata={
-            "doc": "QoS 1 and 2 messages a client may have unacknowledged towards the gateway.",
+            "doc": "QoS 1 and 2 messages an MQTT 5 client may have unacknowledged towards the gateway.",
             "at_least": 1,
             "at_most": 65_535,
         },

@@ -278,7 +278,7 @@ class Subscriptions:
         found = [
             Outgoing(message.log_offset, min(message.qos, subscription.qos), True, ids, owed=True)
             for message in page.messages
-            if not (subscription.no_local and message.client_id == session.connection.client_id)
+            if not (subscription.no_local and message.client_id == session.client_id.encode())
         ]
         self._exchange.owe(session, found)
         if page.after is not None:

@@ -16,6 +16,7 @@ from lightqueue.dispatching import Dispatching
 from lightqueue.groups import Groups
 from lightqueue.projection import Projection
 from lightqueue.upkeep import Upkeep
+from lightqueue.waiting import Waiting
 from store._records import RecordBatch, Records
 from store.checkpoint import open_index
 from store.commitlog import CommitLog
@@ -59,6 +60,7 @@ class MessageStore:
         self.delayed = self._state.delayed
         self.dispatching = Dispatching(self.log, self.delayed, self._append_all)
         self.absent = AbsentSessions(self.sessions, self._append_all, self.queues.is_live_only)
+        self.waiting = Waiting(self.sessions, self.queues)
 
     def _replay(self) -> None:
         for start, data in self.log.ranges(self._state.position, REPLAY_BYTES):
@@ -163,6 +165,7 @@ class MessageStore:
             self.absent.tick()
         has_more_due = self.dispatching.step(self.now_ms(), now_s)
         self.upkeep.step(now_s)
+        self.waiting.step()
         if self.log.memory.mapped_bytes_read > self._pages_forgotten_at + self.settings.mapped_resident_bytes:
             self._pages_forgotten_at = self.log.memory.mapped_bytes_read
             self.log.forget_pages()

@@ -31,6 +31,11 @@ Every normative statement of MQTT 5.0 that binds a server, and those of MQTT 3.1
 with the tests that show it. This page is made by `python -m tests.conformance` from `tests/conformance.toml` and from
 the markers on the tests; `tests/unit/test_conformance.py` fails if it is stale, or if a statement has neither a test
 nor a reason. The words are ours; the standards' are what counts.
+
+What the public suites ask (paho.mqtt.testing for 3.1.1 and 5, `mqtt-cli test`) is asked in
+`tests/interop/test_suites.py`, as far as no other test does. paho's suite for MQTT 5 takes settings of its own server
+for granted: its `test_server_keep_alive` wants `PENSTOCK_GATEWAY__MAX_KEEP_ALIVE_S=60`, and its
+`test_subscribe_failure` a permission file that denies `test/nosubscribe` ([security.md](security.md)).
 """
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from penstock.commands.mqtt.address import Url, Wait
+from penstock.commands.mqtt.tls import CaFile, Cert, Insecure, Key, Tls
 from penstock.errors import PenstockError, UsageError
 
 
@@ -65,6 +66,10 @@ def pub(
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Publish it retained.")] = False,
     url: Url = "mqtt://127.0.0.1:1883",
     wait: Wait = 0,
+    cafile: CaFile = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
 ) -> None:
     """Publish to a topic; with QoS 1 or 2, exit only when the server has taken every message."""
     from penstock.commands.mqtt.address import parse_url
@@ -73,11 +78,12 @@ def pub(
     source = PayloadSource(message, file, lines, null)
     check_topic_name(topic)
     address = parse_url(url)
+    tls = Tls(cafile, cert, key, insecure)
 
     from penstock.commands.mqtt.connection import Connection
     from penstock.commands.mqtt.publisher import Publisher
 
-    with Connection(address, "pub", wait) as connection:
+    with Connection(address, tls, "pub", wait) as connection:
         publisher = Publisher(connection, topic, qos, retain)
         for payload in source.payloads():
             publisher.publish(payload)

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from penstock.commands.mqtt.address import Url, Wait
+from penstock.commands.mqtt.tls import CaFile, Cert, Insecure, Key, Tls
 
 
 def sub(
@@ -27,6 +28,10 @@ def sub(
     ] = None,
     url: Url = "mqtt://127.0.0.1:1883",
     wait: Wait = 0,
+    cafile: CaFile = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
 ) -> None:
     """Print the payloads of messages that match, one per line."""
     from penstock.commands.mqtt.address import parse_url
@@ -35,11 +40,12 @@ def sub(
     for topic_filter in topic_filters:
         check_topic_filter(topic_filter)
     address = parse_url(url)
+    tls = Tls(cafile, cert, key, insecure)
 
     from penstock.commands.mqtt.connection import Connection
     from penstock.commands.mqtt.subscriber import Subscriber
 
-    with Connection(address, "sub", wait) as connection:
+    with Connection(address, tls, "sub", wait) as connection:
         subscriber = Subscriber(connection, verbose, count)
         subscriber.subscribe(topic_filters, qos, start)
         subscriber.run()

@@ -30,7 +30,14 @@ from tests.helm.chart import (
 )
 
 # The two that NOTES and values speak of as given by somebody else.
-SECRETS_OF_OTHERS = {"penstock-shared-token", "penstock-store-certificate", "redis-address"}
+SECRETS_OF_OTHERS = {
+    "penstock-shared-token",
+    "penstock-store-certificate",
+    "redis-address",
+    "mqtt-certificate",
+    "mqtt-auth",
+}
+CLIENT_PORTS = {"mqtt", "mqtts", "ws", "wss"}
 
 
 def test_helm_finds_nothing_to_complain_about(values_name: str) -> None:
@@ -99,10 +106,48 @@ def test_services_lead_to_ports_that_the_pods_have(rendered: Rendered) -> None:
         for port in service["spec"]["ports"]:
             number = ports_of(container)[port["targetPort"]]
             # Only the one for clients may be on another port than the pods.
-            assert port["port"] == number or port["name"] == "mqtt"
-        exposes_mqtt = "mqtt" in {port["name"] for port in service["spec"]["ports"]}
-        assert exposes_mqtt or service["spec"].get("type", "ClusterIP") == "ClusterIP"
-        assert not exposes_mqtt or len(service["spec"]["ports"]) == 1  # the admin port is not for clients
+            assert port["port"] == number or port["name"] in CLIENT_PORTS
+        names = {port["name"] for port in service["spec"]["ports"]}
+        assert names & CLIENT_PORTS or service["spec"].get("type", "ClusterIP") == "ClusterIP"
+        assert names <= CLIENT_PORTS or not names & CLIENT_PORTS  # the admin port is not for clients
+
+
+def test_clients_come_in_as_the_values_say() -> None:
+    rendered = render("--values", VALUES["security"])
+    container = rendered.container("gateway")
+    assert [each for each in container["args"] if each.startswith("--listen=")] == [
+        "--listen=mqtts://0.0.0.0:8883",
+        "--listen=ws://0.0.0.0:8080",
+        "--listen=wss://0.0.0.0:8443",
+    ]
+    service = next(it for it in rendered.of_kind("Service") if it["metadata"]["name"].endswith("plant-penstock"))
+    assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == {"mqtts": 8884, "ws": 8080, "wss": 8443}
+    policy = next(it for it in rendered.of_kind("NetworkPolicy") if it["metadata"]["name"].endswith("-gateway"))
+    assert [port["port"] for port in policy["spec"]["ingress"][0]["ports"]] == [8883, 8080, 8443]
+
+
+def test_each_file_that_clients_are_judged_by_is_mounted() -> None:
+    rendered = render("--values", VALUES["security"])
+    container, pod = rendered.container("gateway"), pod_of(rendered.workload("gateway"))
+    folders = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    there = {
+        f"{folders[volume['name']]}/{item['path']}"
+        for volume in pod["volumes"]
+        for source in ("secret", "configMap")
+        for item in volume.get(source, {}).get("items", [])
+    }
+    variables = {name: each.get("value", "") for name, each in variables_of(container).items()}
+    files = {name: value for name, value in variables.items() if value.startswith("/etc/penstock/")}
+    assert set(files.values()) <= there
+    assert files.keys() >= {
+        "PENSTOCK_AUTH__PASSWORD_FILE",
+        "PENSTOCK_AUTH__JWT_KEYS_FILE",
+        "PENSTOCK_AUTH__HTTP_HEADER_FILE",
+        "PENSTOCK_AUTH__PERMISSIONS_FILE",
+        "PENSTOCK_GATEWAY__TLS_CERTIFICATE",
+        "PENSTOCK_GATEWAY__TLS_KEY",
+        "PENSTOCK_GATEWAY__TLS_CLIENT_CA_FILE",
+    }
 
 
 def test_the_store_is_one_pod_with_a_volume_under_a_name_of_its_own(rendered: Rendered, values_name: str) -> None:

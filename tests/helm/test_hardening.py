@@ -147,7 +147,12 @@ def test_tls_is_used_by_both_sides_or_by_neither(rendered: Rendered, values_name
     for workload in rendered.workloads:
         (container,) = pod_of(workload)["containers"]
         files = [it["value"] for it in variables_of(container).values() if it.get("value", "").startswith("/etc/")]
-        volumes = {it["name"]: it["secret"]["items"] for it in pod_of(workload).get("volumes", []) if "secret" in it}
+        volumes = {
+            it["name"]: it[source]["items"]
+            for it in pod_of(workload).get("volumes", [])
+            for source in ("secret", "configMap")
+            if source in it
+        }
         mounted = {
             f"{mount['mountPath']}/{item['path']}"
             for mount in container.get("volumeMounts", [])

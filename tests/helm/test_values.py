@@ -30,6 +30,13 @@ REFUSED = {
     "a setting that the chart sets itself": ("settings: {gateway.store_token: abc}", "gateway.store_token"),
     "a setting with a value of no kind": ("settings: {store.live_only: [1]}", "/settings/store.live_only"),
     "a gateway for everybody by mistake": ("gateway: {allowAnonymous: false}", "set it to true if all that reach"),
+    "nobody to listen": ("gateway: {listeners: {mqtt: false}}", "all are off"),
+    "TLS for clients without a certificate": ("gateway: {listeners: {wss: true}}", "gateway.tls.existingSecret"),
+    "files of a Secret that is not named": ("gateway: {auth: {files: {password_file: p}}}", "auth.existingSecret"),
+    "rules twice": (
+        "gateway: {auth: {existingSecret: s, files: {permissions_file: p}, permissionsConfigMap: c}}",
+        "keep one",
+    ),
     "TLS without a certificate": ("tls: {enabled: true}", "name a Secret with tls.existingSecret"),
     "TLS with half a certificate": ("tls: {enabled: true, certificate: a, key: b}", "tls.certificate, tls.key and"),
     "two of Redis": ("redis: {enabled: true, existingSecret: abc}", "keep one"),

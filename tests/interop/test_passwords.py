@@ -144,6 +144,7 @@ def test_a_reload_of_a_damaged_file_changes_nothing(penstock_server: ServerFacto
     assert Device(server.port, "d").connect("alice", "in wonderland").reason_code is ReasonCode.SUCCESS
 
 
+@pytest.mark.mqtt("MQTT-3.1.3-8")
 def test_client_identifiers_are_the_users_own(penstock_server: ServerFactory, passwords: Path) -> None:
     server = penstock_server(settings={"auth.password_file": passwords, "auth.client_ids": "%u-*"})
     assert Device(server.port, "bob-1").connect("bob", "bau").reason_code is ReasonCode.SUCCESS

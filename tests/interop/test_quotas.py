@@ -10,7 +10,7 @@ import pytest
 from gateway.packets import PingReq, PingResp, PubAck, Publish
 from gateway.reason_codes import ReasonCode
 from tests.auth_client import Device, write_passwords
-from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
+from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.server_process import PenstockServer
 
 pytestmark = IN_ALL_TOPOLOGIES
@@ -147,6 +147,52 @@ def test_retained_messages_of_a_user(shared_server: SharedServers, passwords: Pa
     found = figures(server)
     assert found['penstock_messages_refused_total{reason="quota"}'] == 2
     assert found['penstock_quota_refused_total{quota="retained"}'] == 2
+
+
+def test_what_waits_for_the_clients_of_a_user(penstock_server: ServerFactory, passwords: Path) -> None:
+    """None reads. Those that are too many have to go, and find everything when they are back."""
+    settings = {"auth.password_file": passwords, "quota.user_waiting_bytes": 4_000_000}
+    settings |= {"gateway.write_buffer_bytes": 500_000}
+    server = of_a_user(penstock_server(admin="127.0.0.1:0", settings=settings))
+    writer = connected(server, "writer", "bob", "b")
+    slow = [Device(server.port, f"slow{number}") for number in range(8)]
+    for device in slow:
+        answer = device.connect("alice", "a", clean_start=False, session_expiry_interval=100)
+        assert answer.reason_code is OK
+        assert device.subscribe("t", 1) == 1
+    count = 0
+    while not figures(server)['penstock_quota_refused_total{quota="waiting"}']:
+        for _ in range(5):
+            assert writer.published("t", b"%06d" % count + bytes(500_000)) is OK
+            count += 1
+        assert count < 500
+    assert figures(server)["penstock_connections"] >= 2
+    found: dict[int, bytes] = {}
+    for device in slow:
+        device.close()
+    for device in slow:
+        back = Device(server.port, device.client_id)
+        assert back.connect("alice", "a", clean_start=False, session_expiry_interval=100).session_present
+        while len(found) < count:
+            message = back.next(Publish)
+            found.setdefault(int(message.payload[:6]), message.payload)
+            back.send(PubAck(message.packet_id or 0))
+        assert sorted(found) == list(range(count))
+        found.clear()
+        back.close()
+
+
+def test_less_may_wait_for_a_client(penstock_server: ServerFactory) -> None:
+    """It gets no more until it takes that, and everything in the end."""
+    server = penstock_server(settings={"quota.client_waiting_bytes": 10_000})
+    slow, writer = connected(server, "slow"), connected(server, "writer")
+    slow.subscribe("t", 1)
+    for number in range(40):
+        assert writer.published("t", b"%06d" % number + bytes(500_000)) is OK
+    for number in range(40):
+        message = slow.next(Publish)
+        assert int(message.payload[:6]) == number
+        slow.send(PubAck(message.packet_id or 0))
 
 
 def test_published_is_delivered_and_refused(shared_server: SharedServers, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def begin(device: Device, client: ScramClient) -> None:
     device.send_connect(authentication_method=METHOD, authentication_data=first)
     challenge = device.next(Auth)
     assert challenge.reason_code is GO_ON
+    assert (challenge.properties.reason_string, challenge.properties.user_properties) == (None, ())
     client.set_server_first(data_of(challenge))
 
 
@@ -73,6 +74,7 @@ def enter(server: PenstockServer, client: ScramClient, name: str = "d") -> Devic
     return device
 
 
+@pytest.mark.mqtt("MQTT-4.12.0-2", "MQTT-4.12.0-5", "MQTT-3.15.2-1", "MQTT-3.15.2-2", "MQTT-3.15.2-3")
 def test_who_knows_the_password_comes_in_and_the_server_knows_it_too(server: PenstockServer) -> None:
     device = enter(server, scram())
     assert device.published("a") is ReasonCode.SUCCESS
@@ -88,6 +90,7 @@ def test_a_client_may_leave_its_first_message_for_later(server: PenstockServer) 
     assert device.next(ConnAck).reason_code is ReasonCode.SUCCESS
 
 
+@pytest.mark.mqtt("MQTT-4.12.0-4")
 @pytest.mark.parametrize("who", [("alice", "wrong"), ("nobody", "x"), ("carol", "carols")])
 def test_nobody_else_does_and_all_are_answered_alike(server: PenstockServer, who: tuple[str, str]) -> None:
     device, client = Device(server.port, "d"), scram(*who)
@@ -140,6 +143,7 @@ def authenticate_again(device: Device, client: ScramClient) -> None:
     device.send(auth(GO_ON, client.get_client_final()))
 
 
+@pytest.mark.mqtt("MQTT-3.15.2-1")
 def test_authenticating_again(server: PenstockServer) -> None:
     device = enter(server, scram())
     for _ in range(2):
@@ -151,6 +155,7 @@ def test_authenticating_again(server: PenstockServer) -> None:
     assert device.published("a") is ReasonCode.SUCCESS
 
 
+@pytest.mark.mqtt("MQTT-4.12.1-2")
 @pytest.mark.parametrize("who", [("alice", "wrong"), ("bob", "bobs")])
 def test_who_fails_to_or_is_somebody_else_has_to_go(server: PenstockServer, who: tuple[str, str]) -> None:
     device = enter(server, scram())

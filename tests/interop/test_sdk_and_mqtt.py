@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.packets import PubAck, PubRec
+from gateway.reason_codes import ReasonCode
 from penstock import Client
 from penstock.sdk.delivery import Delivery
+from tests.auth_client import Device
 from tests.cluster import Part
 from tests.interop.programs import mark_ready, mosquitto_sub, run
 from tests.server_process import free_port
@@ -105,3 +108,28 @@ async def test_a_request_of_mqtt_5_is_answered_by_a_group(url: str, mqtt_port: i
             assert await question.ack()
             break
         assert (await asking).strip() == b"much"
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_the_receipt_of_an_mqtt_client_says_what_the_client_reads(url: str, mqtt_port: int, qos: int) -> None:
+    def publish() -> list[dict[str, str]]:
+        device = Device(mqtt_port, "device")
+        assert device.connect().reason_code is ReasonCode.SUCCESS
+        answers = []
+        for number in range(5):
+            device.publish(f"receipts/{number % 2}", b"%d" % number, qos, user_properties=(("penstock-receipt", "1"),))
+            answer = device.next(PubAck) if qos == 1 else device.next(PubRec)
+            answers.append(dict(answer.properties.user_properties))
+        return answers
+
+    async with Client(url) as client:
+        await client.publish("receipts/0", b"before")
+        receipts = await asyncio.to_thread(publish)
+        read = {message.payload: message for topic in "01" async for message in client.read(f"receipts/{topic}")}
+        for number, receipt in enumerate(receipts):
+            message = read[b"%d" % number]
+            assert receipt == {
+                "penstock-log-offset": str(message.log_offset),
+                "penstock-queue": message.topic,
+                "penstock-queue-offset": str(message.queue_offset),
+            }

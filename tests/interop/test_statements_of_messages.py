@@ -174,3 +174,24 @@ def test_what_mqtt_3_says_of_subscriptions(server: PenstockServer) -> None:
     assert client.take() == (SUBACK, b"\0\1\x80")
     publisher.send(publish(b"three/x", b"", flags=1))
     assert publisher.until_pong()[-1:] in ([], [(PUBREC, b"\0\5")])
+
+
+@pytest.mark.mqtt("MQTT-3.6.2-2", "MQTT-3.6.2-3", "MQTT-3.7.2-2", "MQTT-3.7.2-3", "MQTT-3.9.2-2", "MQTT-3.11.2-1")
+@pytest.mark.mqtt("MQTT-3.11.2-2", "MQTT-3.14.2-3", "MQTT-3.14.2-4", "MQTT-3.1.2-24")
+@pytest.mark.parametrize("most", [9, 200])
+def test_no_answer_is_larger_than_the_client_takes(port: int, most: int) -> None:
+    """Whatever is answered, and though there were reasons to be told: as it stands, so nothing was added."""
+    client = connected(port, b"small", properties=b"\x27" + most.to_bytes(4, "big"))
+    client.send(subscribe(b"s", 2), publish(b"s", b"1", 2, 7))
+    came = sorted(client.take() for _ in range(3))
+    assert came == [(0x34, text(b"s") + b"\0\1\0" + b"1"), (PUBREC, b"\0\7"), (SUBACK, b"\0\1\0\2")]
+    client.send(packet(PUBREL, b"\0\7"), packet(PUBREC, b"\0\1"))
+    assert sorted(client.take() for _ in range(2)) == [(PUBREL, b"\0\1"), (PUBCOMP, b"\0\7")]
+    client.send(packet(PUBCOMP, b"\0\1"), unsubscribe(b"s"), unsubscribe(b"never"))
+    assert [client.take() for _ in range(2)] == [(UNSUBACK, b"\0\x09\0\0"), (UNSUBACK, b"\0\x09\0\x11")]
+    client.send(publish(b"a/+"))
+    ((first_byte, body),) = client.until_closed()
+    assert first_byte == 0xE0
+    assert len(body) + 2 <= most
+    assert (len(body) == 1) == (most == 9)
+    assert b"\x26" not in body[1:3]

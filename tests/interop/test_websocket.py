@@ -67,6 +67,7 @@ def asked(server: PenstockServer, request: bytes) -> bytes:
 
 
 @pytest.mark.catalogue("G26")
+@pytest.mark.mqtt("MQTT-6.0.0-2")
 def test_packets_and_frames_need_not_match(server: PenstockServer) -> None:
     with opened(server) as client:
         assert client.subprotocol == "mqtt"
@@ -97,6 +98,7 @@ def test_pings_of_both_kinds(server: PenstockServer) -> None:
         assert received(client, 2) == PONG
 
 
+@pytest.mark.mqtt("MQTT-6.0.0-4")
 @pytest.mark.parametrize("protocols", [("mqtt", "other"), ("other", "mqtt"), ("mqttv3.1", "mqtt")])
 def test_the_sub_protocol_is_among_others(server: PenstockServer, protocols: tuple[str, ...]) -> None:
     with opened(server, protocols=protocols) as client:
@@ -136,6 +138,7 @@ def test_pages_of_other_sites(penstock_server: ServerFactory) -> None:
     assert refused.value.response.status_code == 403
 
 
+@pytest.mark.mqtt("MQTT-6.0.0-1")
 def test_what_ends_a_connection(server: PenstockServer) -> None:
     def ends(code: int, *messages: bytes | str) -> None:
         with opened(server) as client:

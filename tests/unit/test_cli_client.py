@@ -85,6 +85,10 @@ def url(mosquitto_port: int) -> str:
         ("mqtt://[::1]:1884", ServerAddress("::1", 1884)),
         ("mqtt://me:p%40ss@broker", ServerAddress("broker", 1883, "me", "p@ss")),
         ("mqtt://me@broker", ServerAddress("broker", 1883, "me", None)),
+        ("mqtts://broker", ServerAddress("broker", 8883, scheme="mqtts")),
+        ("ws://broker:8080", ServerAddress("broker", 8080, scheme="ws", path="/mqtt")),
+        ("wss://me:p%40ss@broker/other/", ServerAddress("broker", 443, "me", "p@ss", "wss", "/other")),
+        ("unix:///run/penstock", ServerAddress("", 0, scheme="unix", path="/run/penstock")),
     ],
 )
 def test_urls(url: str, address: ServerAddress) -> None:
@@ -92,7 +96,23 @@ def test_urls(url: str, address: ServerAddress) -> None:
     assert "p@ss" not in f"{address} {address!r}"
 
 
-@pytest.mark.parametrize("url", ["", "broker", "http://broker", "mqtt://", "mqtt://b:x", "mqtt://b/topic", "mqtt://[b"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "broker",
+        "http://broker",
+        "unix://",
+        "unix://b/c",
+        "wss://",
+        "mqtts://b/topic",
+        "ws://b/?a=1",
+        "mqtt://",
+        "mqtt://b:x",
+        "mqtt://b/topic",
+        "mqtt://[b",
+    ],
+)
 def test_a_wrong_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(UsageError, match=r"^--url: not mqtt://\[USER"):
         parse_url(url)

@@ -419,6 +419,9 @@ def test_keep_alive_0_is_for_ever_unless_the_server_says_otherwise(bench: Bench,
     strict.pass_time(31)
     refused_with(client, ReasonCode.KEEP_ALIVE_TIMEOUT)
     assert strict.client().connect("a", keep_alive_s=19).properties.server_keep_alive is None
+    older = strict.connect("b", 4, keep_alive_s=60)  # nobody can tell it
+    strict.pass_time(80)
+    assert not older.is_closed
 
 
 @pytest.mark.parametrize("start", [b"", b"\x10", b"\x10\x20\0\4MQTT"])

@@ -38,7 +38,7 @@ def test_it_says_where_the_message_is(bench: Bench, qos: int) -> None:
             assert (record.topic, record.payload, record.client_id) == (
                 topic.encode(),
                 b"mine",
-                client.connection.client_id,
+                client.connection.client_id.encode(),
             )
             assert receipt["penstock-queue"] == topic
             assert receipt["penstock-queue-offset"] == str(queue_offset_of(bench.store, topic, record.log_offset))

@@ -269,7 +269,7 @@ def test_retained_messages_respect_the_receive_maximum(bench: Bench, durable: bo
 
 @pytest.mark.mqtt("MQTT-2.2.1-4")
 def test_more_retained_messages_than_there_are_packet_ids(start_bench: StartBench) -> None:
-    bench = start_bench(max_inflight=65_535)
+    bench = start_bench(max_inflight=65_535, receive_maximum=65_535)
     publisher = bench.connect("b")
     count, ids = 70_000, 65_535
     for start in range(0, count, 10_000):

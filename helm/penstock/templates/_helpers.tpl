@@ -145,11 +145,61 @@ PENSTOCK_NOTIFY__REDIS_URL
 {{- end }}
 
 {{/*
+The ports that gateways listen on, by scheme; and those of the Service.
+*/}}
+{{- define "penstock.listeners" -}}
+{{- $ports := dict "mqtt" 1883 "mqtts" 8883 "ws" 8080 "wss" 8443 }}
+{{- range $scheme, $enabled := .Values.gateway.listeners }}
+{{- if $enabled }}
+{{ $scheme }}: {{ get $ports $scheme }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "penstock.servicePorts" -}}
+{{- $service := .Values.gateway.service }}
+{{- $ports := dict "mqtt" $service.port "mqtts" $service.mqttsPort "ws" $service.wsPort "wss" $service.wssPort }}
+{{- range $scheme, $enabled := .Values.gateway.listeners }}
+{{- if $enabled }}
+{{ $scheme }}: {{ get $ports $scheme }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+Whether clients are asked who they are; empty: no.
+*/}}
+{{- define "penstock.asksClients" -}}
+{{- $settings := .Values.settings }}
+{{- $files := .Values.gateway.auth.files }}
+{{- range $file := list "password_file" "jwt_keys_file" "jwt_secret_file" }}
+{{- if get $files $file }}yes{{ end }}
+{{- end }}
+{{- range $setting := list "auth.jwt_keys_url" "auth.http_connect_url" "auth.client_certificates" }}
+{{- if get $settings $setting }}yes{{ end }}
+{{- end }}
+{{- end }}
+
+{{/*
 What a schema cannot say, or not so that people understand it.
 */}}
 {{- define "penstock.validate" -}}
-{{- if not .Values.gateway.allowAnonymous }}
-{{- fail "gateway.allowAnonymous: false, but clients cannot be asked for a password yet; set it to true if all that reach the gateways may publish and subscribe to everything" }}
+{{- if not (or .Values.gateway.allowAnonymous (include "penstock.asksClients" .)) }}
+{{- fail "gateway.allowAnonymous: false, but nothing says who may connect (gateway.auth.files, or settings such as auth.http_connect_url); set it to true if all that reach the gateways may publish and subscribe to everything" }}
+{{- end }}
+{{- with .Values.gateway }}
+{{- if not (or .listeners.mqtt .listeners.mqtts .listeners.ws .listeners.wss) }}
+{{- fail "gateway.listeners: all are off, so no client could connect; turn one on" }}
+{{- end }}
+{{- if and (or .listeners.mqtts .listeners.wss (ne .tls.clientCertificates "none")) (not .tls.existingSecret) }}
+{{- fail "gateway.listeners: mqtts, wss and certificates of clients need a certificate; name a Secret with gateway.tls.existingSecret" }}
+{{- end }}
+{{- if and (compact (values .auth.files)) (not .auth.existingSecret) }}
+{{- fail "gateway.auth.files: name the Secret that has them with gateway.auth.existingSecret" }}
+{{- end }}
+{{- if and .auth.permissionsConfigMap .auth.files.permissions_file }}
+{{- fail "gateway.auth: the rules are in files.permissions_file and in permissionsConfigMap; keep one" }}
+{{- end }}
 {{- end }}
 {{- $tls := .Values.tls }}
 {{- if and $tls.enabled (not $tls.existingSecret) (not (and $tls.certificate $tls.key $tls.ca)) }}

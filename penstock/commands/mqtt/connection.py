@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import ssl
 import threading
 import time
 from typing import Any, Self
@@ -12,20 +13,22 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from penstock.commands.mqtt.address import ServerAddress
+from penstock.commands.mqtt.tls import Tls
 from penstock.errors import ConnectionFailed
 
 CONNECT_TIMEOUT_S = 10
 TRY_AGAIN_S = 0.1
 KEEP_ALIVE_S = 60
 MAXIMUM_RECEIVE_MAXIMUM = 65_535
+CERTIFICATE_REQUIRED = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
 START_A_SERVER = "start one with `penstock serve`, or name another with --url"
 
 
 class Connection:
     """Connected on entering the context; disconnected on leaving it."""
 
-    def __init__(self, address: ServerAddress, purpose: str, wait_s: float = 0) -> None:
-        """`wait_s`: for how long to try, if nobody listens there yet."""
+    def __init__(self, address: ServerAddress, tls: Tls, purpose: str, wait_s: float = 0) -> None:
+        """`wait_s`: for how long to try, if nobody listens there yet. Raises UsageError."""
         self.address = address
         self._wait_s = wait_s
         self.receive_maximum = MAXIMUM_RECEIVE_MAXIMUM
@@ -37,12 +40,18 @@ class Connection:
             CallbackAPIVersion.VERSION2,
             client_id=f"penstock-{purpose}-{os.getpid()}-{secrets.token_hex(4)}",
             protocol=MQTTProtocolVersion.MQTTv5,
+            transport="websockets" if address.is_websocket else "unix" if address.scheme == "unix" else "tcp",
             reconnect_on_failure=False,
         )
         # paho's own bound cannot follow what CONNACK says; Publisher's does.
         self.client.max_inflight_messages = MAXIMUM_RECEIVE_MAXIMUM
         self.client.connect_timeout = CONNECT_TIMEOUT_S
         self.client.username_pw_set(address.username, address.password)
+        context = tls.context_for(address)
+        if context is not None:
+            self.client.tls_set_context(context)
+        if address.is_websocket:
+            self.client.ws_set_options(path=address.path)
         self.client.on_connect = self._on_connect
         self.client.on_disconnect = self._on_disconnect
 
@@ -60,7 +69,17 @@ class Connection:
     def _is_there(self, is_last_try: bool) -> bool:
         """Whether somebody listens. Raises ConnectionFailed if this was the last try."""
         try:
-            self.client.connect(self.address.host, self.address.port, KEEP_ALIVE_S)
+            host, port = self.address.host or self.address.path, self.address.port or 1  # of a Unix socket none counts
+            self.client.connect(host, port, KEEP_ALIVE_S)
+        except ssl.SSLCertVerificationError as error:
+            why = error.verify_message.rstrip(".")
+            raise ConnectionFailed(
+                f"{self.address}: its certificate is not accepted ({why}); name who vouches for it with --cafile"
+            ) from None
+        except ssl.SSLError as error:
+            if error.reason != CERTIFICATE_REQUIRED:
+                raise ConnectionFailed(f"{self.address}: {error.reason or error}; look at the server's log") from None
+            raise ConnectionFailed(f"{self.address}: it wants a certificate; give yours with --cert") from None
         except (OSError, UnicodeError) as error:  # UnicodeError: no host can have this name
             if is_last_try:
                 reason = "no answer" if isinstance(error, TimeoutError) else _why(error)
@@ -101,6 +120,8 @@ class Connection:
             self._lose(f"{self.address}: closed the connection: {reason}")
         elif self._accepted:
             self._lose(f"{self.address}: connection lost; run the command again")
+        elif self.address.is_tls:
+            self._lose(f"{self.address}: closed without an answer; it may want a certificate (--cert, --key)")
         else:
             self._lose(f"{self.address}: closed without an answer; name an MQTT 5 server")
 
