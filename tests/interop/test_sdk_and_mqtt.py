@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.chaos.part import Part
 from penstock import Client
 from penstock.sdk.delivery import Delivery
-from tests.cluster import Part
 from tests.interop.programs import mark_ready, mosquitto_sub, run
 from tests.server_process import free_port
 from tests.store_process import StoreProcess

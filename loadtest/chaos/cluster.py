@@ -1,0 +1,103 @@
+"""A store and gateways as processes of their own, each of which can be killed, stopped, and cut off from the others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from loadtest.chaos.part import Part
+from loadtest.chaos.ports import free_port
+from loadtest.chaos.redis_server import RedisServer
+from loadtest.chaos.wire import Wire
+
+
+class Cluster:
+    """A store, and gateways that reach it each through a wire of its own; and Redis, behind a wire as well."""
+
+    def __init__(
+        self,
+        folder: Path,
+        gateways: int = 2,
+        settings: Mapping[str, object] | None = None,
+        with_redis: bool = False,
+        wires: bool = True,
+        wire_type: type[Wire] = Wire,
+        environment_of: Callable[[str], Mapping[str, str]] = lambda name: {},
+    ) -> None:
+        """`gateways`: 0 means one process that is all. `wires`: what lies between gateways and store can be cut;
+        without it is faster. `environment_of` a part, by the name of its log: store, gateway-0.
+        """
+        self.data = folder / "data"
+        self._rng = random.Random(0)
+        self.wires: list[Wire] = []
+        self.gateways: list[Part] = []
+        self.ports: list[int] = []
+        settings = settings or {}
+        if with_redis:
+            self.redis = RedisServer(folder)
+            self.redis_wire = Wire(self.redis.port)
+            settings = {**settings, "notify.redis_url": f"redis://127.0.0.1:{self.redis_wire.port}/0"}
+        self._has_redis = with_redis
+        own_port = free_port()
+        self.store_url = f"tcp://127.0.0.1:{(store_port := free_port())}"
+        command = (
+            ["store", "--listen", self.store_url] if gateways else ["serve", "--listen", f"mqtt://127.0.0.1:{own_port}"]
+        )
+        if not gateways:
+            self.ports.append(own_port)
+        self.store = Part(folder / "store.log", [*command, "--data", str(self.data)], settings, environment_of("store"))
+        try:
+            for i in range(gateways):
+                if wires:
+                    self.wires.append(wire_type(store_port))
+                port = free_port()
+                reached = self.wires[i].port if wires else store_port
+                own = ["--store", f"tcp://127.0.0.1:{reached}", "--listen", f"mqtt://127.0.0.1:{port}"]
+                name = f"gateway-{i}"
+                self.gateways.append(Part(folder / f"{name}.log", ["gateway", *own], settings, environment_of(name)))
+                self.ports.append(port)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def port(self) -> int:
+        """That of some gateway that runs, if one does."""
+        running = [
+            port for port, part in zip(self.ports, self.gateways or [self.store], strict=True) if part.is_running
+        ]
+        return self._rng.choice(running or self.ports)
+
+    @property
+    def store_reads(self) -> int:
+        """Reads of any kind that gateways asked the store for."""
+        return self.store.metric("penstock_wire_reads_total")
+
+    def cut_store_off(self) -> None:
+        """No gateway reaches the store any more."""
+        for wire in self.wires:
+            wire.cut()
+
+    def mend(self) -> None:
+        for wire in self.wires:
+            wire.mend()
+
+    def restart(self) -> None:
+        """Everything is killed, and starts again."""
+        for part in (*self.gateways, self.store):
+            part.kill()
+        self.store.start()
+        for gateway in self.gateways:
+            gateway.start()
+
+    def close(self) -> None:
+        for part in (*self.gateways, self.store):
+            part.resume()
+            part.kill()
+        for wire in self.wires:
+            wire.close()
+        if self._has_redis:
+            self.redis.resume()
+            self.redis.kill()
+            self.redis_wire.close()
