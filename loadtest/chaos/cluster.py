@@ -23,12 +23,13 @@ class Cluster:
         with_redis: bool = False,
         wires: bool = True,
         wire_type: type[Wire] = Wire,
+        data: Path | None = None,
         environment_of: Callable[[str], Mapping[str, str]] = lambda name: {},
     ) -> None:
         """`gateways`: 0 means one process that is all. `wires`: what lies between gateways and store can be cut;
         without it is faster. `environment_of` a part, by the name of its log: store, gateway-0.
         """
-        self.data = folder / "data"
+        self.data = data or folder / "data"
         self._rng = random.Random(0)
         self.wires: list[Wire] = []
         self.gateways: list[Part] = []
@@ -38,7 +39,7 @@ class Cluster:
             self.redis = RedisServer(folder)
             self.redis_wire = Wire(self.redis.port)
             settings = {**settings, "notify.redis_url": f"redis://127.0.0.1:{self.redis_wire.port}/0"}
-        self._has_redis = with_redis
+        self.has_redis = with_redis
         own_port = free_port()
         self.store_url = f"tcp://127.0.0.1:{(store_port := free_port())}"
         command = (
@@ -97,7 +98,7 @@ class Cluster:
             part.kill()
         for wire in self.wires:
             wire.close()
-        if self._has_redis:
+        if self.has_redis:
             self.redis.resume()
             self.redis.kill()
             self.redis_wire.close()
