@@ -37,7 +37,7 @@ class SmallDisk:
         image = self.folder.with_name("disk.img")
         with image.open("wb") as file:
             file.truncate(self.size_bytes)
-        if not _run("mkfs.ext4", "-q", "-F", str(image)) and not _run(
+        if not _run("mkfs.ext4", "-q", "-F", "-m", "0", str(image)) and not _run(
             "mount", "-o", "loop", str(image), str(self.folder)
         ):
             status = self.folder.stat()
@@ -66,10 +66,10 @@ class SmallDisk:
 
     # --- full
 
-    def fill(self, of_reserve: float) -> None:
-        """Leave so much of what the store keeps for its index (0 to 1)."""
+    def fill(self, percent: int) -> None:
+        """Leave so much of what the store keeps for its index."""
         status = os.statvfs(self.folder)
-        leave = int(of_reserve * RESERVE / 2 * status.f_blocks * status.f_frsize)
+        leave = int(percent / 100 * RESERVE * status.f_blocks * status.f_frsize)
         with self._filler.open("wb") as file:
             taken = max(status.f_bavail * status.f_frsize - leave, 1)
             with suppress(OSError):  # what was free is taken by now, and so it is as full as can be

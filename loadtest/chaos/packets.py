@@ -42,7 +42,8 @@ class PacketLoss:
         rules.append(f"flush chain {CHAIN}")
         for each, lost in self._percent.items():
             for side in ("sport", "dport") if lost else ():
-                rules.append(f"add rule {CHAIN} tcp {side} {each} numgen random mod 100 < {lost} drop")
+                some = f"numgen random mod 100 < {lost}" if lost < 100 else ""
+                rules.append(f"add rule {CHAIN} tcp {side} {each} {some} drop")
         done = subprocess.run([nft() or "nft", "-f", "-"], input="\n".join(rules), capture_output=True, text=True)
         if done.returncode:
             raise LoadTestError(f"nft: {' '.join(done.stderr.split())[:200]}")

@@ -37,7 +37,7 @@ KINDS = {
         Kind("delay", "a relay holds everything up", "relay", (3.0, 8.0), (50, 500), "ms"),
         Kind("partition", "all packets are lost", "packets", (2.0, 8.0)),
         Kind("loss", "some packets are lost", "packets", (3.0, 8.0), (20, 80), "%"),
-        Kind("full-disk", "somebody else takes all room", "disk", (2.0, 6.0), (0, 1), "of the reserve left"),
+        Kind("full-disk", "somebody else takes all room", "disk", (2.0, 6.0), (0, 50), "% of the reserve left"),
         Kind("slow-disk", "writes are throttled", "disk", (3.0, 8.0), (32, 256), "KiB/s"),
         Kind("clock", "the time of day jumps, and jumps back", "clock", (2.0, 6.0), (-7_200, 7_200), "s"),
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
+import subprocess
+from collections.abc import Callable, Sequence
 
 from gateway.reason_codes import ReasonCode
 from loadtest.chaos import memory
@@ -14,6 +15,7 @@ from loadtest.chaos.ledger import until
 from loadtest.chaos.load import Load
 from loadtest.chaos.plan import Fault, Step
 from loadtest.chaos.results import Chaos, Done
+from loadtest.errors import LoadTestError
 
 TOPICS = (("load/a", 1), ("load/b", 2), ("load/shared", 2), ("other/shared", 1))
 PATIENCE_S = 2.0
@@ -58,7 +60,7 @@ class Run:
     async def run(self, steps: Sequence[Step], duration_s: float, progress: Callable[[str, float], None]) -> None:
         """Ends with the first promise that is broken, or when all is done or the time is over."""
         self._begun_s = asyncio.get_running_loop().time()
-        self._check(await self._attempt(self._start(steps, duration_s, progress)))
+        await self._start(steps, duration_s, progress)
         self._chaos.lasted_s = self._now_s
         self._chaos.counts = dict(self._load.ledger.counts)
         self._chaos.complaints += memory.complaints(self._chaos.memory)
@@ -76,14 +78,6 @@ class Run:
                     await self._step(step)
             finally:
                 pace.cancel()
-
-    async def _attempt(self, doing: Coroutine[None, None, None]) -> list[str]:
-        """What a part that does not start, or does not end as it should, or a client that fails has to say."""
-        try:
-            await doing
-        except (RuntimeError, TimeoutError) as error:
-            return [str(error)]
-        return []
 
     async def _step(self, step: Step) -> None:
         at_s = self._now_s
@@ -104,11 +98,16 @@ class Run:
 
     async def _suffer(self, fault: Fault) -> None:
         await asyncio.sleep(fault.after_s)
-        await self._faults.begin(fault)
         try:
-            await asyncio.sleep(fault.lasts_s)
-        finally:
-            await self._faults.end(fault)
+            await self._faults.begin(fault)
+            try:
+                await asyncio.sleep(fault.lasts_s)
+            finally:
+                await self._faults.end(fault)
+        except (RuntimeError, LoadTestError) as error:
+            self._check([f"{fault}: {error}"])
+        except subprocess.TimeoutExpired:
+            self._check([f"{fault}: it does not end"])
 
     async def _served(self, after: str) -> float | None:
         """How long it takes until everybody sends and gets something that is sent from now on; None: for ever."""
