@@ -265,7 +265,7 @@ class SessionRegistry:
             keep_will = connection.keep_will and session.will is not None
             inflight = session.inflight.dump() if session.expiry_s else b""
             closed = SessionClosed(session.client_id, session.expiry_s, keep_will, frontier, inflight, shared)
-            self._journal.record(closed, must_be_told=True)
+            self._journal.record_end(closed)
         else:
             self._store.release(session.client_id)
 

@@ -287,6 +287,28 @@ def test_a_full_store_refuses_and_nothing_is_lost(bench: Bench, monkeypatch: pyt
     assert [record.payload for record in bench.stored()] == [b"1"]
 
 
+@VERSIONS
+def test_an_end_that_was_not_stored_is_not_told_of_a_session_that_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    client = bench.durable("a", version)
+    monkeypatch.setattr(bench.store, "append", refuse_append)
+    client.lose()
+    monkeypatch.setattr(bench.store, "append", type(bench.store).append.__get__(bench.store))
+    client = bench.durable("a", version)
+    bench.pass_time(2)
+    assert _is_connected(bench)
+    client.lose()
+    bench.pass_time(2)
+    assert not _is_connected(bench)
+
+
+def _is_connected(bench: Bench) -> bool:
+    state = bench.hub.messages.sessions.get("a")
+    assert state is not None
+    return state.connected
+
+
 def test_refusals_do_not_use_up_the_receive_maximum(start_bench: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = start_bench(receive_maximum=2)
     client = bench.connect("a")

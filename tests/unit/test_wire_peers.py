@@ -187,6 +187,20 @@ def test_taking_over(bench: WireBench) -> None:
     assert failure(one.tell_log(3, Progress("c1", acked=5))) == FailureCode.FENCED
 
 
+def test_a_session_that_goes_on_elsewhere_is_not_ended(bench: WireBench) -> None:
+    """Whoever had it may have been unable to say so at the time. What else it says then must not suffer."""
+    one, two = bench.connect("gw-1"), bench.connect("gw-2")
+    opened(one)
+    asked = two.ask(Claim("c1", False))
+    one.tell_log(2, SessionClosed("c1", 3600, False))
+    assert isinstance(two.answer(asked), Claimed)
+    opened(two)
+    assert isinstance(one.tell_log(3, SessionClosed("c1", 3600, False)), Appended)
+    state = bench.store.sessions.get("c1")
+    assert state is not None
+    assert (state.connected, state.holder) == (True, "gw-2")
+
+
 def test_a_session_without_a_record_is_released(bench: WireBench) -> None:
     one, two = bench.connect("gw-1"), bench.connect("gw-2")
     assert one.call(Claim("c1", True)) == Claimed(b"", one.welcome.log_end)
