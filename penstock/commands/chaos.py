@@ -53,6 +53,7 @@ def chaos(
 
     isolation.enter(sys.argv[1:])
     isolation.begin()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: everything is put in order first
     deployment = Deployment(gateways, redis, flush, rate)
     folder = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
     keeps = False
@@ -131,7 +132,7 @@ def _run(
 
 
 async def _until_ended(doing: Coroutine[None, None, None]) -> None:
-    """SIGTERM is as good as Ctrl-C: everything is put in order first."""
+    """SIGTERM ends it as Ctrl-C does."""
     task = asyncio.ensure_future(doing)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
