@@ -111,7 +111,9 @@ class SessionRegistry:
         """The session is this gateway's, and `state` what is known of it."""
         connection, connect = opening.connection, opening.connect
         if self._opening.get(connect.client_id) is not opening:
-            return  # somebody else connects under this name
+            if connect.client_id not in self._opening:  # else somebody else connects under this name, and will have it
+                self._store.release(connect.client_id)
+            return
         del self._opening[connect.client_id]
         if connection.phase is not Phase.NEW:
             self._store.release(connect.client_id)

@@ -228,6 +228,21 @@ def test_a_session_is_claimed_by_several(bench: WireBench) -> None:
     assert isinstance(three.answer(third), Claimed)
 
 
+def test_a_gateway_waits_for_a_session_once(bench: WireBench) -> None:
+    """A client that loses patience asks again, and again; what it asked for first must not be in its own way."""
+    one, two, three = (bench.connect(f"gw-{i}") for i in range(3))
+    one.call(Claim("c1", True))
+    first = two.ask(Claim("c1", True))
+    other = three.ask(Claim("c1", True))
+    last = two.ask(Claim("c1", True))
+    assert isinstance(two.answer(first), Claimed)
+    assert two.answer(last) is None
+    one.tell(Release("c1"))
+    assert isinstance(three.answer(other), Claimed)
+    three.tell(Release("c1"))
+    assert isinstance(two.answer(last), Claimed)
+
+
 def test_who_is_cut_off_is_told_again_and_may_ask_again(bench: WireBench) -> None:
     one, two = bench.connect("gw-1"), bench.connect("gw-2")
     opened(one)
