@@ -46,6 +46,9 @@ def chaos(
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="The same, as Markdown.")] = None,
 ) -> None:
     """Break a deployment of its own on purpose, and see whether it keeps its promises."""
+    _check_extra(redis)
+    if redis and not gateways:
+        raise PenstockError("--redis is for gateways: leave it out, or leave --gateways 0 out")
     from loadtest.chaos import isolation
     from loadtest.chaos import plan as plans
     from loadtest.chaos.deploy import Deployment
@@ -76,6 +79,14 @@ def chaos(
         if not keeps:
             shutil.rmtree(folder)
     _tell(found, folder, json, report)
+
+
+def _check_extra(redis: bool) -> None:
+    from importlib.util import find_spec
+
+    for name, extra in (("psutil", "bench"), ("redis", "redis")):
+        if (redis or extra != "redis") and find_spec(name) is None:
+            raise PenstockError(f"{name} not installed: pip install 'penstock[{extra}]'")
 
 
 def _kinds(asked: str, equipment: Equipment) -> tuple[str, ...]:

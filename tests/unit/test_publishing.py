@@ -303,6 +303,34 @@ def test_an_end_that_was_not_stored_is_not_told_of_a_session_that_goes_on(
     assert not _is_connected(bench)
 
 
+@VERSIONS
+def test_what_a_full_store_did_not_let_out_is_sent_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """A message of QoS 2 is read, but the log takes no word of its being in flight, and then that the session ended."""
+    subscriber = bench.durable("a", version)
+    subscriber.subscribe("t", qos=2)
+    publisher = bench.connect("b")
+    store = type(bench.store).append.__get__(bench.store)
+    taken: list[object] = []
+
+    def store_one(batch: object) -> object:
+        if taken:
+            raise StoreFull(Path("here"))
+        taken.append(store(batch))
+        return taken[0]
+
+    monkeypatch.setattr(bench.store, "append", store_one)
+    publisher.publish("t", b"1", qos=2)
+    bench.run()
+    assert subscriber.is_closed
+    subscriber.lose()
+    monkeypatch.setattr(bench.store, "append", store)
+    bench.pass_time(2)
+    subscriber = bench.durable("a", version)
+    assert subscriber.payloads() == [b"1"]
+
+
 def _is_connected(bench: Bench) -> bool:
     state = bench.hub.messages.sessions.get("a")
     assert state is not None
