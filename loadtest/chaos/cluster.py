@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from loadtest.chaos.part import Part
@@ -34,33 +35,53 @@ class Cluster:
         self.wires: list[Wire] = []
         self.gateways: list[Part] = []
         self.ports: list[int] = []
-        settings = settings or {}
-        if with_redis:
-            self.redis = RedisServer(folder)
-            self.redis_wire = Wire(self.redis.port)
-            settings = {**settings, "notify.redis_url": f"redis://127.0.0.1:{self.redis_wire.port}/0"}
         self.has_redis = with_redis
-        own_port = free_port()
-        self.store_url = f"tcp://127.0.0.1:{(store_port := free_port())}"
-        command = (
-            ["store", "--listen", self.store_url] if gateways else ["serve", "--listen", f"mqtt://127.0.0.1:{own_port}"]
-        )
-        if not gateways:
-            self.ports.append(own_port)
-        self.store = Part(folder / "store.log", [*command, "--data", str(self.data)], settings, environment_of("store"))
+        self._ends = ExitStack()
         try:
-            for i in range(gateways):
-                if wires:
-                    self.wires.append(wire_type(store_port))
-                port = free_port()
-                reached = self.wires[i].port if wires else store_port
-                own = ["--store", f"tcp://127.0.0.1:{reached}", "--listen", f"mqtt://127.0.0.1:{port}"]
-                name = f"gateway-{i}"
-                self.gateways.append(Part(folder / f"{name}.log", ["gateway", *own], settings, environment_of(name)))
-                self.ports.append(port)
+            self._start(folder, gateways, dict(settings or {}), wires, wire_type, environment_of)
         except BaseException:
             self.close()
             raise
+
+    def _start(
+        self,
+        folder: Path,
+        gateways: int,
+        settings: dict[str, object],
+        wires: bool,
+        wire_type: type[Wire],
+        environment_of: Callable[[str], Mapping[str, str]],
+    ) -> None:
+        if self.has_redis:
+            self.redis = RedisServer(folder)
+            self._ends.callback(_end, self.redis)
+            self.redis_wire = Wire(self.redis.port)
+            self._ends.callback(self.redis_wire.close)
+            settings["notify.redis_url"] = f"redis://127.0.0.1:{self.redis_wire.port}/0"
+
+        def part(name: str, *command: str) -> Part:
+            made = Part(folder / f"{name}.log", list(command), settings, environment_of(name))
+            self._ends.callback(_end, made)
+            return made
+
+        store_port = free_port()
+        self.store_url = f"tcp://127.0.0.1:{store_port}"
+        if not gateways:
+            self.ports.append(free_port())
+            listens = f"mqtt://127.0.0.1:{self.ports[0]}"
+            self.store = part("store", "serve", "--listen", listens, "--data", str(self.data))
+            return
+        self.store = part("store", "store", "--listen", self.store_url, "--data", str(self.data))
+        for i in range(gateways):
+            reached = store_port
+            if wires:
+                self.wires.append(wire_type(store_port))
+                self._ends.callback(self.wires[i].close)
+                reached = self.wires[i].port
+            self.ports.append(free_port())
+            listens = f"mqtt://127.0.0.1:{self.ports[i]}"
+            store = f"tcp://127.0.0.1:{reached}"
+            self.gateways.append(part(f"gateway-{i}", "gateway", "--store", store, "--listen", listens))
 
     @property
     def port(self) -> int:
@@ -93,12 +114,10 @@ class Cluster:
             gateway.start()
 
     def close(self) -> None:
-        for part in (*self.gateways, self.store):
-            part.resume()
-            part.kill()
-        for wire in self.wires:
-            wire.close()
-        if self.has_redis:
-            self.redis.resume()
-            self.redis.kill()
-            self.redis_wire.close()
+        """The gateways first; nothing that was started is left."""
+        self._ends.close()
+
+
+def _end(process: Part | RedisServer) -> None:
+    process.resume()
+    process.kill()

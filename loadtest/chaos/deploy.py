@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,9 +52,9 @@ class Deployment(NamedTuple):
         }
 
 
-@contextmanager
-def deployed(what: Deployment, folder: Path, equipment: Equipment) -> Iterator[tuple[Cluster, Faults]]:
-    """Raises LoadTestError."""
+@asynccontextmanager
+async def deployed(what: Deployment, folder: Path, equipment: Equipment) -> AsyncIterator[tuple[Cluster, Faults]]:
+    """Raises LoadTestError. It is started in another thread: who is interrupted half way through starts no process."""
     clocks: dict[str, WrongClock] = {}
 
     def environment_of(name: str) -> dict[str, str]:
@@ -62,8 +63,8 @@ def deployed(what: Deployment, folder: Path, equipment: Equipment) -> Iterator[t
         clocks[name] = equipment.clock.another(name)
         return clocks[name].environment
 
-    try:
-        cluster = Cluster(
+    def start() -> Cluster:
+        return Cluster(
             folder,
             what.gateways,
             what.settings,
@@ -71,8 +72,16 @@ def deployed(what: Deployment, folder: Path, equipment: Equipment) -> Iterator[t
             data=equipment.disk.folder / "data",
             environment_of=environment_of,
         )
+
+    starting = asyncio.ensure_future(asyncio.to_thread(start))
+    try:
+        cluster = await asyncio.shield(starting)
     except RuntimeError as error:
         raise LoadTestError(f"the deployment does not start: {error}") from None
+    except asyncio.CancelledError:
+        with suppress(RuntimeError):
+            (await starting).close()
+        raise
     try:
         yield cluster, Faults(cluster, equipment, clocks)
     finally:

@@ -39,6 +39,13 @@ class Equipment:
         self.packets = PacketLoss()
         self.clock: WrongClock | None = None
         self.left_out: dict[str, str] = {}
+        try:
+            self._begin(folder)
+        except BaseException:  # Ctrl-C, say
+            self.close()
+            raise
+
+    def _begin(self, folder: Path) -> None:
         if fault := self.disk.mount():
             self.left_out |= dict.fromkeys(("full-disk", "slow-disk"), fault)
         elif fault := self.disk.why_never_slow():

@@ -56,6 +56,13 @@ class Part:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # what a terminal interrupts is whoever started it
             )
+        try:
+            self._wait_until_ready(already_logged_bytes)
+        except BaseException:  # Ctrl-C, say
+            self.kill()
+            raise
+
+    def _wait_until_ready(self, already_logged_bytes: int) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             exited = self.process.poll() is not None
@@ -63,7 +70,6 @@ class Part:
             if re.search(rf"^{self.says} .*\n", logged, re.MULTILINE):
                 return
             if exited or time.monotonic() > deadline:
-                self.kill()
                 raise RuntimeError(f"{self._command} did not become ready:\n{logged}")
             time.sleep(0.02)
 

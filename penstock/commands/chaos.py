@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -133,19 +133,33 @@ def _begin(options: Options, deployment: Deployment, equipment: Equipment) -> Ch
 def _run(
     found: Chaos, deployment: Deployment, folder: Path, equipment: Equipment, steps: list[Step], duration: float
 ) -> None:
-    from loadtest.chaos.deploy import deployed
-    from loadtest.chaos.run import Run
     from penstock.commands.progress import shown
 
-    with deployed(deployment, folder, equipment) as (cluster, faults), shown("chaos") as progress:
-        run = Run(cluster, faults, found, typer.echo)
-        asyncio.run(_until_ended(run.run(steps, duration, progress)))
+    with shown("chaos") as progress:
+        asyncio.run(_until_ended(_suffer(found, deployment, folder, equipment, steps, duration, progress)))
+
+
+async def _suffer(
+    found: Chaos,
+    deployment: Deployment,
+    folder: Path,
+    equipment: Equipment,
+    steps: list[Step],
+    duration: float,
+    progress: Callable[[str, float], None],
+) -> None:
+    from loadtest.chaos.deploy import deployed
+    from loadtest.chaos.run import Run
+
+    async with deployed(deployment, folder, equipment) as (cluster, faults):
+        await Run(cluster, faults, found, typer.echo).run(steps, duration, progress)
 
 
 async def _until_ended(doing: Coroutine[None, None, None]) -> None:
-    """SIGTERM ends it as Ctrl-C does."""
+    """SIGTERM ends it as Ctrl-C does; neither interrupts whatever is being started or stopped just then."""
     task = asyncio.ensure_future(doing)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         await task
     except asyncio.CancelledError:
