@@ -68,6 +68,11 @@ class Client:
         self._server = server
         self._connect = persistent(client_id, version=version, receive_maximum=rng.choice((5, 40, 200)))
 
+    def keep_session(self, seconds: int) -> None:
+        """So long after its connection, from the next one on; with MQTT 3.1.1 it is kept anyhow."""
+        if self._connect.protocol_version == 5:
+            self._connect.properties.session_expiry_interval = seconds
+
     async def run(self) -> None:
         while True:
             await self.online.wait()

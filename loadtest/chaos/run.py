@@ -21,6 +21,8 @@ TOPICS = (("load/a", 1), ("load/b", 2), ("load/shared", 2), ("other/shared", 1))
 PATIENCE_S = 2.0
 """Of clients: they ask after so much silence, and after as much again they connect elsewhere."""
 PAUSE_S = 0.1
+SESSION_S = 7 * 86_400
+"""Longer than clocks jump: a session must not expire for that."""
 TICK_S = 0.05
 RECOVERY_S = 60
 """Who is not served so long after a fault never is."""
@@ -191,6 +193,7 @@ def _load(cluster: Cluster, seed: int) -> Load:
     for client in load.clients:
         client.accepted_farewells = client.accepted_refusals = FAREWELLS
         client.patience_s, client.pause_s = PATIENCE_S, PAUSE_S
+        client.keep_session(SESSION_S)
     return load
 
 

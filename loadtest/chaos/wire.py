@@ -28,7 +28,7 @@ class Wire:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        with suppress(OSError):
+        with suppress(OSError, asyncio.CancelledError):  # the latter from close(), and nothing comes after it
             await self._flows.wait()
             if not self._is_cut:
                 store_reader, store_writer = await asyncio.open_connection("127.0.0.1", self._store_port)
