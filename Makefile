@@ -9,7 +9,7 @@ SERVERS = tests/interop
 AT_A_TIME = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 IN_PARALLEL = $(filter-out $(ONE_BY_ONE) $(SERVERS) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network
+.PHONY: install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos nightly
 
 # Editable, so that the compiled leaves lie beside their sources: an installed copy would be
 # shadowed by the source folders whenever something runs from here.
@@ -69,6 +69,18 @@ fuzz:
 
 fuzz-network: install
 	$(PYTHON) -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+CHAOS_SECONDS ?= 60
+CHAOS_SEED ?= 1
+
+# Faults under load, and a ledger; what it complains of comes with the command that repeats it.
+chaos: install
+	$(PYTHON) -m penstock chaos --seed $(CHAOS_SEED) --duration $(CHAOS_SECONDS) --rate 300
+
+# Another seed each night, but the same one all night.
+nightly: install
+	$(MAKE) chaos CHAOS_SECONDS=600 CHAOS_SEED=$$(date +%Y%m%d)
+	$(PYTHON) -m penstock chaos --seed $$(date +%Y%m%d) --duration 120 --gateways 0 --rate 300
 
 docs: install
 	$(PYTHON) -m penstock.settings_docs > docs/settings.md.new

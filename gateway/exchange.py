@@ -119,6 +119,9 @@ class Exchange:
         if started and session.expiry_s:
             sent = [as_sent(packet_id, outgoing) for packet_id, outgoing, _ in started]
             self._journal.record(Progress(session.client_id, sent=sent))
+            if streamed := [outgoing.log_offset for _, outgoing, _ in started if not outgoing.owed]:
+                session.untold = (*session.untold, min(streamed))
+                self._journal.when_safe(session.connection, session.is_told)
         for packet_id, outgoing, place in started:
             packet = _encode(session, packet_id, outgoing, place)
             if packet is None:

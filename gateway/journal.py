@@ -14,7 +14,7 @@ from gateway.packets import PubAck, PubRec
 from gateway.reason_codes import ReasonCode
 from gateway.session import Session
 from notify.api import Store
-from store.changes import Change, Progress, encode_change
+from store.changes import Change, Progress, SessionClosed, SessionOpened, encode_change
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
 from store.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
@@ -40,7 +40,7 @@ class Waiting(NamedTuple):
     since_s: float
     acks: list[Acks]
     then: list[Deferred]
-    told: list[Change]  # what the log must be told some time, if not now
+    told: list[SessionClosed]  # what the log must be told some time, if not now
 
 
 class Journal:
@@ -52,12 +52,13 @@ class Journal:
         self._events = events
         self._waiting: deque[Waiting] = deque()
         self._then: list[Deferred] = []
-        self._told: list[Change] = []
+        self._told: list[SessionClosed] = []
         self._placed: list[
             tuple[int, Callable[[int], None]]
         ] = []  # (place in the batch, who wants to know its log_offset)
         self.has_changes = False  # in the batch
-        self._to_tell: list[Change] = []  # what could not be told so far
+        self._to_tell: list[SessionClosed] = []  # what could not be told so far
+        self._ends: dict[str, SessionClosed] = {}  # of each client the newest, until the log has it
         self.refused_messages = 0  # messages that the store did not take
 
     def __len__(self) -> int:
@@ -76,20 +77,27 @@ class Journal:
 
     # --- into the batch
 
-    def record(self, change: Change, must_be_told: bool = False) -> None:
-        """Put a state change into this turn's batch. What must be told is, later, if the store does not take it now."""
+    def record(self, change: Change) -> None:
+        """Put a state change into this turn's batch."""
+        if isinstance(change, SessionOpened):
+            self._ends.pop(change.client_id, None)  # it goes on, and will be told how it ends this time
         record_type, payload = encode_change(change)
         self._turn.batch.append(record_type, payload)
         self._turn.request()
         self.has_changes = True
-        if must_be_told:
-            self._told.append(change)
+
+    def record_end(self, closed: SessionClosed) -> None:
+        """As record(); if the store does not take it now it is told later, unless the session has gone on by then."""
+        self.record(closed)
+        self._told.append(closed)
+        self._ends[closed.client_id] = closed
 
     def tell_again(self) -> None:
         """Try once more with what the store did not take. To be called now and then."""
-        changes, self._to_tell = self._to_tell, []
-        for change in changes:
-            self.record(change, must_be_told=True)
+        ends, self._to_tell = self._to_tell, []
+        for closed in ends:
+            if self._ends.get(closed.client_id) is closed:
+                self.record_end(closed)
 
     def message(
         self,
@@ -178,6 +186,9 @@ class Journal:
             waiting = self._waiting.popleft()
             for link, packets, count in waiting.acks:
                 link.send_acks(packets, count)
+            for closed in waiting.told:
+                if self._ends.get(closed.client_id) is closed:
+                    del self._ends[closed.client_id]
             for deferred in waiting.then:
                 deferred.action()
 
@@ -194,6 +205,7 @@ class Journal:
         self._then, self._told, self._placed, self.has_changes = [], [], [], False
         self.refused(mark, error)
         self._to_tell.clear()
+        self._ends.clear()
 
     def fail_stalled(self) -> None:
         """A flush that takes longer than the store's patience is an error, never a false acknowledgement."""

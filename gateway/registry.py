@@ -120,7 +120,9 @@ class SessionRegistry:
         """The session is this gateway's, and `state` what is known of it."""
         connection, connect = opening.connection, opening.connect
         if self._opening.get(connect.client_id) is not opening:
-            return  # somebody else connects under this name
+            if connect.client_id not in self._opening:  # else somebody else connects under this name, and will have it
+                self._store.release(connect.client_id)
+            return
         del self._opening[connect.client_id]
         if connection.phase is not Phase.NEW:
             self._store.release(connect.client_id)
@@ -274,7 +276,7 @@ class SessionRegistry:
             keep_will = connection.keep_will and session.will is not None
             inflight = session.inflight.dump() if session.expiry_s else b""
             closed = SessionClosed(session.client_id, session.expiry_s, keep_will, frontier, inflight, shared)
-            self._journal.record(closed, must_be_told=True)
+            self._journal.record_end(closed)
         else:
             self._store.release(session.client_id)
 

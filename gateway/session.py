@@ -91,6 +91,7 @@ class Session:
         "replays",
         "shares",
         "skip",
+        "untold",
         "will",
     )
 
@@ -104,6 +105,7 @@ class Session:
         self.readers: Mapping[str, Reader] = NONE  # while connected: topic_filter → the subscription's reader
         self.shares: Mapping[str, Share] = NONE  # by topic_filter
         self.given_back: Mapping[int, int] = NONE  # log_offset → packet_id, of what is in groups again
+        self.untold: tuple[int, ...] = ()  # log_offset of what is in flight first in each round not yet in the log
         self.received: set[int] | frozenset[int] = NOTHING  # packet identifiers of QoS 2 publishes not yet released
         self.frontier = log_offset  # everything before it was put in flight at least, when the last connection ended
         self.acked = log_offset  # the position that the log has
@@ -218,17 +220,22 @@ class Session:
             for reader in self.readers.values():
                 reader.alone = False
 
+    def is_told(self) -> None:
+        """The log knows of the oldest round."""
+        self.untold = self.untold[1:]
+
     def position(self, end: int) -> int:
         """log_offset before which everything is done with: acknowledged, or not to be acknowledged."""
         oldest = self.inflight.oldest()
-        return int(oldest) if oldest is not None else self.read_until(end)
+        return min((int(oldest) if oldest is not None else self.read_until(end), *self.untold))
 
     def read_until(self, end: int) -> int:
-        """log_offset up to which the readers have come; `end` if they have no more to read."""
+        """log_offset up to which the readers have come, and the log knows of it; `end` if they have no more to read."""
         if not self.reading:
             return self.frontier
         readers = (reader for reader in self.readers.values() if reader.qos)
-        return min((reader.reached if reader.lag else max(reader.reached, end) for reader in readers), default=end)
+        reached = min((reader.reached if reader.lag else max(reader.reached, end) for reader in readers), default=end)
+        return min((reached, *self.untold))
 
 
 def as_sent(packet_id: int, outgoing: Outgoing) -> Sent:

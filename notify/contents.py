@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -56,10 +56,15 @@ def add_records(batch: RecordBatch, records: memoryview, role: Role, limits: Lim
     return [_checked(Record._make(each)) for each in batch.extend_checked(records, TYPES[role], *limits)]
 
 
-def add_held_by(batch: RecordBatch, records: memoryview, holder: str) -> None:
-    """Add records that were checked, with `holder` in every SESSION_OPENED."""
+def add_held_by(batch: RecordBatch, records: memoryview, holder: str, without_ends_of: Container[str]) -> None:
+    """Add records that were checked, with `holder` in every SESSION_OPENED and without some clients' SESSION_CLOSED."""
     for record in read_records(records):
         payload = record.payload
+        if record.type == RecordType.SESSION_CLOSED:
+            closed = decode_change(record.type, payload)
+            assert isinstance(closed, changes.SessionClosed)
+            if closed.client_id in without_ends_of:
+                continue
         if record.type == RecordType.SESSION_OPENED:
             opened = decode_change(record.type, payload)
             assert isinstance(opened, changes.SessionOpened)

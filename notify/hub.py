@@ -219,6 +219,9 @@ class Hub:
             self._grant(client_id, claim)
             is_contested = bool(waiting)  # by others, and what they were waiting for begins anew
         else:
+            for older in [each for each in waiting if each.member is member]:
+                waiting.remove(older)
+                older.then(None)  # nobody is interested any more: without this they could outnumber those who are
             waiting.append(claim)
             is_contested = len(waiting) == 1
         if not waiting:

@@ -24,7 +24,7 @@ from notify.hub import Hub
 from notify.member import Member
 from notify.settings import WireSettings
 from store._records import RecordBatch, topic_runs
-from store.changes import Change, GroupAdvanced, PeerAppended, PeerGone, SessionOpened, encode_change
+from store.changes import Change, GroupAdvanced, PeerAppended, PeerGone, SessionClosed, SessionOpened, encode_change
 from store.errors import RecordTooLarge, StoreError, StoreFull
 from store.ratelimit import RateLimitedLog
 from store.wire import messages as wire
@@ -181,11 +181,13 @@ class Peer:
         batch.begin_atomic()
         changes = contents.add_records(batch, records, self.role, self._limits(limit_bytes))
         if changes:
+            late = self._late_ends(changes)
+            changes = [change for change in changes if change not in late]
             self._check_holders(changes)
-            if any(isinstance(change, SessionOpened) and change.holder != self.name for change in changes):
+            if late or any(isinstance(change, SessionOpened) and change.holder != self.name for change in changes):
                 batch = RecordBatch()
                 batch.begin_atomic()
-                contents.add_held_by(batch, records, self.name)
+                contents.add_held_by(batch, records, self.name, {closed.client_id for closed in late})
         is_client = self.role is Role.CLIENT
         batch.append(*encode_change(PeerAppended(self.name, sequence, tuple(self._refused), is_client)))
         batch.end_atomic()
@@ -197,6 +199,14 @@ class Peer:
         settings = messages.settings
         latest_due_ms = messages.now_ms() + 1_000 * (settings.max_delay_s + CLOCKS_DIFFER_S)
         return contents.Limits(size_bytes, latest_due_ms, settings.max_plain_bytes)
+
+    def _late_ends(self, changes: list[Change]) -> list[SessionClosed]:
+        """Of sessions that others have by now: nobody is to hear of them any more, and they are no fault."""
+        return [
+            change
+            for change in changes
+            if isinstance(change, SessionClosed) and self._hub.holder(change.client_id) not in (None, self.member)
+        ]
 
     def _check_holders(self, changes: list[Change]) -> None:
         for change in changes:

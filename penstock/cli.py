@@ -6,6 +6,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock.commands.bench import bench
+from penstock.commands.chaos import chaos
 from penstock.commands.delayed import delayed
 from penstock.commands.gateway import gateway
 from penstock.commands.group import group
@@ -29,6 +30,7 @@ app.command()(gateway)
 app.command()(pub)
 app.command()(sub)
 app.command()(passwd)
+app.command()(chaos)
 app.add_typer(store, name="store")
 app.add_typer(group, name="group")
 app.add_typer(bench, name="bench")

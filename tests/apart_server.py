@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.cluster import Part
+from loadtest.chaos.part import Part
 from tests.server_process import STOP_TIMEOUT_S, PenstockServer, ServeOptions, free_port, ready_urls
 
 GATEWAYS = 2

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,26 +18,13 @@ from pathlib import Path
 
 import psutil
 
+from loadtest.chaos.part import environment
+from loadtest.chaos.ports import START_TIMEOUT_S as START_TIMEOUT_S
+from loadtest.chaos.ports import STOP_TIMEOUT_S as STOP_TIMEOUT_S
+from loadtest.chaos.ports import free_port as free_port
+from loadtest.chaos.ports import wait_for_port as wait_for_port
+
 ROOT = Path(__file__).parents[1]
-START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 20
-
-
-# Below those that the kernel gives to outgoing connections, so that none of these takes a port before its server does;
-# each process that runs tests begins somewhere else.
-_ports = itertools.cycle(range(10_000, 32_000))
-for _ in range(os.getpid() * 97 % 22_000):
-    next(_ports)
-
-
-def free_port() -> int:
-    """Nobody listens there, and no other test of this run gets it."""
-    while True:
-        port = next(_ports)
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 @dataclass(frozen=True)
@@ -52,10 +38,7 @@ class ServeOptions:
         return [f"--{name.replace('_', '-')}={value}" for name, value in self.flags.items()]
 
     def environment(self) -> dict[str, str]:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
-        return inherited | {
-            "PENSTOCK_" + path.replace(".", "__").upper(): str(value) for path, value in self.settings.items()
-        }
+        return environment(self.settings)
 
 
 class PenstockServer:
@@ -198,14 +181,3 @@ def start_mosquitto(port: int, folder: Path, extra_config: str = "") -> subproce
     process = subprocess.Popen([mosquitto, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for_port(port, process)
     return process
-
-
-def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        assert process.poll() is None, f"exited with {process.returncode}"
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.02)
-    raise RuntimeError(f"nothing listens on port {port} after {START_TIMEOUT_S} s")

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from loadtest.chaos.part import Part
 from store.wire.messages import Role
-from tests.cluster import Part
 from tests.server_process import free_port
 from tests.wire_peer import WirePeer
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from gateway.codec import encode
 from gateway.packets import Publish
+from loadtest.chaos.cluster import Cluster
 from tests.bench.probe import client
-from tests.cluster import Cluster
 from tests.server_process import ROOT
 from tests.swarm import Swarm, raise_descriptor_limit
 

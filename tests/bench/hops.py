@@ -152,7 +152,7 @@ def measure(folder: Path, messages: int, qos: int, subscribers: int, repeats: in
         encode(Publish("t", b"x" * 100, qos=QoS(qos), packet_id=i + 1 if qos else None), 4) for i in range(messages)
     )
     ours_in = partial(receive, publisher, packets)
-    steps = (
+    steps: tuple[tuple[Callable[[], object], ...], ...] = (
         (ours_in, loop.run),
         (ours.to_store,),
         (loop.run,),

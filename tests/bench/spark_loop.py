@@ -24,8 +24,9 @@ import paho.mqtt.client as paho  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql.streaming.query import StreamingQuery  # noqa: E402
 
+from loadtest.chaos.cluster import Cluster  # noqa: E402
+from loadtest.chaos.part import Part  # noqa: E402
 from tests.bench.spark_run import _session, _write_log  # noqa: E402
-from tests.cluster import Cluster, Part  # noqa: E402
 from tests.server_process import free_port  # noqa: E402
 from tests.spark.fleet import connected, leave  # noqa: E402
 

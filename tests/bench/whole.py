@@ -15,7 +15,8 @@ import psutil
 
 from gateway.codec import encode
 from gateway.packets import Connect, Disconnect, Publish, QoS, Subscribe, SubscriptionRequest
-from tests.cluster import Cluster, Part
+from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.part import Part
 from tests.server_process import PenstockServer, ServeOptions, free_port
 
 CONNECTIONS = 10_000

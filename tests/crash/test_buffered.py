@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gateway.packets import Connect, PubAck, Publish, QoS
+from loadtest.chaos.ledger import until
+from loadtest.chaos.mqtt_client import MqttConnection
 from store.commitlog import BUFFERED_COMMIT_BYTES
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
-from tests.crash.ledger import until
-from tests.crash.mqtt_client import MqttConnection
 from tests.crash.replayed import assert_index_equals_replay, payloads
 from tests.server_process import PenstockServer
 

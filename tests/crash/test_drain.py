@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from gateway.reason_codes import ReasonCode
-from tests.cluster import Cluster
-from tests.crash.ledger import until
-from tests.crash.load import Client, Load
+from loadtest.chaos.clients import Client
+from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.ledger import until
+from loadtest.chaos.load import Load
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

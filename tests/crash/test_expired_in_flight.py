@@ -6,10 +6,10 @@ import pytest
 
 from gateway.packets import Connect, Publish, QoS
 from gateway.properties import Properties
+from loadtest.chaos.ledger import Message, until
+from loadtest.chaos.load import Load
+from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
-from tests.crash.ledger import Message, until
-from tests.crash.load import Load
-from tests.crash.mqtt_client import MqttConnection
 
 pytestmark = pytest.mark.crash
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import Cluster
-from tests.crash.ledger import until
-from tests.crash.load import Load
+from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.ledger import until
+from loadtest.chaos.load import Load
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

@@ -12,10 +12,10 @@ import pytest
 
 from gateway.packets import Connect, Disconnect, Packet, Publish, QoS, Will
 from gateway.properties import Properties
-from tests.cluster import Cluster
+from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.mqtt_client import MqttConnection, persistent
+from loadtest.chaos.wrong_clock import WrongClock
 from tests.conftest import QUICK
-from tests.crash.mqtt_client import MqttConnection, persistent
-from tests.wrong_clock import WrongClock
 
 pytestmark = pytest.mark.crash
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gateway.packets import Connect, Publish, QoS
+from loadtest.chaos.load import Load
+from loadtest.chaos.mqtt_client import MqttConnection
 from store.folder import INDEX
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash import strace
-from tests.crash.load import Load
-from tests.crash.mqtt_client import MqttConnection
 from tests.crash.replayed import assert_index_equals_replay
 from tests.server_process import PenstockServer
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.chaos.load import Load
 from store.settings import StoreSettings
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory
-from tests.crash.load import Load
 from tests.crash.replayed import assert_index_equals_replay
 from tests.server_process import PenstockServer
 

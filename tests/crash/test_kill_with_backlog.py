@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.chaos.load import Load
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
-from tests.crash.load import Load
 from tests.crash.replayed import assert_index_equals_replay
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]

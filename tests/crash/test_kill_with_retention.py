@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.chaos.ledger import until
+from loadtest.chaos.load import Load
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
-from tests.crash.ledger import until
-from tests.crash.load import Load
 from tests.crash.replayed import assert_index_equals_replay
 from tests.server_process import PenstockServer
 

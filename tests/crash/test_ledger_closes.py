@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.reason_codes import ReasonCode
-from tests.cluster import Cluster
-from tests.crash.load import Load
+from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.load import Load
 from tests.crash.test_fault_matrix import served_again
 
 pytestmark = pytest.mark.crash

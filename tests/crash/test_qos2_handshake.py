@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gateway.packets import PubComp, Publish, PubRec, PubRel, QoS
+from loadtest.chaos.clients import Server
+from loadtest.chaos.ledger import Ledger, Message
+from loadtest.chaos.load import Load
+from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
-from tests.crash.ledger import Ledger, Message
-from tests.crash.load import Load, Server
-from tests.crash.mqtt_client import MqttConnection, persistent
 
 pytestmark = pytest.mark.crash
 

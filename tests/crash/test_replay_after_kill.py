@@ -7,11 +7,11 @@ import pytest
 from gateway.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
 from gateway.properties import Properties
 from gateway.subscriptions import FROM_PROPERTY
-from tests.conftest import TOGETHER_AND_APART, ServerFactory
-from tests.crash.mqtt_client import MqttConnection, persistent
+from loadtest.chaos.mqtt_client import MqttConnection, persistent
+from tests.conftest import SHARED_PORT, ServerFactory
 from tests.server_process import PenstockServer
 
-pytestmark = [pytest.mark.crash, TOGETHER_AND_APART]
+pytestmark = [pytest.mark.crash, SHARED_PORT]
 
 HISTORY = 3_000
 NEW = 20

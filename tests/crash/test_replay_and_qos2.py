@@ -7,8 +7,8 @@ import pytest
 from gateway.packets import PubComp, Publish, PubRec, PubRel, QoS, SubAck, Subscribe, SubscriptionRequest
 from gateway.properties import Properties
 from gateway.subscriptions import FROM_PROPERTY
+from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import SHARED_PORT, ServerFactory
-from tests.crash.mqtt_client import MqttConnection, persistent
 from tests.server_process import PenstockServer
 
 pytestmark = [pytest.mark.crash, SHARED_PORT]

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from gateway.packets import Connect, PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
+from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
-from tests.crash.mqtt_client import MqttConnection
 from tests.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash

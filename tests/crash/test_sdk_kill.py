@@ -12,7 +12,7 @@ import pytest
 from penstock import Client
 from penstock.sdk.message import Receipt
 from store.wire.messages import Published
-from tests.cluster import FrameWire
+from tests.frame_wire import FrameWire
 from tests.store_process import StoreProcess
 
 pytestmark = [pytest.mark.crash, pytest.mark.asyncio]

@@ -8,10 +8,10 @@ import pytest
 
 from gateway.packets import Connect, Disconnect, Publish, QoS
 from gateway.properties import Properties
+from loadtest.chaos.ledger import Message
+from loadtest.chaos.load import Load
+from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
-from tests.crash.ledger import Message
-from tests.crash.load import Load
-from tests.crash.mqtt_client import MqttConnection, persistent
 from tests.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash

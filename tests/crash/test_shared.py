@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from gateway.packets import Connect, Publish, QoS
+from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.ledger import SHOWN, Ledger, Message
+from loadtest.chaos.load import Load
+from loadtest.chaos.mqtt_client import MqttConnection
 from store.settings import StoreSettings
-from tests.cluster import Cluster
 from tests.conftest import QUICK, SHARED_PORT, ServerFactory
-from tests.crash.ledger import SHOWN, Ledger, Message
-from tests.crash.load import Load
-from tests.crash.mqtt_client import MqttConnection
 from tests.crash.replayed import assert_index_equals_replay
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]

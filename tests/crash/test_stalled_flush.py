@@ -8,10 +8,10 @@ from typing import TypeVar
 import pytest
 
 from gateway.packets import Connect, PubAck, Publish, PubRec, QoS
+from loadtest.chaos.ledger import until
+from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
 from tests.crash import strace
-from tests.crash.ledger import until
-from tests.crash.mqtt_client import MqttConnection, persistent
 from tests.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash

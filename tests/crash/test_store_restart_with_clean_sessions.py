@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.packets import Connect, Publish, QoS
-from tests.cluster import Cluster
-from tests.crash.mqtt_client import MqttConnection
+from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.mqtt_client import MqttConnection
 
 pytestmark = pytest.mark.crash
 

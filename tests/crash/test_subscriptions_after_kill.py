@@ -6,8 +6,8 @@ import random
 import pytest
 
 from gateway.packets import Connect, Publish, QoS, UnsubAck, Unsubscribe
+from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
-from tests.crash.mqtt_client import MqttConnection, persistent
 from tests.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash

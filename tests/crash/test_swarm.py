@@ -10,7 +10,7 @@ import pytest
 
 from gateway.codec import encode
 from gateway.packets import Connect, Publish, QoS
-from tests.cluster import Cluster
+from loadtest.chaos.cluster import Cluster
 from tests.conftest import QUICK
 from tests.interop.programs import PahoClient
 from tests.raw_client import RawClient

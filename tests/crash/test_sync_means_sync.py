@@ -8,10 +8,10 @@ import pytest
 
 from gateway.codec import decode_varint
 from gateway.packets import PingReq, PingResp, PubAck, Publish, PubRec, PubRel, QoS
+from loadtest.chaos.ledger import until
+from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
 from tests.crash import strace
-from tests.crash.ledger import until
-from tests.crash.mqtt_client import MqttConnection, persistent
 from tests.crash.strace import SYNCS, WRITES, Call
 
 pytestmark = pytest.mark.crash

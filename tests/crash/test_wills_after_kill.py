@@ -9,10 +9,11 @@ import pytest
 
 from gateway.packets import Connect, Disconnect, QoS, Will
 from gateway.properties import Properties
+from loadtest.chaos.clients import Publisher, Subscriber
+from loadtest.chaos.ledger import Message
+from loadtest.chaos.load import Load
+from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
-from tests.crash.ledger import Message
-from tests.crash.load import Load, Publisher, Subscriber
-from tests.crash.mqtt_client import MqttConnection
 from tests.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from tests.cluster import Part
+from loadtest.chaos.part import Part
 from tests.conftest import ServerFactory
 from tests.interop.test_admin import admin_url, eventually, get
 from tests.server_process import free_port

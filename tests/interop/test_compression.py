@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from loadtest.chaos.part import Part
 from penstock import Client
 from penstock.sdk.compression import Compression
 from penstock.sdk.errors import StoreRefused, Unreadable
@@ -17,7 +18,6 @@ from penstock.sdk.publishing import Entry
 from penstock.spark.columns import COLUMNS, record_batch
 from penstock.spark.folder import LogFolder
 from store.records import RecordFlag
-from tests.cluster import Part
 from tests.interop.conftest import StartStore
 from tests.interop.programs import PahoClient, penstock, run
 from tests.server_process import free_port

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster import Cluster
+from loadtest.chaos.cluster import Cluster
 from tests.conftest import ServerFactory
 from tests.interop.programs import TIMEOUT_S, PahoClient
 from tests.server_process import PenstockServer

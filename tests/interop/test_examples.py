@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import Part
+from loadtest.chaos.part import Part
 from tests.server_process import ROOT, free_port
 from tests.store_process import StoreProcess
 from tests.stores import wait_until

@@ -12,11 +12,12 @@ import pytest
 import redis
 
 from gateway.packets import Connect, Publish, QoS
+from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.ledger import until
+from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from notify.redis_lookup import CHANNEL
 from store.wire.messages import Grew, GrewNamed, Pushed
-from tests.cluster import Cluster, FrameWire
-from tests.crash.ledger import until
-from tests.crash.mqtt_client import MqttConnection, persistent
+from tests.frame_wire import FrameWire
 
 StartCluster = Callable[..., Cluster]
 LEASE_MS = 900

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import Cluster
+from loadtest.chaos.cluster import Cluster
 from tests.interop.programs import run
 from tests.swarm import Swarm, raise_descriptor_limit
 

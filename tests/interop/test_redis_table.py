@@ -10,12 +10,12 @@ import pytest
 import redis
 
 from lightqueue._queues import TOPIC, Queue
+from loadtest.chaos.ledger import until
+from loadtest.chaos.redis_server import RedisServer
+from loadtest.chaos.wire import Wire
 from notify import lookup
 from notify.lookup import Watched, queue_named
 from notify.redis_lookup import CHANNEL, PORTION_NAMES, RedisEntry, RedisTable, RedisUnusable
-from tests.cluster import Wire
-from tests.crash.ledger import until
-from tests.redis_server import RedisServer
 
 LEASE_MS = 900
 MANY = 5 * PORTION_NAMES + 1

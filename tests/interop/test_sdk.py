@@ -17,6 +17,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from loadtest.chaos.part import Part
+from loadtest.chaos.wire import Wire
 from penstock import Client
 from penstock.sdk import message_id
 from penstock.sdk.errors import (
@@ -31,7 +33,6 @@ from penstock.sdk.errors import (
     TimedOut,
 )
 from penstock.sdk.message import Message, Receipt
-from tests.cluster import Part, Wire
 from tests.interop.conftest import StartStore
 from tests.interop.programs import PahoClient, mark_ready, mosquitto_sub, run
 from tests.server_process import free_port

@@ -10,10 +10,10 @@ import pytest
 
 from gateway.packets import PubAck, PubRec
 from gateway.reason_codes import ReasonCode
+from loadtest.chaos.part import Part
 from penstock import Client
 from penstock.sdk.delivery import Delivery
 from tests.auth_client import Device
-from tests.cluster import Part
 from tests.interop.programs import mark_ready, mosquitto_sub, run
 from tests.server_process import free_port
 from tests.store_process import StoreProcess

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.chaos.cluster import Cluster
 from store.group_settings import GroupSettings
-from tests.cluster import Cluster
 from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.group_consumer import GroupConsumer
 from tests.interop.programs import PUBLISHERS, LineSubscriber, PahoClient, mark_ready, mosquitto_sub, penstock, run

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.chaos.part import Part
 from store.wire.frames import encode
 from store.wire.messages import Refused, RefusedReason
 from tests.certificates import authority, vouched_for
-from tests.cluster import Part
 from tests.interop.programs import TIMEOUT_S, PahoClient
 from tests.interop.test_admin import get
 from tests.interop.test_admin_apart import WithAdmin

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from store._records import RecordBatch, records_from
-from store.changes import Change, SessionClosed, SessionOpened, WillState, encode_change
+from store.changes import Change, Progress, SessionClosed, SessionOpened, WillState, encode_change
 from store.errors import HandshakeRefused
 from store.records import Record, RecordType
 from store.wire.frames import encode
@@ -165,7 +165,8 @@ def test_a_session_moves_to_who_claims_it(store: StoreProcess) -> None:
     claimed = two.answer(asked)
     assert isinstance(claimed, Claimed)
     assert msgspec.msgpack.decode(claimed.session)["frontier"] == 5
-    fenced = one.call(Append(3), told(SessionClosed("c", 0, False)))
+    assert isinstance(one.call(Append(3), told(SessionClosed("c", 0, False))), Appended)  # it is two's: nothing is said
+    fenced = one.call(Append(4), told(Progress("c", acked=5)))
     assert isinstance(fenced, Failed)
     assert fenced.code == FailureCode.FENCED
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.cluster import Cluster
+from loadtest.chaos.cluster import Cluster
 from tests.server_process import PenstockServer, ServeOptions
 from tests.spark.fleet import Fleet
 from tests.spark.session import environment, java_is_there, session_builder

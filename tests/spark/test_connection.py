@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.chaos.part import Part
 from penstock.sdk.address import Address
 from penstock.spark import connection as connection_module
 from penstock.spark.connection import Store
@@ -17,7 +18,6 @@ from store.records import RecordType
 from store.wire.log_messages import LogRead, QueueOffsets, QueueOffsetsFound, ReadLog, Segments, SegmentsFound
 from store.wire.messages import Append, Appended
 from tests.certificates import authority, vouched_for
-from tests.cluster import Part
 from tests.server_process import free_port
 
 LEASE_MS = 400

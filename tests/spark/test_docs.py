@@ -5,12 +5,12 @@ import re
 import pytest
 from pyspark.sql import SparkSession
 
+from loadtest.chaos.cluster import Cluster
 from penstock.spark.columns import COLUMNS
 from penstock.spark.export import Export
 from penstock.spark.options import OPTIONS
 from penstock.spark.sink import WRITABLE
 from penstock.spark.source import PenstockSource
-from tests.cluster import Cluster
 from tests.server_process import ROOT
 from tests.spark.fleet import Fleet
 from tests.spark.test_wire import TOKEN, url_of

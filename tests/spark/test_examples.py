@@ -16,7 +16,7 @@ import pytest
 from nbclient import NotebookClient
 from pyspark.sql import SparkSession
 
-from tests.cluster import Cluster
+from loadtest.chaos.cluster import Cluster
 from tests.server_process import ROOT
 from tests.spark.fleet import connected, leave
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.chaos.cluster import Cluster
 from penstock.spark.source import PenstockSource
-from tests.cluster import Cluster
 from tests.spark.driver_process import Driver
 from tests.spark.fleet import Sent, publish
 from tests.spark.spread import PARTITIONS

@@ -12,9 +12,9 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 from pyspark.sql import SparkSession
 
+from loadtest.chaos.cluster import Cluster
 from penstock import Client
 from penstock.sdk.message import Message
-from tests.cluster import Cluster
 from tests.interop.programs import PahoClient, mark_ready, mosquitto_sub, run
 from tests.spark.fleet import TIMEOUT_S, connected, leave
 

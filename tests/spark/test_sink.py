@@ -12,12 +12,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from loadtest.chaos.cluster import Cluster
 from penstock.sdk.address import Address
 from penstock.spark.connection import Store
 from penstock.spark.encoding import Defaults, Encoder
 from penstock.spark.publishing import Publisher
 from penstock.spark.sink import SINK_OPTIONS, WRITABLE, target_of
-from tests.cluster import Cluster
 from tests.spark.fleet import TIMEOUT_S, Sent, connected, leave, publish
 from tests.spark.rows import COLUMNS, Got, batch_of_rows
 from tests.spark.test_wire import TOKEN, url_of

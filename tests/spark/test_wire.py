@@ -11,11 +11,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from loadtest.chaos.cluster import Cluster
 from penstock.spark.columns import COLUMNS
 from penstock.spark.errors import BadOption, DataLost, StoreAway
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream import StreamReader
-from tests.cluster import Cluster
 from tests.server_process import free_port
 from tests.spark.fleet import HEADERS, Sent, publish, telemetry
 

@@ -288,6 +288,56 @@ def test_a_full_store_refuses_and_nothing_is_lost(bench: Bench, monkeypatch: pyt
     assert [record.payload for record in bench.stored()] == [b"1"]
 
 
+@VERSIONS
+def test_an_end_that_was_not_stored_is_not_told_of_a_session_that_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    client = bench.durable("a", version)
+    monkeypatch.setattr(bench.store, "append", refuse_append)
+    client.lose()
+    monkeypatch.setattr(bench.store, "append", type(bench.store).append.__get__(bench.store))
+    client = bench.durable("a", version)
+    bench.pass_time(2)
+    assert _is_connected(bench)
+    client.lose()
+    bench.pass_time(2)
+    assert not _is_connected(bench)
+
+
+@VERSIONS
+def test_what_a_full_store_did_not_let_out_is_sent_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """A message of QoS 2 is read, but the log takes no word of its being in flight, and then that the session ended."""
+    subscriber = bench.durable("a", version)
+    subscriber.subscribe("t", qos=2)
+    publisher = bench.connect("b")
+    store = type(bench.store).append.__get__(bench.store)
+    taken: list[object] = []
+
+    def store_one(batch: object) -> object:
+        if taken:
+            raise StoreFull(Path("here"))
+        taken.append(store(batch))
+        return taken[0]
+
+    monkeypatch.setattr(bench.store, "append", store_one)
+    publisher.publish("t", b"1", qos=2)
+    bench.run()
+    assert subscriber.is_closed
+    subscriber.lose()
+    monkeypatch.setattr(bench.store, "append", store)
+    bench.pass_time(2)
+    subscriber = bench.durable("a", version)
+    assert subscriber.payloads() == [b"1"]
+
+
+def _is_connected(bench: Bench) -> bool:
+    state = bench.hub.messages.sessions.get("a")
+    assert state is not None
+    return state.connected
+
+
 def test_refusals_do_not_use_up_the_receive_maximum(start_bench: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = start_bench(receive_maximum=2)
     client = bench.connect("a")

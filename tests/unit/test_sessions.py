@@ -440,3 +440,18 @@ def test_a_client_that_cannot_take_its_connack_leaves_nothing_behind(bench: Benc
         assert client.is_closed
     assert bench.stored() == []
     bench.connect("a", maximum_packet_size=8).subscribe("t")  # one that can, with what it needs not to know left out
+
+
+def test_a_session_that_nobody_waits_for_any_more_is_let_go(bench: Bench) -> None:
+    """Its client went to another gateway while this one was waiting for it, and is waited for there."""
+    other = bench.hub.join("other")
+    answers: list[object] = []
+    other.claim("a", False, answers.append)
+    client = bench.client(4)
+    client.send(connect_packet("a", 4, clean_start=False))
+    bench.broker.taken_over("a")
+    bench.run()
+    other.release("a")
+    bench.run()
+    other.claim("a", False, answers.append)
+    assert len(answers) == 2

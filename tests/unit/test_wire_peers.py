@@ -187,6 +187,20 @@ def test_taking_over(bench: WireBench) -> None:
     assert failure(one.tell_log(3, Progress("c1", acked=5))) == FailureCode.FENCED
 
 
+def test_a_session_that_goes_on_elsewhere_is_not_ended(bench: WireBench) -> None:
+    """Whoever had it may have been unable to say so at the time. What else it says then must not suffer."""
+    one, two = bench.connect("gw-1"), bench.connect("gw-2")
+    opened(one)
+    asked = two.ask(Claim("c1", False))
+    one.tell_log(2, SessionClosed("c1", 3600, False))
+    assert isinstance(two.answer(asked), Claimed)
+    opened(two)
+    assert isinstance(one.tell_log(3, SessionClosed("c1", 3600, False)), Appended)
+    state = bench.store.sessions.get("c1")
+    assert state is not None
+    assert (state.connected, state.holder) == (True, "gw-2")
+
+
 def test_a_session_without_a_record_is_released(bench: WireBench) -> None:
     one, two = bench.connect("gw-1"), bench.connect("gw-2")
     assert one.call(Claim("c1", True)) == Claimed(b"", one.welcome.log_end)
@@ -212,6 +226,21 @@ def test_a_session_is_claimed_by_several(bench: WireBench) -> None:
     three.ping()
     bench.wait(LEASE_S / 2 + 0.1)
     assert isinstance(three.answer(third), Claimed)
+
+
+def test_a_gateway_waits_for_a_session_once(bench: WireBench) -> None:
+    """A client that loses patience asks again, and again; what it asked for first must not be in its own way."""
+    one, two, three = (bench.connect(f"gw-{i}") for i in range(3))
+    one.call(Claim("c1", True))
+    first = two.ask(Claim("c1", True))
+    other = three.ask(Claim("c1", True))
+    last = two.ask(Claim("c1", True))
+    assert isinstance(two.answer(first), Claimed)
+    assert two.answer(last) is None
+    one.tell(Release("c1"))
+    assert isinstance(three.answer(other), Claimed)
+    three.tell(Release("c1"))
+    assert isinstance(two.answer(last), Claimed)
 
 
 def test_who_is_cut_off_is_told_again_and_may_ask_again(bench: WireBench) -> None:

@@ -1,7 +1,7 @@
 """Who sent what, what was acknowledged, who got it: and what of that breaks a promise."""
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from lightqueue.matching import matches
 
 PATIENCE_S = 30
 SHOWN = 5
+ROUNDS_KEPT = 3
 
 
 class Message(NamedTuple):
@@ -30,7 +31,7 @@ class Message(NamedTuple):
 
 
 class Ledger:
-    """What the clients of a test saw; they write, the test reads."""
+    """What clients saw; they write, whoever judges reads."""
 
     def __init__(self) -> None:
         self.sent: set[Message] = set()
@@ -41,20 +42,52 @@ class Ledger:
         self.delivered: defaultdict[str, list[Message]] = defaultdict(list)
         self.faults: list[str] = []
         self.events = 0
+        self.newest: dict[str, int] = {}  # publisher → sequence of what it sent last
+        self.counts: Counter[str] = Counter()
         self._qos: dict[tuple[str, str, int], int] = {}
+        self._marks: dict[str, int] = {}
+        self._reached: set[str] = set()
+        self._settled: dict[str, int] = {}  # publisher → all up to here was judged, and forgotten
+        self._may_come_late: deque[dict[str, set[Message]]] = deque(maxlen=ROUNDS_KEPT)
+
+    def on_sent(self, message: Message) -> None:
+        self.sent.add(message)
+        self.newest[message.publisher] = message.sequence
+        self.counts["sent"] += 1
 
     def on_acked(self, message: Message) -> None:
-        self.acked.add(message)
+        if message not in self.acked:
+            self.acked.add(message)
+            self.counts["acknowledged"] += 1
         self.events += 1
+        if message.sequence > self._marks.get(message.publisher, 0):
+            self._reached.add(message.publisher)
 
     def on_refused(self, message: Message) -> None:
         """Its publisher was told that it is not stored (although it may be)."""
         self.refused.add(message)
+        self.counts["refused"] += 1
         self.events += 1
 
     def on_delivered(self, subscriber: str, message: Message) -> None:
-        self.delivered[subscriber].append(message)
+        self.counts["delivered"] += 1
         self.events += 1
+        if message.sequence <= self._settled.get(message.publisher, 0):
+            self._on_late(subscriber, message)
+            return
+        self.delivered[subscriber].append(message)
+        if message.sequence > self._marks.get(message.publisher, 0):
+            self._reached.update((message.publisher, subscriber))
+
+    def _on_late(self, subscriber: str, message: Message) -> None:
+        """A message of a round that is closed: a repetition, or one that was refused and is stored all the same."""
+        for waiting in self._may_come_late:
+            if message in waiting[subscriber]:
+                waiting[subscriber].discard(message)
+                return
+        self.counts["repeated"] += 1
+        if self.qos_of(subscriber, message) == 2:
+            self.faults.append(f"{subscriber}: QoS 2, but not once: {message} came again in another round")
 
     def qos_of(self, subscriber: str, message: Message) -> int:
         """The QoS at which a subscriber gets a message; -1: not at all."""
@@ -63,6 +96,37 @@ class Ledger:
             granted = [qos for name, qos in self.filters[subscriber].items() if matches(name, message.topic)]
             self._qos[key] = min(max(granted), message.qos) if granted else -1
         return self._qos[key]
+
+    # --- rounds
+
+    def mark(self) -> None:
+        """Whoever sends or gets something from now on is served: `is_served`."""
+        self._marks = dict(self.newest)
+        self._reached.clear()
+
+    def is_served(self, client_id: str) -> bool:
+        """Since mark() a publisher sent what was acknowledged or delivered; a subscriber got what was sent since."""
+        return client_id in self._reached
+
+    def close_round(self) -> list[str]:
+        """Judge what there is, and forget it, so that memory does not grow; complaints.
+
+        Not before everything sent is acknowledged or refused, and everything acknowledged is delivered.
+        """
+        found = self.complaints()
+        late: dict[str, set[Message]] = {}
+        for subscriber in self.filters:
+            delivered = self.delivered[subscriber]
+            once = set(delivered)
+            self.counts["repeated"] += len(delivered) - len(once)
+            late[subscriber] = {
+                each for each in self.sent if (each in self.refused or not each.qos) and each not in once
+            }
+        self._may_come_late.append(late)
+        self._settled = dict(self.newest)
+        for done in (self.sent, self.acked, self.refused, self.delivered, self.faults):
+            done.clear()
+        return found
 
     # --- waiting
 
@@ -106,7 +170,7 @@ class Ledger:
             for kind, lines in (
                 ("acknowledged, but not delivered", map(str, sorted(self._missing(subscriber)))),
                 ("never sent, or not subscribed to", map(str, self._foreign(subscriber))),
-                ("QoS 2, but not once", self._repeated(subscriber)),
+                ("QoS 2 or 0, but not once", self._repeated(subscriber)),
                 ("out of order", self._disorder(subscriber)),
             ):
                 found += [f"{subscriber}: {kind}: {line}" for line, _ in zip(lines, range(SHOWN), strict=False)]
@@ -122,8 +186,9 @@ class Ledger:
                 yield message
 
     def _repeated(self, subscriber: str) -> Iterator[str]:
+        """Of QoS 1 a publisher may have sent a second one; of QoS 0 none does."""
         for message, times in Counter(self.delivered[subscriber]).items():
-            if times > 1 and self.qos_of(subscriber, message) == 2:
+            if times > 1 and (self.qos_of(subscriber, message) == 2 or message.qos == 0):
                 yield f"{message} came {times} times"
 
     def _disorder(self, subscriber: str) -> Iterator[str]:
@@ -147,10 +212,12 @@ def _descents(stream: Iterable[Message]) -> Iterator[str]:
             yield f"{later} after {earlier.sequence}"
 
 
-async def until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+async def until(
+    condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S, every_s: float = 0.002
+) -> None:
     """Wait for a condition; TimeoutError says what did not come."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while not condition():
         if asyncio.get_running_loop().time() > deadline:
             raise TimeoutError(f"waited {timeout_s} s for {what}")
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(every_s)

@@ -1,4 +1,4 @@
-"""A plain MQTT connection for tests: packets out, packets in, in asyncio streams. Rules are up to whoever uses it."""
+"""A plain MQTT connection: packets out, packets in, in asyncio streams. Rules are up to whoever uses it."""
 
 import asyncio
 from contextlib import suppress
@@ -22,6 +22,7 @@ from gateway.packets import (
     SubscriptionRequest,
 )
 from gateway.properties import Properties
+from loadtest.errors import LoadTestError
 
 ANSWER_TIMEOUT_S = 20
 # Connecting from 127.0.0.1 to a dead server's port may, once in 28,000 times, end in a socket connected to itself.
@@ -42,13 +43,16 @@ class MqttConnection:
         self.abandoned = False
 
     @classmethod
-    async def open(cls, port: int, connect: Connect) -> tuple["MqttConnection", ConnAck]:
-        """Connect, and have the CONNACK."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=SOURCE_ADDRESS)
+    async def open(
+        cls, port: int, connect: Connect, patience_s: float = ANSWER_TIMEOUT_S
+    ) -> tuple["MqttConnection", ConnAck]:
+        """Connect, and have the CONNACK. Raises TimeoutError if either takes too long."""
+        async with asyncio.timeout(patience_s):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=SOURCE_ADDRESS)
         connection = cls(reader, writer, connect.protocol_version)
         try:
             connection.send(connect)
-            return connection, await connection.receive(ConnAck)
+            return connection, await connection.receive(ConnAck, patience_s)
         except BaseException:
             connection.cut()
             raise
@@ -68,10 +72,10 @@ class MqttConnection:
             found = self._split()
         return found
 
-    async def receive(self, kind: type[Answer]) -> Answer:
+    async def receive(self, kind: type[Answer], patience_s: float = ANSWER_TIMEOUT_S) -> Answer:
         """The next packet of a kind; what comes before it is left for later."""
         passed: list[Packet] = []
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+        async with asyncio.timeout(patience_s):
             while True:
                 found = await self.packets()
                 for i, packet in enumerate(found):
@@ -84,19 +88,23 @@ class MqttConnection:
         """Publish at QoS 1, and have the PUBACK."""
         self.send(publish)
         answer = await self.receive(PubAck)
-        assert (answer.packet_id, answer.reason_code < 0x80) == (publish.packet_id, True)
+        if (answer.packet_id, answer.reason_code < 0x80) != (publish.packet_id, True):
+            raise LoadTestError(f"{publish} was answered by {answer}")
 
     async def publish_once(self, publish: Publish) -> None:
         """Publish at QoS 2, with all four steps."""
-        assert publish.packet_id is not None
         self.send(publish)
-        assert (await self.receive(PubRec)).reason_code == 0
-        self.send(PubRel(publish.packet_id))
-        assert (await self.receive(PubComp)).reason_code == 0
+        received = await self.receive(PubRec)
+        self.send(PubRel(received.packet_id))
+        completed = await self.receive(PubComp)
+        if (received.packet_id, received.reason_code, completed.reason_code) != (publish.packet_id, 0, 0):
+            raise LoadTestError(f"{publish} was answered by {received} and {completed}")
 
     async def subscribe(self, packet_id: int, topic_filter: str, qos: QoS) -> None:
         self.send(Subscribe(packet_id, (SubscriptionRequest(topic_filter, qos),)))
-        assert [*map(int, (await self.receive(SubAck)).reason_codes)] == [qos]
+        granted = [*map(int, (await self.receive(SubAck)).reason_codes)]
+        if granted != [qos]:
+            raise LoadTestError(f"{topic_filter} at QoS {qos} was answered by {granted}")
 
     async def take(self) -> Publish:
         """The next message at QoS 0 or 1, acknowledged."""

@@ -6,14 +6,15 @@ it saw into a ledger.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.packets import (
     Disconnect,
     Packet,
+    PingReq,
+    PingResp,
     PubAck,
     PubComp,
     Publish,
@@ -26,13 +27,14 @@ from gateway.packets import (
 )
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
-from tests.crash.ledger import Ledger, Message, until
-from tests.crash.mqtt_client import MqttConnection, persistent
+from loadtest.chaos.ledger import Ledger, Message
+from loadtest.chaos.mqtt_client import ANSWER_TIMEOUT_S, MqttConnection, persistent
 
 RECONNECT_S = 0.01
 PADDING_BYTES = (0, 0, 0, 40, 300, 9_000)
 SUBSCRIBE_ID = 1
 FAREWELLS = frozenset((ReasonCode.SERVER_SHUTTING_DOWN, ReasonCode.USE_ANOTHER_SERVER))
+REFUSALS = frozenset((ReasonCode.SERVER_UNAVAILABLE, ReasonCode.USE_ANOTHER_SERVER))
 
 
 class Server(Protocol):
@@ -54,6 +56,9 @@ class Client:
         self.online = asyncio.Event()
         self.online.set()
         self.accepted_farewells = FAREWELLS
+        self.accepted_refusals = REFUSALS
+        self.patience_s: float | None = None  # asks after so much silence, and goes elsewhere after so much more
+        self.pause_s = RECONNECT_S
         self.known = False  # the server has answered that it has the session
         self.lives = 0
         self.farewells: list[ReasonCode] = []
@@ -63,23 +68,29 @@ class Client:
         self._server = server
         self._connect = persistent(client_id, version=version, receive_maximum=rng.choice((5, 40, 200)))
 
+    def keep_session(self, seconds: int) -> None:
+        """So long after its connection, from the next one on; with MQTT 3.1.1 it is kept anyhow."""
+        if self._connect.protocol_version == 5:
+            self._connect.properties.session_expiry_interval = seconds
+
     async def run(self) -> None:
         while True:
             await self.online.wait()
             try:
                 await self._connected()
             except TimeoutError as error:
-                self.fault(f"no answer: {error}")
+                if self.patience_s is None:
+                    self.fault(f"no answer: {error}")
             except (OSError, EOFError):
-                await asyncio.sleep(RECONNECT_S)
+                await asyncio.sleep(self.pause_s)
 
     async def _connected(self) -> None:
         port = self._server.port
-        connection, connack = await MqttConnection.open(port, self._connect)
+        connection, connack = await MqttConnection.open(port, self._connect, self.patience_s or ANSWER_TIMEOUT_S)
         self.close_abandoned()
         async with connection:
             self.port = port
-            if connack.reason_code in (ReasonCode.SERVER_UNAVAILABLE, ReasonCode.USE_ANOTHER_SERVER):
+            if connack.reason_code in self.accepted_refusals:
                 raise ConnectionResetError("the server has no store, or was given up by it")
             if connack.reason_code != ReasonCode.SUCCESS:
                 self.fault(f"refused: {connack.reason_code.name}")
@@ -95,6 +106,27 @@ class Client:
 
     async def live(self, connection: MqttConnection) -> None:
         raise NotImplementedError
+
+    async def packets(self, connection: MqttConnection) -> list[Packet]:
+        """What came, at least one packet. Raises ConnectionResetError if nothing does although it was asked for."""
+        if self.patience_s is None:
+            return await connection.packets()
+        asked = False
+        found: list[Packet]
+        while True:
+            try:
+                async with asyncio.timeout(self.patience_s):
+                    found = await connection.packets()
+            except TimeoutError:
+                if asked:
+                    raise ConnectionResetError("the server says nothing") from None
+                connection.send(PingReq())
+                asked = True
+            else:
+                asked = False
+                found = [packet for packet in found if not isinstance(packet, PingResp)]
+                if found:
+                    return found
 
     def check_farewell(self, packet: Packet) -> None:
         """A server that is stopped, or has lost its store, says so before it closes the connection."""
@@ -175,7 +207,7 @@ class Publisher(Client):
             connection.send(self._packet(packet_id, entry))
         self._fill(connection)
         while True:
-            for packet in await connection.packets():
+            for packet in await self.packets(connection):
                 self.check_farewell(packet)
                 self._on_packet(connection, packet)
             self._fill(connection)
@@ -186,10 +218,13 @@ class Publisher(Client):
             topic, qos = self.topics[self._sequence % len(self.topics)]
             self._sequence += 1
             message = Message(self.client_id, topic, qos, self._sequence)
-            self.ledger.sent.add(message)
+            self.ledger.on_sent(message)
             if self.expires and self._sequence % 3 == 0:
                 self.ledger.expiring.add(message)
             entry = InFlight(message, self.rng.choice(PADDING_BYTES))
+            if not qos:
+                connection.send(self._packet(None, entry))
+                continue
             packet_id = self._free_id()
             self.inflight[packet_id] = entry
             connection.send(self._packet(packet_id, entry))
@@ -202,8 +237,8 @@ class Publisher(Client):
         self._next_id = self._next_id % 50 + 1
         return packet_id
 
-    def _packet(self, packet_id: int, entry: InFlight) -> Packet:
-        if entry.received:
+    def _packet(self, packet_id: int | None, entry: InFlight) -> Packet:
+        if entry.received and packet_id is not None:
             return PubRel(packet_id)
         message = entry.message
         payload = message.payload(entry.padding)
@@ -262,7 +297,7 @@ class Subscriber(Client):
         if not self.subscribed or (self.subscribes_again and self.rng.random() < 0.5):
             connection.send(Subscribe(SUBSCRIBE_ID, tuple(self._requests())))
         while True:
-            for packet in await connection.packets():
+            for packet in await self.packets(connection):
                 self.check_farewell(packet)
                 self._on_packet(packet)
             while len(self._answers) > self.lazy:
@@ -288,6 +323,8 @@ class Subscriber(Client):
         match packet:
             case SubAck():
                 self.subscribed = True
+            case Publish(qos=QoS.AT_MOST_ONCE):
+                self._deliver(packet)
             case Publish(qos=QoS.AT_LEAST_ONCE):
                 self._deliver(packet)
                 self._answers.append(PubAck(packet.packet_id or 0))
@@ -307,83 +344,3 @@ class Subscriber(Client):
         if packet.retain != self.expects_retained or packet.topic_name != message.topic:
             self.fault(f"{message} came as {packet.topic_name}, retain {packet.retain}")
         self.ledger.on_delivered(self.client_id, message)
-
-
-class Load:
-    """All clients of a test. Random choices come from one seed."""
-
-    def __init__(self, server: Server, seed: int) -> None:
-        self.server = server
-        self.ledger = Ledger()
-        self.rng = random.Random(seed)
-        self.publishers: list[Publisher] = []
-        self.subscribers: list[Subscriber] = []
-
-    @property
-    def clients(self) -> list[Client]:
-        return [*self.publishers, *self.subscribers]
-
-    def publisher(self, client_id: str, *topics: tuple[str, int], version: int = 5) -> Publisher:
-        rng = random.Random(self.rng.random())
-        self.publishers.append(Publisher(client_id, self.server, self.ledger, rng, topics, version))
-        return self.publishers[-1]
-
-    def subscriber(self, client_id: str, filters: Mapping[str, int], version: int = 5) -> Subscriber:
-        rng = random.Random(self.rng.random())
-        self.subscribers.append(Subscriber(client_id, self.server, self.ledger, rng, filters, version))
-        return self.subscribers[-1]
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """The clients run inside; at the start all subscriptions have been granted."""
-        tasks = [asyncio.create_task(client.run()) for client in self.clients]
-        try:
-            await until(lambda: all(subscriber.subscribed for subscriber in self.subscribers), "all SUBACKs")
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            ends = await asyncio.gather(*tasks, return_exceptions=True)
-            for client in self.clients:
-                client.close_abandoned()
-        for end in ends:
-            if not isinstance(end, asyncio.CancelledError):
-                raise AssertionError("a client of the test failed") from end
-
-    def allow(self, messages: int) -> None:
-        """Have every publisher publish so many more."""
-        for publisher in self.publishers:
-            publisher.allow(messages)
-
-    async def restart(self) -> None:
-        """SIGKILL, and start again."""
-        await asyncio.to_thread(self.server.restart)
-
-    async def upset(self, kills: int, most_events: int = 400) -> None:
-        """Kill the server again and again, at random moments; cut single connections in between."""
-        for _ in range(kills):
-            self.allow(2_000)
-            for _ in range(self.rng.randrange(8)):
-                await self.ledger.progress(self.rng.randrange(most_events // 4))
-                client = self.rng.choice(self.clients)
-                self.rng.choice((client.cut, client.move))()
-            await self.ledger.progress(self.rng.randrange(1, most_events))
-            await self.restart()
-
-    async def settle(self) -> None:
-        """Everything sent is acknowledged, and whatever was to be delivered has been, also after one more restart."""
-        for subscriber in self.subscribers:
-            subscriber.settle()
-            subscriber.online.set()
-        for publisher in self.publishers:
-            publisher.budget = 0
-        for restart in (True, False):
-            self.allow(4)  # the last of each topic: all others come before it
-            await self.all_acknowledged()
-            await self.ledger.wait(lambda: self.ledger.all_delivered, "all deliveries")
-            if restart:
-                await self.restart()
-
-    async def all_acknowledged(self) -> None:
-        """Wait until the publishers have published what they may, and have seen all of it acknowledged."""
-        await self.ledger.wait(lambda: all(publisher.idle for publisher in self.publishers), "all acknowledgements")

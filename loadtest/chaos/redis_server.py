@@ -5,7 +5,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.server_process import STOP_TIMEOUT_S, free_port, wait_for_port
+from loadtest.chaos.ports import STOP_TIMEOUT_S, free_port, wait_for_port
+from loadtest.errors import LoadTestError
 
 REDIS = shutil.which("redis-server")
 
@@ -14,7 +15,8 @@ class RedisServer:
     """One process; once constructed it listens."""
 
     def __init__(self, folder: Path) -> None:
-        assert REDIS, "redis-server is missing; apt-get install redis-server"
+        if REDIS is None:
+            raise LoadTestError("redis-server is missing; apt-get install redis-server")
         self.port = free_port()
         self._folder = folder
         self.process: subprocess.Popen[bytes]
@@ -25,10 +27,11 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        assert REDIS
         own = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
-        command = [REDIS, *own, "--save", "", "--appendonly", "no"]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [REDIS or "redis-server", *own, "--save", "", "--appendonly", "no"]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         wait_for_port(self.port, self.process)
 
     def kill(self) -> None:

@@ -1,0 +1,1 @@
+"""Faults on a running deployment, under load, and a ledger that tells which promises it kept."""

@@ -1,0 +1,91 @@
+"""All clients of one deployment, whose random choices come from one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from loadtest.chaos.clients import Client, Publisher, Server, Subscriber
+from loadtest.chaos.ledger import Ledger, until
+
+
+class Load:
+    """All clients of a test. Random choices come from one seed."""
+
+    def __init__(self, server: Server, seed: int) -> None:
+        self.server = server
+        self.ledger = Ledger()
+        self.rng = random.Random(seed)
+        self.publishers: list[Publisher] = []
+        self.subscribers: list[Subscriber] = []
+
+    @property
+    def clients(self) -> list[Client]:
+        return [*self.publishers, *self.subscribers]
+
+    def publisher(self, client_id: str, *topics: tuple[str, int], version: int = 5) -> Publisher:
+        rng = random.Random(self.rng.random())
+        self.publishers.append(Publisher(client_id, self.server, self.ledger, rng, topics, version))
+        return self.publishers[-1]
+
+    def subscriber(self, client_id: str, filters: Mapping[str, int], version: int = 5) -> Subscriber:
+        rng = random.Random(self.rng.random())
+        self.subscribers.append(Subscriber(client_id, self.server, self.ledger, rng, filters, version))
+        return self.subscribers[-1]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The clients run inside; at the start all subscriptions have been granted."""
+        tasks = [asyncio.create_task(client.run()) for client in self.clients]
+        try:
+            await until(lambda: all(subscriber.subscribed for subscriber in self.subscribers), "all SUBACKs")
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            for client in self.clients:
+                client.close_abandoned()
+        for end in ends:
+            if not isinstance(end, asyncio.CancelledError):
+                raise AssertionError("a client of the test failed") from end
+
+    def allow(self, messages: int) -> None:
+        """Have every publisher publish so many more."""
+        for publisher in self.publishers:
+            publisher.allow(messages)
+
+    async def restart(self) -> None:
+        """SIGKILL, and start again."""
+        await asyncio.to_thread(self.server.restart)
+
+    async def upset(self, kills: int, most_events: int = 400) -> None:
+        """Kill the server again and again, at random moments; cut single connections in between."""
+        for _ in range(kills):
+            self.allow(2_000)
+            for _ in range(self.rng.randrange(8)):
+                await self.ledger.progress(self.rng.randrange(most_events // 4))
+                client = self.rng.choice(self.clients)
+                self.rng.choice((client.cut, client.move))()
+            await self.ledger.progress(self.rng.randrange(1, most_events))
+            await self.restart()
+
+    async def settle(self) -> None:
+        """Everything sent is acknowledged, and whatever was to be delivered has been, also after one more restart."""
+        for subscriber in self.subscribers:
+            subscriber.settle()
+            subscriber.online.set()
+        for publisher in self.publishers:
+            publisher.budget = 0
+        for restart in (True, False):
+            self.allow(4)  # the last of each topic: all others come before it
+            await self.all_acknowledged()
+            await self.ledger.wait(lambda: self.ledger.all_delivered, "all deliveries")
+            if restart:
+                await self.restart()
+
+    async def all_acknowledged(self) -> None:
+        """Wait until the publishers have published what they may, and have seen all of it acknowledged."""
+        await self.ledger.wait(lambda: all(publisher.idle for publisher in self.publishers), "all acknowledgements")

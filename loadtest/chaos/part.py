@@ -1,0 +1,119 @@
+"""One of our processes, which can be killed, stopped, and started again with the same address."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from loadtest.chaos.ports import START_TIMEOUT_S, STOP_TIMEOUT_S
+
+CODE = Path(__file__).parents[2]
+"""Where this very code is: what is started runs the same."""
+ADMIN = ["--admin", "127.0.0.1:0"]
+
+
+class Part:
+    """One process; once constructed it has said that it is ready. start() begins it again, with the same address."""
+
+    says = "ready"
+
+    def __init__(
+        self,
+        log: Path,
+        command: list[str],
+        settings: Mapping[str, object],
+        environment: Mapping[str, str] | None = None,
+        admin: bool = True,
+    ) -> None:
+        """`admin`: it has an admin endpoint, on some port, unless it is given one."""
+        self._log = log
+        self._command = command
+        self._settings = settings
+        self._admin = [] if not admin or "--admin" in command or "admin" in settings else ADMIN
+        self._is_paused = False
+        self.environment = dict(environment or {})  # what the next start has besides
+        self.process: subprocess.Popen[bytes]
+        self.start()
+
+    @property
+    def is_running(self) -> bool:
+        return not self._is_paused and self.process.poll() is None
+
+    def start(self) -> None:
+        self._log.touch()
+        already_logged_bytes = self._log.stat().st_size
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "penstock", *self._command, *self._admin],
+                cwd=CODE,
+                env=environment(self._settings) | self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # what a terminal interrupts is whoever started it
+            )
+        try:
+            self._wait_until_ready(already_logged_bytes)
+        except BaseException:  # Ctrl-C, say
+            self.kill()
+            raise
+
+    def _wait_until_ready(self, already_logged_bytes: int) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            exited = self.process.poll() is not None
+            logged = self._log.read_bytes()[already_logged_bytes:].decode(errors="replace")
+            if re.search(rf"^{self.says} .*\n", logged, re.MULTILINE):
+                return
+            if exited or time.monotonic() > deadline:
+                raise RuntimeError(f"{self._command} did not become ready:\n{logged}")
+            time.sleep(0.02)
+
+    def log_text(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def metric(self, name: str) -> int:
+        """What its admin endpoint says, of a name with its labels."""
+        admin = re.findall(r"^admin (\S+)", self.log_text(), re.MULTILINE)[-1]
+        with urllib.request.urlopen(f"{admin}/metrics") as answer:
+            found = re.search(rf"^{re.escape(name)} (\S+)", answer.read().decode(), re.MULTILINE)
+        if found is None:
+            raise KeyError(name)
+        return int(float(found[1]))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+
+    def restart(self) -> None:
+        """SIGKILL, and start again."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: its sockets stay open, and it says nothing."""
+        self._is_paused = True
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self._is_paused = False
+
+    def terminate(self) -> None:
+        """SIGTERM, which it must answer by exiting with 0."""
+        self.process.send_signal(signal.SIGTERM)
+        if status := self.process.wait(STOP_TIMEOUT_S):
+            raise RuntimeError(f"{self._command} exited with {status}:\n{self.log_text()}")
+
+
+def environment(settings: Mapping[str, object]) -> dict[str, str]:
+    """Of a process with these settings, by path: {"store.segment_bytes": 1_048_576}, and none of this process's."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    return inherited | {"PENSTOCK_" + path.replace(".", "__").upper(): str(value) for path, value in settings.items()}

@@ -1,0 +1,94 @@
+"""What lies between two parts: a relay that can be cut and mended, fall silent, and hold everything up for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+
+
+class Wire:
+    """What lies between a gateway and the store: a proxy in a thread of its own, which can be cut and mended."""
+
+    def __init__(self, store_port: int) -> None:
+        self._store_port = store_port
+        self._loop = asyncio.new_event_loop()
+        self._is_cut = False
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._delay_s = 0.0
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.port = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+
+    async def _listen(self) -> int:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        with suppress(OSError, asyncio.CancelledError):  # the latter from close(), and nothing comes after it
+            await self._flows.wait()
+            if not self._is_cut:
+                store_reader, store_writer = await asyncio.open_connection("127.0.0.1", self._store_port)
+                self._writers.add(store_writer)
+                await asyncio.gather(self._copy(reader, store_writer), self._copy_back(store_reader, writer))
+        writer.close()
+        self._writers.discard(writer)
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                await self._held_up()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+        self._writers.discard(writer)
+
+    async def _held_up(self) -> None:
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
+        await self._flows.wait()
+
+    async def _copy_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._copy(reader, writer)
+
+    def cut(self) -> None:
+        """End all connections, and let none come about."""
+        self._is_cut = True
+        self._loop.call_soon_threadsafe(self._abort)
+
+    def _abort(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _end(self) -> None:
+        self._server.close()
+        self._abort()
+        serving = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await asyncio.sleep(0)  # now the sockets are closed
+
+    def silence(self) -> None:
+        """Nothing passes any more, and nobody is told."""
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
+    def delay(self, seconds: float) -> None:
+        """Each piece takes so long, one after another, in either direction; what comes meanwhile goes with the next."""
+        self._delay_s = seconds
+
+    def mend(self) -> None:
+        self._is_cut = False
+        self._delay_s = 0.0
+        self._loop.call_soon_threadsafe(self._flows.set)
+
+    def close(self) -> None:
+        self._is_cut = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,179 @@
+"""`penstock chaos`: faults on a deployment of its own, under load, and which promises were kept."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from loadtest.chaos.deploy import Deployment
+    from loadtest.chaos.faults import Equipment
+    from loadtest.chaos.plan import Options, Step
+    from loadtest.chaos.results import Chaos
+
+
+def chaos(
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The plan of faults follows from it.")] = 1,
+    duration: Annotated[
+        float, typer.Option("--duration", metavar="SECONDS", min=1, max=7 * 86_400, help="No fault begins after it.")
+    ] = 60,
+    faults: Annotated[
+        str, typer.Option("--faults", metavar="KIND,...", help="Default: all that this machine permits.")
+    ] = "",
+    gateways: Annotated[
+        int, typer.Option("--gateways", metavar="N", min=0, max=16, help="Beside a store; 0: one process is all.")
+    ] = 2,
+    redis: Annotated[bool, typer.Option(help="Gateways write what they watch into a Redis.")] = False,
+    rate: Annotated[
+        int, typer.Option("--rate", metavar="N", min=10, max=5_000, help="Messages/s of all publishers.")
+    ] = 500,
+    flush: Annotated[
+        Literal["sync", "async"], typer.Option("--flush", help="When messages are acknowledged.")
+    ] = "sync",
+    plan: Annotated[bool, typer.Option("--plan", help="Print the faults, and do nothing.")] = False,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything found there.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="The same, as Markdown.")] = None,
+) -> None:
+    """Break a deployment of its own on purpose, and see whether it keeps its promises."""
+    _check_extra(redis)
+    if redis and not gateways:
+        raise PenstockError("--redis is for gateways: leave it out, or leave --gateways 0 out")
+    from loadtest.chaos import isolation
+    from loadtest.chaos import plan as plans
+    from loadtest.chaos.deploy import Deployment
+    from loadtest.chaos.faults import Equipment
+
+    isolation.enter(sys.argv[1:])
+    isolation.begin()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: everything is put in order first
+    deployment = Deployment(gateways, redis, flush, rate)
+    folder = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
+    keeps = False
+    try:
+        equipment = Equipment(folder, deployment.disk_bytes)
+        try:
+            options = plans.Options(seed, duration, _kinds(faults, equipment), gateways, redis)
+            steps = plans.plan(options)
+            if plan:
+                _print_plan(steps)
+                return
+            found = _begin(options, deployment, equipment)
+            _run(found, deployment, folder, equipment, steps, duration)
+            keeps = bool(found.complaints)
+            if keeps:
+                equipment.disk.keep(folder / "kept")
+        finally:
+            equipment.close()
+    finally:
+        if not keeps:
+            shutil.rmtree(folder)
+    _tell(found, folder, json, report)
+
+
+def _check_extra(redis: bool) -> None:
+    from importlib.util import find_spec
+
+    for name, extra in (("psutil", "bench"), ("redis", "redis")):
+        if (redis or extra != "redis") and find_spec(name) is None:
+            raise PenstockError(f"{name} not installed: pip install 'penstock[{extra}]'")
+
+
+def _kinds(asked: str, equipment: Equipment) -> tuple[str, ...]:
+    from loadtest.chaos.plan import KINDS
+
+    names = tuple(name.strip() for name in asked.split(",")) if asked else tuple(KINDS)
+    for name in names:
+        if name not in KINDS:
+            raise PenstockError(f"{name!r}: no fault; --faults takes {', '.join(KINDS)}")
+    for name, why in equipment.left_out.items():
+        if name in names:
+            typer.echo(f"left out: {name} ({why})", err=True)
+    permitted = tuple(name for name in KINDS if name in names and name not in equipment.left_out)
+    if not permitted:
+        raise PenstockError("nothing of --faults is permitted on this machine")
+    return permitted
+
+
+def _print_plan(steps: list[Step]) -> None:
+    for number, step in enumerate(steps, 1):
+        typer.echo(f"{number:4}  {step.calm_s:.1f} s calm, then {step}")
+
+
+def _begin(options: Options, deployment: Deployment, equipment: Equipment) -> Chaos:
+    from loadtest.chaos.plan import KINDS
+    from loadtest.chaos.results import Chaos
+    from loadtest.machine import Machine
+
+    command = ["penstock", "chaos", "--seed", str(options.seed), "--duration", f"{options.duration_s:g}"]
+    command += ["--faults", ",".join(options.kinds), "--gateways", str(options.gateways)]
+    command += ["--redis"] * options.has_redis + ["--rate", str(deployment.rate), "--flush", deployment.flush]
+    means = [f"{name}: {KINDS[name].text}" for name in options.kinds]
+    return Chaos(
+        command=shlex.join(command),
+        deployment=str(deployment),
+        seed=options.seed,
+        means=[*means, f"data on {equipment.disk.kind}"],
+        left_out=equipment.left_out,
+        machine=Machine.here(),
+        rate=deployment.rate,
+    )
+
+
+def _run(
+    found: Chaos, deployment: Deployment, folder: Path, equipment: Equipment, steps: list[Step], duration: float
+) -> None:
+    from penstock.commands.progress import shown
+
+    with shown("chaos") as progress:
+        asyncio.run(_until_ended(_suffer(found, deployment, folder, equipment, steps, duration, progress)))
+
+
+async def _suffer(
+    found: Chaos,
+    deployment: Deployment,
+    folder: Path,
+    equipment: Equipment,
+    steps: list[Step],
+    duration: float,
+    progress: Callable[[str, float], None],
+) -> None:
+    from loadtest.chaos.deploy import deployed
+    from loadtest.chaos.run import Run
+
+    async with deployed(deployment, folder, equipment) as (cluster, faults):
+        await Run(cluster, faults, found, typer.echo).run(steps, duration, progress)
+
+
+async def _until_ended(doing: Coroutine[None, None, None]) -> None:
+    """SIGTERM ends it as Ctrl-C does; neither interrupts whatever is being started or stopped just then."""
+    task = asyncio.ensure_future(doing)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        raise PenstockError("ended before its time; nothing is left behind") from None
+
+
+def _tell(found: Chaos, folder: Path, json: Path | None, report: Path | None) -> None:
+    from loadtest.chaos.results import as_json, write
+
+    if json is not None:
+        write(json, as_json(found))
+    if report is not None:
+        write(report, found.markdown().encode())
+    typer.echo(found.verdict())
+    if found.complaints:
+        typer.echo(f"data and logs: {folder}\nthe same again: {found.command}")
+        raise typer.Exit(1)
