@@ -391,10 +391,12 @@ def test_credit(tmp_path: Path) -> None:
     bench = WireBench(tmp_path, WireSettings(credit_bytes=64 << 10, max_frame_bytes=64 << 10))
     one, two = bench.connect("gw-1"), bench.connect("gw-2")
     assert one.welcome.credit_bytes == 64 << 10
-    one.call(Claim("c", False))
-    two.ask(Claim("c", False))  # has no answer for a while
-    frame = encode(Claim("c", False), 77)
-    fault = error_of(lambda: [two.ask(Claim("c", False)) for _ in range((64 << 10) // len(frame))])
+    claims = [Claim(f"c-{number:04}", False) for number in range(3_000)]
+    for claim in claims:
+        one.call(claim)
+    two.ask(claims[-1])  # has no answer for a while
+    frame = encode(claims[-1], 77)
+    fault = error_of(lambda: [two.ask(claim) for claim in claims])
     assert fault == f"a request of {len(frame)} bytes with a credit of {(64 << 10) % len(frame)}"
     assert error_of(lambda: one.send(frame + frame)) == "request_id 77 is in use by a request without an answer so far"
     bench.store.close()
