@@ -209,6 +209,35 @@ def find_properties(const uint8_t[::1] data not None, const int64_t[::1] starts 
                 at = next_at
 
 
+def find_attribute(const uint8_t[::1] data not None, const int64_t[::1] starts not None,
+                   const int32_t[::1] lengths not None, uint8_t tag, int64_t[::1] found not None,
+                   int32_t[::1] sizes not None):
+    """Of each record's attributes: where the value of the one with this tag stands, and its size (-1: it has none).
+
+    Raises ValueError where attributes reach past the data.
+    """
+    cdef Py_ssize_t i, count = starts.shape[0]
+    cdef int64_t at, end, size
+    check_bounds(data, starts, lengths)
+    if min(found.shape[0], sizes.shape[0]) < count:
+        raise ValueError("too little room for what is found")
+    with nogil:
+        for i in range(count):
+            found[i] = 0
+            sizes[i] = NOTHING
+            at = starts[i]
+            end = at + lengths[i]
+            while at + 3 <= end:
+                size = data[at + 1] | <int64_t>data[at + 2] << 8
+                if at + 3 + size > end:
+                    break
+                if data[at] == tag:
+                    found[i] = at + 3
+                    sizes[i] = <int32_t>size
+                    break
+                at += 3 + size
+
+
 def find_pairs(const uint8_t[::1] data not None, const int64_t[::1] starts not None,
                const int32_t[::1] lengths not None, int64_t[:, ::1] found not None, int32_t[:, ::1] sizes not None):
     """Where the keys (row 0) and values (row 1) of all user properties stand, record by record. Returns their number."""

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store._columns import find_messages, find_pairs, find_properties, gather
+from store._columns import find_attribute, find_messages, find_pairs, find_properties, gather
 from store.compression import BadFrame, plain, stated_bytes
-from store.records import RecordFlag
+from store.records import Attribute, RecordFlag
 
 HEADER_BYTES = 40  # of a record (docs/formats.md)
 MOST_ROWS = 16_384  # of a RecordBatch
@@ -116,8 +116,12 @@ class Messages:
         return self._after(self.topic, "<u2", 28)
 
     @cached_property
+    def attributes(self) -> Parts:
+        return self._after(self.client_id, "<u2", 30)
+
+    @cached_property
     def properties(self) -> Parts:
-        return self._after(self._after(self.client_id, "<u2", 30), "<u4", 32)
+        return self._after(self.attributes, "<u4", 32)
 
     @cached_property
     def payload(self) -> Parts:
@@ -192,6 +196,13 @@ class Messages:
     def _log_offset(self) -> pa.Array:
         return pa.array(self._header("<u8", 8).astype(np.int64))
 
+    def _key(self) -> pa.Array:
+        if not self.attributes.lengths.any():
+            return pa.nulls(len(self), pa.string())
+        starts, sizes = np.empty(len(self), np.int64), np.empty(len(self), np.int32)
+        find_attribute(self.data, self.attributes.starts, self.attributes.lengths, Attribute.KEY, starts, sizes)
+        return self.binary(Parts(starts, sizes), pa.string())
+
     def _property(self, row: int, type_: pa.DataType) -> pa.Array:
         if not self.properties.lengths.any():
             return pa.nulls(len(self), type_)
@@ -238,7 +249,7 @@ COLUMNS: dict[str, Column] = {
     "queue": Column(pa.string(), lambda m: m.binary(m.topic, pa.string())),
     "queue_offset": _nulls(pa.int64()),
     "log_offset": Column(pa.int64(), Messages._log_offset),
-    "key": _nulls(pa.string()),
+    "key": Column(pa.string(), Messages._key),
     "client_id": Column(pa.string(), lambda m: m.binary(m.client_id, pa.string())),
     "user_properties": Column(PAIRS, Messages._user_properties),
     "content_type": Column(pa.string(), lambda m: m._property(0, pa.string())),

@@ -122,6 +122,8 @@ def test_an_id_and_a_place_are_the_same_for_everybody(spark: SparkSession, apart
         frame = (
             spark.read.format("penstock").options(token=TOKEN if path == url else "", topicFilter="one/#").load(path)
         )
-        rows = frame.select("payload", "topic", "queue_offset", "log_offset").collect()
+        rows = frame.select("payload", "topic", "queue_offset", "log_offset", "key").collect()
         assert len(rows) == len(found)
         assert {bytes(row.payload): Place(row.topic, row.queue_offset, row.log_offset) for row in rows} == found
+        keys = {bytes(row.payload): row.key for row in rows}
+        assert keys == {each: each.decode() if found[each].topic == "one/sdk" else None for each in found}
