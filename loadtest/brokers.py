@@ -19,6 +19,7 @@ from loadtest.errors import LoadTestError
 from loadtest.resources import family
 
 START_S = 60.0
+ENDING = (signal.SIGTERM, signal.SIGINT)
 STOP_S = 20.0
 HOST = "127.0.0.1"
 MOST_WORDS = 3  # of what a broker says that it is
@@ -184,6 +185,16 @@ KINDS: Mapping[str, Kind] = {
 # --- running
 
 
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """What ends us waits: nobody would end a process that was just started and is not known yet."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Running:
     """A broker's processes, from start() to stop() or kill(); can be started again on the same folder."""
 
@@ -207,13 +218,15 @@ class Running:
         start = self.kind.prepare(self._folder, self.address.port, self._other_port)
         log_path = self._folder / "output"
         if start.beside:
-            self._beside = self._popen(start.beside, start.environment, log_path)
+            with _held_back():
+                self._beside = self._popen(start.beside, start.environment, log_path)
         until_s = time.monotonic() + START_S
         while self._beside is not None and not _accepts(Address(HOST, start.beside_port)):
             if self._beside.poll() is not None or time.monotonic() > until_s:
                 break  # the broker will say what it misses
             time.sleep(0.05)
-        self._process = self._popen(start.command, start.environment, log_path)
+        with _held_back():
+            self._process = self._popen(start.command, start.environment, log_path)
         while not _accepts(self.address):
             if self._process.poll() is not None or time.monotonic() > until_s:
                 said = log_path.read_text(errors="replace").strip().splitlines()
@@ -231,10 +244,11 @@ class Running:
                 cwd=self._folder,
                 env={**os.environ, **environment},
                 start_new_session=True,
-                preexec_fn=self._pin,
+                preexec_fn=self._begin,
             )
 
-    def _pin(self) -> None:
+    def _begin(self) -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         if self._cores:
             os.sched_setaffinity(0, self._cores)
 

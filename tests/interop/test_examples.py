@@ -85,7 +85,7 @@ def test_orders(programs: Programs) -> None:
 def test_inference_when_a_worker_is_killed(programs: Programs) -> None:
     hung = programs.start("w1", "inference.py", "work", "--seconds", "600")
     programs.start("ask", "inference.py", "ask", "BUY NOW")
-    wait_until(lambda: bool(programs.lines("w1")), 30)
+    wait_until(lambda: bool(programs.lines("w1") and programs.lines("ask")), 30)
     job = programs.lines("ask")[0].removeprefix("job ")
     assert programs.lines("w1") == [f"{job} attempt 1"]
     (row,) = programs.run("running", "inference.py", "status")

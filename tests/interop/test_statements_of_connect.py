@@ -133,14 +133,14 @@ def test_a_connack_too_large_for_the_client_is_not_sent(server: PenstockServer) 
 
 
 @pytest.mark.mqtt("MQTT-3.2.2-19", "MQTT-3.2.2-20", "MQTT-3.2.2-7")
-def test_a_refusal_says_why_if_the_client_can_take_it(port: int) -> None:
+def test_a_refusal_says_why_if_the_client_can_take_it(server: PenstockServer) -> None:
     will = block() + text(b"$SYS/x") + text(b"gone")
-    ((first_byte, body),) = refused(port, connect(b"c", flags=6, payload=will))
+    ((first_byte, body),) = refused(server.port, connect(b"c", flags=6, payload=will))
     assert (first_byte, body[:2], body[3]) == (0x20, b"\0\x87", 0x1F)
     assert b"will topic" in body
     small = connect(b"c", flags=6, properties=b"\x27\0\0\0\x10", payload=will)
-    assert refused(port, small) == [(0x20, b"\0\x87\0")]
-    assert refused(port, connect(b"c", 4, flags=6, payload=will[1:])) == [(0x20, b"\0\5")]
+    assert refused(server.port, small) == [(0x20, b"\0\x87\0")]
+    assert refused(server.port, connect(b"c", 4, flags=6, payload=will[1:])) == [(0x20, b"\0\5")]
 
 
 @pytest.mark.mqtt("MQTT-4.2-1")

@@ -179,9 +179,9 @@ def test_what_mqtt_3_says_of_subscriptions(server: PenstockServer) -> None:
 @pytest.mark.mqtt("MQTT-3.6.2-2", "MQTT-3.6.2-3", "MQTT-3.7.2-2", "MQTT-3.7.2-3", "MQTT-3.9.2-2", "MQTT-3.11.2-1")
 @pytest.mark.mqtt("MQTT-3.11.2-2", "MQTT-3.14.2-3", "MQTT-3.14.2-4", "MQTT-3.1.2-24")
 @pytest.mark.parametrize("most", [9, 200])
-def test_no_answer_is_larger_than_the_client_takes(port: int, most: int) -> None:
+def test_no_answer_is_larger_than_the_client_takes(server: PenstockServer, most: int) -> None:
     """Whatever is answered, and though there were reasons to be told: as it stands, so nothing was added."""
-    client = connected(port, b"small", properties=b"\x27" + most.to_bytes(4, "big"))
+    client = connected(server.port, b"small", properties=b"\x27" + most.to_bytes(4, "big"))
     client.send(subscribe(b"s", 2), publish(b"s", b"1", 2, 7))
     came = sorted(client.take() for _ in range(3))
     assert came == [(0x34, text(b"s") + b"\0\1\0" + b"1"), (PUBREC, b"\0\7"), (SUBACK, b"\0\1\0\2")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import socket
@@ -410,11 +411,13 @@ def resident_bytes(pid: int) -> int:
 def test_too_much_at_a_time_ends_a_connection(start_store: StartStore) -> None:
     store = start_store(wire__credit_bytes=256 << 10, wire__max_frame_bytes=256 << 10)
     holder, greedy, other = store.connect("holder"), store.connect("greedy"), store.connect("other")
-    holder.call(Claim("c", False))
+    claims = [Claim(f"{number:01000}", False) for number in range(300)]
+    for claim in claims:
+        holder.call(claim)
 
     def ask_for_ever() -> None:
-        while True:
-            greedy.ask(Claim("c", False))
+        for claim in itertools.cycle(claims):
+            greedy.ask(claim)
 
     with pytest.raises(PeerClosed):
         ask_for_ever()
