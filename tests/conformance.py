@@ -35,7 +35,8 @@ nor a reason. The words are ours; the standards' are what counts.
 What the public suites ask (paho.mqtt.testing for 3.1.1 and 5, `mqtt-cli test`) is asked in
 `tests/interop/test_suites.py`, as far as no other test does. paho's suite for MQTT 5 takes settings of its own server
 for granted: its `test_server_keep_alive` wants `PENSTOCK_GATEWAY__MAX_KEEP_ALIVE_S=60`, and its
-`test_subscribe_failure` a permission file that denies `test/nosubscribe` ([security.md](security.md)).
+`test_subscribe_failure` that `test/nosubscribe` is refused with 0x80. With a permission file that denies it
+([security.md](security.md)) MQTT 3.1.1 clients are answered so, and MQTT 5 clients 0x87, not authorized.
 """
 
 
