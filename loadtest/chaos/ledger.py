@@ -60,7 +60,7 @@ class Ledger:
             self.acked.add(message)
             self.counts["acknowledged"] += 1
         self.events += 1
-        if message.sequence > self._marks.get(message.publisher, 0):
+        if message.sequence > self._marks.get(message.publisher, -1):
             self._reached.add(message.publisher)
 
     def on_refused(self, message: Message) -> None:
@@ -72,11 +72,11 @@ class Ledger:
     def on_delivered(self, subscriber: str, message: Message) -> None:
         self.counts["delivered"] += 1
         self.events += 1
-        if message.sequence <= self._settled.get(message.publisher, 0):
+        if message.sequence <= self._settled.get(message.publisher, -1):
             self._on_late(subscriber, message)
             return
         self.delivered[subscriber].append(message)
-        if message.sequence > self._marks.get(message.publisher, 0):
+        if message.sequence > self._marks.get(message.publisher, -1):
             self._reached.update((message.publisher, subscriber))
 
     def _on_late(self, subscriber: str, message: Message) -> None:
