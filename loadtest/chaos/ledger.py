@@ -195,11 +195,13 @@ class Ledger:
         """First deliveries of one publisher's messages to one topic at one QoS, where a later one came first.
 
         One that was refused may be stored all the same, whenever its gateway can; of one that expired a second copy may
-        live, if its publisher had to send it again.
+        live, if its publisher had to send it again. Who subscribed with QoS 0 may have lost the first copy of such a one.
         """
         streams: defaultdict[tuple[str, str, int], list[Message]] = defaultdict(list)
         for message in dict.fromkeys(self.delivered[subscriber]):
             if message in self.refused or message in self.expiring:
+                continue
+            if message.qos and not self.qos_of(subscriber, message):
                 continue
             streams[message.publisher, message.topic, self.qos_of(subscriber, message)].append(message)
         for stream in streams.values():

@@ -59,6 +59,16 @@ def test_another_order(ledger: Ledger) -> None:
     assert ["out of order" in each for each in ledger.complaints()] == [True]
 
 
+def test_another_order_where_the_first_copy_may_be_lost(ledger: Ledger) -> None:
+    """At QoS 0 it may be, and its publisher sends a message of QoS 1 again that was not acknowledged."""
+    ledger.filters["s"] = {"t/#": 0}
+    for qos, is_fault in ((1, False), (0, True)):
+        first, second = sent(ledger, 2 * qos + 1, qos), sent(ledger, 2 * qos + 2, qos)
+        ledger.on_delivered("s", second)
+        ledger.on_delivered("s", first)
+        assert bool(ledger.complaints()) is is_fault
+
+
 def test_topics_and_what_was_refused_have_no_order(ledger: Ledger) -> None:
     first, second, other = sent(ledger, 1, acked=False), sent(ledger, 2), sent(ledger, 3, topic="t/2")
     ledger.on_refused(first)
