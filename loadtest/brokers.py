@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from loadtest.address import Address
 from loadtest.errors import LoadTestError
+from loadtest.ports import free_port
 from loadtest.resources import family
 
 START_S = 60.0
@@ -103,6 +104,7 @@ def _rabbitmq(folder: Path, port: int, other_port: int) -> Start:
         f"mqtt.exchange = amq.topic\ndistribution.listener.interface = {HOST}\nlog.console = false\n"
     )
     (folder / "enabled_plugins").write_text("[rabbitmq_mqtt].\n")
+    epmd_port = free_port()
     (folder / ".erlang.cookie").write_text("LOADTEST")
     (folder / ".erlang.cookie").chmod(0o400)
     environment = {
@@ -115,9 +117,9 @@ def _rabbitmq(folder: Path, port: int, other_port: int) -> Start:
         "RABBITMQ_PID_FILE": str(folder / "pid"),
         "RABBITMQ_DIST_PORT": str(other_port),
         "ERL_EPMD_ADDRESS": HOST,
-        "ERL_EPMD_PORT": str(other_port + 1),
+        "ERL_EPMD_PORT": str(epmd_port),
     }
-    return Start(["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment, ["epmd"], other_port + 1)
+    return Start(["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment, ["epmd"], epmd_port)
 
 
 def _redis(fsync: str) -> Callable[[Path, int, int], Start]:
@@ -290,12 +292,6 @@ def running(kind: Kind, folder: Path, cores: set[int]) -> Iterator[Running]:
         yield broker
     finally:
         broker.stop()
-
-
-def free_port() -> int:
-    with socket.create_server((HOST, 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _accepts(address: Address) -> bool:

@@ -19,10 +19,10 @@ from pathlib import Path
 import psutil
 
 from loadtest.chaos.part import environment
-from loadtest.chaos.ports import START_TIMEOUT_S as START_TIMEOUT_S
-from loadtest.chaos.ports import STOP_TIMEOUT_S as STOP_TIMEOUT_S
-from loadtest.chaos.ports import free_port as free_port
-from loadtest.chaos.ports import wait_for_port as wait_for_port
+from loadtest.ports import START_TIMEOUT_S as START_TIMEOUT_S
+from loadtest.ports import STOP_TIMEOUT_S as STOP_TIMEOUT_S
+from loadtest.ports import free_port as free_port
+from loadtest.ports import wait_for_port as wait_for_port
 
 ROOT = Path(__file__).parents[1]
 

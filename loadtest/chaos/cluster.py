@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from loadtest.chaos.part import Part
-from loadtest.chaos.ports import free_port
 from loadtest.chaos.redis_server import RedisServer
 from loadtest.chaos.wire import Wire
+from loadtest.ports import free_port
 
 
 class Cluster:

@@ -195,7 +195,7 @@ class Ledger:
         """First deliveries of one publisher's messages to one topic at one QoS, where a later one came first.
 
         One that was refused may be stored all the same, whenever its gateway can; of one that expired a second copy may
-        live, if its publisher had to send it again. Who subscribed with QoS 0 may have lost the first copy of such a one.
+        live, if its publisher had to send it again. Who subscribed with QoS 0 may have lost such a one's first copy.
         """
         streams: defaultdict[tuple[str, str, int], list[Message]] = defaultdict(list)
         for message in dict.fromkeys(self.delivered[subscriber]):

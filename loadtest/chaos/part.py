@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from loadtest.chaos.ports import START_TIMEOUT_S, STOP_TIMEOUT_S
+from loadtest.ports import START_TIMEOUT_S, STOP_TIMEOUT_S
 
 CODE = Path(__file__).parents[2]
 """Where this very code is: what is started runs the same."""

@@ -5,8 +5,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from loadtest.chaos.ports import STOP_TIMEOUT_S, free_port, wait_for_port
 from loadtest.errors import LoadTestError
+from loadtest.ports import STOP_TIMEOUT_S, free_port, wait_for_port
 
 REDIS = shutil.which("redis-server")
 

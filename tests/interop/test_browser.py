@@ -63,4 +63,5 @@ def test_a_page_subscribes_and_publishes(
         browser.wait_for(SEEN, "|".join(f"{topic} {qos} {qos}" for qos in range(3)))
         witness.publish(topic, [b"from elsewhere"], 1)
         browser.wait_for("document.querySelector('#seen').lastElementChild.textContent", f"{topic} from elsewhere 1")
-    assert [payload for _, payload in witness.messages(4)] == [b"0", b"1", b"2", b"from elsewhere"]
+    found = [payload for _, payload in witness.messages(4)]  # one of QoS 2 takes another round trip
+    assert sorted(found) == [b"0", b"1", b"2", b"from elsewhere"]
