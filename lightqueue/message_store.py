@@ -60,7 +60,7 @@ class MessageStore:
         self.delayed = self._state.delayed
         self.dispatching = Dispatching(self.log, self.delayed, self._append_all)
         self.absent = AbsentSessions(self.sessions, self._append_all, self.queues.is_live_only)
-        self.waiting = Waiting(self.sessions, self.queues)
+        self.waiting = Waiting(self.sessions, self.queues, lambda: self.end)
 
     def _replay(self) -> None:
         for start, data in self.log.ranges(self._state.position, REPLAY_BYTES):

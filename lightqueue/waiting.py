@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from lightqueue.table import QueueTable
 from store.sessions import Sessions, SessionState
@@ -14,9 +14,12 @@ INFLIGHT_BYTES = 10  # of each message in SessionClosed
 class Waiting:
     """Owner of the count, which is as old as it takes to look at all sessions."""
 
-    def __init__(self, sessions: Sessions, queues: QueueTable) -> None:
+    def __init__(self, sessions: Sessions, queues: QueueTable, end: Callable[[], int]) -> None:
+        """`end` of the log: as long as it stays where it is, there is nothing to be counted anew."""
         self._sessions = sessions
         self._queues = queues
+        self._end = end
+        self._began_at = -1  # the log's end when this count began
         self._left: Iterator[str] = iter(())
         self._found = 0
         self.messages = 0
@@ -26,8 +29,10 @@ class Waiting:
         for _ in range(SESSIONS_PER_STEP):
             client_id = next(self._left, None)
             if client_id is None:
-                self.messages, self._found = self._found, 0
-                self._left = iter([state.client_id for state in self._sessions])
+                self.messages = self._found
+                if self._began_at != self._end():
+                    self._began_at, self._found = self._end(), 0
+                    self._left = iter([state.client_id for state in self._sessions])
                 return
             state = self._sessions.get(client_id)
             if state is not None and not state.connected:
