@@ -127,5 +127,5 @@ def unsent(sessions):
     cdef uint64_t found = 0
     for session in sessions:
         for reader in session.readers.values():
-            found += reader.queue.next_offset - min(reader.position, reader.queue.next_offset)
+            found += reader.lag
     return found

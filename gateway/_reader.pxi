@@ -25,5 +25,5 @@ cdef class Reader:
 
     @property
     def lag(self):
-        """Entries between here and the queue's end."""
-        return self.queue.next_offset - self.position
+        """Entries between here and the queue's end, as far as that is known: what was read may be ahead of its event."""
+        return self.queue.next_offset - min(self.position, self.queue.next_offset)

@@ -71,10 +71,13 @@ class FakeLoop:
         for _ in range(MOST_TURNS):
             if not self.calls:
                 return
-            calls, self.calls = self.calls, []
-            for call in calls:
-                call()
+            self.turn()
         raise AssertionError(f"still busy after {MOST_TURNS} turns")
+
+    def turn(self) -> None:
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
 
 
 class FakeTransport:

@@ -5,7 +5,7 @@ import pytest
 from notify import member
 from notify.lookup import Broadcast
 from notify.recheck import EVERY_S
-from store.wire.messages import Grew, GrewNamed
+from store.wire.messages import Grew, GrewNamed, Pushed
 from tests.stores import publish
 from tests.wire_client import Bench
 
@@ -79,3 +79,24 @@ def test_with_too_many_events_at_a_time_all_queues_are_looked_at(bench: Bench, m
     assert client.payloads() == []
     bench.pass_time()
     assert sorted(client.payloads()) == [b"1", b"2"], "without waiting for the next pass"
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_was_read_ahead_of_its_event_comes_once(qos: int, bench: Bench) -> None:
+    assert bench.wire is not None
+    bench.hub.lookup = Broadcast()
+    client = bench.connect("c")
+    client.subscribe("+/+", qos=qos)
+    queue = bench.broker.registry.sessions["c"].readers["+/+"].queue
+    publish(bench.store, "a/1", b"1")
+    bench.hub.settle()
+    while not queue.next_offset:  # until it is told of one message
+        bench.loop.turn()
+    bench.wire.loses = (Grew, GrewNamed, Pushed)
+    say(bench, "a/1", b"2")
+    assert queue.next_offset == 1
+    assert client.take() == [b"1", b"2"]
+    bench.wire.loses = ()
+    say(bench, "a/1", b"3")
+    bench.pass_time(int(EVERY_S))
+    assert client.take() == [b"3"]
