@@ -38,8 +38,8 @@ def markdown(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
-def benchmarks(results: Results, source: str) -> str:
-    """The page of the full comparison; `source`: where its JSON is."""
+def benchmarks(results: Results, source: str, figure: str) -> str:
+    """The page of the full comparison; `source`: where its JSON is; `figure`: its overview, if there is one."""
     goals = reached(results)
     met = {True: "met", False: "not met", None: "–"}
     brokers = ", ".join({row.subject.name: None for row in results.rows})
@@ -61,6 +61,7 @@ def benchmarks(results: Results, source: str) -> str:
         "",
         *_table(("work", "goal", "measured", ""), [(each[0], each[1], each[2], met[each.is_met]) for each in goals]),
         "",
+        *(["## At a glance", "", f"![Deliveries/s of each workload by each broker]({figure})", ""] if figure else []),
         "## Where, and with what",
         "",
         markdown(results).rstrip(),

@@ -124,7 +124,10 @@ def compare_fully(
         str, typer.Option("--brokers", metavar="NAME,...", help="Some of them; default: all that are installed.")
     ] = "",
     markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Write docs/benchmarks.md there.")
+        Path | None,
+        typer.Option(
+            "--markdown", metavar="FILE", help="Write docs/benchmarks.md there; its figure goes beside the JSON."
+        ),
     ] = None,
     json: Json = None,
     html: Html = None,
@@ -132,6 +135,7 @@ def compare_fully(
     """The comparison that docs/benchmarks.md shows: all workloads, each on the brokers where it makes sense."""
     _check_extra()
     from loadtest.full import compare
+    from loadtest.overview import drawn
     from loadtest.tables import benchmarks
     from penstock.commands.progress import one_after_another
 
@@ -148,8 +152,12 @@ def compare_fully(
         comparison = compare(minutes, repeats, seconds, shown_next, finished, names)
     _write(comparison.results, json, html)
     if markdown is not None:
-        source = f"{json.parent.name}/{json.name}" if json is not None else "the JSON that was not kept"
-        _write_text(markdown, benchmarks(comparison.results, source), "--markdown")
+        source, figure = "the JSON that was not kept", ""
+        if json is not None:
+            beside = json.with_suffix(".svg")
+            source, figure = (f"{json.parent.name}/{each.name}" for each in (json, beside))
+            _write_text(beside, drawn(comparison.results), "--json")
+        _write_text(markdown, benchmarks(comparison.results, source, figure), "--markdown")
 
 
 def _show(rows: list[Row]) -> None:

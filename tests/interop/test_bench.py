@@ -322,6 +322,8 @@ def test_a_full_comparison_in_no_time(tmp_path: Path) -> None:
     page = (tmp_path / "r.md").read_text()
     assert "| backlog | ≥ 300,000/s | not measured | – |" in page
     assert "left out, as the time that was given was over" in page
+    assert f"({tmp_path.name}/r.svg)" in page
+    assert "<svg" in (tmp_path / "r.svg").read_text()
     assert read(tmp_path / "r.json").row("QoS 0", "Penstock") is None
 
 
