@@ -206,6 +206,9 @@ class SessionRegistry:
             for each in followed:
                 self._store.unfollow(each.queue)
             return
+        if not followed:
+            session.connection.close(ReasonCode.QUOTA_EXCEEDED, "the store follows no more queues")
+            return
         end = self._store.end
         for reader in session.add_readers(subscription, followed, start if start != FROM_NOW else end):
             reader.skip_qos0_before = 0 if self._settings.queue_qos0 else end

@@ -195,6 +195,9 @@ class Subscriptions:
             for source in followed:
                 self._store.unfollow(source.queue)
             return
+        if not followed:
+            self._refused(request, state.topic_filter, ReasonCode.QUOTA_EXCEEDED, "the store follows no more queues")
+            return
         replaced = session.drop_readers(state.topic_filter)
         end = self._store.end
         new = session.add_readers(state, followed, end)
@@ -216,17 +219,20 @@ class Subscriptions:
 
     def _joined(self, request: _Request, state: SubscriptionState, is_there: bool) -> None:
         """A shared subscription takes effect, or its group is not to be had."""
-        if not is_there:
-            session, filters = request.session, [each.topic_filter for each in request.subscribe.subscriptions]
-            refused = ReasonCode.QUOTA_EXCEEDED
-            if request.replay_from is not None:
-                refused = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-            request.why = request.why or f"{state.topic_filter[:MOST_NAMED_CHARACTERS]}: its group is not to be had"
-            for i, topic_filter in enumerate(filters):
-                if topic_filter == state.topic_filter:
-                    request.answers[i] = refused
-            if session.expiry_s:
-                self._journal.record(Unsubscribed(session.client_id, [state.topic_filter]))
+        if is_there:
+            self._came(request)
+            return
+        is_new = request.replay_from is None
+        reason_code = ReasonCode.QUOTA_EXCEEDED if is_new else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        self._refused(request, state.topic_filter, reason_code, "its group is not to be had")
+
+    def _refused(self, request: _Request, topic_filter: str, reason_code: ReasonCode, why: str) -> None:
+        """A subscription that was granted cannot take effect after all."""
+        request.why = request.why or f"{topic_filter[:MOST_NAMED_CHARACTERS]}: {why}"
+        for i, wanted in enumerate(request.subscribe.subscriptions):
+            if wanted.topic_filter == topic_filter:
+                request.answers[i] = reason_code
+        self.take_away(request.session, [topic_filter])
         self._came(request)
 
     def _came(self, request: _Request) -> None:
@@ -290,7 +296,7 @@ class Subscriptions:
     # --- leaving
 
     def take_away(self, session: Session, topic_filters: list[str]) -> None:
-        """These subscriptions are not allowed any more."""
+        """These subscriptions are not allowed any more, or cannot be had."""
         for topic_filter in topic_filters:
             for reader in session.drop_readers(topic_filter):
                 self._delivery.remove(reader)

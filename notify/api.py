@@ -172,6 +172,7 @@ class Store(Protocol):
 
         `start`: log_offset to begin at, or FROM_NOW. `history`: those before now are wanted as well, which may take a
         queue of its own beside live-only messages. `spills`: nothing may be lost to a slow reader (QoS 1 and 2).
+        `then` gets no queue if the store refuses to follow one more.
         """
 
     def unfollow(self, queue: Queue) -> None:

@@ -169,6 +169,8 @@ class RemoteStore:
             if isinstance(answer, wire.Following):
                 self.end = max(self.end, answer.log_end)
                 then([self._follow(info, topic_filter, history, spills, i > 0) for i, info in enumerate(answer.queues)])
+            else:
+                then([])
 
         self._ask(wire.Follow(topic_filter, history, start, spills), answered)
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from notify import member
+from gateway.packets import Disconnect
+from gateway.reason_codes import ReasonCode
+from notify import member, peers
 from notify.lookup import Broadcast
 from notify.recheck import EVERY_S
 from store.wire.messages import Grew, GrewNamed, Pushed
@@ -100,3 +102,20 @@ def test_what_was_read_ahead_of_its_event_comes_once(qos: int, bench: Bench) -> 
     say(bench, "a/1", b"3")
     bench.pass_time(int(EVERY_S))
     assert client.take() == [b"3"]
+
+
+def test_a_store_that_follows_no_more_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = bench.durable("c")
+    assert client.subscribe("a/1").reason_codes == (0,)
+    other = bench.durable("d")
+    other.subscribe("a/2")
+    other.disconnect()
+    monkeypatch.setattr(peers, "MOST_FOLLOWED", 1)
+    refused = client.subscribe("b/1", qos=1)
+    assert refused.reason_codes == (ReasonCode.QUOTA_EXCEEDED,)
+    assert refused.properties.reason_string == "b/1: the store follows no more queues"
+    assert "b/1" not in bench.store.sessions.get("c").subscriptions  # type: ignore[union-attr]
+    say(bench, "a/1", b"1")
+    say(bench, "b/1", b"2")
+    assert client.payloads() == [b"1"]
+    assert bench.durable("d").one(Disconnect).reason_code == ReasonCode.QUOTA_EXCEEDED
