@@ -14,12 +14,11 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from lightqueue._queues import Queue
 from notify import client_requests, group_requests, log_requests, reads
 from notify.contents import filter_fault, text_fault
-from notify.lookup import name_of
+from notify.events import FRAME_ROOM_BYTES, Events
+from notify.figures import Figures
 from notify.peers import Peer, Peers, failure_code
-from notify.push import Push
 from store.errors import StoreError, WireError
 from store.sessions import SessionState
 from store.wire import messages as wire
@@ -32,8 +31,6 @@ from store.wire.messages import FailureCode, Hello, Message, Refused, Role, Welc
 log = logging.getLogger("penstock.wire")
 
 UNSENT_BYTES = 1 << 20  # with so much waiting to be sent no further request is looked at
-GREW_BYTES = 16  # at most, of one queue in a Grew
-FRAME_ROOM_BYTES = 64  # of a frame with records: its head, its padding, and what its lists do not grow
 _encode_session = msgspec.msgpack.Encoder().encode
 
 
@@ -44,19 +41,6 @@ class _Answer(NamedTuple):
     mark: int
     message: Message
     refused: int = 0  # the sequence, if it is a refusal
-
-
-class Figures:
-    """What all conversations of a server count."""
-
-    def __init__(self) -> None:
-        self.appends = 0
-        self.reads = 0
-        self.pushes = 0
-        self.events = 0
-        self.named_events = 0
-        self.received_bytes = 0
-        self.sent_bytes = 0
 
 
 class Conversation:
@@ -71,6 +55,7 @@ class Conversation:
     ) -> None:
         """`wake`: outgoing() is to be called, soon."""
         self.peer: Peer | None = None
+        self._events: Events  # once there is a peer
         self.is_closing = False  # once what is to be sent is sent
         self.opened_s = self.said_s = peers.clock()
         self._peers = peers
@@ -84,12 +69,7 @@ class Conversation:
         self._chunks_bytes = 0
         self._is_gathering = False  # what is said now goes out at once
         self._answers: deque[_Answer] = deque()
-        self._push = Push()
         self._flushing = client_requests.Flushing()
-        self._taken_over: dict[str, None] = {}
-        self._told_safe = 0
-        self._told_end = 0  # log_offset: of all before it this peer knows in which queues it is
-        self._has_all_ends_to_tell = False
         self._pings = self._pongs = 0
         self._refusals: deque[tuple[int, int]] = deque()  # (number of the Ping behind it, sequence)
 
@@ -137,8 +117,7 @@ class Conversation:
             return met
         self.peer, welcome = met
         self._credit = Credit(welcome.credit_bytes)
-        self._told_end = 0 if self.peer.refs else welcome.log_end
-        self._has_all_ends_to_tell = welcome.resumed  # events may have got lost with the last connection
+        self._events = Events(self.peer, welcome, self._figures, self._peers.max_frame_bytes, self._tell)
         for client_id in self._peers.hub.contested(self.peer.member):
             self.tell_taken_over(client_id)
         return welcome
@@ -168,7 +147,7 @@ class Conversation:
             try:
                 self._answer_appends()
                 self._peers.groups.consumers.turn_ends()
-                self._tell_events()
+                self._events.tell()
             finally:
                 self._is_gathering = False
         chunks, self._chunks = self._chunks, []
@@ -208,72 +187,13 @@ class Conversation:
         if self._refusals and self._refusals[-1][0] == self._pings:
             self.ping()  # its answer says that the refusals are known
 
-    def _tell_events(self) -> None:
-        peer = self.peer
-        assert peer is not None
-        grown = peer.member.take_grown()
-        if self._has_all_ends_to_tell:
-            grown = list(peer.refs)
-            self._has_all_ends_to_tell = False
-        safe, end = peer.member.safe, peer.member.end
-        if grown:
-            self._tell_grown([peer.refs[queue] for queue in grown if queue in peer.refs], end, safe)
-        named, others = peer.member.take_named()
-        if named or others:
-            self._tell_named(named, others, end)
-        if safe > self._told_safe and peer.refs:
-            self._told_safe = safe
-            self._tell(wire.Safe(safe))
-        for client_id in self._taken_over:
-            self._tell(wire.TakenOver(client_id))
-        self._taken_over.clear()
-
-    def _tell_grown(self, refs: list[int], end: int, safe: int) -> None:
-        """Tell of the ends first: what is pushed may be delivered at once, and a message may be in several queues.
-
-        Only the last frame says where the log ends: who knows that takes all queues for known up to there.
-        """
-        peer = self._known
-        pushed = self._push.take(peer.member, peer.queues, refs, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
-        ends = [(ref, peer.queues[ref].next_offset) for ref in pushed.rest]
-        most = self._most_ends
-        for at in range(0, len(ends), most):
-            self._figures.events += 1
-            if at + most >= len(ends) and not pushed.ranges:
-                self._told_end = end
-            self._tell(wire.Grew(ends[at : at + most], self._told_end))
-        if pushed.ranges:
-            self._figures.pushes += 1
-            self._told_end, self._told_safe = end, safe
-            self._tell(wire.Pushed(pushed.ranges, end, safe), pushed.records)
-
-    @property
-    def _most_ends(self) -> int:
-        """Queues that one frame can name by their refs."""
-        return min(wire.MOST_ITEMS, (self._peers.max_frame_bytes - FRAME_ROOM_BYTES) // GREW_BYTES)
-
-    def _tell_named(self, grown: list[Queue], others: bool, end: int) -> None:
-        room_bytes = self._peers.max_frame_bytes - FRAME_ROOM_BYTES
-        portion: list[tuple[bytes, int]] = []
-        left_bytes = room_bytes
-        for queue in grown:
-            name = name_of(queue)
-            left_bytes -= len(name) + GREW_BYTES
-            if left_bytes < 0:
-                self._figures.named_events += 1
-                self._tell(wire.GrewNamed(portion, False, end))
-                portion, left_bytes = [], room_bytes - len(name) - GREW_BYTES
-            portion.append((name, queue.next_offset))
-        self._figures.named_events += 1
-        self._tell(wire.GrewNamed(portion, others, end))
-
     # --- Line
 
     def wake(self) -> None:
         self._wake(self)
 
     def tell_taken_over(self, client_id: str) -> None:
-        self._taken_over[client_id] = None
+        self._events.taken_over[client_id] = None
         self._wake(self)
 
     def close(self, reason: str) -> None:
@@ -339,7 +259,7 @@ class Conversation:
         return self.peer
 
     def _follow(self, frame: Frame, message: wire.Follow) -> None:
-        self._tell_events()  # the answer says where the log ends
+        self._events.tell()  # the answer says where the log ends
         try:
             answer = self._known.follow(message)
         except StoreError as error:
@@ -347,12 +267,12 @@ class Conversation:
         self._answer(frame.request_id, answer)
 
     def _unfollow(self, _: Frame, message: wire.Unfollow) -> None:
-        self._push.stop(message.refs)
+        self._events.push.stop(message.refs)
         self._known.unfollow(message.refs)
 
     def _check(self, frame: Frame, message: wire.Check) -> None:
-        self._tell_events()  # what is not said yet is not lost
-        self._answer(frame.request_id, self._known.check(message.refs[: self._most_ends]))
+        self._events.tell()  # what is not said yet is not lost
+        self._answer(frame.request_id, self._known.check(message.refs[: self._events.most_ends]))
 
     def _floors(self, _: Frame, message: wire.Floors) -> None:
         self._known.set_floors(message.floors)
@@ -361,10 +281,10 @@ class Conversation:
         peer = self._known
         answer = self._reply(frame, lambda limit: reads.read(peer.member, peer.queues, message, limit))
         if isinstance(answer, wire.Ranges):
-            self._push.was_read(peer.queues, answer.ranges)
+            self._events.push.was_read(peer.queues, answer.ranges)
 
     def _enough(self, _: Frame, message: wire.Enough) -> None:
-        self._push.stop(message.refs)
+        self._events.push.stop(message.refs)
 
     def _read_at(self, frame: Frame, message: wire.ReadAt) -> None:
         self._reply(frame, lambda limit: reads.read_positions(self._known.member, message, limit))
@@ -430,7 +350,7 @@ class Conversation:
                 text = f"the session of client {message.client_id} does not fit in a frame; raise wire.max_frame_bytes"
                 self._answer(frame.request_id, wire.Failed(FailureCode.UNAVAILABLE, text))
             else:
-                self._answer(frame.request_id, wire.Claimed(session, self._told_end))
+                self._answer(frame.request_id, wire.Claimed(session, self._events.told_end))
 
         self._known.member.claim(message.client_id, message.clean_start, then)
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import cast
 
 from notify.address import StoreAddress
-from notify.conversation import Conversation, Figures
+from notify.conversation import Conversation
 from notify.errors import NotifyError
+from notify.figures import Figures
 from notify.hub import Hub
 from notify.peers import Peers
 from notify.settings import WireSettings

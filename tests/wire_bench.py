@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lightqueue.message_store import MessageStore
-from notify.conversation import Conversation, Figures
+from notify.conversation import Conversation
+from notify.figures import Figures
 from notify.hub import Hub
 from notify.peers import Peers
 from notify.settings import WireSettings

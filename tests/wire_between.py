@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from lightqueue.message_store import MessageStore
-from notify.conversation import Conversation, Figures
+from notify.conversation import Conversation
+from notify.figures import Figures
 from notify.hub import Hub
 from notify.peers import Peers
 from notify.remote import RemoteStore
