@@ -95,11 +95,12 @@ class SmallDisk:
         return "no cgroup may throttle writes here"
 
     def slow(self, pid: int, kib_per_s: int) -> None:
-        """Raises LoadTestError."""
+        """For one process. If another fault has just killed it, the next one is not slow. Raises LoadTestError."""
         bytes_per_s = kib_per_s << 10
         text = f"{bytes_per_s}" if self._limit.name.startswith("blkio") else f"wbps={bytes_per_s}"
         try:
-            (self._cgroup / "cgroup.procs").write_text(str(pid))
+            with suppress(ProcessLookupError):
+                (self._cgroup / "cgroup.procs").write_text(str(pid))
             self._limit.write_text(f"{self.device} {text}")
         except OSError as error:
             raise LoadTestError(f"{self._limit}: {error.strerror}") from None
