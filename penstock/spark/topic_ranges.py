@@ -99,10 +99,18 @@ def _parts(log: RemoteLog, ranges: list[TopicRange], parts: int) -> Iterator[lis
             some.append(range_._replace(last=cut))
             done += cut - range_.first
             if cut < range_.last:
-                range_ = TopicRange(range_.topic, cut, range_.last, log.place_in_topic(range_.topic, cut))
+                range_ = range_._replace(first=cut, start=_place(log, range_, cut))
             else:
                 range_ = next(left, None)
         yield some
+
+
+def _place(log: RemoteLog, range_: TopicRange, queue_offset: int) -> int:
+    """Where a message of it stands; where the range begins, if the message is lost: who reads it finds that out."""
+    try:
+        return log.place_in_topic(range_.topic, queue_offset)
+    except DataLost:
+        return range_.start
 
 
 def topic_rows(log: RemoteLog, request: Request, schema: pa.Schema, wanted: OfTopics) -> Iterator[pa.RecordBatch]:
