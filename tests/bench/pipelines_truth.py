@@ -14,7 +14,7 @@ from typing import Any
 
 import cbor2
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -179,7 +179,7 @@ def _decoded(payload: bytes, is_cbor: bool) -> dict[str, Any] | None:
 
 
 def _ms(moment: pd.Timestamp) -> int:
-    return moment.value // 1_000_000
+    return int(moment.value) // 1_000_000
 
 
 def _read(folder: Path, name: str, time: str) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ def numbers_of(batches: list[pa.RecordBatch]) -> list[int]:
     return numbers
 
 
-def read(reader: BatchReader | StreamReader, parts: list[InputPartition]) -> list[int]:
+def read(reader: BatchReader | StreamReader, parts: Sequence[InputPartition]) -> list[int]:
     return numbers_of([batch for part in parts for batch in reader.read(part)])
 
 
