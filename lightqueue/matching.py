@@ -41,6 +41,13 @@ def has_wildcard(topic_filter: str) -> bool:
     return ANY_LEVEL in topic_filter or ANY_LEVELS in topic_filter
 
 
+def literal_prefix(topic_filter: str) -> str:
+    """What all topics that a filter matches begin with; `line` for `line/#`, which matches `line` as well."""
+    ends = [topic_filter.index(wild) for wild in (ANY_LEVEL, ANY_LEVELS) if wild in topic_filter]
+    head = topic_filter[: min(ends, default=None)]
+    return head.removesuffix(SEPARATOR) if ANY_LEVELS in topic_filter else head
+
+
 class _Node(Generic[Value]):
     __slots__ = ("children", "value")
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lightqueue._queues import Queue, read_at, with_tag
 from lightqueue.errors import NoSuchPosition
 from lightqueue.following import locate, time_ms
-from lightqueue.matching import has_wildcard, matches
+from lightqueue.matching import has_wildcard, literal_prefix, matches
 from lightqueue.message_store import MessageStore
 from lightqueue.table import level_of
 from store._records import Records, check_records, messages_in, records_bytes, topics_of, verify
@@ -29,6 +29,9 @@ SEEK_BYTES = 16 << 20  # of the log that one seek looks at
 MOST_RECORDS = 16_384  # that one scan looks at
 MOST_ENTRIES = 65_536  # the same of queue entries, where a tag says which records are wanted: some 2 ms
 TOPICS_REMEMBERED = 10_000
+MOST_NAMES = 4_000  # of topics that one request looks at: some 8 ms
+LONGEST_NAME_BYTES = 65_535
+NAME_BYTES = 5  # in an answer, beside the name
 
 _MESSAGE = bytes((RecordType.MESSAGE,))
 _IN_NO_QUEUE = RecordFlag.LIVE_ONLY | RecordFlag.CARRIED | RecordFlag.DELAYED
@@ -348,6 +351,33 @@ def queue_offset_of(store: MessageStore, topic: str, log_offset: int) -> int:
         return locate(store, topic, f"={log_offset}")
     except NoSuchPosition:
         return -1
+
+
+# --- topics
+
+
+class Matched(NamedTuple):
+    """Topics that a filter matches; how many were looked at for them; the one to go on behind (empty: that was all)."""
+
+    topics: list[str]
+    looked_at: int
+    next: str
+
+
+def matching_topics(store: MessageStore, topic_filter: str, after: str, limit_bytes: int) -> Matched:
+    """Some of those behind `after` that RocksDB knows: all with a message that is kept and before `applied_offset`."""
+    topics: list[str] = []
+    looked_at, left_bytes = 0, limit_bytes
+    prefix = literal_prefix(topic_filter).encode()
+    for name in store.queues.topic_names(prefix, after.encode()):
+        topic = name.decode()
+        looked_at += 1
+        if matches(topic_filter, topic):
+            topics.append(topic)
+            left_bytes -= len(name) + NAME_BYTES
+        if looked_at == MOST_NAMES or left_bytes < 2 * LONGEST_NAME_BYTES:  # another, and this one once more
+            return Matched(topics, looked_at, topic)
+    return Matched(topics, looked_at, "")
 
 
 def count_before(store: MessageStore, topic: str, before: int) -> int:

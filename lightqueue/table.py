@@ -412,10 +412,11 @@ class QueueTable:
         for key, meta in self._index.scan(b"q", b"r"):
             yield key[1] - ord("0"), key[2:], int.from_bytes(meta[:8], "big")
 
-    def topic_names(self, prefix: bytes) -> Iterator[bytes]:
-        """The topics that have a stored queue and begin like this, in order."""
+    def topic_names(self, prefix: bytes, after: bytes = b"") -> Iterator[bytes]:
+        """The topics that have a stored queue, begin like this and come behind another, in order."""
         key = queue_key(TOPIC, prefix)
-        for found, _ in self._index.scan(key, key + b"\xff"):  # which is in no UTF-8
+        start = max(key, queue_key(TOPIC, after) + b"\0") if after else key
+        for found, _ in self._index.scan(start, key + b"\xff"):  # which is in no UTF-8
             yield found[2:]
 
     def newest_entry(self, levels: int) -> int:

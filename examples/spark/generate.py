@@ -86,14 +86,20 @@ def positions(fleet: Fleet, time_ms: int, since_s: int) -> Iterator[Sent]:
         yield f"vehicle/{vehicle}/position", json.dumps(position).encode(), b""
 
 
+def rounds(fleet: Fleet) -> Iterator[list[Sent]]:
+    """What they say in each round; of the same fleet always the same."""
+    chance = random.Random(1)
+    for time_ms, since_s in fleet.steps():
+        yield [*readings(fleet, time_ms, since_s, chance), *positions(fleet, time_ms, since_s)]
+
+
 def write(data: Path, fleet: Fleet) -> int:
     """Store it all; how many messages."""
     store = MessageStore(StoreSettings(data=data, flush="async"))
-    chance, count = random.Random(1), 0
-    for time_ms, since_s in fleet.steps():
+    count = 0
+    for sent in rounds(fleet):
         batch = RecordBatch()
-        for sent in (*readings(fleet, time_ms, since_s, chance), *positions(fleet, time_ms, since_s)):
-            topic, payload, properties = sent
+        for topic, payload, properties in sent:
             batch.append(RecordType.MESSAGE, payload, topic=topic.encode(), properties=properties, flags=1)
             count += 1
         store.append(batch)
@@ -107,10 +113,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("data", type=Path, help="the folder to be made")
     parser.add_argument("--machines", type=int, default=100)
     parser.add_argument("--minutes", type=int, default=60)
+    parser.add_argument("--end", type=int, default=int(time.time()), help="Unix time of the last (now)")
     options = parser.parse_args(argv)
     if options.data.exists():
         parser.error(f"{options.data} is there already")
-    count = write(options.data, Fleet(options.machines, options.minutes, int(time.time())))
+    count = write(options.data, Fleet(options.machines, options.minutes, options.end))
     print(f"{count:,} messages in {options.data}")
     return 0
 

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from penstock.spark.columns import joined
 from penstock.spark.errors import IndexUnreadable
 from penstock.spark.folder import LogFolder
 from penstock.spark.logs import Log, opened
@@ -83,6 +84,9 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         keep_modules()
+        return joined(self._rows(partition))
+
+    def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Selected):
             return selected_rows(self.request, self.schema, partition)
         if isinstance(partition, OfTopics):

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from gateway.errors import ProtocolError
 from gateway.topics import validate_topic_filter, validate_topic_name
-from lightqueue.matching import any_of, has_wildcard
+from lightqueue.matching import any_of, has_wildcard, literal_prefix
 from penstock.spark.columns import COLUMNS
 from penstock.spark.connection import Store
 from penstock.spark.errors import BadOption
@@ -77,12 +77,6 @@ class Request:
             if not found or not prefix.startswith(found[-1]):
                 found.append(prefix)
         return found
-
-
-def literal_prefix(topic_filter: str) -> str:
-    """What all topics that a filter matches begin with; `line` for `line/#`, which matches `line` as well."""
-    head = re.split(r"[+#]", topic_filter, maxsplit=1)
-    return topic_filter if len(head) == 1 else head[0].removesuffix("/") if "#" in topic_filter else head[0]
 
 
 OPTIONS = (

@@ -91,12 +91,21 @@ def rows(request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.R
 
 
 def _counted_rows(log: Log, request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
-    """The same with queue_offset. What goes while it is counted would make it wrong, so that fails in any case."""
-    start = wanted.start if request.fail_on_data_loss else max(wanted.start, log.base())
-    with counted_from(log, start) as offsets:
-        if offsets is not None:
-            for messages in wanted_messages(log, request, offsets.start, start, skips_lost=False):
-                offsets.take(messages)
-        for messages in wanted_messages(log, request, start, wanted.end, skips_lost=False):
-            for batch in messages.batches():
-                yield record_batch(batch, schema, None if offsets is None else offsets.take(batch))
+    """The same with queue_offset. What goes while it is counted would make it wrong: then it is counted anew behind."""
+    at = wanted.start
+    while at < wanted.end:
+        start = at if request.fail_on_data_loss else max(at, log.base())
+        try:
+            with counted_from(log, start) as offsets:
+                if offsets is not None:
+                    for messages in wanted_messages(log, request, offsets.start, start, skips_lost=False):
+                        offsets.take(messages)
+                for messages in wanted_messages(log, request, start, wanted.end, skips_lost=False):
+                    behind = messages.behind(len(messages) - 1)
+                    for batch in messages.batches():
+                        yield record_batch(batch, schema, None if offsets is None else offsets.take(batch))
+                    at = behind
+            return
+        except DataLost:
+            if request.fail_on_data_loss or log.base() <= start:
+                raise

@@ -23,11 +23,13 @@ from store.wire.log_messages import (
     SeekLog,
     Segments,
     SegmentsFound,
+    Topics,
+    TopicsFound,
 )
 from store.wire.messages import FailureCode, Sought
 
 READ_BYTES = 1 << 20  # asked for at a time, while what came before is decoded
-MOST_TOPICS = 10_000  # asked about at a time
+MOST_TOPICS = 500  # asked about at a time: more a store refuses
 MOST_TOPIC_BYTES = 128 << 10
 
 
@@ -129,6 +131,13 @@ class RemoteLog:
 
     def _queue_offsets(self, before: int, topics: list[str]) -> list[int]:
         return self._connection.call(QueueOffsets(before, topics), QueueOffsetsFound).queue_offsets
+
+    def matching_topics(self, topic_filter: str) -> Iterator[TopicsFound]:
+        """The topics that a filter matches, some at a time."""
+        found = None
+        while found is None or found.next:
+            found = self._connection.call(Topics(topic_filter, found.next if found else ""), TopicsFound)
+            yield found
 
     def place_in_topic(self, topic: str, queue_offset: int) -> int:
         """log_offset of a topic's message. Raises DataLost."""

@@ -64,7 +64,7 @@ def select(log: LogFolder, request: Request, index: Index | None, start: int, en
         return Choice(start, "no index knows where single topics' messages are")
     queues = queues_of(index, log)
     try:
-        budget = _Budget(until - start)
+        budget = Budget(until - start, TOPIC_BYTES)
         spans = list(_spans(queues, request, (start, until), budget))
     except TooMuch as reason:
         return Choice(start, str(reason))
@@ -73,21 +73,23 @@ def select(log: LogFolder, request: Request, index: Index | None, start: int, en
     return Choice(until, why, tuple(_parts(packs, request)))
 
 
-class _Budget:
+class Budget:
     """How much may be read by place before a scan is cheaper. Raises TooMuch."""
 
-    def __init__(self, scan_bytes: int) -> None:
+    def __init__(self, scan_bytes: int, topic_bytes: int) -> None:
+        """`topic_bytes`: of the log are scanned in the time that it takes to find one topic's messages."""
         self._scan_bytes = scan_bytes
+        self._topic_bytes = topic_bytes
         self._looked_up_bytes = 0
         self.topics = 0
         self.entries = 0
 
-    def look_at_name(self) -> None:
-        self._look_up(NAME_BYTES)
+    def look_at_names(self, count: int) -> None:
+        self._look_up(NAME_BYTES * count)
 
     def look_up(self) -> None:
         self.topics += 1
-        self._look_up(TOPIC_BYTES)
+        self._look_up(self._topic_bytes)
 
     def _look_up(self, cost_bytes: int) -> None:
         self._looked_up_bytes += cost_bytes
@@ -101,7 +103,7 @@ class _Budget:
 
 
 def _spans(
-    queues: QueueTable, request: Request, places: tuple[int, int], budget: _Budget
+    queues: QueueTable, request: Request, places: tuple[int, int], budget: Budget
 ) -> Iterator[tuple[Queue, int, int]]:
     """The queues of wanted topics, with the queue_offsets that are between two places in the log."""
     for topic in _topics(queues, request, budget):
@@ -113,7 +115,7 @@ def _spans(
             yield queue, first, last
 
 
-def _topics(queues: QueueTable, request: Request, budget: _Budget) -> Iterator[bytes]:
+def _topics(queues: QueueTable, request: Request, budget: Budget) -> Iterator[bytes]:
     """Those that are wanted, as far as the index knows any."""
     named, matches = request.topics(), request.topic_matcher()
     if named is not None or matches is None:
@@ -121,7 +123,7 @@ def _topics(queues: QueueTable, request: Request, budget: _Budget) -> Iterator[b
         return
     for prefix in request.topic_prefixes():
         for topic in queues.topic_names(prefix):
-            budget.look_at_name()
+            budget.look_at_names(1)
             if matches(topic):
                 yield topic
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.spark.columns import Messages
+from penstock.spark.columns import Messages, joined
 from penstock.spark.errors import BadOption
 from penstock.spark.logs import Log, open_log
 from penstock.spark.options import LOG_POSITION, At, Request
@@ -76,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         keep_modules()
-        return rows(self.request, self.schema, partition) if isinstance(partition, LogRange) else iter(())
+        return joined(rows(self.request, self.schema, partition)) if isinstance(partition, LogRange) else iter(())
 
     def commit(self, end: Offset) -> None:
         """Has the store show how far this stream is; nothing depends on it."""

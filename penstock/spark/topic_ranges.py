@@ -1,6 +1,7 @@
-"""Topics by name from a store that runs: it reads their queues, where that is cheaper than to send the whole log.
+"""A few topics of a store that runs: it reads their queues, where that is cheaper than to send the whole log.
 
-The store is asked how many messages each has between two places. The rows are those of a scan, topic by topic.
+The store is asked which topics match a filter, and how many messages each has between two places. It tells those that
+are in its index: what is newer than that is scanned. The rows are those of a scan, topic by topic.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from penstock.spark.errors import DataLost
 from penstock.spark.options import Request
 from penstock.spark.reading import parts_of
 from penstock.spark.remote import RemoteLog
-from penstock.spark.selecting import RECORD_BYTES, Choice
+from penstock.spark.selecting import RECORD_BYTES, Budget, Choice, TooMuch
 
 TOPIC_BYTES = 128 << 10  # of the log are sent in the time that it takes to ask for a topic's messages
-MOST_TOPICS = 10_000  # asked about
 
 
 class TopicRange(NamedTuple):
@@ -43,22 +43,47 @@ class OfTopics(InputPartition):
 
 def choose(log: RemoteLog, request: Request, start: int, end: int) -> Choice:
     """Between the topics' queues and a scan of [start, end), by estimate."""
-    names = request.topics()
-    if names is None:
-        return Choice(start, "over the wire")
-    scan_bytes = end - start
-    if len(names) > MOST_TOPICS or len(names) * TOPIC_BYTES > scan_bytes:
-        return Choice(start, "to ask for each topic would take long beside it")
-    topics = sorted(names)
+    if not request.is_filtered:
+        return Choice(start, "all of it")
+    budget = Budget(end - start, TOPIC_BYTES)
+    try:
+        topics, until = _topics(log, request, end, budget)
+        if until <= start:
+            return Choice(start, "the store's index does not know yet where single topics' messages are")
+        ranges = list(_ranges(log, sorted(topics), start, until))
+        budget.read(sum(each.last - each.first for each in ranges))
+    except TooMuch as reason:
+        return Choice(start, str(reason))
+    parts = _parts(log, ranges, parts_of(budget.entries * RECORD_BYTES, request))
+    why = f"{budget.entries:,} messages of {len(ranges):,} topics, by their queues over the wire"
+    return Choice(until, why, tuple(OfTopics(tuple(part), until) for part in parts if part))
+
+
+def _topics(log: RemoteLog, request: Request, end: int, budget: Budget) -> tuple[set[bytes], int]:
+    """Those that are wanted; messages of others that are, as some may be new, stand behind this log_offset only."""
+    named = request.topics()
+    if named is not None:
+        for _ in named:
+            budget.look_up()
+        return set(named), end
+    found: set[bytes] = set()
+    for topic_filter in request.topic_filters:
+        for some in log.matching_topics(topic_filter):
+            end = min(end, some.known_until)
+            budget.look_at_names(some.looked_at)
+            for topic in some.topics:
+                if topic.encode() not in found:
+                    budget.look_up()
+                    found.add(topic.encode())
+    return found, end
+
+
+def _ranges(log: RemoteLog, topics: list[bytes], start: int, end: int) -> Iterator[TopicRange]:
+    """Which of their messages stand in [start, end)."""
     firsts, lasts = (log.queue_offsets(place, topics) for place in (start, end))
-    found = zip(topics, firsts, lasts, strict=True)
-    ranges = [TopicRange(topic.decode(), first, last, start) for topic, first, last in found if first < last]
-    count = sum(each.last - each.first for each in ranges)
-    if len(names) * TOPIC_BYTES + count * RECORD_BYTES > scan_bytes:
-        return Choice(start, "the topics have too many messages to be read one by one")
-    parts = _parts(log, ranges, parts_of(count * RECORD_BYTES, request))
-    why = f"{count:,} messages of {len(ranges):,} topics, by their queues over the wire"
-    return Choice(end, why, tuple(OfTopics(tuple(part), end) for part in parts if part))
+    for topic, first, last in zip(topics, firsts, lasts, strict=True):
+        if first < last:
+            yield TopicRange(topic.decode(), first, last, start)
 
 
 def _parts(log: RemoteLog, ranges: list[TopicRange], parts: int) -> Iterator[list[TopicRange]]:
@@ -74,10 +99,18 @@ def _parts(log: RemoteLog, ranges: list[TopicRange], parts: int) -> Iterator[lis
             some.append(range_._replace(last=cut))
             done += cut - range_.first
             if cut < range_.last:
-                range_ = TopicRange(range_.topic, cut, range_.last, log.place_in_topic(range_.topic, cut))
+                range_ = range_._replace(first=cut, start=_place(log, range_, cut))
             else:
                 range_ = next(left, None)
         yield some
+
+
+def _place(log: RemoteLog, range_: TopicRange, queue_offset: int) -> int:
+    """Where a message of it stands; where the range begins, if the message is lost: who reads it finds that out."""
+    try:
+        return log.place_in_topic(range_.topic, queue_offset)
+    except DataLost:
+        return range_.start
 
 
 def topic_rows(log: RemoteLog, request: Request, schema: pa.Schema, wanted: OfTopics) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from store.wire.base import Count, Items, LogOffset, Message, Name, Positive, QueueOffset
+from store.wire.base import Count, Items, LogOffset, Message, Name, Positive, QueueOffset, TopicFilter
 
 
 class Segments(Message, frozen=True):
@@ -82,3 +82,23 @@ class ReaderNoted(Message, frozen=True):
     """`lag_bytes`: of the log behind that place."""
 
     lag_bytes: Count
+
+
+class Topics(Message, frozen=True):
+    """Topics that a filter matches, in their order, behind the topic `after` (empty: from the first on)."""
+
+    topic_filter: TopicFilter
+    after: Name
+
+
+class TopicsFound(Message, frozen=True):
+    """Some of them; the others are to be looked for `after` the topic `next` (empty: that was all).
+
+    `looked_at`: how many topics, those included that do not match. A message of a topic that is not found stands at
+    log_offset `known_until` or behind it, or is not kept any more.
+    """
+
+    topics: Annotated[list[Name], Items]
+    next: Name
+    looked_at: Count
+    known_until: LogOffset

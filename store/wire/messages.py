@@ -496,4 +496,6 @@ KINDS = (
     Kind(102, of_log.QueueOffsetsFound, _STORE, asked=True),
     Kind(103, of_log.ReaderAt, _CLIENT, asked=True),
     Kind(104, of_log.ReaderNoted, _STORE, asked=True),
+    Kind(105, of_log.Topics, _CLIENT, asked=True),
+    Kind(106, of_log.TopicsFound, _STORE, asked=True),
 )

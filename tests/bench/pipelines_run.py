@@ -1,8 +1,12 @@
-"""`make bench-pipelines`: the programs of examples/spark on a large fleet, each in a process of its own, timed."""
+"""`make bench-pipelines`: the programs of examples/spark on a large fleet, each in a process of its own, timed.
+
+What each finds is compared with what was generated (tests/bench/pipelines_truth.py).
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import shlex
 import subprocess
@@ -17,6 +21,10 @@ import psutil
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "spark"
+sys.path[:0] = [str(ROOT), str(EXAMPLES)]
+
+generate = importlib.import_module("generate")
+Truth = importlib.import_module("tests.bench.pipelines_truth").Truth
 
 
 def main() -> int:
@@ -24,18 +32,28 @@ def main() -> int:
     parser.add_argument("--machines", type=int, default=1000)
     parser.add_argument("--minutes", type=int, default=120)
     options = parser.parse_args()
+    fleet = generate.Fleet(options.machines, options.minutes, int(time.time()))
+    truth = Truth(generate, fleet)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-pipelines-") as name:
         folder = Path(name)
         data = str(folder / "data")
-        made = _run("generate.py", data, "--machines", str(options.machines), "--minutes", str(options.minutes))
+        size = ["--machines", str(fleet.machines), "--minutes", str(fleet.minutes), "--end", str(fleet.end_s)]
+        made = _run("generate.py", data, *size)
         rows = int(made.split()[0].replace(",", ""))
-        _run("telemetry.py", data, str(folder / "telemetry"), rows=rows)
-        _run("offline.py", data, str(folder / "offline"), rows=rows)
-        for work in ("scores", "train", "detect"):
-            _run("anomalies.py", work, data, str(folder / "anomalies"), rows=rows)
-        _run("quality.py", data, "--out", str(folder / "quality.md"), rows=rows)
-        _run("trips.py", data, str(folder / "trips"), rows=rows)
-        _run(None, "-m", "penstock.spark.export", data, str(folder / "exported"), rows=rows)
+        assert rows == truth.count, (rows, truth.count)
+        for program, before, name, check in (
+            ("telemetry.py", (data,), "telemetry", truth.check_telemetry),
+            ("offline.py", (data,), "offline", truth.check_offline),
+            ("anomalies.py", ("scores", data), "anomalies", truth.check_scores),
+            ("anomalies.py", ("train", data), "anomalies", truth.check_train),
+            ("anomalies.py", ("detect", data), "anomalies", truth.check_detect),
+            ("quality.py", (data, "--out"), "quality.md", truth.check_quality),
+            ("trips.py", (data,), "trips", truth.check_trips),
+            (None, ("-m", "penstock.spark.export", data), "exported", truth.check_exported),
+        ):
+            _run(program, *before, str(folder / name), rows=rows)
+            check(folder / name)
+    print("each found what was generated")
     return 0
 
 

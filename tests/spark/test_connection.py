@@ -95,7 +95,7 @@ def test_a_store_that_stands_still_or_is_away(part: Part, port: int) -> None:
 
 def test_what_the_store_will_not_do(part: Part, port: int) -> None:
     with store_at(port).connect() as connection, pytest.raises(RequestFailed) as raised:
-        connection.call(QueueOffsets(0, ["t"] * 10_001), QueueOffsetsFound)
+        connection.call(QueueOffsets(0, ["t"] * 501), QueueOffsetsFound)
     assert raised.value.code == "bad_request"
 
 

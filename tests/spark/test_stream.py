@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.spark.columns import COLUMNS
@@ -73,11 +74,20 @@ def rows_per_batch(query: StreamingQuery) -> list[int]:
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
 
+def lag_bytes(progress: StreamingQueryProgress) -> int:
+    """How much of the log a batch has left behind it."""
+    source = progress.sources[0]
+    return int(json.loads(source.latestOffset)["log"]) - int(json.loads(source.endOffset)["log"])
+
+
 @pytest.mark.catalogue("I32")
-def test_available_now_ends_and_the_limit_is_exact_across_restarts(numbers: Numbers) -> None:
+def test_available_now_ends_the_limit_is_exact_across_restarts_and_the_lag_is_told(numbers: Numbers) -> None:
     numbers.append(250)
     numbers.append(10, topic=b"other")
-    assert rows_per_batch(numbers.run(maxOffsetsPerTrigger=100)) == [100, 100, 50]
+    query = numbers.run(maxOffsetsPerTrigger=100)
+    assert rows_per_batch(query) == [100, 100, 50]
+    first, second, last = (lag_bytes(progress) for progress in query.recentProgress if progress.numInputRows)
+    assert first > second > last == 0
     assert rows_per_batch(numbers.run(maxOffsetsPerTrigger=100)) == []
     numbers.append(30)
     numbers.append(10, topic=b"other")

@@ -88,7 +88,7 @@ def test_topics_by_name_are_read_from_their_queues(apart: Cluster, spark: SparkS
         assert len(rows_of(found)) == 401 - ("few/b" not in options["topic"])
         assert rows_of(found) == rows_of(folder), options
     assert "too many messages" in plan(topic=json.dumps([f"fill/{number}" for number in range(20)]))
-    assert "over the wire" in plan(topicFilter="few/+")
+    assert "401 messages of 2 topics, by their queues" in plan(topicFilter="few/+")
 
 
 def test_readers_add_nothing_to_the_store(load: Load, spark: SparkSession, filled: Cluster) -> None:

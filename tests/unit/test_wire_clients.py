@@ -11,6 +11,7 @@ from notify import peers as peers_module
 from notify.settings import WireSettings
 from store._records import RecordBatch
 from store.records import Attribute, RecordFlag, RecordType, encode_attribute, read_records
+from store.wire.log_messages import Topics, TopicsFound
 from store.wire.messages import (
     Append,
     Appended,
@@ -359,3 +360,46 @@ def test_gateways_do_not_ask_for_these(bench: WireBench) -> None:
         gateway = bench.connect("gw")
         with pytest.raises(Exception, match="is not for a gateway to send"):
             gateway.ask(message)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_topics_that_match_a_filter(
+    bench: WireBench, talk: Talk, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "MOST_NAMES", at_once)
+    published = publish(talk, 1, "a", "a/1", "a/2", "a/2/x", "a/é", "ab/1", "b/2", "$s/2", "/2")
+    assert matching(talk, "a/#") == ([], 0, 0)  # none is in the index so far
+    bench.store.write_index()
+    end = bench.store.end
+    assert end > published.log_offset
+    assert matching(talk, "a/#") == (["a", "a/1", "a/2", "a/2/x", "a/é"], 6, end)
+    assert matching(talk, "a/+") == (["a/1", "a/2", "a/é"], 4, end)
+    assert matching(talk, "+/2") == (["/2", "a/2", "b/2"], 9, end)
+    assert matching(talk, "$s/+") == (["$s/2"], 1, end)
+    assert matching(talk, "c/#") == ([], 0, end)
+
+
+def matching(talk: Talk, topic_filter: str) -> tuple[list[str], int, int]:
+    """All topics; how many were looked at; and up to where they are known, which nothing moves meanwhile."""
+    topics: list[str] = []
+    looked_at, after = 0, ""
+    while True:
+        answer = talk.call(Topics(topic_filter, after))
+        assert isinstance(answer, TopicsFound)
+        topics += answer.topics
+        looked_at += answer.looked_at
+        if not answer.next:
+            return topics, looked_at, answer.known_until
+        assert answer.next > after
+        after = answer.next
+
+
+def test_topics_fill_no_more_than_a_frame(tmp_path: Path) -> None:
+    bench = WireBench(tmp_path, WireSettings(max_frame_bytes=1 << 20))
+    talk = bench.connect("c", Role.CLIENT)
+    names = [f"long/{number:02}/" + "x" * 60_000 for number in range(40)]
+    for sequence, name in enumerate(names, 1):
+        publish(talk, sequence, name)
+    bench.store.write_index()
+    assert matching(talk, "long/#")[0] == names
+    bench.store.close()
