@@ -137,7 +137,7 @@ def test_a_seek_does_not_leak_into_another_queue(open_store: Stores) -> None:
     assert ids == [1, 3, 5]  # their levels lie between
     store.queues.edit(lambda: store.index.delete(entry_key(3, 0)))
     store.write_index()
-    emptied = store.queues.load_topic(b"b").own
+    emptied = store.queues.stored_topic(b"b")
     assert (emptied.id, emptied.next_offset, store.queues.first_offset(emptied)) == (3, 0, 0)
     assert read_all(store, emptied) == []
     for other in ("a", "c"):
