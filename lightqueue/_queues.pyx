@@ -331,7 +331,8 @@ cdef class Dispatcher:
         cdef Queue queue
         self.messages += 1
         if record.log_offset > end.last_log_offset:
-            end.missing = <uint32_t>self.missing.push(record.log_offset, end, None if end.next_offset else name)
+            end.missing = <uint32_t>self.missing.push(
+                record.log_offset, end.id, end, None if end.next_offset else name)
             end.next_offset += 1
             end.last_log_offset = record.log_offset
             end.tag_hash = tag
@@ -373,7 +374,7 @@ cdef class Dispatcher:
             if queue.kind == KIND_LIVE:
                 self.live.append(queue)
             else:
-                self.missing.push(record.log_offset, NULL, queue)
+                self.missing.push(record.log_offset, queue.id, NULL, queue)
 
 
 cdef Part attribute(const RecordHeader *record, uint8_t tag) noexcept nogil:

@@ -1,5 +1,6 @@
 """The index is written a little at a time: how much a step does, what it leaves for the next, replaying from there."""
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -462,3 +463,25 @@ def test_more_first_levels_than_ways(open_store: Stores, monkeypatch: pytest.Mon
         steps(store)
     for topic in TOPICS:
         assert payloads(store, topic) == payloads(store, topic.split("/")[0] + "/#") == [b"%d" % i for i in range(5)]
+
+
+def test_many_are_written_in_the_order_of_their_ids(open_store: Stores, tmp_path: Path) -> None:
+    store = open_store(index_flush_entries=10**6)
+    names = [f"t{i}/x" for i in range(1500)]
+    publish_to(store, names)
+    steps(store)
+    shuffled = random.Random(1).sample(names, len(names))
+    publish_to(store, shuffled, b"2")
+    applied = store.index.applied_offset
+    more, turn = begin(store), 0
+    while more:
+        turn += 1
+        publish(store, shuffled[turn], b"meanwhile")
+        more = store.tick()
+    assert turn > 100
+    assert store.index.applied_offset > applied
+    expected = {name: [b"1", b"2"] for name in names}
+    for name in shuffled[1 : turn + 1]:
+        expected[name] = [b"1", b"2", b"meanwhile"]
+    for there in (store, open_store(killed(store, tmp_path))):
+        assert {name: payloads(there, name) for name in names} == expected
