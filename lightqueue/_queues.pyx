@@ -461,6 +461,25 @@ def read_at(LogMemory memory not None, list log_offsets not None):
     return records
 
 
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    #ifdef __GLIBC__
+    #include <malloc.h>
+    static void give_back(void) { malloc_trim(0); }
+    #else
+    static void give_back(void) { }
+    #endif
+    """
+    void give_back() noexcept nogil
+
+
+def give_memory_back():
+    """Have the kernel take what was freed: some 40 ms after a million new topics. glibc alone keeps it."""
+    with nogil:
+        give_back()
+
+
 include "_ends.pxi"
 include "_missing.pxi"
 include "_keys.pxi"

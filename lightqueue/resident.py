@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from lightqueue._queues import LEVEL, TOPIC, Dispatcher, Queue, Topic, Way
+from lightqueue._queues import LEVEL, TOPIC, Dispatcher, Queue, Topic, Way, give_memory_back
 from lightqueue.layout import load_queue
 from store.index import Index
 from store.settings import StoreSettings
@@ -32,6 +32,7 @@ class Residents:
         self._queues: deque[Queue] = deque()  # those to be evicted first in front
         self._peak = 0  # topics in memory since the table of them was made
         self._newest = self._idle_before = 0  # log_offsets
+        self._trimmed_at = 0  # the newest message when freed memory was last given back
         self._next_mark_s = 0.0
         self._looks = 0  # that are to be taken at queues before the next mark
 
@@ -105,6 +106,9 @@ class Residents:
         if now_s >= self._next_mark_s:
             self._next_mark_s = now_s + IDLE_S
             self._idle_before, self._newest = self._newest, self._dispatcher.newest
+            if self._trimmed_at != self._newest == self._idle_before:  # nothing came since the last mark
+                self._trimmed_at = self._newest
+                give_memory_back()
             self._looks = len(self._queues)
 
     def _compact(self) -> None:

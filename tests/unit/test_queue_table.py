@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lightqueue import resident
 from lightqueue._queues import FILTER, LEVEL, LIVE, TOPIC, Ends, Queue
 from lightqueue.layout import entry_key, pack_count, queue_key
 from lightqueue.message_store import MessageStore
@@ -362,6 +363,20 @@ def test_watched_and_held_topics_are_not_evicted(open_store: Stores) -> None:
     assert store.queues.watch("watched/topic") is watched
     assert store.queues.watch("level/#") is level
     assert b"held/topic" in store.queues.dispatcher.topics
+
+
+def test_freed_memory_is_given_back_once_when_nothing_comes(
+    open_store: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident, "IDLE_S", 0.0)
+    store = open_store()
+    residents = store.queues._residents
+    for topic in ("a", "b"):
+        newest = publish(store, topic, b"1")
+        store.queues.evict_idle()
+        assert residents._trimmed_at != newest
+        store.queues.evict_idle()
+        assert residents._trimmed_at == newest
 
 
 # --- when the index cannot be written
