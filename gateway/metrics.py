@@ -187,7 +187,13 @@ DELIVERY: tuple[Figure[Broker], ...] = (
 )
 
 STORE: tuple[Figure[MessageStore], ...] = (
-    Figure("penstock_queues", "gauge", "Queues held in memory.", lambda store: store.queues.counts(), "kind"),
+    Figure(
+        "penstock_queues",
+        "gauge",
+        "Queues held in memory; `remembered`: topics of which it is known where they end.",
+        lambda store: store.queues.counts(),
+        "kind",
+    ),
     Figure(
         "penstock_stored_messages_total",
         "counter",

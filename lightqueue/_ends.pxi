@@ -1,99 +1,185 @@
-# Part of _queues.pyx: where queues end that are not in memory, in as few bytes as that takes.
+# Part of _queues.pyx: topics whose queue is no object, in as few bytes as that takes. Most of a million are like that.
 
-cdef struct End:
-    uint64_t low, high              # of the name's hash; an id of 0 marks a free place
-    uint64_t id
+cdef packed struct End:             # of a topic's queue; one cache line
+    uint64_t low, high              # of the name's hash
+    uint64_t id                     # 0: not looked up yet
     uint64_t next_offset
     uint64_t last_log_offset
+    uint64_t tag_hash
+    uint32_t size                   # of the newest message, if RocksDB does not have its entry; else 0
+    uint32_t missing                # low bits of the number of that entry in Missing
+    uint32_t generation             # low bits of the generation that `way` is of; 0: none
+    uint32_t way                    # the other queues that its messages go to: Dispatcher.ways[way]
 
-cdef struct Shard:
-    End *ends
+cdef struct Shard:                  # a hash table; each grows on its own, so that no growing takes long
+    uint64_t *places                # 32 bits of a hash, then 1 + the number of an End; 0: free
     uint32_t capacity               # a power of two, or 0
     uint32_t count
 
 cdef enum:
-    SHARDS = 1024                   # each grows on its own, so that no growing takes long
+    SHARDS = 1024
     FIRST_CAPACITY = 8
+    CHUNK_BITS = 10                 # so many ends are allocated at a time, and stay where they are
+    CHUNK_ENDS = 1 << CHUNK_BITS
+    LINE_BYTES = 64
+
+assert sizeof(End) == LINE_BYTES
 
 
 cdef class Ends:
-    """id, next queue_offset and newest log_offset by a queue's name; 40 bytes each in tables 7/16 to 7/8 full.
+    """The ends of topics' queues by name; 64 bytes each, and 9 to 18 in tables 7/16 to 7/8 full.
 
-    A name is told from others by 128 bits of Python's SipHash, whose key each process draws: of n names two are taken
-    for one with a probability of n²/2¹²⁹. With about `most` of them new ones take the places of others.
+    A name is told from others by 64 bits of Python's SipHash, whose key each process draws, and 64 of a hash with a
+    random key of its own. With about `most` of them new ones take the places of others.
     """
 
     cdef Shard shards[SHARDS]
+    cdef End **chunks
+    cdef uint32_t count
     cdef uint32_t most              # in a shard
+    cdef uint64_t key
 
     def __init__(self, uint64_t most):
-        self.most = <uint32_t>min(most // SHARDS + 1, 1 << 30)
+        self.most = <uint32_t>min(most // SHARDS + 1, 1 << 21)
+        self.key = int.from_bytes(urandom(8), "little") | 1
 
     def __dealloc__(self):
         for i in range(SHARDS):
-            free(self.shards[i].ends)
+            free(self.shards[i].places)
+        for i in range((self.count + CHUNK_ENDS - 1) >> CHUNK_BITS):
+            free(self.chunks[i])
+        free(self.chunks)
 
     def __len__(self):
-        cdef size_t count = 0
-        for i in range(SHARDS):
-            count += self.shards[i].count
-        return count
+        return self.count
 
     def put(self, Queue queue not None):
-        """Remember where a queue ends that goes out of memory."""
-        cdef uint64_t low = <uint64_t>hash(queue.name)
-        cdef uint64_t high = <uint64_t>hash(queue.name + b"\0")
-        cdef Shard *shard = &self.shards[low % SHARDS]
+        """Remember where a queue ends that goes out of memory, unless there is no room."""
         cdef End *end
-        if not queue.id:
-            return
-        if shard.count < self.most and 8 * (shard.count + 1) > 7 * shard.capacity:
-            grow(shard)
-        end = place_of(shard, low, high)
-        if not end.id and shard.count >= self.most:
-            end = home_of(shard, high)
-        shard.count += not end.id
-        end[0] = End(low, high, queue.id, queue.next_offset, queue.last_log_offset)
+        if queue.id:
+            end = self.take(queue.name)
+            if end != NULL:
+                end.id = queue.id
+                end.next_offset = queue.next_offset
+                end.last_log_offset = queue.last_log_offset
+                end.generation = 0
 
     def queue(self, bytes name not None, int kind):
         """The queue of that name, without entries in memory; None if it is not remembered."""
-        cdef uint64_t low = <uint64_t>hash(name)
-        cdef uint64_t high = <uint64_t>hash(name + b"\0")
-        cdef Shard *shard = &self.shards[low % SHARDS]
+        cdef End *end = self.find(name)
+        return Queue(name, kind, end.id, end.next_offset, end.last_log_offset) if end != NULL and end.id else None
+
+    cdef End *at(self, uint64_t place) noexcept:
+        cdef uint32_t number = <uint32_t>place - 1
+        return self.chunks[number >> CHUNK_BITS] + (number & (CHUNK_ENDS - 1))
+
+    cdef uint64_t *place(self, Shard *shard, uint64_t low, uint64_t high) noexcept:
+        """Where a name is, or else the free place for it; NULL if it is not there and the table is full."""
+        cdef uint32_t at = (low >> 32) & (shard.capacity - 1)
+        cdef uint64_t found
         cdef End *end
+        for _ in range(shard.capacity):
+            found = shard.places[at]
+            if not found:
+                return shard.places + at
+            if found >> 32 == low >> 32:
+                end = self.at(found)
+                if end.low == low and end.high == high:
+                    return shard.places + at
+            at = (at + 1) & (shard.capacity - 1)
+        return NULL
+
+    cdef End *find(self, bytes name) except? NULL:
+        """NULL if it is not remembered."""
+        cdef uint64_t low = <uint64_t>hash(name)
+        cdef Shard *shard = &self.shards[low % SHARDS]
+        cdef uint64_t *place
         if not shard.capacity:
-            return None
-        end = place_of(shard, low, high)
-        if not end.id or end.low != low or end.high != high:
-            return None
-        return Queue(name, kind, end.id, end.next_offset, end.last_log_offset)
+            return NULL
+        place = self.place(shard, low, self.hashed(name))
+        return self.at(place[0]) if place != NULL and place[0] else NULL
+
+    cdef End *take(self, bytes name) except? NULL:
+        """What is remembered of a name, without an id if that is nothing. NULL if there is no room."""
+        cdef uint64_t low = <uint64_t>hash(name)
+        cdef uint64_t high = self.hashed(name)
+        cdef Shard *shard = &self.shards[low % SHARDS]
+        cdef uint64_t *place = self.place(shard, low, high) if shard.capacity else NULL
+        cdef End *end
+        if place != NULL and place[0]:
+            return self.at(place[0])
+        if shard.count < self.most:
+            if 8 * (shard.count + 1) > 7 * shard.capacity:
+                grow(shard)
+                place = self.place(shard, low, high)
+            place[0] = (low >> 32 << 32) | self.new_end()
+            shard.count += 1
+        else:
+            place = shard.places + ((low >> 32) & (shard.capacity - 1))
+            if not place[0] or self.at(place[0]).size:
+                return NULL             # what RocksDB does not have stays
+            place[0] = (low >> 32 << 32) | <uint32_t>place[0]
+        end = self.at(place[0])
+        memset(end, 0, sizeof(End))
+        end.low = low
+        end.high = high
+        return end
+
+    cdef uint64_t new_end(self) except 0:
+        """1 + the number of one more."""
+        cdef uint32_t chunk = self.count >> CHUNK_BITS
+        cdef End **chunks
+        if not self.count & (CHUNK_ENDS - 1):
+            chunks = <End **>realloc(self.chunks, (chunk + 1) * sizeof(End *))
+            if chunks == NULL:
+                raise MemoryError
+            self.chunks = chunks
+            chunks[chunk] = <End *>aligned_alloc(LINE_BYTES, CHUNK_ENDS * sizeof(End))
+            if chunks[chunk] == NULL:
+                raise MemoryError
+        self.count += 1
+        return self.count
+
+    cdef uint64_t hashed(self, bytes name) noexcept:
+        """64 bits that do not follow from those of hash()."""
+        cdef const char *data = PyBytes_AS_STRING(name)
+        cdef size_t size = PyBytes_GET_SIZE(name)
+        cdef uint64_t found = self.key ^ size, word
+        while size:
+            word = 0
+            memcpy(&word, data, min(size, <size_t>8))
+            found = folded(found ^ word, self.key)
+            data += min(size, <size_t>8)
+            size -= min(size, <size_t>8)
+        return folded(found, self.key)
 
 
-cdef End *home_of(Shard *shard, uint64_t high) noexcept nogil:
-    return shard.ends + (high & (shard.capacity - 1))
+cdef extern from "stdlib.h":
+    void *aligned_alloc(size_t alignment, size_t size)
 
 
-cdef End *place_of(Shard *shard, uint64_t low, uint64_t high) noexcept nogil:
-    """Where a name is, or else the free place for it, or else its home."""
-    cdef uint32_t at = high & (shard.capacity - 1)
-    for _ in range(shard.capacity):
-        if not shard.ends[at].id or (shard.ends[at].low == low and shard.ends[at].high == high):
-            return shard.ends + at
-        at = (at + 1) & (shard.capacity - 1)
-    return home_of(shard, high)
+cdef extern from *:
+    """
+    static inline unsigned long long folded(unsigned long long one, unsigned long long other) {
+        unsigned __int128 product = (unsigned __int128)(one ^ 0x9e3779b97f4a7c15ULL) * other;
+        return (unsigned long long)product ^ (unsigned long long)(product >> 64);
+    }
+    """
+    uint64_t folded(uint64_t one, uint64_t other) noexcept nogil
 
 
 cdef int grow(Shard *shard) except -1:
-    cdef Shard larger = Shard(NULL, max(FIRST_CAPACITY, 2 * shard.capacity), shard.count)
-    cdef End *end
-    cdef uint32_t i
-    larger.ends = <End *>calloc(larger.capacity, sizeof(End))
-    if larger.ends == NULL:
+    cdef uint32_t capacity = max(FIRST_CAPACITY, 2 * shard.capacity), at, i
+    cdef uint64_t *places = <uint64_t *>calloc(capacity, sizeof(uint64_t))
+    if places == NULL:
         raise MemoryError
     for i in range(shard.capacity):
-        end = shard.ends + i
-        if end.id:
-            memcpy(place_of(&larger, end.low, end.high), end, sizeof(End))
-    free(shard.ends)
-    shard[0] = larger
+        if shard.places[i]:
+            at = (shard.places[i] >> 32) & (capacity - 1)
+            while places[at]:
+                at = (at + 1) & (capacity - 1)
+            places[at] = shard.places[i]
+    free(shard.places)
+    shard.places = places
+    shard.capacity = capacity
     return 0

@@ -4,9 +4,11 @@ Policy (which queues exist, what they are called, what is kept) is in lightqueue
 """
 
 from collections import deque
+from os import urandom
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint8_t
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
@@ -20,6 +22,8 @@ ENTRY_BYTES = sizeof(Entry)
 assert sizeof(Entry) == 20
 
 cdef enum:
+    KIND_TOPIC = 0
+    KIND_LEVEL = 1
     KIND_LIVE = 3
     PACK_ENTRIES = 1024         # most entries under one key
 
@@ -97,16 +101,18 @@ cdef class Queue:
                 high = middle
         return self.tail_first + low if low < self.tail_count and self.tail[low].log_offset == log_offset else None
 
-    def packs(self, uint32_t most):
-        """The `most` oldest entries of the tail as (first queue_offset, packed entries)."""
+    def stage(self, uint32_t most, list puts not None):
+        """Add keys and values for RocksDB of the `most` oldest entries of the tail; how many these are."""
         cdef uint32_t at = 0, n
         cdef uint32_t end = min(most, self.tail_count)
-        packs = []
+        if not self.tail_first and self.kind <= KIND_LEVEL:
+            puts.append((queue_key(self.kind, self.name), queue_value(self.id, 0)))
         while at < end:
             n = min(<uint32_t>PACK_ENTRIES, end - at)
-            packs.append((self.tail_first + at, PyBytes_FromStringAndSize(<char *>(self.tail + at), n * sizeof(Entry))))
+            pack = PyBytes_FromStringAndSize(<char *>(self.tail + at), n * sizeof(Entry))
+            puts.append((entry_key(self.id, self.tail_first + at), pack))
             at += n
-        return packs
+        return end
 
     def let_go(self, uint32_t count):
         """Of a LIVE queue the `count` oldest entries of the tail are in RocksDB now."""
@@ -143,32 +149,52 @@ cdef class Topic:
         self.filters = NO_QUEUES
 
 
+cdef class Way:
+    """Where messages go besides their topics' own queues; many topics have the same."""
+
+    cdef readonly Queue level
+    cdef readonly list filters
+
+    def __init__(self, Queue level not None, list filters not None):
+        self.level = level
+        self.filters = filters
+
+
 cdef class Dispatcher:
     """Gives appended records to their queues. `owner` answers what the pass itself does not know:
 
-    owner.load_topic(name) -> Topic, owner.match(name) -> list of filter Queues, owner.apply(record as a tuple) for
+    owner.load_topic(name) -> Topic, owner.stored_topic(name) -> its own Queue as it is stored, owner.match(name) -> list
+    of filter Queues, owner.way(name) -> a number in `ways` for this generation, owner.apply(record as a tuple) for
     records that change state, owner.allot_id(queue) -> id for a queue's first entry.
+
+    A topic is an End, and becomes a Topic once somebody wants its queue, or it gets a second message before RocksDB has
+    the first.
     """
 
     cdef object owner
     cdef readonly dict topics           # name -> Topic
+    cdef readonly Ends ends             # of the others
+    cdef readonly list ways             # Way: where messages of the others go, as of this generation
     cdef public uint64_t generation     # of the set of filters; a topic matched under an older one is matched again
     cdef readonly list touched          # watched queues that grew since take_touched()
-    cdef readonly object dirty          # deque of queues with entries that RocksDB does not have, oldest_missing first
+    cdef readonly Missing missing       # queues with entries that RocksDB does not have
     cdef readonly object key_parts      # deque of KeyParts that are not in order in RocksDB, the last of which grows
     cdef public uint64_t keys_from      # keys of messages before this log_offset are known
     cdef KeyPart growing
     cdef readonly object live           # deque of LIVE queues with entries in memory
+    cdef readonly uint64_t newest       # log_offset of the newest message
     cdef readonly uint64_t entries
     cdef readonly uint64_t messages
     cdef readonly uint64_t pending      # entries that RocksDB does not have, LIVE queues aside
 
-    def __init__(self, owner):
+    def __init__(self, owner, uint64_t remembered=0):
         self.owner = owner
         self.topics = {}
+        self.ends = Ends(remembered)
+        self.ways = []
+        self.missing = Missing()
         self.generation = 1
         self.touched = []
-        self.dirty = deque()
         self.live = deque()
         self.key_parts = deque()
 
@@ -183,17 +209,28 @@ cdef class Dispatcher:
             queue.touched = False
         return touched
 
-    def written(self, uint32_t count):
-        """RocksDB has the `count` oldest entries of the first dirty queue. It stays first if it has more."""
-        cdef Queue queue = self.dirty[0]
-        self.pending -= count
-        queue.discard(count)
-        if not queue.tail_count:
-            queue.dirty_since = 0
-            self.dirty.popleft()
+    def written(self):
+        """RocksDB has what `missing` staged; of how many queues that was."""
+        cdef Py_ssize_t queues = len(self.missing.staged)
+        self.pending -= self.missing.written()
+        return queues
+
+    def remembered(self, bytes name not None):
+        """A topic's queue, as far as it is known without RocksDB, or None. From now on it is an object."""
+        cdef Queue queue = self.ends.queue(name, KIND_TOPIC)
+        cdef End *end
+        if queue is not None:
+            end = self.ends.find(name)
+            if end.size:
+                queue.next_offset = queue.tail_first = end.next_offset - 1
+                queue.push(end.last_log_offset, end.size, end.tag_hash)
+                queue.dirty_since = end.last_log_offset
+                self.missing.become_queue(end.missing, queue)
+                end.size = 0
+        return queue
 
     def forget(self, Queue queue not None):
-        """The tail of a queue is not wanted any more. (Where it stands among the dirty ones is left to written().)"""
+        """The tail of a queue is not wanted any more. (What is left of it in `missing` goes with written().)"""
         self.pending -= queue.tail_count
         queue.discard(queue.tail_count)
 
@@ -211,6 +248,8 @@ cdef class Dispatcher:
         cdef size_t at = 0
         cdef const RecordHeader *record
         cdef Topic topic = None
+        cdef End *end
+        cdef uint64_t tag
         while at < size:
             record = <const RecordHeader *>(data + at)
             if record.type == TYPE_BATCH:
@@ -220,12 +259,20 @@ cdef class Dispatcher:
             if record.type != TYPE_MESSAGE or record.flags & (FLAG_CARRIED | FLAG_DELAYED):
                 self.owner.apply(as_tuple(record))
                 continue
+            self.newest = record.log_offset
+            end = NULL
             if topic is None or not same_name(topic, record):
-                topic = self.find(topic_of(record)[:record.topic_length])
-            if topic.generation != self.generation:
-                topic.filters = self.owner.match(topic.name) or NO_QUEUES
-                topic.generation = self.generation
-            self.dispatch(topic, record, tag_hash(record) if record.attributes_length else 0)
+                name = topic_of(record)[:record.topic_length]
+                topic = self.topics.get(name)
+                if topic is None and not record.flags & FLAG_LIVE_ONLY:
+                    end = self.end_of(name)
+                if topic is None and end == NULL:
+                    topic = self.topics[name] = self.owner.load_topic(name)
+            tag = tag_hash(record) if record.attributes_length else 0
+            if end == NULL:
+                self.dispatch(topic, record, tag)
+            else:
+                self.dispatch_to_end(end, name, record, tag)
             if record.attributes_length and not record.flags & FLAG_LIVE_ONLY:
                 self.note_key(record)
             if (record.flags & FLAG_RETAIN or attribute(record, ATTRIBUTE_PACKET_ID).data != NULL
@@ -252,26 +299,56 @@ cdef class Dispatcher:
     def places(self, list runs not None, uint64_t log_offset):
         """Where messages stand in their topics' queues that were stored from `log_offset` on: queue_offset of the first
         of each of store._records.topic_runs(); -1 if no queue has it, None if it is not among the entries in memory."""
-        cdef Topic topic
         cdef size_t at
-        found = []
-        for name, at, _, is_queued in runs:
-            if is_queued:
-                topic = self.topics.get(name)
-                found.append(None if topic is None else topic.own.place(log_offset + at))
-            else:
-                found.append(-1)
-        return found
+        return [self.place(name, log_offset + at) if is_queued else -1 for name, at, _, is_queued in runs]
 
-    cdef Topic find(self, bytes name):
-        topic = self.topics.get(name)
-        if topic is None:
-            topic = self.topics[name] = self.owner.load_topic(name)
-        return <Topic>topic
+    cdef object place(self, bytes name, uint64_t log_offset):
+        cdef Topic topic = self.topics.get(name)
+        cdef End *end
+        if topic is not None:
+            return topic.own.place(log_offset)
+        end = self.ends.find(name)
+        return end.next_offset - 1 if end != NULL and end.size and end.last_log_offset == log_offset else None
+
+    cdef End *end_of(self, bytes name) except? NULL:
+        """A topic's End to which an entry can be given; NULL if it has one that RocksDB does not have, or no place."""
+        cdef End *end = self.ends.take(name)
+        cdef Queue queue
+        if end == NULL or end.size:
+            return NULL
+        if not end.id:
+            queue = self.owner.stored_topic(name)
+            end.next_offset = queue.next_offset
+            end.last_log_offset = queue.last_log_offset
+            end.id = queue.id or self.owner.allot_id(queue)
+        if end.generation != <uint32_t>self.generation:
+            end.way = self.owner.way(name)
+            end.generation = <uint32_t>self.generation
+        return end
+
+    cdef dispatch_to_end(self, End *end, bytes name, const RecordHeader *record, uint64_t tag):
+        cdef Way way = <Way>self.ways[end.way]
+        cdef Queue queue
+        self.messages += 1
+        if record.log_offset > end.last_log_offset:
+            end.missing = <uint32_t>self.missing.push(
+                record.log_offset, end.id, end, None if end.next_offset else name)
+            end.next_offset += 1
+            end.last_log_offset = record.log_offset
+            end.tag_hash = tag
+            end.size = record.length
+            self.entries += 1
+            self.pending += 1
+        self.give(way.level, record, tag)
+        for queue in way.filters:
+            self.give(queue, record, tag)
 
     cdef dispatch(self, Topic topic, const RecordHeader *record, uint64_t tag):
         cdef bint live_only = record.flags & FLAG_LIVE_ONLY
         cdef Queue queue
+        if topic.generation != self.generation:
+            topic.filters = self.owner.match(topic.name) or NO_QUEUES
+            topic.generation = self.generation
         self.messages += 1
         if not live_only:
             self.give(topic.own, record, tag)
@@ -294,7 +371,10 @@ cdef class Dispatcher:
             self.touched.append(queue)
         if not queue.dirty_since:
             queue.dirty_since = record.log_offset
-            (self.live if queue.kind == KIND_LIVE else self.dirty).append(queue)
+            if queue.kind == KIND_LIVE:
+                self.live.append(queue)
+            else:
+                self.missing.push(record.log_offset, queue.id, NULL, queue)
 
 
 cdef Part attribute(const RecordHeader *record, uint8_t tag) noexcept nogil:
@@ -381,6 +461,26 @@ def read_at(LogMemory memory not None, list log_offsets not None):
     return records
 
 
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    #ifdef __GLIBC__
+    #include <malloc.h>
+    static void give_back(void) { malloc_trim(0); }
+    #else
+    static void give_back(void) { }
+    #endif
+    """
+    void give_back() noexcept nogil
+
+
+def give_memory_back():
+    """Have the kernel take what was freed: some 40 ms after a million new topics. glibc alone keeps it."""
+    with nogil:
+        give_back()
+
+
 include "_ends.pxi"
+include "_missing.pxi"
 include "_keys.pxi"
 include "_tagged.pxi"

@@ -6,24 +6,12 @@ Keys:  q <kind> <name> → id 8, base 8       a queue; base = its next queue_off
 All integers in keys are big-endian, so that a range read is one seek.
 """
 
-from lightqueue._queues import ENTRY_BYTES, Queue, pack_entry
+from lightqueue._queues import ENTRY_BYTES, Queue, entry_key, pack_entry, queue_key, queue_value
 from store.index import Index
 
+__all__ = ["entry_key", "queue_key", "queue_value"]  # made where entries are staged
+
 NEXT_ID_KEY = b"m:next_queue_id"
-
-
-def queue_key(kind: int, name: bytes) -> bytes:
-    """The one place where a queue's name is encoded: its kind, then the name's own bytes. Nothing is escaped."""
-    return b"q%d" % kind + name
-
-
-def entry_key(queue_id: int, queue_offset: int) -> bytes:
-    return b"e" + queue_id.to_bytes(8, "big") + queue_offset.to_bytes(8, "big")
-
-
-def queue_value(queue_id: int, base: int) -> bytes:
-    """What stands under a queue's key; `base` counts only while no entry is stored."""
-    return queue_id.to_bytes(8, "big") + base.to_bytes(8, "big")
 
 
 def pack_count(pack: bytes) -> int:

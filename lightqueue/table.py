@@ -70,8 +70,8 @@ class QueueTable:
         self._index = index
         self._settings = settings
         self.apply = apply
-        self.dispatcher = Dispatcher(self)
-        self._residents = Residents(index, settings, self.dispatcher)
+        self.dispatcher = Dispatcher(self, settings.remembered_topics)
+        self._residents = Residents(index, settings, self.dispatcher, self.match)
         self._held: dict[str, Queue] = {}
         self._live: dict[str, Queue] = {}
         self._held_trie: FilterTrie[Queue] = FilterTrie()
@@ -79,7 +79,6 @@ class QueueTable:
         self.is_live_only = any_of(settings.live_only)
         """Whether messages to a topic are to be stored with LIVE_ONLY in their flags."""
         self._edits: list[Callable[[], None]] = []  # changes for the index's next write, but for entries
-        self._staged: list[int] = []  # how many entries of each of the first dirty queues
         self._spilling: list[tuple[Queue, int]] = []
         self._spilled: set[Queue] = set()  # LIVE queues with entries in RocksDB
         self._next_id = int.from_bytes(index.get(NEXT_ID_KEY) or b"\1", "big")
@@ -91,6 +90,12 @@ class QueueTable:
 
     def load_topic(self, name: bytes) -> Topic:
         return self._residents.load(name)
+
+    def stored_topic(self, name: bytes) -> Queue:
+        return load_queue(self._index, TOPIC, name)
+
+    def way(self, name: bytes) -> int:
+        return self._residents.way(name)
 
     def match(self, name: bytes) -> list[Queue]:
         topic_name = name.decode()
@@ -215,25 +220,21 @@ class QueueTable:
             change()
         self._index.put(NEXT_ID_KEY, self._next_id.to_bytes(8, "big"))
         self._spilling.clear()
+        puts: list[tuple[bytes, bytes]] = []
         for queue in spilling:
-            count = self._stage_entries(queue, cost * ENTRIES_PER_COST)
+            count = queue.stage(cost * ENTRIES_PER_COST, puts)
             self._spilling.append((queue, count))
-            cost = max(0, cost - _cost(count))
-        self._staged.clear()
-        for queue in self.dispatcher.dirty:
-            if cost <= 0 or queue.oldest_missing >= until:
-                return queue.oldest_missing
-            count = self._stage_entries(queue, cost * ENTRIES_PER_COST)
-            self._staged.append(count)
-            if queue.tail_first_offset + count < queue.next_offset:
-                return queue.oldest_missing
-            cost -= _cost(count)
-        return None
+            cost = max(0, cost - 1 - count // ENTRIES_PER_COST)
+        staged, oldest = self.dispatcher.missing.stage(cost, until, ENTRIES_PER_COST)
+        put = self._index.put
+        for key, value in puts + staged:
+            put(key, value)
+        return oldest
 
     def _step_cost(self) -> int:
         """What is behind catches up, above all where new queues come faster than a usual step writes them."""
         expected = self._settings.index_flush_entries
-        entries, queues = self.dispatcher.pending - expected, len(self.dispatcher.dirty) - expected // 2
+        entries, queues = self.dispatcher.pending - expected, len(self.dispatcher.missing) - expected // 2
         return STEP_COST + max(0, entries) // BACKLOG_SHARE + max(0, queues) // DIRTY_SHARE
 
     def _shorten_live(self) -> list[Queue]:
@@ -248,28 +249,17 @@ class QueueTable:
                 live.append(queue)
         return spilling
 
-    def _stage_entries(self, queue: Queue, most: int) -> int:
-        """Stage the oldest entries that a queue has in memory; how many."""
-        if queue.tail_first_offset == 0 and queue.kind in (TOPIC, LEVEL):
-            self._index.put(queue_key(queue.kind, queue.name), queue_value(queue.id, 0))
-        count = 0
-        for first, pack in queue.packs(most):
-            self._index.put(entry_key(queue.id, first), pack)
-            count += pack_count(pack)
-        return count
-
     def written(self) -> None:
         """The index has what was staged."""
         self._edits.clear()
-        for count in self._staged:
-            self.dispatcher.written(count)
+        queues = self.dispatcher.written()
         for queue, count in self._spilling:
             queue.let_go(count)
             self._spilled.add(queue)
-        self._residents.evict(STEP_COST + len(self._staged))
+        self._residents.evict(STEP_COST + queues)
 
     def evict_idle(self) -> None:
-        """To be called now and then: topics that nobody uses leave memory while there are more than cached_topics."""
+        """To be called now and then: topics that nobody uses leave memory."""
         self._residents.evict(STEP_COST)
 
     def _must_spill(self, queue: Queue) -> bool:
@@ -402,10 +392,11 @@ class QueueTable:
         return held is not None and held.id == queue_id
 
     def counts(self) -> dict[str, int]:
-        """How many queues of each kind are in memory."""
+        """How many queues of each kind are in memory; of how many topics only the end is remembered, or was once."""
         numbers = {TOPIC: len(self.dispatcher.topics), LEVEL: len(self._residents.levels)}
         numbers |= {FILTER: len(self._held), LIVE: len(self._live)}
-        return {KIND_NAMES[kind]: number for kind, number in numbers.items()}
+        named = {KIND_NAMES[kind]: number for kind, number in numbers.items()}
+        return named | {"remembered": len(self.dispatcher.ends)}
 
     def names(self) -> Iterator[tuple[int, bytes, int]]:
         """(kind, name, id) of every stored queue."""
@@ -432,11 +423,6 @@ class QueueTable:
         """Every stored queue, as RocksDB has it."""
         for kind, name, _ in self.names():
             yield load_queue(self._index, kind, name)
-
-
-def _cost(entries: int) -> int:
-    """Of staging so many entries of one queue."""
-    return 1 + entries // ENTRIES_PER_COST
 
 
 def level_of(topic_filter: str) -> str | None:

@@ -152,13 +152,17 @@ class StoreSettings:
     )
     cached_topics: int = field(
         default=100_000,
-        metadata={"doc": "Topics whose queues are kept in memory, besides those in use.", "at_least": 1},
+        metadata={
+            "doc": "Topics that are kept as objects once their queue was read or followed, besides those in use; "
+            "until they had no message for 10 to 20 s.",
+            "at_least": 1,
+        },
     )
     remembered_topics: int = field(
         default=2_000_000,
         metadata={
-            "doc": "Topics beyond those of which it is kept in memory where their queues end, in 46 to 91 bytes each; "
-            "others are looked up in the index.",
+            "doc": "Topics of which it is kept in memory where their queues end, in 73 to 82 bytes each; others are "
+            "looked up in the index.",
             "at_least": 0,
             "at_most": 1_000_000_000,
         },

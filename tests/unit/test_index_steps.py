@@ -1,11 +1,12 @@
 """The index is written a little at a time: how much a step does, what it leaves for the next, replaying from there."""
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lightqueue import table
+from lightqueue import resident, table
 from lightqueue._queues import FILTER
 from lightqueue.layout import entry_key, queue_key
 from lightqueue.message_store import MessageStore
@@ -149,8 +150,9 @@ def test_steps_grow_with_the_backlog(open_store: Stores) -> None:
 
 def test_eviction_looks_at_a_bounded_number(open_store: Stores) -> None:
     store = open_store(cached_topics=100)
-    publish_to(store, [f"t/{i}" for i in range(1000)])
+    publish_to(store, 2 * [f"t/{i}" for i in range(1000)])
     in_memory = len(store.queues.dispatcher.topics)
+    assert in_memory == 1000
     more = begin(store)
     while more:
         before, in_memory = in_memory, len(store.queues.dispatcher.topics)
@@ -161,7 +163,7 @@ def test_eviction_looks_at_a_bounded_number(open_store: Stores) -> None:
 
 def test_a_level_stays_as_long_as_one_of_its_topics(open_store: Stores) -> None:
     store = open_store(cached_topics=3)
-    publish_to(store, [f"a/{i}" for i in range(20)])
+    publish_to(store, 2 * [f"a/{i}" for i in range(20)])
     steps(store)
     topics = store.queues.dispatcher.topics.values()
     assert len(topics) == 3
@@ -263,7 +265,7 @@ def test_a_dropped_queue_is_not_waited_for(open_store: Stores) -> None:
     change(store, QueueDropped(["+/x"]))
     assert store.queues.dispatcher.pending == pending - len(TOPICS)
     steps(store)
-    assert (store.queues.dispatcher.pending, len(store.queues.dispatcher.dirty)) == (0, 0)
+    assert (store.queues.dispatcher.pending, len(store.queues.dispatcher.missing)) == (0, 0)
     assert store.index.applied_offset == store.end
     assert store.index.get(queue_key(FILTER, b"+/x")) is None
 
@@ -405,3 +407,81 @@ def test_an_index_whose_sessions_are_ahead_of_the_log_is_built_again(open_store:
     again = open_store(data)
     assert (list(again.sessions), again.queues.stored("+/x")) == ([], None)
     assert payloads(again, "t7/x") == [b"1"]
+
+
+# --- topics of which only the end is in memory
+
+
+def test_a_topic_becomes_an_object_where_it_stands_among_those_to_be_written(
+    open_store: Stores, tmp_path: Path
+) -> None:
+    store = open_store()
+    publish_to(store, TOPICS)
+    asked = [store.queues.topic_queue(topic.encode()) for topic in TOPICS[5::3]]
+    publish_to(store, TOPICS[::2], b"2")
+    assert len(store.queues.dispatcher.topics) == len({*TOPICS[5::3], *TOPICS[::2]})
+    assert [queue.oldest_missing for queue in asked] == sorted(queue.oldest_missing for queue in asked)
+    expected = {topic: [b"1", b"2"] if i % 2 == 0 else [b"1"] for i, topic in enumerate(TOPICS)}
+    more = begin(store)
+    for turn in range(10):
+        assert more
+        assert all(queue.oldest_missing == 0 or queue.oldest_missing >= store.index.applied_offset for queue in asked)
+        after_kill = open_store(killed(store, tmp_path / str(turn)))
+        assert {topic: payloads(after_kill, topic) for topic in TOPICS} == expected
+        more = store.tick()
+    assert {topic: payloads(store, topic) for topic in TOPICS} == expected
+    steps(store)
+    assert {topic: payloads(store, topic) for topic in TOPICS} == expected
+    assert len(store.queues.dispatcher.missing) == 0
+
+
+def test_idle_topics_leave_and_new_filters_count_for_them(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resident, "IDLE_S", 0.0)
+    store = open_store()
+    publish_to(store, TOPICS * 2)
+    watched = store.queues.watch(TOPICS[0])
+    steps(store)
+    publish(store, "other", b"1")
+    steps(store)
+    for _ in TOPICS:
+        store.queues.evict_idle()
+    assert list(store.queues.dispatcher.topics) == [TOPICS[0].encode()]
+    before = store.queues.watch("+/x")
+    publish_to(store, TOPICS, b"3")
+    after = store.queues.watch("t7/+")
+    publish_to(store, TOPICS[:10], b"4")
+    assert [(queue.next_offset) for queue in (watched, before, after)] == [4, len(TOPICS) + 10, 1]
+    assert [payloads(store, topic) for topic in TOPICS[:10]] == [[b"1", b"1", b"3", b"4"]] * 10
+
+
+def test_more_first_levels_than_ways(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resident, "MOST_WAYS", 7)
+    store = open_store()
+    for turn in range(5):
+        publish_to(store, TOPICS, b"%d" % turn)
+        assert len(store.queues.dispatcher.ways) <= 7
+        steps(store)
+    for topic in TOPICS:
+        assert payloads(store, topic) == payloads(store, topic.split("/")[0] + "/#") == [b"%d" % i for i in range(5)]
+
+
+def test_many_are_written_in_the_order_of_their_ids(open_store: Stores, tmp_path: Path) -> None:
+    store = open_store(index_flush_entries=10**6)
+    names = [f"t{i}/x" for i in range(1500)]
+    publish_to(store, names)
+    steps(store)
+    shuffled = random.Random(1).sample(names, len(names))
+    publish_to(store, shuffled, b"2")
+    applied = store.index.applied_offset
+    more, turn = begin(store), 0
+    while more:
+        turn += 1
+        publish(store, shuffled[turn], b"meanwhile")
+        more = store.tick()
+    assert turn > 100
+    assert store.index.applied_offset > applied
+    expected = {name: [b"1", b"2"] for name in names}
+    for name in shuffled[1 : turn + 1]:
+        expected[name] = [b"1", b"2", b"meanwhile"]
+    for there in (store, open_store(killed(store, tmp_path))):
+        assert {name: payloads(there, name) for name in names} == expected

@@ -187,9 +187,12 @@ def test_subscriptions_are_counted_until_they_end(bench: Bench) -> None:
 def test_queues_and_the_log(bench: Bench) -> None:
     bench.durable("durable").subscribe("+/x", qos=1)
     bench.connect("other").subscribe("#")
+    bench.connect("third").subscribe("a/x")
     bench.connect("device").publish("a/x", b"1", qos=1)
+    bench.connect("device").publish("a/y", b"1", qos=1)
     found = samples(bench)
-    assert [found[f"queues{{{kind}}}"] for kind in ("topic", "level", "filter", "live")] == [1, 1, 1, 1]
+    kinds = ("topic", "remembered", "level", "filter", "live")
+    assert [found[f"queues{{{kind}}}"] for kind in kinds] == [1, 1, 1, 1, 1]
     assert found["log_bytes"] == found["log_end_log_offset"] - found["log_first_log_offset"] > 0
     assert found["log_appends_total"] > 0
     assert found["log_segments"] == 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lightqueue import resident
 from lightqueue._queues import FILTER, LEVEL, LIVE, TOPIC, Ends, Queue
 from lightqueue.layout import entry_key, pack_count, queue_key
 from lightqueue.message_store import MessageStore
@@ -137,7 +138,7 @@ def test_a_seek_does_not_leak_into_another_queue(open_store: Stores) -> None:
     assert ids == [1, 3, 5]  # their levels lie between
     store.queues.edit(lambda: store.index.delete(entry_key(3, 0)))
     store.write_index()
-    emptied = store.queues.load_topic(b"b").own
+    emptied = store.queues.stored_topic(b"b")
     assert (emptied.id, emptied.next_offset, store.queues.first_offset(emptied)) == (3, 0, 0)
     assert read_all(store, emptied) == []
     for other in ("a", "c"):
@@ -362,6 +363,20 @@ def test_watched_and_held_topics_are_not_evicted(open_store: Stores) -> None:
     assert store.queues.watch("watched/topic") is watched
     assert store.queues.watch("level/#") is level
     assert b"held/topic" in store.queues.dispatcher.topics
+
+
+def test_freed_memory_is_given_back_once_when_nothing_comes(
+    open_store: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident, "IDLE_S", 0.0)
+    store = open_store()
+    residents = store.queues._residents
+    for topic in ("a", "b"):
+        newest = publish(store, topic, b"1")
+        store.queues.evict_idle()
+        assert residents._trimmed_at != newest
+        store.queues.evict_idle()
+        assert residents._trimmed_at == newest
 
 
 # --- when the index cannot be written

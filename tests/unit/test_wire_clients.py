@@ -350,7 +350,9 @@ def test_a_tag_is_hashed_into_the_entries(bench: WireBench, talk: Talk) -> None:
     talk.call(Publish(1, Wait.POLICY), bytes(batch))
     queue = bench.store.queues.stored("a")
     assert queue is not None
-    ((_, pack),) = queue.packs(10)
+    puts: list[tuple[bytes, bytes]] = []
+    assert queue.stage(10, puts) == 1
+    pack = puts[-1][1]
     assert int.from_bytes(pack[12:20], "little") == 0x85944171F73967E8  # FNV-1a of "foobar", from its authors' page
 
 

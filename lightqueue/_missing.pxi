@@ -1,0 +1,208 @@
+# Part of _queues.pyx: which queues have entries that RocksDB does not have, and what it is given of them.
+
+cdef struct Item:
+    uint64_t since                  # no entry of it that RocksDB does not have is older than this log_offset
+    uint64_t id
+    End *end                        # NULL: `thing` is a Queue, or RocksDB has all by now
+    PyObject *thing                 # of an End: the topic's name if the entry is its first, or else NULL
+
+cdef enum:
+    FIRST_ITEMS = 256
+    WINDOW_ITEMS = 1 << 16
+    SORTED_ITEMS = 1_025            # so many go to RocksDB in the order of their ids, which takes a quarter of the time
+    PLACE_BITS = 17                 # of a number below WINDOW_ITEMS, beside the low bits of an id
+
+
+cdef class Missing:
+    """A ring of queues, those with the oldest entries first. RocksDB gets a window of the first, and then the next."""
+
+    cdef Item *items
+    cdef size_t capacity            # a power of two, or 0
+    cdef size_t head                # number of the first; numbers go on for ever
+    cdef size_t count
+    cdef uint64_t *order            # of the window: items, as numbers in it
+    cdef size_t window
+    cdef size_t done                # so many of the window's are in RocksDB
+    cdef list staged                # how many entries of each of the next ones were given out
+
+    def __init__(self):
+        self.staged = []
+
+    def __dealloc__(self):
+        cdef size_t i
+        for i in range(self.count):
+            Py_XDECREF(self.at(self.head + i).thing)
+        free(self.items)
+        free(self.order)
+
+    def __len__(self):
+        return self.count - self.done
+
+    cdef Item *at(self, size_t number) noexcept:
+        return self.items + (number & (self.capacity - 1))
+
+    cdef size_t push(self, uint64_t since, uint64_t id, End *end, object thing) except? 0:
+        """The number of a new last one."""
+        cdef Item *item
+        if self.count == self.capacity:
+            self.resize(max(<size_t>FIRST_ITEMS, 2 * self.capacity))
+        item = self.at(self.head + self.count)
+        item.since = since
+        item.id = id
+        item.end = end
+        item.thing = NULL
+        if thing is not None:
+            item.thing = <PyObject *>thing
+            Py_INCREF(thing)
+        self.count += 1
+        return self.head + self.count - 1
+
+    cdef int resize(self, size_t capacity) except -1:
+        cdef Item *items = <Item *>malloc(capacity * sizeof(Item))
+        cdef size_t i
+        if items == NULL:
+            raise MemoryError
+        for i in range(self.count):
+            items[(self.head + i) & (capacity - 1)] = self.at(self.head + i)[0]
+        free(self.items)
+        self.items = items
+        self.capacity = capacity
+        return 0
+
+    cdef int become_queue(self, uint32_t low_bits, Queue queue) except -1:
+        """What was an End is a Queue from now on, at the same place."""
+        cdef Item *item = self.at(self.head + <uint32_t>(low_bits - <uint32_t>self.head))
+        Py_XDECREF(item.thing)
+        item.end = NULL
+        item.thing = <PyObject *>queue
+        Py_INCREF(queue)
+        return 0
+
+    cdef int open_window(self, uint64_t until) except -1:
+        """Choose what RocksDB gets next: of what was missing before log_offset `until` the oldest."""
+        cdef size_t n = 0, i
+        cdef uint64_t *other
+        while n < self.count and n < WINDOW_ITEMS and self.at(self.head + n).since < until:
+            n += 1
+        free(self.order)
+        self.order = <uint64_t *>malloc(max(n, <size_t>1) * sizeof(uint64_t))
+        other = <uint64_t *>malloc(max(n, <size_t>1) * sizeof(uint64_t))
+        if self.order == NULL or other == NULL:
+            free(other)
+            raise MemoryError
+        for i in range(n):
+            self.order[i] = self.at(self.head + i).id << PLACE_BITS | i
+        if n >= SORTED_ITEMS:
+            for i in range(2):
+                sort_by(self.order, other, n, PLACE_BITS + 2 * i * DIGIT_BITS)
+                sort_by(other, self.order, n, PLACE_BITS + (2 * i + 1) * DIGIT_BITS)
+        free(other)
+        self.window = n
+        return 0
+
+    cdef int close_window(self) except -1:
+        """RocksDB has all of it."""
+        self.head += self.window
+        self.count -= self.window
+        self.window = self.done = 0
+        free(self.order)
+        self.order = NULL
+        if not self.count and self.capacity > FIRST_ITEMS:
+            free(self.items)
+            self.items = NULL
+            self.capacity = 0
+        return 0
+
+    cdef Item *nth(self, size_t n) noexcept:
+        """Of the window, in its order."""
+        return self.at(self.head + (self.order[n] & ((1 << PLACE_BITS) - 1)))
+
+    def stage(self, int64_t cost, uint64_t until, int64_t entries_per_cost):
+        """(puts, oldest): keys and values of entries that were missing before log_offset `until`, of as many queues as
+        `cost`; of one queue `entries_per_cost` more cost as much as one more queue. No entry that is still missing then
+        is older than `oldest`; None if none is.
+
+        Ends with a queue of which something stays. What is given out stays in memory until written().
+        """
+        cdef list puts = []
+        cdef Item *item
+        cdef Queue queue
+        cdef uint32_t count
+        self.staged = []
+        if not self.window:
+            self.open_window(until)
+        while self.done + len(self.staged) < self.window:
+            item = self.nth(self.done + len(self.staged))
+            if cost <= 0:
+                return puts, self.oldest(item)
+            if item.end != NULL:
+                stage_end(item, puts)
+                self.staged.append(1)
+                cost -= 1
+                continue
+            queue = <Queue>item.thing
+            count = queue.stage(<uint32_t>min(cost * entries_per_cost, <int64_t>1 << 31), puts)
+            self.staged.append(count)
+            if count < queue.tail_count:
+                return puts, self.oldest(item)
+            cost -= 1 + count // entries_per_cost
+        return puts, self.at(self.head + self.window).since if self.count > self.window else None
+
+    cdef uint64_t oldest(self, const Item *next_) noexcept:
+        return next_.since if self.window < SORTED_ITEMS else self.at(self.head).since
+
+    cdef uint64_t written(self) except? 0:
+        """RocksDB has what was staged; how many entries. A queue that has more is the next."""
+        cdef uint64_t total = 0
+        cdef Item *item
+        cdef Queue queue
+        for count in self.staged:
+            item = self.nth(self.done)
+            total += count
+            if item.end != NULL:
+                item.end.size = 0
+            else:
+                queue = <Queue>item.thing
+                queue.discard(count)
+                if queue.tail_count:
+                    break
+                queue.dirty_since = 0
+            Py_XDECREF(item.thing)
+            item.thing = NULL
+            item.end = NULL
+            self.done += 1
+        self.staged = []
+        if self.done == self.window:
+            self.close_window()
+        return total
+
+
+cdef int stage_end(const Item *item, list puts) except -1:
+    cdef const End *end = item.end
+    cdef Entry entry = Entry(end.last_log_offset, end.size, end.tag_hash)
+    if item.thing != NULL:
+        puts.append((queue_key(KIND_TOPIC, <bytes>item.thing), queue_value(end.id, 0)))
+    puts.append((entry_key(end.id, end.next_offset - 1), PyBytes_FromStringAndSize(<char *>&entry, sizeof(Entry))))
+    return 0
+
+
+def queue_key(int kind, bytes name not None):
+    """The one place where a queue's name is encoded: its kind, then the name's own bytes. Nothing is escaped."""
+    return b"q%d" % kind + name
+
+
+def queue_value(uint64_t queue_id, uint64_t base):
+    """What stands under a queue's key; `base` counts only while no entry is stored."""
+    return queue_id.to_bytes(8, "big") + base.to_bytes(8, "big")
+
+
+cpdef bytes entry_key(uint64_t queue_id, uint64_t queue_offset):
+    """Where entries of a queue stand, from this one on."""
+    cdef bytes key = PyBytes_FromStringAndSize(NULL, 17)
+    cdef char *to = PyBytes_AS_STRING(key)
+    cdef int i
+    to[0] = c"e"
+    for i in range(8):
+        to[1 + i] = <char>(queue_id >> (56 - 8 * i))
+        to[9 + i] = <char>(queue_offset >> (56 - 8 * i))
+    return key
