@@ -62,6 +62,39 @@ cdef bytes shared_block(Records records, Reader reader, Link link):
     return block
 
 
+def send_listed(Link link not None, listed not None, dict found not None, bint as_they_are, int64_t most_bytes):
+    """Encode what follows of a list (gateway.session.Listed) of retained messages; returns some count of their bytes.
+
+    `found`: log_offset → (its range, its place there), or None if it is gone. Ends early where one is not in `found`, where the
+    window is full (then `inflight` is blocked), before a compressed one unless they go `as_they_are`, or behind so many bytes.
+    """
+    cdef list log_offsets = listed.log_offsets
+    cdef Py_ssize_t at = listed.sent, count = len(log_offsets)
+    cdef tuple ids = listed.subscription_ids
+    cdef uint32_t number = ids[0] if ids else 0
+    cdef int qos, most_qos = listed.qos, id_count = len(ids)
+    cdef int64_t used = 0
+    cdef const RecordHeader *record
+    while at < count and used < most_bytes:
+        place = found.get(log_offsets[at], link)
+        if place is link:
+            break
+        if place is not None:
+            record = (<Records?>place[0]).items[<Py_ssize_t>place[1]]
+            qos = min(<int>(record.flags & FLAG_QOS), most_qos)
+            if record.flags & FLAG_COMPRESSED and not as_they_are:
+                break
+            if qos and link.inflight.full():
+                link.inflight.blocked = True
+                break
+            used += record.length
+            if fits(link, record, qos, id_count, &number) == 0:
+                link.put_publish(record, qos, link.inflight.take(record.log_offset) if qos else 0, True, &number, id_count, False)
+        at += 1
+    listed.sent = at
+    return used
+
+
 cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids, bint again=False) except -1:
     """0 if a record can be sent to a link; otherwise it is counted as expired, too large or unreadable.
 

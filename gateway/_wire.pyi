@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gateway._inflight import Inflight
+from gateway.session import Listed
 from lightqueue._queues import Queue
+from notify.api import Found
 from store._records import RecordBatch, Records
 
 DONE: int
@@ -162,4 +164,5 @@ class Link:
 
 def fan_out(readers: list[Reader], records: Records, safe: int) -> list[Reader]: ...
 def unsent(sessions: Iterable[Any]) -> int: ...
+def send_listed(link: Link, listed: Listed, found: Found, as_they_are: bool, most_bytes: int) -> int: ...
 def overdue(sessions: Iterable[Any], turn: Turn) -> tuple[list[Any], list[Any]]: ...

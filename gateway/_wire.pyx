@@ -444,7 +444,8 @@ cdef class Link:
             self.put_publish(record, qos, self.inflight.take(record.log_offset) if qos else 0, retain, ids, id_count)
         return 0
 
-    cdef int put_publish(self, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count) except -1:
+    cdef int put_publish(self, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count,
+                         bint is_timed=True) except -1:
         cdef bint named = True
         cdef uint16_t alias = 0
         cdef size_t size
@@ -456,7 +457,7 @@ cdef class Link:
         self.turn.sent[qos] += 1
         self.turn.packets_out += 1
         self.turn.sent_payload_bytes += record.payload_length
-        if record.timestamp_ms >= self.opened_ms:
+        if is_timed and record.timestamp_ms >= self.opened_ms:
             self.turn.delivered_after(record.timestamp_ms, 1)
         self.mark_dirty()
         return 0

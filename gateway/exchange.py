@@ -7,16 +7,17 @@ forgets one (MQTT 5 section 4.3.3; those of QoS 1 messages from queues need not 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
 from gateway._inflight import Inflight
-from gateway._wire import Reader
+from gateway._wire import Reader, send_listed
 from gateway.codec import encode, success
 from gateway.journal import Journal
 from gateway.packets import PacketType, PubComp, PubRel
 from gateway.plain import as_published
 from gateway.reason_codes import ReasonCode
-from gateway.session import Outgoing, Session, as_sent
+from gateway.session import Listed, Outgoing, Session, Waiting, as_sent
 from lightqueue.matching import matches
 from notify.api import Store
 from store._records import Records
@@ -60,10 +61,10 @@ class Exchange:
         owed = [as_sent(0, item) for item in retained if item.qos] if session.expiry_s else []
         for at in range(0, len(owed), OWED_PER_RECORD):
             self._journal.record(Progress(session.client_id, owed=owed[at : at + OWED_PER_RECORD]))
-        self.put_off(session, list(retained))
+        self.put_off(session, retained)
 
-    def put_off(self, session: Session, items: list[int | Outgoing]) -> None:
-        """Have something sent before anything more from the queues: packet_ids in flight, or retained messages."""
+    def put_off(self, session: Session, items: Sequence[Waiting]) -> None:
+        """Have something sent before anything more from the queues."""
         if not items:
             return
         session.backlog = deque([*session.backlog, *items])
@@ -78,10 +79,48 @@ class Exchange:
         link.behind = session.has_something_first
         return goes_on
 
-    def _take_backlog(self, session: Session, backlog: deque[int | Outgoing], started: list[Started]) -> bool:
+    def _send_listed(self, session: Session, listed: Listed) -> bool:
+        """Send some of one list, by the compiled path: what it puts in flight is acknowledged there as well."""
+        link = session.connection
+        log_offsets = listed.log_offsets[listed.asked_from :] if listed.asked_from else listed.log_offsets
+        found = self._store.read_at(log_offsets, SENT_BYTES_PER_ROUND, link.accept_more)
+        if found is None:
+            return False
+        left_bytes = SENT_BYTES_PER_ROUND
+        places = found
+        while left_bytes > 0:
+            sent_bytes = send_listed(link, listed, places, places is not found, left_bytes)
+            left_bytes -= sent_bytes
+            if listed.sent == len(log_offsets) + listed.asked_from:
+                return True
+            if session.inflight.blocked:
+                return False
+            log_offset = listed.log_offsets[listed.sent]
+            if log_offset not in found:
+                listed.asked_from = listed.sent
+                return True
+            is_compressed = left_bytes > 0 and places is found
+            places = {log_offset: _plain(found[log_offset])[0]} if is_compressed else found
+        return True
+
+    def _take_backlog(self, session: Session, backlog: deque[Waiting], started: list[Started]) -> bool:
+        first = backlog[0]
+        if isinstance(first, Listed):
+            goes_on = self._send_listed(session, first)
+            if first.sent == len(first.log_offsets):
+                backlog.popleft()
+                if first.then is not None:
+                    first.then()
+        else:
+            goes_on = self._send_singly(session, backlog, started)
+        if not backlog:
+            session.backlog = ()
+        return goes_on
+
+    def _send_singly(self, session: Session, backlog: deque[Waiting], started: list[Started]) -> bool:
         inflight = session.inflight
-        ring = dict(inflight.unacknowledged())
-        items = [(item, _position(item, inflight, ring)) for item in islice(backlog, SENT_PER_ROUND)]
+        ring = dict(inflight.unacknowledged()) if isinstance(backlog[0], int) else {}
+        items = [(item, _position(item, inflight, ring)) for item in _singles(backlog)]
         wanted = [log_offset for _, log_offset in items if log_offset is not None]
         found = self._store.read_at(wanted, SENT_BYTES_PER_ROUND, session.connection.accept_more) if wanted else {}
         if found is None:
@@ -111,8 +150,6 @@ class Exchange:
                 started.append((inflight.hold(item), item, place))
             else:
                 _write(session, _encode(session, 0, item, place))
-        if not backlog:
-            session.backlog = ()
         return True
 
     def _start(self, session: Session, started: list[Started]) -> None:
@@ -133,7 +170,7 @@ class Exchange:
 
     def resend(self, session: Session) -> None:
         """After a reconnection: everything in flight again, in order, with its identifiers [MQTT-4.4.0-1]."""
-        retained: list[int | Outgoing] = [item for item in session.backlog if isinstance(item, Outgoing)]
+        retained = [item for item in session.backlog if not isinstance(item, int)]
         in_ring = [packet_id for packet_id, _ in session.inflight.unacknowledged()]
         session.backlog = ()
         self.put_off(session, [*in_ring, *session.inflight.held, *retained])
@@ -219,6 +256,14 @@ class Exchange:
             self._journal.record(Progress(session.client_id, completed=[packet_id]))
         if session.link is not None:
             session.link.accept_more()
+
+
+def _singles(backlog: Iterable[Waiting]) -> Iterator[int | Outgoing]:
+    """The first of what was put off, up to a list."""
+    for item in islice(backlog, SENT_PER_ROUND):
+        if isinstance(item, Listed):
+            return
+        yield item
 
 
 def _position(item: int | Outgoing, inflight: Inflight, ring: dict[int, int]) -> int | None:

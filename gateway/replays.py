@@ -84,7 +84,7 @@ class Replays:
             for past in page.messages
             if not (subscription.no_local and past.client_id == session.client_id.encode())
         ]
-        self._exchange.put_off(session, list(found))
+        self._exchange.put_off(session, found)
         session.connection.behind = session.has_something_first
         self._delivery.room([session])
         self._turn.request()

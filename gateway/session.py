@@ -7,7 +7,7 @@ only true while the client is connected: its link and a reader for each subscrip
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -62,6 +62,21 @@ class Outgoing:
 
 
 @dataclass(slots=True, eq=False)
+class Listed:
+    """Retained messages for a subscription that ends with its connection, so that nobody keeps which of them were sent.
+
+    None of them goes out at QoS 2. Sessions that take the same page have lists of the same log_offsets.
+    """
+
+    log_offsets: list[int]
+    qos: int  # the subscription's
+    subscription_ids: tuple[int, ...]
+    then: Callable[[], object] | None = None  # once all of them are sent
+    sent: int = 0
+    asked_from: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Replay:
     """History that a subscription is given from the log, before what its queues have."""
 
@@ -69,6 +84,10 @@ class Replay:
     next: int  # log_offset to go on from
     stop: int
     asked: bool = False  # for the next page
+
+
+Waiting = int | Outgoing | Listed
+"""What is to be sent before anything from the queues: a packet_id in flight, or what is not in flight so far."""
 
 
 class Session:
@@ -114,7 +133,7 @@ class Session:
         self.will: WillState | None = None
         self.listings = 0  # of retained messages that go on: what is newer has to wait
         self.replays: list[Replay] | tuple[()] = ()
-        self.backlog: deque[int | Outgoing] | tuple[()] = ()  # to be sent before anything more from the queues
+        self.backlog: deque[Waiting] | tuple[()] = ()  # to be sent before anything more from the queues
 
     @property
     def has_something_first(self) -> bool:

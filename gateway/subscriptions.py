@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -10,20 +10,20 @@ from gateway._wire import Turn
 from gateway.codec import encode
 from gateway.delivery import Delivery
 from gateway.errors import ProtocolError
-from gateway.exchange import Exchange
+from gateway.exchange import SENT_PER_ROUND, Exchange
 from gateway.journal import Journal
 from gateway.packets import RetainHandling, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
 from gateway.replays import Replays
-from gateway.session import Outgoing, Replay, Session
+from gateway.session import Listed, Outgoing, Replay, Session
 from gateway.settings import GatewaySettings
 from gateway.shared import LATEST, MOST_NAME_CHARACTERS, SharedSubscriptions
 from gateway.sys_topics import SysTopics
 from gateway.topics import split_shared
 from lightqueue.following import FROM_NOW, Followed
 from lightqueue.matching import has_wildcard
-from notify.api import RetainedPage, Store
+from notify.api import RetainedMessage, RetainedPage, Store
 from store.changes import Subscribed, SubscriptionState, Unsubscribed
 from store.sessions import is_shared
 
@@ -247,7 +247,7 @@ class Subscriptions:
         link.write(link.fitting(SubAck(request.subscribe.packet_id, tuple(request.answers), properties)))
         for state, page in request.pages:
             self._sys_topics.send_to(session, state)
-            self._found_retained(session, state, page)
+            self._found_retained(session, state, page, self._store.end)
         if link.waiting:
             self._soon(link.proceed)
 
@@ -266,30 +266,38 @@ class Subscriptions:
         request.pages.append((subscription, page))
         self._came(request)
 
-    def _next_retained(self, session: Session, subscription: SubscriptionState, after: str | None) -> None:
+    def _next_retained(self, session: Session, subscription: SubscriptionState, after: str, end: int) -> None:
         """One page a turn, so that others have theirs in between."""
         if session.link is not None:
-            then = partial(self._found_more, session, subscription)
+            then = partial(self._found_more, session, subscription, end)
             self._store.retained(subscription.topic_filter, after, then)
 
-    def _found_more(self, session: Session, subscription: SubscriptionState, page: RetainedPage) -> None:
+    def _found_more(self, session: Session, subscription: SubscriptionState, end: int, page: RetainedPage) -> None:
         session.listings -= 1
-        self._found_retained(session, subscription, page)
+        older = [message for message in page.messages if message.log_offset < end]
+        self._found_retained(session, subscription, RetainedPage(older, page.after), end)
         self._turn.request()
 
-    def _found_retained(self, session: Session, subscription: SubscriptionState, page: RetainedPage) -> None:
+    def _found_retained(self, session: Session, subscription: SubscriptionState, page: RetainedPage, end: int) -> None:
+        """`end`: what lies behind it comes from the subscription's queues, if it is not in the first page."""
         if session.link is None:
             return
-        ids = (subscription.subscription_id,) if subscription.subscription_id else ()
-        found = [
-            Outgoing(message.log_offset, min(message.qos, subscription.qos), True, ids, owed=True)
-            for message in page.messages
-            if not (subscription.no_local and message.client_id == session.client_id.encode())
-        ]
-        self._exchange.owe(session, found)
+        goes_on: Callable[[], object] | None = None
         if page.after is not None:
             session.listings += 1
-            self._soon(partial(self._next_retained, session, subscription, page.after))
+            goes_on = partial(self._soon, partial(self._next_retained, session, subscription, page.after, end))
+        messages = page.messages
+        if subscription.no_local:
+            client_id = session.client_id.encode()
+            messages = [message for message in messages if message.client_id != client_id]
+        if session.expiry_s or (subscription.qos == 2 and any(message.qos == 2 for message in messages)):
+            self._exchange.owe(session, _owed(subscription, messages))
+        elif messages:
+            lists = list(_lists(subscription, messages))
+            lists[-1].then, goes_on = goes_on, None  # what is not sent yet of other pages need not be known either
+            self._exchange.put_off(session, lists)
+        if goes_on is not None:
+            goes_on()
         session.connection.behind = session.has_something_first
         self._delivery.room([session])
 
@@ -339,6 +347,18 @@ def _state(request: SubscriptionRequest, subscription_id: int, log_offset: int) 
         subscription_id,
         log_offset,
     )
+
+
+def _owed(subscription: SubscriptionState, messages: list[RetainedMessage]) -> list[Outgoing]:
+    ids = (subscription.subscription_id,) if subscription.subscription_id else ()
+    return [Outgoing(each.log_offset, min(each.qos, subscription.qos), True, ids, owed=True) for each in messages]
+
+
+def _lists(subscription: SubscriptionState, messages: list[RetainedMessage]) -> Iterator[Listed]:
+    ids = (subscription.subscription_id,) if subscription.subscription_id else ()
+    for at in range(0, len(messages), SENT_PER_ROUND):
+        log_offsets = [message.log_offset for message in messages[at : at + SENT_PER_ROUND]]
+        yield Listed(log_offsets, subscription.qos, ids)
 
 
 def _is_group(topic_filter: str) -> bool:

@@ -13,9 +13,10 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
 from store._records cimport (
-    ATTRIBUTE_DUE_MS, ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_DELAYED, FLAG_LIVE_ONLY, FLAG_RETAIN, HEADER_BYTES,
+    ATTRIBUTE_DUE_MS, ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_DELAYED, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN,
+    HEADER_BYTES,
     LogMemory, Part, RecordHeader, Records,
-    TYPE_BATCH, TYPE_MESSAGE, as_tuple, attributes_of, topic_of,
+    TYPE_BATCH, TYPE_MESSAGE, as_tuple, attributes_of, client_id_of, topic_of,
 )
 
 ENTRY_BYTES = sizeof(Entry)
@@ -459,6 +460,19 @@ def read_at(LogMemory memory not None, list log_offsets not None):
     for log_offset in log_offsets:
         records.push(<const RecordHeader *>memory.at(log_offset))
     return records
+
+
+def heads_at(LogMemory memory not None, list log_offsets not None):
+    """(log_offset, QoS, client_id) of the messages at given log_offsets, without those that are not kept (any more)."""
+    cdef const RecordHeader *record
+    heads = []
+    for log_offset in log_offsets:
+        try:
+            record = <const RecordHeader *>memory.at(log_offset)
+        except LookupError:
+            continue
+        heads.append((log_offset, record.flags & FLAG_QOS, client_id_of(record)[:record.client_id_length]))
+    return heads
 
 
 cdef extern from *:

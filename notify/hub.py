@@ -19,6 +19,7 @@ from notify.departure import Departure
 from notify.log_readers import LogReaders
 from notify.lookup import Lookup, name_of
 from notify.member import Answer, Member
+from notify.retained_pages import RetainedPages
 from store._records import RecordBatch
 from store.changes import PeerGone, encode_change
 from store.errors import StoreError
@@ -41,6 +42,7 @@ class Hub:
         self.lookup: Lookup | None = None  # who is told of more than what he follows
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
         self.readers = LogReaders(time.monotonic)
+        self.retained_pages = RetainedPages(messages)
         self._members: list[Member] = []
         self.consumers = Consumers(self)
         # Who follows a queue, and how many times each. Most are followed by one member, once; then it alone stands

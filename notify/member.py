@@ -10,8 +10,7 @@ from lightqueue._queues import Queue, read_at
 from lightqueue.errors import NoSuchPosition
 from lightqueue.following import Followed, follow, locate
 from lightqueue.message_store import MessageStore
-from lightqueue.retained_search import find_retained
-from notify.api import EVENTS, NOBODY, Found, GroupSeat, Handed, Listener, Placed, RetainedMessage, RetainedPage
+from notify.api import EVENTS, NOBODY, Found, GroupSeat, Handed, Listener, Placed, RetainedPage
 from notify.group_seats import open_seat
 from notify.history import History, LocalHistory
 from store._records import RecordBatch, Records
@@ -23,7 +22,6 @@ from store.sessions import SessionState
 if TYPE_CHECKING:
     from notify.hub import Hub
 
-RETAINED_PER_PAGE = 1_000
 MOST_NAMED = 4_096  # queues that a member is yet to be told of by name; of more it is only said that there are more
 Answer = Callable[[SessionState | None], None]
 
@@ -141,22 +139,20 @@ class Member:
         return self._messages.read(queue, start, max_records, max_bytes)
 
     def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found:
+        memory = self._messages.log.memory
+        with suppress(LookupError):
+            records = read_at(memory, log_offsets)
+            return {log_offset: (records, i) for i, log_offset in enumerate(log_offsets)}
         found: Found = {}
         for log_offset in log_offsets:
             try:
-                found[log_offset] = read_at(self._messages.log.memory, [log_offset]), 0
+                found[log_offset] = read_at(memory, [log_offset]), 0
             except LookupError:
                 found[log_offset] = None
         return found
 
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
-        found, after = find_retained(self._messages.retained, topic_filter, after, RETAINED_PER_PAGE)
-        messages = []
-        for log_offset in found:
-            with suppress(LookupError):
-                record = self._messages.record(log_offset)
-                messages.append(RetainedMessage(log_offset, record.qos, record.client_id))
-        then(RetainedPage(messages, after))
+        then(self._hub.retained_pages.page(topic_filter, after))
 
     # --- consumer groups
 

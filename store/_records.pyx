@@ -440,10 +440,13 @@ cdef class LogMemory:
 
 
 cdef int write_all(int fd, const char *data, size_t size, uint64_t position) except -1:
+    """In pieces that end where WRITTEN_AT_ONCE divides the position. Raises OSError."""
     cdef ssize_t written
+    cdef size_t piece
     while size:
+        piece = min(size, WRITTEN_AT_ONCE - position % WRITTEN_AT_ONCE)
         with nogil:
-            written = pwrite(fd, data, size, position)
+            written = pwrite(fd, data, piece, position)
         if written < 0:
             if errno == EINTR:
                 continue

@@ -34,6 +34,7 @@ class Retained:
         self._index = index
         self._fresh: OrderedDict[bytes, tuple[int, bool]] = OrderedDict()
         count = index.get(COUNT_KEY)
+        self.changes = 0  # how often it was told of a message, so far
         self._count = int.from_bytes(count, "big") if count else sum(1 for _ in index.scan(KEY_PREFIX, KEY_END))
         self._order: list[bytes] | None = None  # the keys of `_fresh`
         self._staged: list[bytes] = []
@@ -46,6 +47,7 @@ class Retained:
     def set(self, topic: bytes, log_offset: int, removed: bool) -> None:
         """A retained message was stored; `removed` when its payload was empty, which takes the topic's away."""
         key = key_of(topic)
+        self.changes += 1
         if key not in self._fresh:
             self._order = None
         self._fresh[key] = log_offset, removed
@@ -64,6 +66,10 @@ class Retained:
         """(key, log_offset) of the topics whose keys lie from `start` on and before `stop`, in order."""
         order = self._fresh_keys()
         fresh = order[bisect_left(order, start) : bisect_left(order, stop)]
+        if not fresh:  # as nearly always
+            for key, value in self._index.scan(start, stop):
+                yield key, int.from_bytes(value, "big")
+            return
         stored = (
             (key, int.from_bytes(value, "big"), False)
             for key, value in self._index.scan(start, stop)

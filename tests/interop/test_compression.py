@@ -70,13 +70,15 @@ async def test_live_topics_and_many_subscribers(url: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_a_retained_one(url: str, port: int, qos: int) -> None:
+async def test_retained_ones(url: str, port: int, qos: int) -> None:
+    retained = [TEXT, b"short", TEXT]
     async with Client(url) as client:
-        await client.publish("m/kept", TEXT, qos=2, retain=True)
-    stock = ["mosquitto_sub", "-p", str(port), "-t", "m/+", "-q", str(qos), "-C", "1"]
-    ours = penstock("sub", "m/+", "-q", str(qos), "-C", "1", "--url", f"mqtt://127.0.0.1:{port}")
+        for i, payload in enumerate(retained):
+            await client.publish(f"m/kept-{i}", payload, qos=2, retain=True)
+    stock = ["mosquitto_sub", "-p", str(port), "-t", "m/+", "-q", str(qos), "-C", "3"]
+    ours = penstock("sub", "m/+", "-q", str(qos), "-C", "3", "--url", f"mqtt://127.0.0.1:{port}")
     for command in (stock, ours):
-        assert (await asyncio.to_thread(run, *command)).rstrip(b"\n") == TEXT
+        assert (await asyncio.to_thread(run, *command)).rstrip(b"\n") == b"\n".join(retained)
 
 
 @pytest.mark.parametrize("qos", [1, 2])

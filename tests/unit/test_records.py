@@ -71,6 +71,13 @@ def test_the_header_is_what_struct_says() -> None:
     assert fields == (56, google_crc32c.value(MESSAGE[8:]), 64, NOW_MS, 1, 5, 6, 4, 0, 3, 2)
 
 
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 100, 3_071, 3_072, 3_073, 3_080, 6_143, 6_144, 10_000, 65_536])
+def test_checksums_of_what_is_short_and_long(size: int) -> None:
+    data = random.Random(size).randbytes(size + 1)
+    assert crc32c(data[:size]) == google_crc32c.value(data[:size])
+    assert crc32c(memoryview(data)[1:]) == google_crc32c.value(data[1:])
+
+
 def test_a_segment_begins_with_these_bytes(tmp_path: Path) -> None:
     segment = Segment.create(tmp_path, 65536, 65536, 0, NOW_MS)
     assert segment.map[:64] == SEGMENT_HEADER

@@ -268,14 +268,16 @@ def test_retained_messages_respect_the_receive_maximum(bench: Bench, durable: bo
 
 
 @pytest.mark.mqtt("MQTT-2.2.1-4")
-def test_more_retained_messages_than_there_are_packet_ids(start_bench: StartBench) -> None:
+@pytest.mark.parametrize(("durable", "ids"), [(False, 65_534), (True, 65_535)], ids=["clean", "durable"])
+def test_more_retained_messages_than_there_are_packet_ids(start_bench: StartBench, durable: bool, ids: int) -> None:
+    """What ends with its connection is kept in the ring, which has one place less."""
     bench = start_bench(max_inflight=65_535, receive_maximum=65_535)
     publisher = bench.connect("b")
-    count, ids = 70_000, 65_535
+    count = 70_000
     for start in range(0, count, 10_000):
         packets = [Publish(f"t/{i}", b"1", QoS(1), retain=True, packet_id=1) for i in range(start, start + 10_000)]
         publisher.send(*packets)
-    client = bench.connect("a")
+    client = (bench.durable if durable else bench.connect)("a")
     client.subscribe("t/+", qos=1)
     messages = client.messages()
     assert sorted(message.packet_id or 0 for message in messages) == list(range(1, ids + 1))

@@ -1,0 +1,39 @@
+"""Pages of retained messages that were found last: many who come back at once ask for the same ones."""
+
+from __future__ import annotations
+
+from lightqueue._queues import heads_at
+from lightqueue.message_store import MessageStore
+from lightqueue.retained_search import find_retained
+from notify.api import RetainedMessage, RetainedPage
+
+PER_PAGE = 1_000
+PAGES_KEPT = 32  # some 150 KB each
+
+
+class RetainedPages:
+    """Owner of the newest pages, true as long as no retained message is stored."""
+
+    def __init__(self, messages: MessageStore) -> None:
+        self._messages = messages
+        self._pages: dict[tuple[str, str | None], RetainedPage] = {}
+        self._as_of = messages.retained.changes
+
+    def page(self, topic_filter: str, after: str | None) -> RetainedPage:
+        """What `topic_filter` matches behind the topic `after`. Raises a StoreError."""
+        changes = self._messages.retained.changes
+        if changes != self._as_of:
+            self._as_of = changes
+            self._pages.clear()
+        found = self._pages.get((topic_filter, after))
+        if found is None:
+            found = self._find(topic_filter, after)
+            while len(self._pages) >= PAGES_KEPT:
+                del self._pages[next(iter(self._pages))]
+            self._pages[topic_filter, after] = found
+        return found
+
+    def _find(self, topic_filter: str, after: str | None) -> RetainedPage:
+        log_offsets, goes_on_behind = find_retained(self._messages.retained, topic_filter, after, PER_PAGE)
+        heads = heads_at(self._messages.log.memory, log_offsets)
+        return RetainedPage(list(map(RetainedMessage._make, heads)), goes_on_behind)
