@@ -61,6 +61,7 @@ cdef class Sockets:
     cdef object call_soon
     cdef list transports            # by descriptor
     cdef int epoll_fd
+    cdef bint has_lost              # somebody, in this look
     cdef epoll_event[EVENTS_AT_ONCE] events
 
     def __cinit__(self, *args):
@@ -99,10 +100,11 @@ cdef class Sockets:
         protocol.connection_made(transport)
 
     def look(self):
-        """Take in what has come, and end the turn if there is something to end it for."""
+        """Take in what has come, and end the turn if there is something to end it for; but who has left is told first,
+        so that nothing is put in flight to those."""
         cdef int i, count = epoll_wait(self.epoll_fd, self.events, EVENTS_AT_ONCE, 0)
         cdef SocketTransport transport
-        self.turn.gathering = True
+        self.turn.gathering, self.has_lost = True, False
         try:
             for i in range(count):
                 # Not of a socket closed meanwhile. If its descriptor has another already, recv() finds nothing there.
@@ -111,7 +113,9 @@ cdef class Sockets:
                     transport.serve(self.events[i].events)
         finally:
             self.turn.gathering = False
-            if self.turn.scheduled:
+            if self.turn.scheduled and self.has_lost:
+                self.turn.wake()
+            elif self.turn.scheduled:
                 self.turn.end()
 
 cdef class SocketTransport:
@@ -122,7 +126,7 @@ cdef class SocketTransport:
     cdef bytearray held             # written, and not taken by the system so far; None: nothing
     cdef size_t high_bytes          # as much of that, and the protocol is to pause
     cdef int fd
-    cdef uint32_t watched           # events that epoll reports
+    cdef uint8_t watched            # events that epoll reports: EPOLLIN, EPOLLOUT
     cdef uint8_t reading
     cdef uint8_t paused             # the protocol was told to
     cdef uint8_t ended              # nothing is to be sent after what is held
@@ -293,6 +297,7 @@ cdef class SocketTransport:
             self.reading = False
             self.held = None
             self.watch(0)
+            self.sockets.has_lost = True
             self.sockets.call_soon(self._tell, error)
         return 0
 
