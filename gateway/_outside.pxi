@@ -1,10 +1,16 @@
-# The part of _wire.pyx that it is built on: the system's send(), its bounds, the outcomes of deliver().
+# The part of _wire.pyx that it is built on: the system's calls, its bounds, the outcomes of deliver().
 
 cdef extern from "sys/socket.h" nogil:
     ssize_t send(int fd, const void *data, size_t size, int flags)
+    ssize_t recv(int fd, void *data, size_t size, int flags)
+    int shutdown(int fd, int how)
     enum:
         MSG_NOSIGNAL
         MSG_DONTWAIT
+        SHUT_WR
+
+cdef extern from "unistd.h":
+    int close_descriptor "close"(int fd)
 
 cdef enum:
     BATCH_LIMIT = 1 << 20           # a turn's batch is stored early once it is this large (bytes)

@@ -22,6 +22,8 @@ cdef class Turn:
     cdef object overflow
     cdef object end
     cdef public bint scheduled
+    cdef bint gathering                 # Sockets is reading, and ends the turn itself
+    cdef public bint congested          # the store has more to do than it can: whoever sends has to wait
     cdef bint ending                    # what is put into links from here on is sent before the turn is over
     cdef public uint32_t permit_epoch   # what links know of permissions is of this epoch, or is forgotten
     cdef public bint checks_format      # payloads are to be what their payload format indicator says
@@ -67,7 +69,8 @@ cdef class Turn:
     cdef int schedule(self) except -1:
         if not self.scheduled:
             self.scheduled = True
-            self.wake()
+            if not self.gathering:
+                self.wake()
         return 0
 
     def request(self):

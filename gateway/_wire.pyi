@@ -14,9 +14,11 @@ BLOCKED: int
 SESSION: int
 BATCH_BYTES: int
 DELIVERY_BOUNDS_MS: tuple[int, ...]
+HAS_EPOLL: bool
 
 class Turn:
     scheduled: bool
+    congested: bool
     checks_format: bool
     now_s: float
     now_ms: int
@@ -166,3 +168,11 @@ def fan_out(readers: list[Reader], records: Records, safe: int) -> list[Reader]:
 def unsent(sessions: Iterable[Any]) -> int: ...
 def send_listed(link: Link, listed: Listed, found: Found, as_they_are: bool, most_bytes: int) -> int: ...
 def overdue(sessions: Iterable[Any], turn: Turn) -> tuple[list[Any], list[Any]]: ...
+
+class Sockets:
+    def __init__(
+        self, turn: Turn, read_buffer: bytearray, call_soon: Callable[[Callable[[Any], object], Any], object]
+    ) -> None: ...
+    def fileno(self) -> int: ...
+    def open(self, fd: int, protocol: Any) -> None: ...
+    def look(self) -> None: ...

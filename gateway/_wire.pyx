@@ -1,4 +1,4 @@
-"""Compiled leaf: what happens per packet on the way in, and per message on the way out. No policy, no I/O.
+"""Compiled leaf: what happens per packet on the way in, and per message on the way out; the clients' sockets. No policy.
 
 A Link is one connection's two byte streams. In: chunks are split into packets; plain PUBLISH, PUBACK and PINGREQ are
 dealt with here, everything else goes to `on_packet`. Out: packets are gathered and handed to the transport once a turn.
@@ -19,7 +19,6 @@ from store._records cimport (
 )
 
 include "_scan.pxi"
-
 include "_outside.pxi"
 include "_turn.pxi"
 include "_permits.pxi"
@@ -58,8 +57,7 @@ cdef class Link:
     cdef public Permits permits         # what is known to be allowed here; None: everything is
     cdef public int fd                  # of a plain socket, to which may be sent directly; -1: only the transport knows how
     cdef bint handed_over               # the transport may hold bytes that have to go first
-    cdef bint is_dirty
-    cdef bint is_ready
+    cdef bint is_dirty, is_ready
     cdef dict aliases_out               # topic -> the alias that stands for it towards the client
     cdef list chunks
     cdef char *out
@@ -89,21 +87,27 @@ cdef class Link:
     # --- in
 
     def feed(self, const unsigned char[::1] data not None, size_t size):
+        self.take_in(<const char *>&data[0], size)
+
+    cdef int take_in(self, const char *data, size_t size) except -1:
         """Take in `size` bytes at the start of `data`, which is free for other use afterwards."""
         cdef size_t used
         self.last_seen_s = self.turn.now_s
         self.turn.bytes_in += size
-        if not size or self.closing:
-            return
+        if self.closing:
+            return 0
         if not self.partial_size:
-            used = self.split(<const char *>&data[0], size)
+            used = self.split(data, size)
             if used < size and not self.closing:
-                self.keep(<const char *>&data[used], size - used)
+                self.keep(data + used, size - used)
         else:
-            self.feed_partial(<const char *>&data[0], size)
+            self.feed_partial(data, size)
         self.turn.feeds += 1
         if self.turn.feeds >= FEEDS_LIMIT and self.turn.scheduled:
             self.turn.end()
+        if self.turn.congested:
+            self.on_congested()
+        return 0
 
     cdef int feed_partial(self, const char *data, size_t size) except -1:
         """More bytes for a packet that is not whole yet."""
@@ -494,3 +498,4 @@ cdef class Link:
 
 
 include "_fan_out.pxi"
+include "_sockets.pxi"

@@ -148,6 +148,7 @@ class Broker:
     def store_batch(self) -> None:
         """Store what the turn has gathered so far, deliver what grew, acknowledge."""
         self.journal.store()
+        self.turn.congested = self.congested
         self.delivery.grew(self.store.take_grown())  # before the acknowledgements: somebody waits for these
         self.journal.release()
 

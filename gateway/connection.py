@@ -308,6 +308,9 @@ class Connection(Link):
 
     def buffer_updated(self, size: int) -> None:
         self.feed(self.owner.read_buffer, size)
+
+    def on_congested(self) -> None:
+        """What it sends has to wait, if the store has still more to do than it can."""
         if self.owner.congested and self.transport is not None and not (self.held or self.closing):
             self.held = True
             self.transport.pause_reading()

@@ -1,9 +1,9 @@
 """What may lie between a socket and its Connection: a protocol to the transport below, a transport to what is above.
 
-    uvloop's transport ─ TlsLayer ─ WebSocketLayer ─ Connection
+    SocketTransport ─ TlsLayer ─ WebSocketLayer ─ Connection
 
 A layer that does not change something passes it on. Data that comes in is put into the buffer of what is above, as
-the loop would do it.
+a transport does it. Where there is no epoll the transport is the loop's.
 """
 
 from __future__ import annotations

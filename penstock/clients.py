@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gateway._wire import HAS_EPOLL, Sockets
 from gateway.auth.settings import is_auth_configured
 from gateway.broker import Broker
 from gateway.listen_address import ListenAddress, check_exposure
@@ -93,8 +94,11 @@ class Listeners:
         loop = asyncio.get_running_loop()
         in_turn = InTurn(loop.call_soon)
         context = self._tls.context if self._tls.is_set else None
+        clients = Sockets(self._broker.turn, self._broker.read_buffer, loop.call_soon) if HAS_EPOLL else None
+        if clients is not None:
+            loop.add_reader(clients.fileno(), clients.look)
         for url in urls:
-            listener = Listener(self._broker, ListenAddress.parse(url), context, in_turn)
+            listener = Listener(self._broker, ListenAddress.parse(url), context, in_turn, clients)
             await listener.open()
             self._open.append(listener)
         self._broker.listening = True

@@ -21,6 +21,7 @@ FORBIDDEN_FOLDERS = {"common", "utils", "helpers"}
 # Each of these catches everything at the edge of a connection or process and logs the traceback.
 # A file belongs here only with the reason beside it.
 BROAD_EXCEPT_ALLOWED: dict[str, str] = {
+    "gateway/_sockets.pxi": "the edge of a connection",
     "gateway/connection.py": "the edge of a connection",
     "notify/redis_lookup.py": "the edge of a connection",
     "notify/server.py": "the edge of a connection",
