@@ -58,6 +58,8 @@ def test_the_programs_run(
         for call in ("load", "start"):
             stated = f'.{call}("penstock://localhost:7700")'
             program = program.replace(stated, f'.option("token", "{TOKEN}").{call}("{url_of(apart)}")')
+        stated = 'explain("penstock://localhost:7700"'
+        program = program.replace(stated, f'explain("{url_of(apart)}", token="{TOKEN}"')
         exec(program, {"spark": spark})
     for query in spark.streams.active:
         query.processAllAvailable()
