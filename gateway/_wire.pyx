@@ -47,8 +47,7 @@ cdef class Link:
     cdef public uint32_t max_packet_out
     cdef public uint16_t alias_limit    # topic aliases that the client takes
     cdef public uint32_t ack_limit      # acknowledgements the client may wait for (receive maximum)
-    cdef public uint32_t unsafe_acks    # handed to the turn, not yet sent
-    cdef public uint32_t turn_acks
+    cdef public uint32_t unsafe_acks, turn_acks     # handed to the turn, and not sent yet; those of this turn
     cdef public bint metered            # what it publishes is paid for with allowances
     cdef public bint throttled          # it has none left: what comes in is kept
     cdef public bint judges_retained    # messages with retain are the full codec's business
@@ -61,8 +60,7 @@ cdef class Link:
     cdef dict aliases_out               # topic -> the alias that stands for it towards the client
     cdef list chunks
     cdef char *out
-    cdef size_t out_size
-    cdef size_t out_capacity
+    cdef size_t out_size, out_capacity
     cdef char *acks
     cdef size_t acks_size
     cdef size_t acks_capacity

@@ -5,6 +5,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
+from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire.base import MOST_ITEMS as MOST_ITEMS
 from store.wire.base import MOST_NAME_CHARACTERS as MOST_NAME_CHARACTERS
@@ -21,22 +22,6 @@ from store.wire.client_messages import Scanned as Scanned
 from store.wire.client_messages import Seek as Seek
 from store.wire.client_messages import Sought as Sought
 from store.wire.client_messages import Wait as Wait
-from store.wire.group_messages import (
-    Ack,
-    ChangeInvisible,
-    GroupClose,
-    GroupDone,
-    GroupDrop,
-    GroupList,
-    GroupOpen,
-    GroupOpened,
-    GroupReset,
-    GroupsListed,
-    Pop,
-    Popped,
-    Reject,
-    Settled,
-)
 
 
 class Role(StrEnum):
@@ -469,20 +454,20 @@ KINDS = (
     Kind(55, Got, _STORE, asked=True, records=True),
     Kind(56, Find, _CLIENT, asked=True),
     Kind(57, Found, _STORE, asked=True, records=True),
-    Kind(64, GroupOpen, _PEERS, asked=True),
-    Kind(65, GroupOpened, _STORE, asked=True),
-    Kind(66, GroupClose, _PEERS),
-    Kind(67, Pop, _PEERS, asked=True),
-    Kind(68, Popped, _STORE, asked=True, records=True),
-    Kind(69, Ack, _PEERS, asked=True),
-    Kind(70, ChangeInvisible, _PEERS, asked=True),
-    Kind(71, Reject, _PEERS, asked=True),
-    Kind(72, Settled, _STORE, asked=True),
-    Kind(73, GroupList, _PEERS, asked=True),
-    Kind(74, GroupsListed, _STORE, asked=True),
-    Kind(75, GroupReset, _PEERS, asked=True),
-    Kind(76, GroupDrop, _PEERS, asked=True),
-    Kind(77, GroupDone, _STORE, asked=True),
+    Kind(64, of_group.GroupOpen, _PEERS, asked=True),
+    Kind(65, of_group.GroupOpened, _STORE, asked=True),
+    Kind(66, of_group.GroupClose, _PEERS),
+    Kind(67, of_group.Pop, _PEERS, asked=True),
+    Kind(68, of_group.Popped, _STORE, asked=True, records=True),
+    Kind(69, of_group.Ack, _PEERS, asked=True),
+    Kind(70, of_group.ChangeInvisible, _PEERS, asked=True),
+    Kind(71, of_group.Reject, _PEERS, asked=True),
+    Kind(72, of_group.Settled, _STORE, asked=True),
+    Kind(73, of_group.GroupList, _PEERS, asked=True),
+    Kind(74, of_group.GroupsListed, _STORE, asked=True),
+    Kind(75, of_group.GroupReset, _PEERS, asked=True),
+    Kind(76, of_group.GroupDrop, _PEERS, asked=True),
+    Kind(77, of_group.GroupDone, _STORE, asked=True),
     Kind(80, ListDelayed, _PEERS, asked=True),
     Kind(81, DelayedFound, _STORE, asked=True),
     Kind(82, CancelDelayed, _PEERS, asked=True),
