@@ -97,7 +97,8 @@ def test_stock_clients_share_what_stock_clients_send(shared_server: SharedServer
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, wires=False)
+    patient = {"wire.lease_ms": 60_000}  # a GroupConsumer says nothing while a program is started
+    cluster = Cluster(tmp_path, settings=patient, wires=False)
     yield cluster
     cluster.close()
 
