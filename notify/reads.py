@@ -60,7 +60,8 @@ def read(member: Member, queues: Mapping[int, Queue], request: wire.Read, limit_
             return wire.Failed(FailureCode.BAD_REQUEST, f"ref {ref} is not followed"), b""
         if room.left_bytes <= 0:
             break
-        records = member.read(queue, start, request.max_records, min(request.max_bytes, room.left_bytes))
+        most_bytes = min(request.max_bytes, room.left_bytes)
+        records = member.read(queue, start, request.max_records, most_bytes)
         count = records.count
         data = records_bytes(records)
         while count > 1 and not room.fits(data):  # the last one or two are what was too much
@@ -72,7 +73,18 @@ def read(member: Member, queues: Mapping[int, Queue], request: wire.Read, limit_
             ranges.append((ref, records.first + 1, 0))  # larger than any frame: passed over
             continue
         room.add(data)
-        ranges.append((ref, records.first, count))
+        first = records.first
+        most_bytes = min(most_bytes - len(data), room.left_bytes)
+        # What is in RocksDB comes a pack at a time.
+        while most_bytes > 0 and 0 < count < request.max_records and first + count < queue.next_offset:
+            records = member.read(queue, first + count, request.max_records - count, most_bytes)
+            data = records_bytes(records)
+            if not records.count or records.first != first + count or not room.fits(data):
+                break
+            room.add(data)
+            count += records.count
+            most_bytes = min(most_bytes - len(data), room.left_bytes)
+        ranges.append((ref, first, count))
     return wire.Ranges(ranges), b"".join(room.parts)
 
 

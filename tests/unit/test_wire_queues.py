@@ -21,10 +21,12 @@ from store.wire.messages import (
     Goodbye,
     Grew,
     Pushed,
+    Ranges,
     Read,
     Safe,
     Unfollow,
 )
+from tests.stores import run_upkeep
 from tests.wire_bench import Talk, WireBench, failure, message
 
 
@@ -177,6 +179,24 @@ def test_more_than_an_answer_may_have_is_left_to_be_asked_for(
     assert dict(grew.queues) == {ref: end for ref, end in zip(refs, (11, 10, 1), strict=True) if ref not in whole}
     publisher.call(Append(2), message(b"3", topic=b"t/1"))
     assert {ref for ref, _ in reader.events(Grew)[-1].queues} == {refs[0], refs[1]} - whole
+
+
+@pytest.mark.parametrize("max_bytes", [1 << 20, 50_000])
+def test_a_read_goes_on_where_one_pack_ends(bench: WireBench, max_bytes: int) -> None:
+    """Behind the entries in memory are those in RocksDB, in packs of some hundreds."""
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    ref = followed(reader, spills=True).queues[0].ref
+    for sequence in range(1, 21):
+        publisher.call(Append(sequence), b"".join(message(b"%d" % (100 * sequence + i)) for i in range(100)))
+        run_upkeep(bench.store)
+    frame = reader.call_frame(Read([(ref, 0)], 1_950, max_bytes))
+    assert isinstance(frame.message, Ranges)
+    ((_, first, count),) = frame.message.ranges
+    assert (first, count == 1_950, len(frame.records) < max_bytes + 100) == (0, max_bytes > 50_000, True)
+    (records,) = ranges_from(frame.records, [(first, count)])
+    assert [Record._make(records[i]).payload for i in range(count)] == [b"%d" % (100 + i) for i in range(count)]
+    rest = reader.call(Read([(ref, 1_990)], 8_192, max_bytes))
+    assert rest == Ranges([(ref, 1_990, 10)])
 
 
 def test_nothing_is_pushed_on_a_new_connection(bench: WireBench) -> None:
