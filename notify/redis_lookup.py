@@ -87,10 +87,10 @@ class _Link:
         self._task = self._loop.create_task(self._run())
 
     async def close(self) -> None:
-        if self._task is not None:
+        """Until Python 3.12 asyncio.wait_for(), which the library uses, may lose a cancellation, so one may not do."""
+        while self._task is not None and not self._task.done():
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task], timeout=TIMEOUT_S)
 
     async def _run(self) -> None:
         pause_s = FIRST_PAUSE_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,3 +142,17 @@ async def test_a_wrong_url_or_a_missing_package_is_said_in_one_line(monkeypatch:
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(RedisUnusable, match="pip install 'penstock\\[redis\\]', or unset it"):
         RedisTable("redis://h/0", bool)
+
+
+@pytest.mark.asyncio
+async def test_it_ends_whatever_it_is_doing(server: RedisServer) -> None:
+    """A cancellation in the very turn of the loop in which a write is done gets lost in Python 3.11."""
+    for turns in range(60):
+        gateway = Gateway(server)
+        gateway.entry.start()
+        await until(lambda entry=gateway.entry: entry.is_connected, "the entry")  # type: ignore[misc]
+        gateway.follow("late")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing = asyncio.ensure_future(gateway.entry.close())
+        assert await asyncio.wait([closing], timeout=5) == ({closing}, set())
