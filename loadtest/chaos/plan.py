@@ -12,7 +12,7 @@ from loadtest.errors import LoadTestError
 TOGETHER = 0.25
 """Of all steps this share has a second fault while the first one lasts."""
 ALLOWANCE_S = 0.5
-"""The least that a step takes besides: to be served again, and to count. What is planned beyond the time is not begun."""
+"""The least that a step takes besides: to be served again, and to count. What lies beyond the time is not begun."""
 
 
 class Kind(NamedTuple):
