@@ -118,6 +118,7 @@ cdef class Sockets:
             elif self.turn.scheduled:
                 self.turn.end()
 
+
 cdef class SocketTransport:
     """One client's socket: what asyncio's transport is to a protocol."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING
@@ -121,6 +120,8 @@ def _rate_plot(rows: list[Row]) -> str:
 def _svg(draw: Callable[[Axes], None]) -> str:
     from matplotlib.figure import Figure
 
+    from loadtest.svg import as_svg
+
     figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
     axes = figure.subplots()
     draw(axes)
@@ -128,6 +129,4 @@ def _svg(draw: Callable[[Axes], None]) -> str:
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False)
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
-    return drawn.getvalue().partition("<svg")[2].join(("<svg", ""))
+    return as_svg(figure).partition("<svg")[2].join(("<svg", ""))

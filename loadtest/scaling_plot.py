@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from itertools import groupby
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from loadtest.scaling import Moment, Replay
+from loadtest.svg import as_svg
 
 FIGURE_INCHES = (8.6, 4.6)
 POINTS = 400
@@ -18,7 +17,6 @@ def drawn(replay: Replay) -> str:
     """As SVG: the load above, gateways and the busiest of them below."""
     moments = _fewer(replay.moments)
     hours = [moment.at_s / 3600 for moment in moments]
-    matplotlib.rcParams["svg.hashsalt"] = "penstock"  # so that the same figure is the same file
     figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     above.plot(hours, [moment.connections / 1000 for moment in moments], label="connections (thousands)")
@@ -30,9 +28,7 @@ def drawn(replay: Replay) -> str:
         axes.set_ylim(0, None)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
-    written = io.StringIO()
-    figure.savefig(written, format="svg", metadata={"Date": None})
-    return written.getvalue()
+    return as_svg(figure)
 
 
 def _fewer(moments: list[Moment]) -> list[Moment]:
