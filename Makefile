@@ -1,13 +1,11 @@
 # Works in the active environment: python3 -m venv .venv && . .venv/bin/activate && make test
 PYTHON ?= python
 
-# Those that kill, stop and cut off processes have leases that end: they need the cores for themselves.
-ONE_BY_ONE = tests/crash
-# Real servers and other people's clients, which wait much of the time: two at a time for each core. Some of them are
-# marked as needing the cores for themselves, too.
-SERVERS = tests/interop
+# Real servers and other people's clients, which are started, killed, and waited for much of the time: two at a time for
+# each core, with ports, folders and processes of their own. A few need the cores for themselves; they are marked `alone`.
+SERVERS = tests/interop tests/crash
 AT_A_TIME = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
-IN_PARALLEL = $(filter-out $(ONE_BY_ONE) $(SERVERS) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
+IN_PARALLEL = $(filter-out $(SERVERS) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
 .PHONY: install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos nightly
 
@@ -37,7 +35,7 @@ test: install lint types tests/interop/js/node_modules
 	-tests/helm/install-helm.sh "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
 	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup $(IN_PARALLEL)
 	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'not alone' $(SERVERS)
-	$(PYTHON) -m pytest -m 'alone or crash' $(SERVERS) $(ONE_BY_ONE)
+	$(PYTHON) -m pytest -m alone $(SERVERS)
 
 bench: install
 	$(PYTHON) tests/bench/run.py

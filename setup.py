@@ -38,4 +38,4 @@ def leaves() -> list[Any]:
     return list(cythonize(extensions, compiler_directives=directives))
 
 
-setup(ext_modules=leaves())
+setup(ext_modules=leaves(), options={"build_ext": {"parallel": os.cpu_count()}})

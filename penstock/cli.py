@@ -1,40 +1,19 @@
-"""The `penstock` command. Anything slow to import is imported by the subcommand that needs it."""
+"""The `penstock` command. Of the commands only the one that is asked for is imported, and it imports what is slow to
+import only when it runs: importing all of them would take a tenth of the time that a server needs to start."""
 
+import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
 
-from penstock.commands.bench import bench
-from penstock.commands.chaos import chaos
-from penstock.commands.delayed import delayed
-from penstock.commands.gateway import gateway
-from penstock.commands.group import group
-from penstock.commands.passwd import passwd
-from penstock.commands.pub import pub
-from penstock.commands.serve import serve
-from penstock.commands.store import store
-from penstock.commands.sub import sub
+from gateway.version import VERSION
 from penstock.errors import PenstockError
 
-# No rich markup: help stays quick and errors stay plain lines that scripts can read.
-app = typer.Typer(
-    help="An MQTT gateway over a message store.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-app.command()(serve)
-app.command()(gateway)
-app.command()(pub)
-app.command()(sub)
-app.command()(passwd)
-app.command()(chaos)
-app.add_typer(store, name="store")
-app.add_typer(group, name="group")
-app.add_typer(bench, name="bench")
-app.add_typer(delayed, name="delayed")
+COMMANDS = ("serve", "gateway", "pub", "sub", "passwd", "chaos", "store", "group", "bench", "delayed")
+"""Each is what its module in penstock/commands calls so: a function, or a Typer with commands of its own."""
 
 LEAVES = ("store._records", "lightqueue._queues", "gateway._inflight", "gateway._wire", "loadtest._swarm")
 CLIENT_ONLY = (
@@ -44,8 +23,9 @@ CLIENT_ONLY = (
 
 
 def main() -> None:
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for some takes longer than to read settings
     try:
-        app(prog_name="penstock")
+        app_for(sys.argv[1:])(prog_name="penstock")
     except SystemExit:
         raise  # Here, so that package_errors() below imports the packages only for a real error.
     except PenstockError as error:
@@ -75,18 +55,31 @@ def package_errors() -> tuple[type[Exception], ...]:
 
 
 def show_version(wanted: bool) -> None:
-    if not wanted:
-        return
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        typer.echo(f"penstock {version('penstock')}")
-    except PackageNotFoundError:
-        raise PenstockError("not installed, so without a version; run `pip install .`") from None
-    raise typer.Exit
+    if wanted:
+        typer.echo(f"penstock {VERSION}")
+        raise typer.Exit
 
 
-@app.callback()
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """With the command that they begin with, or with all commands if it is none: for the help, or for a mistake."""
+    # No rich markup: help stays quick and errors stay plain lines that scripts can read.
+    app = typer.Typer(
+        help=options.__doc__,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(options)
+    for name in set(arguments[:1]).intersection(COMMANDS) or COMMANDS:
+        command = getattr(import_module(f"penstock.commands.{name}"), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command()(command)
+    return app
+
+
 def options(
     version: Annotated[
         bool,

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter
 
 from gateway.auth.settings import AuthSettings
-from gateway.quotas import QuotaSettings
+from gateway.quota_settings import QuotaSettings
 from gateway.settings import GatewaySettings
 from notify.settings import NotifySettings, WireSettings
 from store.settings import StoreSettings

@@ -1,7 +1,6 @@
 """What the chart makes is valid, hangs together, and can be told what it must be told."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import jsonschema
@@ -10,12 +9,12 @@ import pytest
 import yaml
 
 from gateway.metrics import all_figures
+from gateway.version import VERSION
 from tests.helm.chart import (
     CHART,
     HERE,
     NAMESPACE,
     OLDEST_KUBERNETES,
-    ROOT,
     VALUES,
     Object,
     Rendered,
@@ -267,8 +266,7 @@ def test_pods_start_again_with_another_token(minimal: Rendered) -> None:
 
 def test_the_chart_installs_this_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert chart["appVersion"] == project["version"]
+    assert chart["appVersion"] == VERSION
 
 
 def test_the_readme_names_every_section_of_the_values() -> None:

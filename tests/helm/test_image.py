@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from gateway.version import VERSION
 from tests.helm.chart import ROOT, Rendered, pod_of, ports_of
 from tests.helm.test_settings_given import compose_services
 
@@ -81,12 +82,11 @@ def test_the_compose_file_has_two_gateways_a_store_and_redis() -> None:
     published = [port for service in services.values() for port in service.get("ports", [])]
     assert len(set(published)) == len(published) == 5
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in published)
-    version = PROJECT["project"]["version"]
     for name, service in services.items():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["healthcheck"]["test"]
-        assert name == "redis" or service["image"] == f"penstock:{version}"
+        assert name == "redis" or service["image"] == f"penstock:{VERSION}"
         for needed, how in service.get("depends_on", {}).items():
             assert needed in services
             assert how == {"condition": "service_healthy"}

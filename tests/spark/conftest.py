@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder (it takes some ten seconds), and a server whose folder they read."""
+"""One Spark session for the tests of this folder (it takes some ten seconds), and a server whose folder they read."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,8 +58,13 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster.close()
 
 
+DRIVERS = {"test_executors.py", "test_kills.py", "test_sink_kills.py"}
+"""Most of what they do is to start drivers, processes of their own, and to wait for them."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All in one process, where tests run in several."""
+    """In two processes, each with a session, where tests run in several."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            group = "spark drivers" if item.path.name in DRIVERS else "spark"
+            item.add_marker(pytest.mark.xdist_group(group))

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -312,10 +313,10 @@ def test_what_the_server_says_when_it_leaves_is_shown(scripted_server: ScriptedS
 def test_errors_of_the_packages_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(**_: object) -> None:
+    def fail(_: object) -> NoReturn:
         raise StoreError("store: broken; repair it")
 
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(cli, "app_for", fail)
     with pytest.raises(SystemExit) as exited:
         cli.main()
     assert exited.value.code == 1

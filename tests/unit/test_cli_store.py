@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from penstock.cli import app
+from penstock.cli import app_for
 
 REPORT: dict[str, Any] = {
     "first_log_offset": 0,
@@ -38,7 +38,7 @@ def inspect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def run(report: dict[str, Any], *arguments: str) -> Result:
         fake = SimpleNamespace(inspect_folder=lambda folder: report)
         monkeypatch.setitem(sys.modules, "lightqueue.inspect", fake)
-        return CliRunner().invoke(app, ["store", "inspect", str(tmp_path), *arguments])
+        return CliRunner().invoke(app_for(["store"]), ["store", "inspect", str(tmp_path), *arguments])
 
     return run
 
