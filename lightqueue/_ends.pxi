@@ -37,6 +37,7 @@ cdef class Ends:
     cdef End **chunks
     cdef uint32_t count
     cdef uint32_t most              # in a shard
+    cdef uint32_t following         # number of the End made after the one that was found last: often the next
     cdef uint64_t key
 
     def __init__(self, uint64_t most):
@@ -89,14 +90,25 @@ cdef class Ends:
             at = (at + 1) & (shard.capacity - 1)
         return NULL
 
+    cdef End *in_order(self, uint64_t low, uint64_t high) noexcept:
+        """The End of a name, if topics come in the order in which they came first; else NULL."""
+        cdef End *end
+        if self.following >= self.count:
+            return NULL
+        end = self.at(self.following + 1)
+        if end.low != low or end.high != high:
+            return NULL
+        self.following += 1
+        return end
+
     cdef End *find(self, bytes name) except? NULL:
         """NULL if it is not remembered."""
-        cdef uint64_t low = <uint64_t>hash(name)
+        cdef uint64_t low = <uint64_t>hash(name), high = self.hashed(name)
         cdef Shard *shard = &self.shards[low % SHARDS]
         cdef uint64_t *place
         if not shard.capacity:
             return NULL
-        place = self.place(shard, low, self.hashed(name))
+        place = self.place(shard, low, high)
         return self.at(place[0]) if place != NULL and place[0] else NULL
 
     cdef End *take(self, bytes name) except? NULL:
@@ -104,9 +116,13 @@ cdef class Ends:
         cdef uint64_t low = <uint64_t>hash(name)
         cdef uint64_t high = self.hashed(name)
         cdef Shard *shard = &self.shards[low % SHARDS]
-        cdef uint64_t *place = self.place(shard, low, high) if shard.capacity else NULL
-        cdef End *end
+        cdef uint64_t *place
+        cdef End *end = self.in_order(low, high)
+        if end != NULL:
+            return end
+        place = self.place(shard, low, high) if shard.capacity else NULL
         if place != NULL and place[0]:
+            self.following = <uint32_t>place[0]
             return self.at(place[0])
         if shard.count < self.most:
             if 8 * (shard.count + 1) > 7 * shard.capacity:
@@ -124,6 +140,27 @@ cdef class Ends:
         end.low = low
         end.high = high
         return end
+
+    cdef bint is_at(self, uint32_t number, bytes name) except -1:
+        """Whether an End may be that of a name."""
+        return number < self.count and self.at(number + 1).low == <uint64_t>hash(name)
+
+    cdef int expect_place(self, bytes name) except -1:
+        """Have memory bring the table's line in which a name may be."""
+        cdef uint64_t low = <uint64_t>hash(name)
+        cdef const Shard *shard = &self.shards[low % SHARDS]
+        if shard.capacity:
+            prefetch(shard.places + ((low >> 32) & (shard.capacity - 1)))
+        return 0
+
+    cdef int expect_end(self, bytes name) except -1:
+        """And then the End that is there."""
+        cdef uint64_t low = <uint64_t>hash(name)
+        cdef const Shard *shard = &self.shards[low % SHARDS]
+        cdef uint64_t found = shard.places[(low >> 32) & (shard.capacity - 1)] if shard.capacity else 0
+        if found:
+            prefetch(self.at(found))
+        return 0
 
     cdef uint64_t new_end(self) except 0:
         """1 + the number of one more."""
@@ -166,6 +203,7 @@ cdef extern from *:
     }
     """
     uint64_t folded(uint64_t one, uint64_t other) noexcept nogil
+    void prefetch "__builtin_prefetch" (const void *place) noexcept nogil
 
 
 cdef int grow(Shard *shard) except -1:

@@ -24,9 +24,11 @@ cdef class Missing:
     cdef size_t window
     cdef size_t done                # so many of the window's are in RocksDB
     cdef list staged                # how many entries of each of the next ones were given out
+    cdef readonly dict newest       # of groups of neighbours, what the keys that were given out say: group -> bytes
 
     def __init__(self):
         self.staged = []
+        self.newest = {}
 
     def __dealloc__(self):
         cdef size_t i
@@ -117,18 +119,20 @@ cdef class Missing:
         """Of the window, in its order."""
         return self.at(self.head + (self.order[n] & ((1 << PLACE_BITS) - 1)))
 
-    def stage(self, int64_t cost, uint64_t until, int64_t entries_per_cost):
+    def stage(self, int64_t cost, uint64_t until, int64_t entries_per_cost, positions_of):
         """(puts, oldest): keys and values of entries that were missing before log_offset `until`, of as many queues as
         `cost`; of one queue `entries_per_cost` more cost as much as one more queue. No entry that is still missing then
         is older than `oldest`; None if none is.
 
         Ends with a queue of which something stays. What is given out stays in memory until written().
+        `positions_of(group)` says where the queues of a group of neighbours stand, and `newest` then has what its newest key will say.
         """
         cdef list puts = []
         cdef Item *item
         cdef Queue queue
         cdef uint32_t count
         self.staged = []
+        self.newest = {}
         if not self.window:
             self.open_window(until)
         while self.done + len(self.staged) < self.window:
@@ -136,9 +140,9 @@ cdef class Missing:
             if cost <= 0:
                 return puts, self.oldest(item)
             if item.end != NULL:
-                stage_end(item, puts)
-                self.staged.append(1)
-                cost -= 1
+                count = self.stage_ends(self.done + len(self.staged), puts, positions_of)
+                self.staged += [1] * count
+                cost -= count
                 continue
             queue = <Queue>item.thing
             count = queue.stage(<uint32_t>min(cost * entries_per_cost, <int64_t>1 << 31), puts)
@@ -147,6 +151,52 @@ cdef class Missing:
                 return puts, self.oldest(item)
             cost -= 1 + count // entries_per_cost
         return puts, self.at(self.head + self.window).since if self.count > self.window else None
+
+    cdef uint32_t stage_ends(self, size_t first, list puts, positions_of) except 0:
+        """Of the window, the End that is `first`; if it is sorted also the others of its group: how many they are."""
+        cdef Entry entries[GROUP_QUEUES]
+        cdef uint64_t next_offsets[GROUP_QUEUES]
+        cdef uint8_t slots[GROUP_QUEUES]
+        cdef uint32_t ends = self.ends_in_front(first) if self.window >= SORTED_ITEMS else 1
+        cdef uint32_t count = 0, i
+        cdef uint64_t group = self.nth(first).id >> GROUP_BITS
+        cdef uint64_t newest, oldest = <uint64_t>-1
+        cdef const Item *item
+        cdef bytes before = None
+        if ends >= LEAST_NEIGHBOURS:
+            before = positions_of(group)
+            newest = newest_position(before)
+        for i in range(ends):
+            item = self.nth(first + i)
+            if item.thing != NULL:
+                puts.append((queue_key(KIND_TOPIC, <bytes>item.thing), queue_value(item.id, 0)))
+            if before is None or item.end.last_log_offset <= newest:
+                stage_end(item.end, puts)   # keys of a group are in the order of all their entries
+                continue
+            entries[count] = Entry(item.end.last_log_offset, item.end.size, item.end.tag_hash)
+            next_offsets[count] = item.end.next_offset
+            slots[count] = item.id & (GROUP_QUEUES - 1)
+            oldest = min(oldest, item.end.last_log_offset)
+            count += 1
+        if count:
+            value = neighbours_value(before, entries, next_offsets, slots, count)
+            packed_value = packed_neighbours(value)
+            puts.append((neighbours_key(group, oldest), packed_value))
+            self.newest[group] = packed_value
+        return ends
+
+    cdef uint32_t ends_in_front(self, size_t first) noexcept:
+        """Put the Ends of a group before its other queues, from `first` on; how many there are."""
+        cdef uint64_t *order = self.order
+        cdef uint64_t group = order[first] >> (PLACE_BITS + GROUP_BITS)
+        cdef size_t n = first
+        cdef uint32_t ends = 0
+        while n < self.window and order[n] >> (PLACE_BITS + GROUP_BITS) == group:
+            if self.nth(n).end != NULL:
+                order[n], order[first + ends] = order[first + ends], order[n]
+                ends += 1
+            n += 1
+        return ends
 
     cdef uint64_t oldest(self, const Item *next_) noexcept:
         return next_.since if self.window < SORTED_ITEMS else self.at(self.head).since
@@ -177,12 +227,9 @@ cdef class Missing:
         return total
 
 
-cdef int stage_end(const Item *item, list puts) except -1:
-    cdef const End *end = item.end
+cdef int stage_end(const End *end, list puts) except -1:
     cdef Entry entry = Entry(end.last_log_offset, end.size, end.tag_hash)
-    if item.thing != NULL:
-        puts.append((queue_key(KIND_TOPIC, <bytes>item.thing), queue_value(end.id, 0)))
-    puts.append((entry_key(end.id, end.next_offset - 1), PyBytes_FromStringAndSize(<char *>&entry, sizeof(Entry))))
+    puts.append((entry_key(end.id, end.next_offset - 1), packed(&entry, 1)))
     return 0
 
 
@@ -198,11 +245,15 @@ def queue_value(uint64_t queue_id, uint64_t base):
 
 cpdef bytes entry_key(uint64_t queue_id, uint64_t queue_offset):
     """Where entries of a queue stand, from this one on."""
+    return key_of(c"e", queue_id, queue_offset)
+
+
+cdef bytes key_of(char prefix, uint64_t first, uint64_t second):
     cdef bytes key = PyBytes_FromStringAndSize(NULL, 17)
     cdef char *to = PyBytes_AS_STRING(key)
     cdef int i
-    to[0] = c"e"
+    to[0] = prefix
     for i in range(8):
-        to[1 + i] = <char>(queue_id >> (56 - 8 * i))
-        to[9 + i] = <char>(queue_offset >> (56 - 8 * i))
+        to[1 + i] = <char>(first >> (56 - 8 * i))
+        to[9 + i] = <char>(second >> (56 - 8 * i))
     return key

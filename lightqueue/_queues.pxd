@@ -1,6 +1,6 @@
 from libc.stdint cimport uint32_t, uint64_t
 
-cdef packed struct Entry:       # 20 bytes, little-endian (docs/formats.md)
+cdef packed struct Entry:       # 20 bytes, little-endian (docs/formats.md); fewer in RocksDB: _packs.pxi
     uint64_t log_offset
     uint32_t size
     uint64_t tag_hash

@@ -27,6 +27,8 @@ cdef enum:
     KIND_LEVEL = 1
     KIND_LIVE = 3
     PACK_ENTRIES = 1024         # most entries under one key
+    LOOK_AHEAD = 32             # records
+    FAR_ENDS = 1 << 15          # so many are more than a processor has at hand
 
 TOPIC, LEVEL, FILTER, LIVE = 0, 1, 2, 3
 cdef list NO_QUEUES = []        # shared by all topics that no filter matches
@@ -110,8 +112,7 @@ cdef class Queue:
             puts.append((queue_key(self.kind, self.name), queue_value(self.id, 0)))
         while at < end:
             n = min(<uint32_t>PACK_ENTRIES, end - at)
-            pack = PyBytes_FromStringAndSize(<char *>(self.tail + at), n * sizeof(Entry))
-            puts.append((entry_key(self.id, self.tail_first + at), pack))
+            puts.append((entry_key(self.id, self.tail_first + at), packed(self.tail + at, n)))
             at += n
         return end
 
@@ -247,7 +248,10 @@ cdef class Dispatcher:
 
     cdef run(self, const char *data, size_t size):
         cdef size_t at = 0
+        cdef Py_ssize_t i = 0
         cdef const RecordHeader *record
+        cdef list names = []        # of the next records' topics, if there are many
+        cdef bint looks_ahead = self.ends.count >= FAR_ENDS
         cdef Topic topic = None
         cdef End *end
         cdef uint64_t tag
@@ -256,14 +260,21 @@ cdef class Dispatcher:
             if record.type == TYPE_BATCH:
                 at += HEADER_BYTES
                 continue
+            if looks_ahead:
+                if i == len(names):
+                    i = 0
+                    names = self.look_ahead(data + at, size - at)
+                name = names[i]
+                i += 1
             at += record.length
-            if record.type != TYPE_MESSAGE or record.flags & (FLAG_CARRIED | FLAG_DELAYED):
+            if not is_plain(record):
                 self.owner.apply(as_tuple(record))
                 continue
             self.newest = record.log_offset
             end = NULL
             if topic is None or not same_name(topic, record):
-                name = topic_of(record)[:record.topic_length]
+                if not looks_ahead:
+                    name = topic_of(record)[:record.topic_length]
                 topic = self.topics.get(name)
                 if topic is None and not record.flags & FLAG_LIVE_ONLY:
                     end = self.end_of(name)
@@ -279,6 +290,28 @@ cdef class Dispatcher:
             if (record.flags & FLAG_RETAIN or attribute(record, ATTRIBUTE_PACKET_ID).data != NULL
                     or attribute(record, ATTRIBUTE_DUE_MS).data != NULL):
                 self.owner.apply(as_tuple(record))
+
+    cdef list look_ahead(self, const char *data, size_t size):
+        """Names of the next records' topics. Has memory bring what is remembered of them: both lines of all at a time."""
+        cdef list names = []
+        cdef size_t at = 0
+        cdef Py_ssize_t i, sure = 0
+        cdef const RecordHeader *record
+        while at < size and len(names) < LOOK_AHEAD:
+            record = <const RecordHeader *>(data + at)
+            if record.type == TYPE_BATCH:
+                at += HEADER_BYTES
+                continue
+            at += record.length
+            name = topic_of(record)[:record.topic_length]
+            if sure == len(names) and self.ends.is_at(<uint32_t>(self.ends.following + sure), name):
+                sure += 1               # and the lines behind that one are on their way
+            else:
+                self.ends.expect_place(name)
+            names.append(name)
+        for i in range(sure, len(names)):
+            self.ends.expect_end(names[i])
+        return names
 
     cdef note_key(self, const RecordHeader *record):
         cdef Part key = attribute(record, ATTRIBUTE_KEY)
@@ -409,70 +442,9 @@ cdef bint same_name(Topic topic, const RecordHeader *record) noexcept:
             and memcmp(PyBytes_AS_STRING(topic.name), topic_of(record), record.topic_length) == 0)
 
 
-def read_tail(LogMemory memory not None, Queue queue not None, uint64_t start, Py_ssize_t max_records,
-              uint64_t max_bytes):
-    """Records from the tail of a queue; `start` must not be older than the tail."""
-    cdef Records records = Records(start)
-    if start < queue.tail_first:
-        raise ValueError("older than the tail")
-    if start < queue.next_offset:
-        fill(records, memory, queue.tail + (start - queue.tail_first), queue.next_offset - start, max_records, max_bytes)
-    return records
-
-
-def read_pack(LogMemory memory not None, bytes pack not None, uint64_t pack_first, uint64_t start,
-              Py_ssize_t max_records, uint64_t max_bytes):
-    """Records from a pack of entries as stored in RocksDB, from queue_offset `start` on."""
-    cdef Records records = Records(start)
-    cdef uint64_t count = PyBytes_GET_SIZE(pack) // sizeof(Entry)
-    cdef uint64_t skip = start - pack_first
-    if skip < count:
-        fill(records, memory, <const Entry *>PyBytes_AS_STRING(pack) + skip, count - skip, max_records, max_bytes)
-    return records
-
-
-cdef int fill(Records records, LogMemory memory, const Entry *entries, uint64_t count,
-              Py_ssize_t max_records, uint64_t max_bytes) except -1:
-    """Raises LookupError if the very first record cannot be read; another one that cannot only ends the range."""
-    cdef uint64_t i, total = 0
-    try:
-        for i in range(min(count, <uint64_t>max_records)):
-            records.push(<const RecordHeader *>memory.at(entries[i].log_offset))
-            total += entries[i].size
-            if total >= max_bytes:
-                break
-    except LookupError:
-        if not records.count:
-            raise
-    return 0
-
-
-def pack_entry(bytes pack not None, Py_ssize_t i):
-    """log_offset of entry i of a pack."""
-    if not 0 <= i < PyBytes_GET_SIZE(pack) // <Py_ssize_t>sizeof(Entry):
-        raise IndexError(i)
-    return (<const Entry *>PyBytes_AS_STRING(pack))[i].log_offset
-
-
-def read_at(LogMemory memory not None, list log_offsets not None):
-    """The records at given log_offsets. LookupError if one is not kept (any more)."""
-    cdef Records records = Records(0)
-    for log_offset in log_offsets:
-        records.push(<const RecordHeader *>memory.at(log_offset))
-    return records
-
-
-def heads_at(LogMemory memory not None, list log_offsets not None):
-    """(log_offset, QoS, client_id) of the messages at given log_offsets, without those that are not kept (any more)."""
-    cdef const RecordHeader *record
-    heads = []
-    for log_offset in log_offsets:
-        try:
-            record = <const RecordHeader *>memory.at(log_offset)
-        except LookupError:
-            continue
-        heads.append((log_offset, record.flags & FLAG_QOS, client_id_of(record)[:record.client_id_length]))
-    return heads
+cdef bint is_plain(const RecordHeader *record) noexcept:
+    """Whether it is a message that goes to its topic's queues."""
+    return record.type == TYPE_MESSAGE and not record.flags & (FLAG_CARRIED | FLAG_DELAYED)
 
 
 cdef extern from *:
@@ -494,7 +466,10 @@ def give_memory_back():
         give_back()
 
 
+include "_packs.pxi"
 include "_ends.pxi"
+include "_neighbours.pxi"
 include "_missing.pxi"
 include "_keys.pxi"
+include "_reading.pxi"
 include "_tagged.pxi"

@@ -15,7 +15,7 @@ def tagged_tail(LogMemory memory not None, Queue queue not None, uint64_t start,
 
 def tagged_pack(LogMemory memory not None, bytes pack not None, uint64_t pack_first, uint64_t start, bytes tag not None,
                 uint64_t stop, uint64_t most_entries, uint64_t max_bytes):
-    """The same from a pack of entries as stored in RocksDB."""
+    """The same from a pack of entries."""
     return pick(memory, <const Entry *>PyBytes_AS_STRING(pack), PyBytes_GET_SIZE(pack) // sizeof(Entry), pack_first, start,
                 tag, stop, most_entries, max_bytes)
 

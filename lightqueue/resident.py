@@ -5,8 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from lightqueue._queues import LEVEL, TOPIC, Dispatcher, Queue, Topic, Way, give_memory_back
-from lightqueue.layout import load_queue
-from store.index import Index
+from lightqueue.layout import Entries
 from store.settings import StoreSettings
 
 LOOKS_PER_LOAD = 2
@@ -20,9 +19,9 @@ class Residents:
     """Owner of topics' and first levels' queues: near `cached_topics` of them stay, besides those in use."""
 
     def __init__(
-        self, index: Index, settings: StoreSettings, dispatcher: Dispatcher, match: Callable[[bytes], list[Queue]]
+        self, entries: Entries, settings: StoreSettings, dispatcher: Dispatcher, match: Callable[[bytes], list[Queue]]
     ) -> None:
-        self._index = index
+        self._entries = entries
         self._most = settings.cached_topics
         self._dispatcher = dispatcher
         self._match = match
@@ -39,7 +38,7 @@ class Residents:
     def load(self, name: bytes) -> Topic:
         """A topic whose queue is not in memory; others may leave for it."""
         self.evict(LOOKS_PER_LOAD)
-        own = self._dispatcher.remembered(name) or load_queue(self._index, TOPIC, name)
+        own = self._dispatcher.remembered(name) or self._entries.load(TOPIC, name)
         level = self.level(name.split(b"/", 1)[0])
         level.holders += 1
         self._queues.append(own)
@@ -56,7 +55,7 @@ class Residents:
         """The queue of a first level."""
         queue = self.levels.get(name)
         if queue is None:
-            queue = self.levels[name] = load_queue(self._index, LEVEL, name)
+            queue = self.levels[name] = self._entries.load(LEVEL, name)
             self._queues.append(queue)
         return queue
 

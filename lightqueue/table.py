@@ -23,10 +23,10 @@ from lightqueue._queues import (
 )
 from lightqueue.layout import (
     NEXT_ID_KEY,
+    PACK_ENTRIES,
+    Entries,
     entry_key,
     last_pack,
-    load_queue,
-    pack_before,
     pack_count,
     queue_key,
     queue_value,
@@ -71,7 +71,8 @@ class QueueTable:
         self._settings = settings
         self.apply = apply
         self.dispatcher = Dispatcher(self, settings.remembered_topics)
-        self._residents = Residents(index, settings, self.dispatcher, self.match)
+        self._entries = Entries(index, settings.remembered_topics)
+        self._residents = Residents(self._entries, settings, self.dispatcher, self.match)
         self._held: dict[str, Queue] = {}
         self._live: dict[str, Queue] = {}
         self._held_trie: FilterTrie[Queue] = FilterTrie()
@@ -92,7 +93,7 @@ class QueueTable:
         return self._residents.load(name)
 
     def stored_topic(self, name: bytes) -> Queue:
-        return load_queue(self._index, TOPIC, name)
+        return self._entries.load(TOPIC, name)
 
     def way(self, name: bytes) -> int:
         return self._residents.way(name)
@@ -195,7 +196,7 @@ class QueueTable:
     def _load_held(self) -> None:
         prefix = queue_key(FILTER, b"")
         for key, _ in list(self._index.scan(prefix, queue_key(FILTER + 1, b""))):
-            self._adopt_held(load_queue(self._index, FILTER, key[len(prefix) :]))
+            self._adopt_held(self._entries.load(FILTER, key[len(prefix) :]))
 
     # --- RocksDB
 
@@ -225,7 +226,8 @@ class QueueTable:
             count = queue.stage(cost * ENTRIES_PER_COST, puts)
             self._spilling.append((queue, count))
             cost = max(0, cost - 1 - count // ENTRIES_PER_COST)
-        staged, oldest = self.dispatcher.missing.stage(cost, until, ENTRIES_PER_COST)
+        positions_of = self._entries.neighbours.positions
+        staged, oldest = self.dispatcher.missing.stage(cost, until, ENTRIES_PER_COST, positions_of)
         put = self._index.put
         for key, value in puts + staged:
             put(key, value)
@@ -252,6 +254,7 @@ class QueueTable:
     def written(self) -> None:
         """The index has what was staged."""
         self._edits.clear()
+        self._entries.neighbours.remember(self.dispatcher.missing.newest)
         queues = self.dispatcher.written()
         for queue, count in self._spilling:
             queue.let_go(count)
@@ -297,8 +300,8 @@ class QueueTable:
             try:
                 if start >= queue.tail_first_offset:
                     return read_tail(self._log.memory, queue, start, max_records, max_bytes)
-                found = pack_before(self._index, queue.id, start) if queue.id else None
-                if found is not None and start < found[0] + pack_count(found[1]):
+                found = self._entries.pack_at(queue, start, min(max_records, PACK_ENTRIES), max_bytes)
+                if found is not None:
                     return read_pack(self._log.memory, found[1], found[0], start, max_records, max_bytes)
                 start = self._next_kept(queue, start)
             except LookupError as error:
@@ -312,8 +315,8 @@ class QueueTable:
         while start < queue.next_offset:
             if start >= queue.tail_first_offset:
                 return tagged_tail(self._log.memory, queue, start, tag, stop, most_entries, max_bytes)
-            found = pack_before(self._index, queue.id, start) if queue.id else None
-            if found is not None and start < found[0] + pack_count(found[1]):
+            found = self._entries.pack_at(queue, start, min(most_entries, PACK_ENTRIES))
+            if found is not None:
                 first, pack = found
                 return tagged_pack(self._log.memory, pack, first, start, tag, stop, most_entries, max_bytes)
             start = self._next_kept(queue, start)
@@ -329,24 +332,19 @@ class QueueTable:
 
     def _next_kept(self, queue: Queue, start: int) -> int:
         """The first queue_offset at or after `start` that still has an entry."""
-        found = self._index.first(entry_key(queue.id, start), entry_key(queue.id + 1, 0)) if queue.id else None
-        return int.from_bytes(found[0][9:], "big") if found else queue.tail_first_offset
+        found = self._entries.first_kept(queue, start)
+        return queue.tail_first_offset if found is None else found
 
     def log_offset_at(self, queue: Queue, queue_offset: int) -> int:
         """log_offset of one entry; 0 where it was trimmed."""
         found = queue.entry(queue_offset)
-        if found is None:
-            pack = pack_before(self._index, queue.id, queue_offset)
-            if pack is None or queue_offset >= pack[0] + pack_count(pack[1]):
-                return 0
-            found = pack_entry(pack[1], queue_offset - pack[0])
-        return found
+        return self._entries.log_offset_at(queue, queue_offset) if found is None else found
 
     def stored_entries(self, queue: Queue, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Entries in [start, end) as RocksDB has them: the first one's queue_offset, and 20 bytes of each."""
         while start < end:
-            found = pack_before(self._index, queue.id, start)
-            if found is None or start >= found[0] + pack_count(found[1]):
+            found = self._entries.pack_at(queue, start)
+            if found is None:
                 start = max(start + 1, self._next_kept(queue, start))  # trimmed
                 continue
             first, pack = found
@@ -356,7 +354,8 @@ class QueueTable:
 
     def position_of(self, queue: Queue, log_offset: int, low: int = 0) -> int:
         """The first queue_offset whose entry is at or after `log_offset`."""
-        return self._bisect(queue, low, lambda found: found >= log_offset)
+        first, end = self._entries.around(queue, log_offset)
+        return self._bisect(queue, max(low, first), max(low, end), lambda found: found >= log_offset)
 
     def position_at(self, queue: Queue, timestamp_ms: int) -> int:
         """The first queue_offset whose message was stored at or after a time."""
@@ -365,10 +364,9 @@ class QueueTable:
         def late_enough(found: int) -> bool:
             return found >= first and self._log.memory.timestamp_ms(found) >= timestamp_ms
 
-        return self._bisect(queue, 0, late_enough)
+        return self._bisect(queue, 0, queue.next_offset, late_enough)
 
-    def _bisect(self, queue: Queue, low: int, reached: Callable[[int], bool]) -> int:
-        high = queue.next_offset
+    def _bisect(self, queue: Queue, low: int, high: int, reached: Callable[[int], bool]) -> int:
         while low < high:
             middle = (low + high) // 2
             if reached(self.log_offset_at(queue, middle)):
@@ -422,7 +420,7 @@ class QueueTable:
     def stored_queues(self) -> Iterator[Queue]:
         """Every stored queue, as RocksDB has it."""
         for kind, name, _ in self.names():
-            yield load_queue(self._index, kind, name)
+            yield self._entries.load(kind, name)
 
 
 def level_of(topic_filter: str) -> str | None:

@@ -6,8 +6,8 @@ up to there only what may be applied twice is.
 (One column family, because rocksdict flushes only one even with atomic_flush.)
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from rocksdict import (
@@ -17,6 +17,7 @@ from rocksdict import (
     DBCompressionType,
     Options,
     Rdict,
+    RdictIter,
     ReadOptions,
     WriteBatch,
     WriteOptions,
@@ -27,7 +28,7 @@ from store.errors import IndexFailed
 APPLIED_KEY = b"m:applied_offset"
 STATE_KEY = b"m:state_offset"
 FORMAT_KEY = b"m:format"
-FORMAT = 2
+FORMAT = 3
 BLOCK_CACHE_BYTES = 32 << 20
 LEVEL_0_FILES = 8
 LEVEL_1_BYTES = 1 << 30
@@ -111,6 +112,11 @@ class Index:
         with self._failing():
             cursor.status()
 
+    def cursor(self, start: bytes, stop: bytes) -> "Cursor":
+        """For looking at several places between two keys, as of now."""
+        with self._failing():
+            return Cursor(self._db.iter(), start, stop, self._failing)
+
     def first(self, start: bytes, stop: bytes) -> tuple[bytes, bytes] | None:
         """The first entry with start <= key < stop."""
         return next(self.scan(start, stop), None)
@@ -153,6 +159,40 @@ class Index:
     def close(self) -> None:
         with self._failing():
             self._db.close()
+
+
+class Cursor:
+    """A place in a range of keys. Raises IndexFailed for whatever RocksDB reports."""
+
+    def __init__(
+        self, cursor: RdictIter, start: bytes, stop: bytes, failing: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._cursor = cursor
+        self._start = start
+        self._stop = stop
+        self._failing = failing
+
+    def at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """Go to the greatest key that is not above `key`, which is in the range."""
+        self._cursor.seek_for_prev(key)
+        return self._entry()
+
+    def at_or_after(self, key: bytes) -> tuple[bytes, bytes] | None:
+        self._cursor.seek(key)
+        return self._entry()
+
+    def next(self) -> tuple[bytes, bytes] | None:
+        """The key behind the one that was found."""
+        self._cursor.next()
+        return self._entry()
+
+    def _entry(self) -> tuple[bytes, bytes] | None:
+        if self._cursor.valid():
+            key: bytes = self._cursor.key()
+            return (key, self._cursor.value()) if self._start <= key < self._stop else None
+        with self._failing():
+            self._cursor.status()
+        return None
 
 
 def _options(write_buffer_bytes: int) -> Options:

@@ -161,7 +161,7 @@ class StoreSettings:
     remembered_topics: int = field(
         default=2_000_000,
         metadata={
-            "doc": "Topics of which it is kept in memory where their queues end, in 73 to 82 bytes each; others are "
+            "doc": "Topics of which it is kept in memory where their queues end, in 73 to 100 bytes each; others are "
             "looked up in the index.",
             "at_least": 0,
             "at_most": 1_000_000_000,

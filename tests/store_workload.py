@@ -7,10 +7,8 @@ from typing import Any
 
 import msgspec
 
-from lightqueue._queues import pack_entry
-from lightqueue.layout import NEXT_ID_KEY, entry_key, pack_count
+from lightqueue.layout import NEXT_ID_KEY
 from lightqueue.message_store import MessageStore
-from lightqueue.table import LIVE_ID_BIT
 from store._records import RecordBatch
 from store.changes import (
     Change,
@@ -26,6 +24,7 @@ from store.changes import (
 )
 from store.records import Attribute, RecordFlag, RecordType, encode_attribute
 from store.sessions import SessionState
+from tests.index_entries import stored_ends, stored_entries
 from tests.stores import change, indexed_keys, publish_delayed
 
 FILTERS = ("d/+/t", "+/1/#", "#", "d/#", "d/1/t", "x/+", "$s/#")
@@ -158,19 +157,16 @@ def state_of(store: MessageStore) -> dict[str, Any]:
     sessions = [msgspec.msgpack.decode(value, type=SessionState) for _, value in index.scan(b"s", b"t")]
     queues = {}
     ids = set()
+    stored, ends = stored_entries(index), stored_ends(index)
     for key, value in index.scan(b"q", b"r"):
         queue_id = int.from_bytes(value[:8], "big")
-        entries = []
-        next_offset = int.from_bytes(value[8:16], "big")
-        for entry, pack in index.scan(entry_key(queue_id, 0), entry_key(queue_id + 1, 0)):
-            at = int.from_bytes(entry[9:], "big")
-            next_offset = at + pack_count(pack)
-            entries += [(at + i, pack_entry(pack, i)) for i in range(pack_count(pack))]
+        entries = stored.get(queue_id, [])
+        next_offset = entries[-1][0] + 1 if entries else max(int.from_bytes(value[8:16], "big"), ends.get(queue_id, 0))
         queues[key] = (next_offset, [entry for entry in entries if entry[1] >= first])
         ids.add(queue_id)
     assert len(ids) == len(queues)
     assert max(ids, default=0) < int.from_bytes(index.get(NEXT_ID_KEY) or b"", "big")
-    assert {int.from_bytes(key[1:9], "big") for key, _ in index.scan(b"e", entry_key(LIVE_ID_BIT, 0))} <= ids
+    assert stored.keys() <= ids
     return {
         "queues": queues,
         "sessions": {session.client_id: session for session in sessions},

@@ -2,16 +2,31 @@
 
 import json
 import re
+import struct
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from lightqueue._queues import ENTRY_BYTES, FILTER, LEVEL, TOPIC, key_hash, pack_entry
+from lightqueue._queues import (
+    ENTRY_BYTES,
+    FILTER,
+    LEVEL,
+    TOPIC,
+    key_hash,
+    neighbour_entry,
+    neighbour_position,
+    neighbours_key,
+    newest_neighbour,
+    pack_entry,
+    unpacked,
+    unpacked_neighbours,
+)
 from lightqueue.dispatching import add_again
 from lightqueue.keys import part_key, run_key
 from lightqueue.layout import NEXT_ID_KEY, entry_key, queue_key, queue_value
 from lightqueue.message_store import MessageStore
+from lightqueue.neighbours import entry_size
 from lightqueue.trimming import TRIMMED_KEY
 from store import delayed, group_states, peers, retained, sessions
 from store._records import RecordBatch, verify, walk
@@ -91,6 +106,24 @@ def test_entry() -> None:
     assert pack_entry(entry, 0) == 64
 
 
+@pytest.mark.catalogue("B5")
+def test_pack() -> None:
+    pack = unpacked(b"".join(vector("pack")))
+    entries = [struct.unpack_from("<QIQ", pack, at) for at in range(0, len(pack), ENTRY_BYTES)]
+    assert entries == [(4096, 80, 0), (4176, 80, 0), (6216, 72, 0xEF5A4A7916C5F26F)]
+
+
+def test_entries_of_neighbours() -> None:
+    lines = vector("neighbours")
+    value = unpacked_neighbours(b"".join([*lines[:4], bytes(60), *lines[4:]]))
+    positions = [neighbour_position(value, queue_id) for queue_id in range(128, 192)]
+    assert positions == [(0, 0), (5, 4096), (9, 2048), (1, 4160)] + [(0, 0)] * 60
+    entries = {queue_id: neighbour_entry(value, queue_id) for queue_id in range(128, 192)}
+    found = {queue_id: (pack_entry(entry, 0), entry_size(entry)) for queue_id, entry in entries.items() if entry}
+    assert found == {129: (4096, 64), 131: (4160, 72)}
+    assert newest_neighbour(value) == 4160
+
+
 def test_carried() -> None:
     data = b"".join(vector("carried"))
     assert verify(data, 8192)[0] == len(data)
@@ -144,6 +177,7 @@ def test_keys() -> None:
         "the queue of the first level `line`": queue_key(LEVEL, b"line"),
         "the queue of the filter `+/7`": queue_key(FILTER, b"+/7"),
         "queue 5, entries from queue_offset 1024 on": entry_key(5, 1024),
+        "entries of queues 128 to 191, the oldest at log_offset 4096": neighbours_key(2, 4096),
         "items of the log's first part, from the message at log_offset 4096 with the key `foobar` on": part_key(
             0, key_hash(b"foobar") << 32 | 4096
         ),

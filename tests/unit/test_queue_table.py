@@ -9,7 +9,7 @@ import pytest
 
 from lightqueue import resident
 from lightqueue._queues import FILTER, LEVEL, LIVE, TOPIC, Ends, Queue
-from lightqueue.layout import entry_key, pack_count, queue_key
+from lightqueue.layout import entry_key, pack_count, packs_from, queue_key
 from lightqueue.message_store import MessageStore
 from lightqueue.table import LIVE_ID_BIT, level_of
 from store.errors import IndexFailed
@@ -27,8 +27,7 @@ def packs(store: MessageStore, topic: str) -> list[tuple[int, int]]:
     """(first queue_offset, number of entries) of what RocksDB holds of a topic's queue."""
     queue = store.queues.stored(topic)
     assert queue is not None
-    found = store.index.scan(entry_key(queue.id, 0), entry_key(queue.id + 1, 0))
-    return [(int.from_bytes(key[9:], "big"), pack_count(pack)) for key, pack in found]
+    return [(first, pack_count(pack)) for first, pack in packs_from(store.index, queue.id, 0)]
 
 
 def numbered(first: int, count: int) -> list[bytes]:
