@@ -6,7 +6,7 @@ in the order in which they were made, appends among them, so what follows an app
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lightqueue._queues import Queue
@@ -46,7 +46,7 @@ class Handed(NamedTuple):
     """Messages of a group that were handed out: for each of them its receipt, and how often that has happened."""
 
     records: Records
-    ranges: list[tuple[int, int, int, int]]  # serial, deliveries, queue_offset of the first, number; in this order
+    ranges: Sequence[tuple[int, int, int, int]]  # serial, deliveries, queue_offset of the first, number; in this order
 
 
 Receipt = tuple[int, int, int]
@@ -55,6 +55,10 @@ Receipt = tuple[int, int, int]
 
 class GroupSeat(Protocol):
     """A consumer's place in a group."""
+
+    @property
+    def settings(self) -> GroupSettings:
+        """The group's, as far as they are known here."""
 
     def want(self, most: int, max_bytes: int, invisible_ms: int) -> None:
         """Be handed messages, once, as soon as there are some; nothing else may be wanted meanwhile."""

@@ -75,6 +75,10 @@ class RangeCache:
             self.hits += 1
         return found
 
+    def has(self, queue: Queue, start: int) -> bool:
+        ranges = self._ranges.get(queue)
+        return ranges is not None and ranges.get(start) is not None
+
     def add(self, size_bytes: int, ranges: list[tuple[Queue, int, Records]]) -> None:
         """Ranges with the queue_offset that each was asked for, which came in `size_bytes`."""
         for queue, start, records in ranges:

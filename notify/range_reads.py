@@ -8,11 +8,15 @@ from functools import partial
 from lightqueue._queues import Queue
 from notify.position_reads import Ask
 from notify.range_cache import RangeCache
-from store._records import Records, ranges_from
+from notify.reads import ANSWER_BYTES
+from store._records import Records, ranges_from, records_size
 from store.wire import messages as wire
 from store.wire.frames import Frame
 from store.wire.messages import Message
 
+AHEAD = 4  # ranges that are asked for before whoever is far behind comes to them
+AHEAD_SHARE = 2  # one part in this many of the cache may be such
+FILL = 0.9  # of an answer, by what records took before, so that some that are larger do not exceed it
 MOST_UNREAD_BYTES = 256 << 10  # of a queue: whoever reads it is behind, and will ask
 
 Place = tuple[Queue, int]  # and the queue_offset to begin at
@@ -28,13 +32,16 @@ class RangeReads:
         self._ask = ask
         self._came = came
         self._wanted: dict[Place, None] = {}  # at the end of the turn
+        self._ahead: dict[Place, int] = {}  # likewise, so many records each, which come one by one
+        self._hurried: set[Queue] = set()  # of which ranges are asked for ahead
+        self._most_hurried = max(1, cache_bytes // (AHEAD_SHARE * AHEAD * ANSWER_BYTES))
         self._asked: set[Place] = set()
         self._max_records = self._max_bytes = 1
         self._unread_bytes: dict[Queue, int] = {}  # were pushed, and nobody has read since
 
     @property
     def has_wanted(self) -> bool:
-        return bool(self._wanted)
+        return bool(self._wanted or self._ahead)
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records | None:
         """As in notify.api.Store; what is not here is wanted from now on."""
@@ -43,7 +50,22 @@ class RangeReads:
         if found is None and (queue, start) not in self._asked:
             self._wanted[queue, start] = None
             self._max_records, self._max_bytes = max_records, max_bytes
+        if found is not None and found.count and (queue.next_offset - start > max_records or queue in self._hurried):
+            self._look_ahead(queue, found, max_records, max_bytes)
         return found
+
+    def _look_ahead(self, queue: Queue, found: Records, max_records: int, max_bytes: int) -> None:
+        """Want what comes after `found` before it is read, if that is more than an answer."""
+        step = min(max_records, int(FILL * max_bytes) * found.count // records_size(found))
+        last = min(found.next + (AHEAD - 1) * step, queue.next_offset - step)
+        if step and last >= found.next and (queue in self._hurried or len(self._hurried) < self._most_hurried):
+            self._hurried.add(queue)
+            self._max_bytes = max_bytes
+            for at in range(found.next, last + 1, step):
+                if (queue, at) not in self._asked and not self.cache.has(queue, at):
+                    self._ahead[queue, at] = step
+        else:
+            self._hurried.discard(queue)
 
     def ask(self) -> None:
         """One request for all that was found missing in a turn."""
@@ -54,6 +76,12 @@ class RangeReads:
             part = asked[at : at + wire.MOST_ITEMS]
             ranges = [(self._refs[queue], start) for queue, start in part]
             self._ask(wire.Read(ranges, self._max_records, self._max_bytes), partial(self._answered, part))
+        for (queue, start), records in self._ahead.items():
+            if queue in self._refs:
+                self._asked.add((queue, start))
+                request = wire.Read([(self._refs[queue], start)], records, self._max_bytes)
+                self._ask(request, partial(self._answered, [(queue, start)]))
+        self._ahead.clear()
 
     def _answered(self, asked: list[Place], answer: Message, frame: Frame) -> None:
         self._asked.difference_update(asked)
@@ -88,15 +116,18 @@ class RangeReads:
     def forget(self, queue: Queue) -> None:
         """Nobody follows this queue any more."""
         self.cache.forget(queue)
+        self._hurried.discard(queue)
         self._unread_bytes.pop(queue, None)
 
     def restart(self) -> None:
         """Nothing that was asked for will come."""
         self._wanted.clear()
+        self._ahead.clear()
         self._asked.clear()
 
     def clear(self) -> None:
         """Nor is any queue followed any more."""
         self.restart()
         self.cache.clear()
+        self._hurried.clear()
         self._unread_bytes.clear()

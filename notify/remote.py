@@ -225,7 +225,7 @@ class RemoteStore:
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records | None:
         found = self._ranges.read(queue, start, max_records, max_bytes)
-        if found is None:
+        if self._ranges.has_wanted:
             self._wake_sender()
         return found
 

@@ -89,6 +89,27 @@ def records_bytes(Records records not None, Py_ssize_t start=0, Py_ssize_t count
     return data
 
 
+def records_size(Records records not None):
+    """How many bytes records_bytes() would give."""
+    cdef Py_ssize_t i
+    cdef size_t size = 0
+    for i in range(records.count):
+        size += records.items[i].length
+    return size
+
+
+def lasting_records(Records records not None, Py_ssize_t start, Py_ssize_t count):
+    """Some of the records as a range of its own that stays valid: a copy of them. IndexError if there are fewer."""
+    cdef Records found = Records(records.first + start)
+    cdef bytes data = records_bytes(records, start, count)
+    cdef const char *at = PyBytes_AS_STRING(data)
+    found.owner = data
+    while found.count < count:
+        found.push(<const RecordHeader *>at)
+        at += found.items[found.count - 1].length
+    return found
+
+
 cdef const unsigned char[::1] lasting(data):
     """A buffer, or a copy of it if it may change or if records in it would stand at odd addresses."""
     cdef const unsigned char[::1] view = data if memoryview(data).readonly else bytes(data)

@@ -1,5 +1,6 @@
 """A gateway's store at the other end of a wire: what is asked for, and what comes by itself."""
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from notify import range_reads
 from notify.hub import Hub
 from notify.remote import RemoteStore
 from store._records import Records
+from store.records import Record
 from tests.stores import publish, small
 from tests.wire_between import WireBetween
 from tests.wire_client import FakeLoop
@@ -98,6 +100,62 @@ def test_what_was_pushed_is_asked_for_once_it_had_to_go(reading: Reading) -> Non
     reading.publish(b"2")
     reading.gateway.cache.clear()
     assert reading.asked().count == 1
+
+
+def read_on(reading: Reading) -> tuple[list[bytes], int]:
+    """All that there is, and how often that had to be waited for."""
+    payloads: list[bytes] = []
+    rounds = 0
+    while reading.position < reading.queue.next_offset:
+        records = reading.read()
+        if records is None:
+            rounds += 1
+            reading.loop.run()
+            continue
+        at = reading.position - records.first
+        payloads += [Record._make(records[i]).payload for i in range(at, records.count)]
+        reading.position = records.next
+    return payloads, rounds
+
+
+def test_who_is_far_behind_does_not_wait_for_each_range(reading: Reading) -> None:
+    sent = [b"%d" % number for number in range(2_000)]
+    reading.publish(*sent)
+    received, rounds = read_on(reading)
+    assert received == sent
+    assert rounds <= 1 + 20 // range_reads.AHEAD
+    reads = reading.wire.figures.reads
+    reading.publish(*sent[:150])
+    assert read_on(reading)[0] == sent[:150]
+    assert reading.wire.figures.reads <= reads + 2  # not far behind any more
+
+
+def test_ranges_asked_for_ahead_may_be_shorter_than_expected(reading: Reading) -> None:
+    chosen = random.Random(5)
+    sent = [bytes(chosen.choice((1, 1_000, 60_000))) + b"%d" % number for number in range(600)]
+    for at in range(0, len(sent), 100):
+        reading.publish(*sent[at : at + 100])
+    assert read_on(reading)[0] == sent
+
+
+def test_who_is_far_behind_passes_over_what_no_frame_can_hold(reading: Reading) -> None:
+    """The range that says so has no records."""
+    sent = [b"%d" % number for number in range(500)]
+    reading.publish(*sent)
+    reading.gateway.cache.add(1, [(reading.queue, 0, Records(1))])
+    assert reading.had().count == 0
+    assert read_on(reading)[0] == sent[1:]
+
+
+def test_only_so_many_are_asked_ahead_for(reading: Reading) -> None:
+    reading.publish(*[bytes(100)] * 3_000)
+    reading.asked()
+    before = reading.wire.figures.reads
+    for _ in range(5):
+        reading.loop.run()
+        reading.had()
+    reading.loop.run()
+    assert reading.wire.figures.reads - before <= 5 + range_reads.AHEAD
 
 
 def test_nothing_is_made_of_a_queue_that_is_not_followed_any_more(reading: Reading) -> None:

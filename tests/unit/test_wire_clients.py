@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightqueue import replay
+from lightqueue._queues import unpacked
 from notify import peers as peers_module
 from notify.settings import WireSettings
 from store._records import RecordBatch
@@ -352,7 +353,7 @@ def test_a_tag_is_hashed_into_the_entries(bench: WireBench, talk: Talk) -> None:
     assert queue is not None
     puts: list[tuple[bytes, bytes]] = []
     assert queue.stage(10, puts) == 1
-    pack = puts[-1][1]
+    pack = unpacked(puts[-1][1])
     assert int.from_bytes(pack[12:20], "little") == 0x85944171F73967E8  # FNV-1a of "foobar", from its authors' page
 
 
