@@ -24,10 +24,10 @@ cdef class Turn:
     cdef public bint scheduled
     cdef bint gathering                 # Sockets is reading, and ends the turn itself
     cdef public bint congested          # the store has more to do than it can: whoever sends has to wait
-    cdef bint ending                    # what is put into links from here on is sent before the turn is over
+    cdef readonly bint ending           # what is put into links from here on is sent before the turn is over
     cdef public uint32_t permit_epoch   # what links know of permissions is of this epoch, or is forgotten
     cdef public bint checks_format      # payloads are to be what their payload format indicator says
-    cdef uint32_t feeds                 # chunks taken in since the turn began
+    cdef uint32_t feeds                 # chunks taken in since there is something to end the turn for
     cdef public double now_s            # coarse clock of the loop, seconds
     cdef public uint64_t now_ms         # Unix time by the store's clock, for message expiry
     cdef readonly uint64_t received[3]  # messages by QoS

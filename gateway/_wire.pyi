@@ -1,4 +1,4 @@
-"""Types of the compiled leaf; what things mean is said in _wire.pyx, _turn.pxi and _fan_out.pxi."""
+"""Types of the compiled leaf; what things mean is said in _wire.pyx, _turn.pxi, _fan_out.pxi and _parcels.pxi."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,6 +23,8 @@ class Turn:
     now_s: float
     now_ms: int
     permit_epoch: int
+    @property
+    def ending(self) -> bool: ...
     def __init__(
         self,
         wake: Callable[[], object],
@@ -140,15 +142,6 @@ class Link:
     def write(self, data: bytes) -> None: ...
     def flush(self) -> None: ...
     def deliver(self, readers: list[Reader], ranges: list[Records], safe: int) -> int: ...
-    def deal(
-        self,
-        records: Records,
-        start: int,
-        stop: int,
-        most_qos: int,
-        retain_as_published: bool,
-        subscription_ids: tuple[int, ...],
-    ) -> tuple[int, list[tuple[int, int, int]]]: ...
     def stands_at_qos2(self, readers: list[Reader], ranges: list[Records]) -> bool: ...
     def next_of(
         self, readers: list[Reader], ranges: list[Records]
@@ -168,6 +161,44 @@ def fan_out(readers: list[Reader], records: Records, safe: int) -> list[Reader]:
 def unsent(sessions: Iterable[Any]) -> int: ...
 def send_listed(link: Link, listed: Listed, found: Found, as_they_are: bool, most_bytes: int) -> int: ...
 def overdue(sessions: Iterable[Any], turn: Turn) -> tuple[list[Any], list[Any]]: ...
+def deal(
+    link: Link,
+    share: Parcels,
+    records: Records,
+    start: int,
+    stop: int,
+    serial: int,
+    queue_offset: int,
+    most_qos: int,
+    retain_as_published: bool,
+    subscription_ids: tuple[int, ...],
+) -> int: ...
+
+class Parcels:
+    prompt: bool
+    @property
+    def in_flight(self) -> dict[int, Parcel]: ...
+    def done(self, serial: int, queue_offset: int) -> None: ...
+    def carry(self, parcel: Parcel) -> None: ...
+    def take_acks(self) -> list[tuple[int, int, int]]: ...
+    def was_settled(self, parcel: Parcel) -> None: ...
+
+class Parcel:
+    is_shared: bool
+    serial: int
+    released: bool
+    @property
+    def share(self) -> Parcels: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def log_offset(self) -> int: ...
+    @property
+    def qos(self) -> int: ...
+    @property
+    def is_settled(self) -> bool: ...
+    def __init__(self, share: Parcels, serial: int, queue_offset: int, log_offset: int, qos: int) -> None: ...
+    def settle(self) -> None: ...
 
 class Sockets:
     def __init__(

@@ -100,9 +100,10 @@ cdef class Link:
                 self.keep(data + used, size - used)
         else:
             self.feed_partial(data, size)
-        self.turn.feeds += 1
-        if self.turn.feeds >= FEEDS_LIMIT and self.turn.scheduled:
-            self.turn.end()
+        if self.turn.scheduled:
+            self.turn.feeds += 1
+            if self.turn.feeds >= FEEDS_LIMIT:
+                self.turn.end()
         if self.turn.congested:
             self.on_congested()
         return 0
@@ -171,7 +172,8 @@ cdef class Link:
                     self.mark_ready()
                 return 0
             if first == 0x40 and size == 2 and self.inflight.keeps(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
-                self.on_plain_answer(kind, <uint8_t>body[0] << 8 | <uint8_t>body[1])
+                if not settle_parcel(self, <uint8_t>body[0] << 8 | <uint8_t>body[1]):
+                    self.on_plain_answer(kind, <uint8_t>body[0] << 8 | <uint8_t>body[1])
                 return 0
             if first == 0xC0 and size == 0:
                 self.put(b"\xd0\0", 2)
@@ -193,7 +195,7 @@ cdef class Link:
         if not self.is_ready:
             self.is_ready = True
             self.turn.ready.append(self)
-            self.turn.schedule()
+        self.turn.schedule()
         return 0
 
     cdef bint publish(self, uint8_t first, const char *body, uint32_t size) except -1:
@@ -389,34 +391,6 @@ cdef class Link:
             merge.advance()
         return DONE
 
-    def deal(self, Records records not None, Py_ssize_t start, Py_ssize_t stop, int most_qos, bint retain_as_published,
-             tuple subscription_ids not None):
-        """Encode messages of a group that go out at QoS 0 and 1, up to one at QoS 2, or one that the window has no room for.
-
-        Returns where that is, and (packet_id, place, log_offset) of those at QoS 1: the session keeps them from now on.
-        """
-        cdef const RecordHeader *record
-        cdef uint32_t number = subscription_ids[0] if subscription_ids else 0
-        cdef int qos, id_count = len(subscription_ids)
-        cdef uint16_t packet_id
-        cdef list kept = []
-        while start < stop:
-            record = records.items[start]
-            qos = min(<int>(record.flags & FLAG_QOS), most_qos)
-            if qos == 2:
-                break
-            if qos and self.inflight.full():
-                self.inflight.blocked = True
-                break
-            if fits(self, record, qos, id_count, &number) == 0:
-                packet_id = 0
-                if qos:
-                    packet_id = self.inflight.hold(None)
-                    kept.append((packet_id, start, record.log_offset))
-                self.put_publish(record, qos, packet_id, retain_as_published and record.flags & FLAG_RETAIN, &number, id_count)
-            start += 1
-        return start, kept
-
     def stands_at_qos2(self, list readers not None, list ranges not None):
         """Whether the next message of some readers' ranges goes out at QoS 2."""
         cdef Merge merge = Merge(readers, ranges)
@@ -496,4 +470,5 @@ cdef class Link:
 
 
 include "_fan_out.pxi"
+include "_parcels.pxi"
 include "_sockets.pxi"

@@ -165,7 +165,7 @@ class Journal:
         """Append what the turn has gathered so far; release() sees to what waits for it. False: it was not taken."""
         batch, acking = self._turn.start_batch()
         acks = [(link, *link.take_acks()) for link in acking]  # what links are to send from here on is the next batch's
-        waiting = Waiting(0, self._turn.now_s, acks, self._then, self._told)
+        then, told = self._then, self._told
         placed = partial(_tell_places, self._placed) if self._placed else None
         self._then, self._told, self._placed, self.has_changes = [], [], [], False
         try:
@@ -173,10 +173,10 @@ class Journal:
                 self._store.append(batch, placed)
         except StoreError as error:
             self._events.error("store", "messages refused: %s", error)
-            self._refuse(waiting, ReasonCode.QUOTA_EXCEEDED)
+            self._refuse(Waiting(0, self._turn.now_s, acks, then, told), ReasonCode.QUOTA_EXCEEDED)
             return False
-        if waiting.acks or waiting.then or waiting.told:
-            self._waiting.append(waiting._replace(mark=self._store.mark))
+        if acks or then or told:
+            self._waiting.append(Waiting(self._store.mark, self._turn.now_s, acks, then, told))
         return True
 
     def release(self) -> None:

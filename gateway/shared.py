@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from gateway._wire import Turn
+from gateway._wire import Parcel, Parcels, Turn, deal
 from gateway.journal import Journal
 from gateway.plain import as_published
 from gateway.session import NONE, Outgoing, Session, as_sent, packed_inflight
@@ -30,6 +30,7 @@ from store.records import Record
 
 MOST_WANTED = 512  # messages that a session is handed at a time
 WANTED_BYTES = 256 << 10
+MANY_IN_FLIGHT = 8_192  # a group that may have so many need not hear of each acknowledgement at once
 INVISIBLE_MS = 10_000  # what a gateway has whose store was killed, and which was killed itself, goes to others then
 EXTEND_S = 3.0
 MOST_NAME_CHARACTERS = 255  # of a group
@@ -37,28 +38,6 @@ MOST_CONSUMER_CHARACTERS = 256
 STICKY = "sticky"
 STICKY_PARTITIONS = 64
 LATEST = "latest"
-
-
-class Parcel:
-    """A message of a group that was handed to a session, and is in flight; in place of an Outgoing."""
-
-    __slots__ = ("is_settled", "log_offset", "qos", "queue_offset", "released", "serial", "share")
-    is_shared = True
-
-    def __init__(self, share: Share, serial: int, queue_offset: int, log_offset: int, qos: int) -> None:
-        self.share = share
-        self.serial = serial
-        self.queue_offset = queue_offset
-        self.log_offset = log_offset
-        self.qos = qos
-        self.released = False
-        self.is_settled = False
-
-    def settle(self) -> None:
-        """The client has it."""
-        if not self.is_settled:
-            self.is_settled = True
-            self.share.settle(self)
 
 
 class Run:
@@ -83,27 +62,26 @@ class Run:
         self.number -= number
 
 
-class Share:
+class Share(Parcels):
     """A session's part in a group."""
 
     def __init__(self, owner: SharedSubscriptions, session: Session, subscription: SubscriptionState) -> None:
+        super().__init__()
         self.session = session
         self.subscription = subscription
         self.seat: GroupSeat | None = None
         self.group = group_of(subscription.topic_filter)
         self.is_wanting = False  # messages were asked for, and did not come so far
         self.is_fresh = False  # it was handed a message that nobody had before, so what went back is dealt
+        self.prompt = True
         self.is_leaving = False  # the client has unsubscribed, but not acknowledged all
         self.pending: deque[Run] = deque()
-        self.in_flight: dict[int, Parcel] = {}  # by queue_offset
         self.sent_until = 0  # queue_offset: none from here on was sent
-        self.acks: list[Receipt] = []  # to be told
         self.settling: set[int] = set()  # the client has these, but the log does not have that so far
         self._owner = owner
 
-    def settle(self, parcel: Parcel) -> None:
-        del self.in_flight[parcel.queue_offset]
-        self.acks.append((parcel.serial, parcel.queue_offset, 1))
+    def was_settled(self, parcel: Parcel) -> None:
+        """It is to be told; but for plain PUBACKs, of which the session says once a turn that it has room again."""
         if parcel.qos == 2:
             self.settling.add(parcel.queue_offset)
         self._owner.has_work(self)
@@ -139,6 +117,7 @@ class SharedSubscriptions:
         if share is not None:
             share.subscription = subscription
             share.is_leaving = False
+            share.prompt = share.seat is None or _is_awaited(share.seat.settings)
             self.has_work(share)
             then(True)
             return
@@ -175,6 +154,7 @@ class SharedSubscriptions:
         if seat is None:
             self._forget(share)
         else:
+            share.prompt = share.is_leaving or _is_awaited(seat.settings)
             self.has_work(share)
         then(seat is not None)
 
@@ -195,7 +175,7 @@ class SharedSubscriptions:
         share = session.shares.get(topic_filter)
         if share is None or share.is_leaving:
             return False
-        share.is_leaving = True
+        share.is_leaving = share.prompt = True
         share.is_wanting = False
         if share.seat is not None:
             share.seat.stop()
@@ -245,7 +225,8 @@ class SharedSubscriptions:
     def has_work(self, share: Share) -> None:
         if share not in self._active:
             self._active[share] = None
-            self._turn.request()
+            if not self._turn.ending:  # else deliver() is about to come, or sees to it
+                self._turn.request()
 
     def room(self, sessions: Iterable[Session]) -> None:
         """These sessions can take more than before."""
@@ -269,13 +250,16 @@ class SharedSubscriptions:
             elif not share.in_flight:
                 share.seat.close()
                 self._forget(share)
+        if self._active:
+            self._turn.request()
 
     def _tell_acks(self, share: Share) -> None:
-        if not share.acks or share.seat is None:
+        if share.seat is None:
             return
-        acks, share.acks = share.acks, []
-        then = partial(share.settling.difference_update, set(share.settling)) if share.settling else None
-        share.seat.ack(_merged(acks), then)
+        acks = share.take_acks()
+        if acks:
+            then = partial(share.settling.difference_update, set(share.settling)) if share.settling else None
+            share.seat.ack(acks, then)
 
     def _want(self, share: Share, seat: GroupSeat) -> None:
         session = share.session
@@ -311,19 +295,10 @@ class SharedSubscriptions:
 
     def _deal(self, share: Share, run: Run) -> None:
         """Send the first of a run, as many as go out at QoS 0 and 1."""
-        session, subscription = share.session, share.subscription
-        start, shift, serial = run.place, run.first - run.place, run.serial
+        link, subscription = share.session.connection, share.subscription
         retain, ids = subscription.retain_as_published, share.subscription_ids
-        end, kept = session.connection.deal(run.records, start, start + run.number, subscription.qos, retain, ids)
-        held, in_flight = session.inflight.held, share.in_flight
-        for packet_id, place, log_offset in kept:
-            queue_offset = place + shift
-            held[packet_id] = in_flight[queue_offset] = Parcel(share, serial, queue_offset, log_offset, 1)
-            if place > start:
-                share.acks.append((serial, start + shift, place - start))
-            start = place + 1
-        if end > start:
-            share.acks.append((serial, start + shift, end - start))
+        stop = run.place + run.number
+        end = deal(link, share, run.records, run.place, stop, run.serial, run.first, subscription.qos, retain, ids)
         run.skip(end - run.place)
         share.sent_until = run.first
 
@@ -349,12 +324,12 @@ class SharedSubscriptions:
         packet = link.encode_publish(records, i, qos, packet_id, is_again, retain, ids)
         if packet is None or not qos:  # expired, or too large for this client
             session.inflight.held.pop(packet_id, None)
-            share.acks.append((serial, queue_offset, 1))
+            share.done(serial, queue_offset)
         elif is_own:
             own.append((packet_id, outgoing, queue_offset, packet))
             return True
         else:
-            share.in_flight[queue_offset] = parcel
+            share.carry(parcel)
         if packet is not None:
             (link.answer_when_safe if qos == 2 else link.write)(packet)
         return True
@@ -365,7 +340,7 @@ class SharedSubscriptions:
         if parcel is not None:
             parcel.serial = serial
         elif queue_offset in share.settling:
-            share.acks.append((serial, queue_offset, 1))
+            share.done(serial, queue_offset)
         return parcel is not None or queue_offset in share.settling
 
     def _make_own(self, share: Share, own: list[tuple[int, Outgoing, int, bytes]]) -> None:
@@ -402,6 +377,12 @@ def group_of(topic_filter: str) -> GroupKey:
     name, shared_filter = split_shared(topic_filter)
     assert name is not None
     return name, shared_filter
+
+
+def _is_awaited(settings: GroupSettings) -> bool:
+    """Whether an acknowledgement may let somebody else have a message."""
+    is_least = settings.strategy is Strategy.LEAST_IN_FLIGHT
+    return settings.partitions > 0 or is_least or settings.most_in_flight < MANY_IN_FLIGHT
 
 
 def _consumer(client_id: str) -> str:

@@ -16,7 +16,15 @@ from zlib import crc32
 from lightqueue.dead_letters import append_dead_letter
 from lightqueue.table import QueueTable
 from store import expiry
-from store._records import RecordBatch, Records, has_flags, records_bytes
+from store._records import (
+    RecordBatch,
+    Records,
+    has_flags,
+    lasting_records,
+    records_bytes,
+    records_from,
+    records_size,
+)
 from store.changes import GroupAdvanced, GroupDropped, GroupMade, GroupReset, Held, encode_change
 from store.commitlog import CommitLog
 from store.errors import StoreError
@@ -64,11 +72,26 @@ class Range(NamedTuple):
 
 
 class Dealt(NamedTuple):
-    """What a consumer was given: its records lie in the order of `ranges`."""
+    """What a consumer was given: `number` records from `place` on, in the order of `ranges`.
+
+    They may lie in the log's memory, so they are good until the next append.
+    """
 
     ranges: list[Range]
-    records: bytes
-    is_behind: bool = False  # nothing was found so far, but not everything was looked at
+    read: Records
+    place: int = 0
+    number: int = 0
+
+    @property
+    def records(self) -> bytes:
+        return records_bytes(self.read, self.place, self.number)
+
+    def lasting(self) -> Records:
+        """The records, for longer than that."""
+        return lasting_records(self.read, self.place, self.number)
+
+
+NOTHING = Dealt([], Records(0))
 
 
 class GroupQueue:
@@ -105,12 +128,45 @@ class GroupQueue:
 
     # --- handing out
 
+    def may_have(self, now_ms: int) -> bool:
+        """Whether pop() may find something; it is much quicker."""
+        self.group.run(now_ms)
+        return bool(self.settings.partitions) or (self.group.has_room and self.ready > 0)
+
+    def new(self, most: int, max_bytes: int, now_ms: int) -> Records | None:
+        """What the queue gained, for hand_out_new(), if all of it can be dealt as it is: to anybody, in order.
+
+        None if something else comes first or if each message has to be looked at; then pop() is to be called.
+        """
+        group = self.group
+        group.run(now_ms)
+        if self.settings.partitions or group.found_ready:
+            return None
+        records = self._read(group.looked_until, most, max_bytes)
+        return records if self._is_whole(records, max_bytes) else None
+
+    def _is_whole(self, records: Records, max_bytes: int) -> bool:
+        """Whether all of these can be handed out at once without a look at each message."""
+        if not records.count or has_flags(records, EXPIRES):
+            return False
+        size = records_size(records) + RANGE_BYTES * records.count
+        return size <= min(max_bytes, self._owner.most_bytes) and self.group.is_new(records.first, records.count)
+
+    def hand_out_new(
+        self, consumer: ConsumerKey, records: Records, place: int, count: int, now_ms: int, due_ms: int
+    ) -> Dealt:
+        """Hand out the next so many of what new() found."""
+        self._changed_ms = self._changed_ms or now_ms
+        first = records.first + place
+        hand = self.group.hand_out_new(consumer, range(first, first + count), now_ms, due_ms)
+        return Dealt([Range(hand.serial, hand.deliveries, first, count)], records, place, count)
+
     def pop(self, consumer: ConsumerKey, most: int, max_bytes: int, now_ms: int, due_ms: int) -> Dealt:
         """Hand out up to `most` messages, and no more once they have `max_bytes`; one that is larger goes alone."""
         group = self.group
         group.run(now_ms)
         ranges: list[Range] = []
-        parts: list[bytes] = []
+        parts: list[bytes | Records] = []
         count = 0
         left_bytes = max_bytes
         read: dict[int, bytes] = {}
@@ -131,39 +187,24 @@ class GroupQueue:
             start = group.look_from(consumer)
             is_full = left_bytes <= 0 or count >= most
             if is_full or start is None or start >= self.queue.next_offset:
-                return Dealt(ranges, b"".join(parts))
+                break
             if self.settings.partitions and parts and looks:  # partitions without messages would have it look on
-                return Dealt(ranges, b"".join(parts))
+                break
             records = self._read(start, most - count, left_bytes)
-            new = self._hand_out_whole(consumer, records, start, left_bytes, now_ms, due_ms)
-            if new is not None:
-                self._changed_ms = self._changed_ms or now_ms
-                ranges.append(new[0])
-                parts.append(new[1])
+            if not self.settings.partitions and self._is_whole(records, left_bytes):
+                ranges += self.hand_out_new(consumer, records, 0, records.count, now_ms, due_ms).ranges
+                parts.append(records)
                 count += records.count
-                left_bytes -= len(new[1]) + RANGE_BYTES * records.count
+                left_bytes -= records_size(records) + RANGE_BYTES * records.count
                 read = {}
             else:
                 read = self._find(start, records)
-        return Dealt(ranges, b"".join(parts), is_behind=not parts)
+        return _dealt(ranges, parts, count)
 
     def _read(self, start: int, wanted: int, max_bytes: int) -> Records:
         if self.settings.partitions:
             return self._owner.queues.read(self.queue, start, LOOK_RECORDS, LOOK_BYTES)
         return self._owner.queues.read(self.queue, start, min(wanted, self.group.room), max_bytes)
-
-    def _hand_out_whole(
-        self, consumer: ConsumerKey, records: Records, start: int, max_bytes: int, now_ms: int, due_ms: int
-    ) -> tuple[Range, bytes] | None:
-        """Hand out what was read as it is, without a look at each message; None if that cannot be done."""
-        if self.settings.partitions or not records.count or has_flags(records, EXPIRES):
-            return None
-        data = records_bytes(records)
-        if len(data) + RANGE_BYTES * records.count > min(max_bytes, self._owner.most_bytes):
-            return None
-        offsets = range(records.first, records.first + records.count)
-        hand = self.group.hand_out_new(consumer, start, offsets, now_ms, due_ms)
-        return (Range(hand.serial, hand.deliveries, records.first, records.count), data) if hand is not None else None
 
     def _find(self, start: int, records: Records) -> dict[int, bytes]:
         """Note what was read from `start` on. The messages, by queue_offset, until the next append."""
@@ -372,6 +413,16 @@ class Groups:
         except StoreError as error:
             found.failure = error
             self._events.warning("group", "group %s: %s", found.state.name, error)
+
+
+def _dealt(ranges: list[Range], parts: list[bytes | Records], count: int) -> Dealt:
+    """What was handed out of several reads; most of the time it is one."""
+    if not parts:
+        return NOTHING
+    if len(parts) == 1 and isinstance(parts[0], Records):
+        return Dealt(ranges, parts[0], 0, count)
+    data = b"".join(part if isinstance(part, bytes) else records_bytes(part) for part in parts)
+    return Dealt(ranges, records_from(data, 0), 0, count)
 
 
 def _ranges(hands: list[Hand]) -> Iterator[Range]:

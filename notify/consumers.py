@@ -11,12 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import locate
-from lightqueue.groups import Dealt, GroupQueue
+from lightqueue.groups import NOTHING, Dealt, GroupQueue
 from notify.errors import NotifyError
+from store._records import Records
 from store.changes import GroupAdvanced
 from store.errors import StoreError
 from store.group_settings import GroupSettings, Strategy
@@ -153,7 +155,7 @@ class Consumers:
         waiting = self._waiting[queue]
         for poll in [poll for poll in waiting.polls if poll.seat is seat]:
             waiting.polls.remove(poll)
-            poll.answer(Dealt([], b""))
+            poll.answer(NOTHING)
         self._serve(queue)
         self._forget_if_idle(queue)
 
@@ -188,15 +190,14 @@ class Consumers:
 
     def pop(self, poll: Poll) -> None:
         """Answer now, or once there is something, or once it is too late. Raises GroupRefused if too many wait."""
-        if self._answered(poll, self._fair_share(poll.seat.queue)):
+        queue = poll.seat.queue
+        if queue.may_have(self.now_ms()) and self._answered(poll, self._fair_share(queue)):
             return
-        polls = self._waiting[poll.seat.queue].polls
+        polls = self._waiting[queue].polls
         if poll.until_s <= self.clock():
-            poll.answer(Dealt([], b""))
+            poll.answer(NOTHING)
         elif len(polls) >= MOST_WAITING:
-            raise GroupRefused(
-                f"{MOST_WAITING} requests wait for messages of group {poll.seat.queue.state.name} already"
-            )
+            raise GroupRefused(f"{MOST_WAITING} requests wait for messages of group {queue.state.name} already")
         else:
             polls.append(poll)
 
@@ -245,18 +246,25 @@ class Consumers:
 
     def _share_out(self, queue: GroupQueue, waiting: _Waiting, ready: int) -> bool:
         """Divide what is ready among those who wait. False if nobody was given anything."""
-        is_least = queue.settings.strategy is Strategy.LEAST_IN_FLIGHT
-        polls = [poll for poll in waiting.polls if poll.asker.has_room or poll.asker.is_closing]
-        if is_least:
-            has = {poll: queue.group.consumers[poll.seat.key].in_flight for poll in polls}
-            takers = nsmallest(ready, polls, key=has.__getitem__)
-            shares = divide(ready, [min(poll.most, MOST_POPPED) for poll in takers], [has[poll] for poll in takers])
+        polls = (poll for poll in waiting.polls if poll.asker.has_room or poll.asker.is_closing)
+        if queue.settings.strategy is Strategy.LEAST_IN_FLIGHT:
+            in_flight = {poll: queue.group.consumers[poll.seat.key].in_flight for poll in polls}
+            takers = nsmallest(ready, in_flight, key=in_flight.__getitem__)
+            has = [in_flight[poll] for poll in takers]
         else:
-            takers = polls[:ready]
-            shares = divide(ready, [min(poll.most, MOST_POPPED) for poll in takers], [0] * len(takers))
-        answered = {poll for poll, share in zip(takers, shares, strict=True) if share and self._answered(poll, share)}
-        if answered:
-            waiting.polls = deque(poll for poll in waiting.polls if poll not in answered)
+            takers = list(islice(polls, ready))
+            has = [0] * len(takers)
+        if not takers:
+            return False
+        most = [min(poll.most, MOST_POPPED) for poll in takers]
+        now_ms = self.now_ms()
+        records = queue.new(min(ready, sum(most)), min(poll.max_bytes for poll in takers), now_ms)
+        if records is None:
+            shares = zip(takers, divide(ready, most, has), strict=True)
+            answered = {poll for poll, share in shares if share and self._answered(poll, share)}
+        else:
+            answered = _deal(queue, records, zip(takers, divide(records.count, most, has), strict=True), now_ms)
+        _take_away(waiting, answered)
         return bool(answered)
 
     def _give_up(self, queue: GroupQueue, now_s: float) -> None:
@@ -265,14 +273,17 @@ class Consumers:
         if late:
             waiting.polls = deque(poll for poll in waiting.polls if poll.until_s > now_s)
         for poll in late:
-            poll.answer(Dealt([], b""))
+            poll.answer(NOTHING)
 
     # --- what consumers say
 
-    def said(self, queue: GroupQueue, answer: Callable[[StoreError | None], None]) -> None:
+    def said(self, queue: GroupQueue, answer: Callable[[StoreError | None], None] | None) -> None:
         """Something was said to a group: answer once it is in the log, and safe. What it frees is dealt at once."""
-        self._waiting[queue].said.append((queue.version, answer))
-        self._serve(queue)
+        waiting = self._waiting[queue]
+        if answer is not None:
+            waiting.said.append((queue.version, answer))
+        if waiting.polls:
+            self._serve(queue)
 
     def will_take(self, taken: Iterable[GroupAdvanced]) -> None:
         """An append is to come that says that these messages are done with: first the log must have that they are held.
@@ -390,9 +401,35 @@ def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _deal(queue: GroupQueue, records: Records, shares: Iterable[tuple[Poll, int]], now_ms: int) -> set[Poll]:
+    """Answer with what the queue gained: to each so many of it, in turn. Who was given something."""
+    answered, place = set(), 0
+    for poll, share in shares:
+        if share:
+            answered.add(poll)
+        if share and not poll.asker.is_closing:
+            due_ms = now_ms + (poll.invisible_ms or queue.settings.invisible_ms)
+            poll.answer(queue.hand_out_new(poll.seat.key, records, place, share, now_ms, due_ms))
+            place += share
+    return answered
+
+
+def _take_away(waiting: _Waiting, answered: set[Poll]) -> None:
+    """They wait no more. Most of the time they are the first."""
+    polls, left = waiting.polls, len(answered)
+    while left and polls[0] in answered:
+        polls.popleft()
+        left -= 1
+    if left:
+        waiting.polls = deque(poll for poll in polls if poll not in answered)
+
+
 def divide(number: int, most: list[int], has: list[int]) -> list[int]:
     """Shares of a number of messages that leave all with about as many as each other; nobody gets more than `most`."""
     number = min(number, sum(most))
+    each, more = divmod(number, len(most)) if most else (0, 0)
+    if most and each < min(most) and not any(has):
+        return [each + 1] * more + [each] * (len(most) - more)
     low, high = 0, max(has, default=0) + number  # a level to which all are filled up
     while low < high:
         level = (low + high + 1) // 2

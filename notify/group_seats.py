@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from lightqueue.errors import LightQueueError
 from lightqueue.groups import Dealt
 from notify.api import Handed, Receipt
 from notify.consumers import Consumers, GroupRefused, Poll, Seat
-from store._records import ranges_from
 from store.errors import StoreError
 from store.group_settings import GroupSettings
 from store.group_states import GroupKey
@@ -30,15 +29,22 @@ class LocalSeat:
         self._consumers = consumers
         self._seat = seat
         self._handed = handed
+        self._poll = Poll(seat, self, 0, 0, 0, math.inf, self._dealt)  # nothing else is wanted at the same time
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self._seat.queue.settings
 
     def want(self, most: int, max_bytes: int, invisible_ms: int) -> None:
-        self._consumers.pop(Poll(self._seat, self, most, max_bytes, invisible_ms, math.inf, self._dealt))
+        poll = self._poll
+        poll.most, poll.max_bytes, poll.invisible_ms = most, max_bytes, invisible_ms
+        self._consumers.pop(poll)
 
     def stop(self) -> None:
         self._consumers.forget(self)
 
     def _dealt(self, dealt: Dealt) -> None:
-        self._handed(handed(dealt.records, [(each[0], each[1], each[2], each[3]) for each in dealt.ranges]))
+        self._handed(Handed(dealt.lasting(), dealt.ranges))
 
     def ack(self, receipts: list[Receipt], then: Callable[[], None] | None = None) -> None:
         for receipt in receipts:
@@ -61,7 +67,7 @@ class LocalSeat:
             if error is None and then is not None:
                 then()
 
-        self._consumers.said(self._seat.queue, answered)
+        self._consumers.said(self._seat.queue, answered if then is not None else None)
 
     def close(self) -> None:
         if not self.is_closing:
@@ -83,10 +89,3 @@ def open_seat(
     except (StoreError, GroupRefused, LightQueueError) as error:
         _events.warning("group", "group %s over %s: %s", *group, error)
         return None
-
-
-def handed(data: bytes | memoryview, ranges: Iterable[tuple[int, int, int, int]]) -> Handed:
-    """What was handed out: the records lie in the order of the ranges."""
-    found = list(ranges)
-    (records,) = ranges_from(data, [(0, sum(number for _, _, _, number in found))])
-    return Handed(records, found)

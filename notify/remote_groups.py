@@ -70,6 +70,7 @@ class RemoteSeat:
         self, groups: RemoteGroups, request: wire.GroupOpen, handed: Callable[[Handed], None], then: Then
     ) -> None:
         self.is_closed = False
+        self.settings = GroupSettings()
         self._groups = groups
         self._request = request
         self._handed = handed
@@ -105,7 +106,7 @@ class RemoteSeat:
         if self.is_closed:
             self._groups.tell(wire.GroupClose(answer.ref))
             return
-        self._ref = answer.ref
+        self._ref, self.settings = answer.ref, answer.settings
         if then is not None:
             then(self)
         for number in list(self._unsettled):

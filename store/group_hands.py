@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+
+SLACK = 1_024  # entries of hands that are settled already, besides as many as there are others
 
 
 class Hand:
     """Messages that were handed out together, or wait together for a retry (`serial` 0)."""
 
-    __slots__ = ("consumer", "deliveries", "due_ms", "is_ready", "left", "offsets", "partition", "serial")
+    __slots__ = ("alarm", "consumer", "deliveries", "due_ms", "is_ready", "left", "offsets", "partition", "serial")
 
     def __init__(self, offsets: Sequence[int], partition: int, serial: int, deliveries: int, due_ms: int) -> None:
         self.offsets = offsets  # those that are another Hand's by now, or settled, among them
@@ -18,6 +21,7 @@ class Hand:
         self.serial = serial
         self.deliveries = deliveries
         self.due_ms = due_ms
+        self.alarm = 0  # which entry of HandAlarms is its; 0: none
         self.is_ready = False  # to be handed out again
         self.consumer: Consumer | None = None
 
@@ -47,3 +51,40 @@ class Lane:
     def position(self) -> int:
         """Everything of this partition before it was handed out."""
         return self.parked[0] if self.parked else self.next
+
+
+class HandAlarms:
+    """When hands are due. There is one for whatever is handed out, so it does less than store.deadlines."""
+
+    def __init__(self, then: Callable[[Hand], None]) -> None:
+        self._then = then
+        self._heap: list[tuple[int, int, Hand]] = []
+        self._pending = 0
+        self._last = 0
+
+    def __len__(self) -> int:
+        """How many are to be due."""
+        return self._pending
+
+    def set(self, hand: Hand) -> None:
+        """Of a hand that has none."""
+        self._last += 1
+        hand.alarm = self._last
+        heappush(self._heap, (hand.due_ms, self._last, hand))
+        self._pending += 1
+        if len(self._heap) > 2 * self._pending + SLACK:
+            self._heap = [entry for entry in self._heap if entry[2].alarm == entry[1]]
+            heapify(self._heap)
+
+    def cancel(self, hand: Hand) -> None:
+        if hand.alarm:
+            hand.alarm = 0
+            self._pending -= 1
+
+    def run(self, now_ms: int) -> None:
+        """Tell of what is due, oldest first."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            _, number, hand = heappop(self._heap)
+            if hand.alarm == number:
+                self.cancel(hand)
+                self._then(hand)

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 
 from store.changes import Held
-from store.deadlines import Deadlines
-from store.group_hands import Consumer, Hand, Lane
+from store.group_hands import Consumer, Hand, HandAlarms, Lane
 from store.group_settings import GroupSettings
 from store.offset_ranges import as_ranges
 
@@ -42,7 +40,7 @@ class Group:
         self._is_ordered = settings.partitions > 0
         self._lanes = [Lane(position) for position in positions]
         self._entries: dict[int, Hand] = {}
-        self._deadlines = Deadlines()
+        self._deadlines = HandAlarms(self._fall_due)
         self._ready: deque[Hand] = deque()  # of a group without order
         self._dirty: set[int] = set()
         self._has_moved = False
@@ -130,7 +128,8 @@ class Group:
     @property
     def found_ready(self) -> int:
         """Of a group without order: what was found, or given back, and is nobody's."""
-        return len(self._lanes[0].parked) + sum(hand.left for hand in self._ready)
+        found = len(self._lanes[0].parked)
+        return found + sum(hand.left for hand in self._ready) if self._ready else found
 
     def found(self, start: int, first: int, partitions: Sequence[int]) -> None:
         """From `start` on the queue has nothing up to `first`, and from there on messages of these partitions."""
@@ -208,15 +207,14 @@ class Group:
             self._ready.popleft()
         return hands
 
-    def hand_out_new(self, key: ConsumerKey, start: int, offsets: range, now_ms: int, due_ms: int) -> Hand | None:
-        """Give a consumer what was found just now, from `start` on. None: not all of it is new.
-
-        Of a group without order, where nothing else is available.
-        """
+    def is_new(self, first: int, count: int) -> bool:
+        """Whether nobody had any of these, of a group without order, and nothing that was found comes before them."""
         lane = self._lanes[0]
-        if lane.parked or lane.next != start or not self._entries.keys().isdisjoint(offsets):
-            return None
-        lane.next = offsets.stop
+        return not lane.parked and lane.next <= first and self._entries.keys().isdisjoint(range(first, first + count))
+
+    def hand_out_new(self, key: ConsumerKey, offsets: range, now_ms: int, due_ms: int) -> Hand:
+        """Give a consumer what was found just now and is_new(); before it the queue has nothing."""
+        self._lanes[0].next = offsets.stop
         self._has_moved = True
         self._last_serial = max(self._last_serial + 1, now_ms * SERIALS_PER_MS)
         hand = Hand(offsets, 0, self._last_serial, 1, due_ms)
@@ -259,8 +257,10 @@ class Group:
         entries = self._entries
         hand = entries.get(first)
         offsets = range(first, first + count)
-        is_whole = hand is not None and hand.serial == serial and all(entries.get(offset) is hand for offset in offsets)
-        if hand is None or not serial or not is_whole or self._is_ordered:
+        if hand is None or not serial or hand.serial != serial or self._is_ordered:
+            return self._each(serial, first, count, lambda offset, _: self._drop(offset))
+        is_all = hand.left == count and hand.offsets == offsets
+        if count > 1 and not is_all and not all(entries.get(offset) is hand for offset in offsets):
             return self._each(serial, first, count, lambda offset, _: self._drop(offset))
         for offset in offsets:
             del entries[offset]
@@ -370,7 +370,7 @@ class Group:
         if dead:
             self.dead.update(dict.fromkeys(offsets, dead))
         else:
-            self._deadlines.set(hand, hand.due_ms, partial(self._fall_due, hand))
+            self._deadlines.set(hand)
 
     def _drop(self, offset: int) -> None:
         hand = self._entries.pop(offset)

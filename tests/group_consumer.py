@@ -51,8 +51,12 @@ class GroupConsumer:
         start: str = "earliest",
     ) -> None:
         self.peer = WirePeer(url, name, Role.CLIENT)
-        opened = self.peer.call(GroupOpen(group, topic_filter, "", settings, start))
-        assert isinstance(opened, GroupOpened), opened
+        try:
+            opened = self.peer.call(GroupOpen(group, topic_filter, "", settings, start))
+            assert isinstance(opened, GroupOpened), opened
+        except BaseException:
+            self.peer.close()
+            raise
         self.ref = opened.ref
 
     def pop(self, most: int, wait_ms: int = 0, invisible_ms: int = 0) -> list[Handed]:

@@ -84,6 +84,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
+@pytest.mark.alone  # its lease of 0.6 s must not end while a gateway lives: what that has would go to others, too
 @pytest.mark.asyncio
 async def test_parts_are_killed_one_at_a_time(cluster: Cluster, seed: int) -> None:
     """A gateway, the store, or what lies between them."""

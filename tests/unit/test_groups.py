@@ -8,6 +8,7 @@ import pytest
 from lightqueue.groups import GroupQueue, Groups, TooManyGroups
 from lightqueue.message_store import MessageStore
 from store._records import RecordBatch
+from store.group_hands import Hand, HandAlarms
 from store.group_settings import GroupSettings
 from store.group_states import GroupState
 from store.records import Attribute, RecordType, encode_attribute, read_records
@@ -15,6 +16,7 @@ from tests.stores import KEPT_BYTES, Stores, crash_copy, fill, payloads, publish
 
 KEY = ("g", "t/#")
 ONE = ("peer", "one")
+TWO = ("peer", "two")
 SOON_MS = 10_000
 
 
@@ -194,3 +196,62 @@ def test_groups_are_bounded(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> 
     make(store, topic_filter="u")
     with pytest.raises(TooManyGroups):
         make(store, topic_filter="v")
+
+
+def test_what_is_new_is_dealt_in_slices_of_one_read(stores: Stores, clock: Clock) -> None:
+    store = stores()
+    found = make(store)
+    found.group.join(TWO)
+    publish(store, "t/1", *(b"%d" % number for number in range(6)))
+    records = found.new(100, 1 << 20, clock.now_ms)
+    assert records is not None
+    due_ms = clock.now_ms + SOON_MS
+    one = found.hand_out_new(ONE, records, 0, 4, clock.now_ms, due_ms)
+    two = found.hand_out_new(TWO, records, 4, 1, clock.now_ms, due_ms)
+    lasting = two.lasting()
+    publish(store, "t/1", b"6")
+    assert [payload for payload, _ in pop(found, clock)] == [b"5", b"6"]
+    assert [lasting.first, lasting.count, lasting[0][-1]] == [4, 1, b"4"]
+    assert one.ranges[0].serial < two.ranges[0].serial
+    assert (one.ranges[0].first, one.ranges[0].number) == (0, 4)
+    assert found.ack(two.ranges[0].serial, 4, 1) == []
+    found.group.leave(ONE, clock.now_ms)
+    assert found.new(100, 1 << 20, clock.now_ms) is None  # what was given back comes first
+
+
+def test_what_has_to_be_looked_at_is_not_dealt_whole(stores: Stores, clock: Clock) -> None:
+    store = stores()
+    found = make(store)
+    assert found.new(100, 1 << 20, clock.now_ms) is None
+    assert not found.may_have(clock.now_ms)
+    publish(store, "t/1", bytes(1_000), bytes(1_000))
+    assert found.may_have(clock.now_ms)
+    assert found.new(100, 500, clock.now_ms) is None
+    assert found.new(1, 1_200, clock.now_ms) is not None
+    publish(store, "t/1", b"expires", properties=bytes([2, 0, 0, 0, 9]))
+    assert found.new(100, 1 << 20, clock.now_ms) is None
+    assert len(pop(found, clock)) == 3
+    ordered = make(store, GroupSettings(partitions=2), "t/+")
+    assert ordered.new(100, 1 << 20, clock.now_ms) is None
+    assert ordered.may_have(clock.now_ms)
+
+
+def test_what_is_due_is_forgotten_with_what_was_settled(clock: Clock) -> None:
+    told: list[Hand] = []
+    alarms = HandAlarms(told.append)
+    hands = [Hand([number], 0, 1, 1, clock.now_ms + number % 7) for number in range(5_000)]
+    for hand in hands:
+        alarms.set(hand)
+        if hand.offsets[0] % 100:
+            alarms.cancel(hand)
+            alarms.cancel(hand)
+    assert len(alarms) == 50
+    assert len(alarms._heap) < 2_000
+    alarms.run(clock.now_ms - 1)
+    assert told == []
+    alarms.run(clock.now_ms + 3)
+    assert [hand.due_ms for hand in told] == sorted(hand.due_ms for hand in told)
+    assert {hand.offsets[0] for hand in told} == {n for n in range(0, 5_000, 100) if n % 7 <= 3}
+    alarms.run(clock.now_ms + 7)
+    assert len(told) == 50
+    assert not alarms

@@ -4,6 +4,7 @@ import pytest
 
 from gateway.packets import PubAck, PubComp, Publish, PubRec, PubRel, QoS, SubscriptionRequest, UnsubAck, Unsubscribe
 from gateway.reason_codes import ReasonCode
+from store.group_settings import GroupSettings
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client
 
@@ -274,6 +275,67 @@ def test_strategies(start_bench: StartBench, strategy: str) -> None:
         for topic in {topic for topic, _ in share}:
             payloads = [int(payload) for its_topic, payload in share if its_topic == topic]
             assert payloads == sorted(payloads)
+
+
+def in_flight(bench: Bench) -> int:
+    (group,) = bench.store.groups
+    return group.group.in_flight
+
+
+def test_what_nobody_waits_for_is_told_with_the_next_turn(bench: Bench) -> None:
+    """A PUBACK asks for no turn of its own where it lets nobody have anything, so many are told at once."""
+    client, _ = members(bench, 2)
+    publish(bench, "t/1", numbered(0, 8))
+    messages = client.messages()
+    turns = bench.broker.turns
+    for message in messages:
+        client.send(PubAck(message.packet_id or 0))
+    assert bench.broker.turns == turns
+    assert bench.broker.turn.acknowledged >= len(messages)
+    bench.pass_time()
+    assert in_flight(bench) == 4
+    client.lose()
+    assert in_flight(bench) == 4
+
+
+@pytest.mark.parametrize("start", ["publish", "lose"])
+def test_what_was_acknowledged_is_told_before_anything_else_happens_to_it(bench: Bench, start: str) -> None:
+    client, other = members(bench, 2)
+    publish(bench, "t/1", numbered(0, 4))
+    messages = client.messages()
+    assert len(other.take()) == 2
+    client.send(*(PubAck(message.packet_id or 0) for message in messages))
+    if start == "publish":
+        publish(bench, "t/1", numbered(4, 2))
+        assert (len(client.take()), len(other.take())) == (1, 1)
+        assert in_flight(bench) == 2
+    client.lose()
+    assert other.take() == []
+
+
+def test_a_group_that_allows_few_in_flight_hears_of_each_at_once(bench: Bench) -> None:
+    made = bench.store.groups.make(("g", "t/#"), GroupSettings(most_in_flight=2), lambda: 0)
+    (client,) = members(bench, 1)
+    publish(bench, "t/1", numbered(0, 6))
+    taken: list[bytes] = []
+    for _ in range(3):
+        messages = client.messages()
+        assert (len(messages), made.group.in_flight) == (2, 2)
+        taken += [message.payload for message in messages]
+        client.send(*(PubAck(message.packet_id or 0) for message in messages))
+    assert taken == numbered(0, 6)
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_what_a_turn_brings_is_dealt_at_once_whatever_its_size(bench: Bench, size: int) -> None:
+    """More than an answer has room for is dealt in several goes."""
+    clients = members(bench, 3)
+    payloads = [bytes([number]) * size for number in range(30)]
+    publish(bench, "t/1", payloads)
+    shares = [client.take() for client in clients]
+    assert sorted([*shares[0], *shares[1], *shares[2]]) == payloads
+    assert [len(share) for share in shares] == [10, 10, 10]
+    assert all(share == sorted(share) for share in shares)
 
 
 def test_after_a_kill_nothing_is_lost_and_the_session_is_a_member_again(bench: Bench) -> None:

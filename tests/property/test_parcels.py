@@ -1,0 +1,50 @@
+"""Parcels, the compiled part of a shared subscription, against plain Python: what it says is done with, merged."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway._wire import Parcel, Parcels
+
+pytestmark = pytest.mark.property
+
+receipts = st.tuples(st.integers(1, 3), st.integers(0, 6))
+steps = st.lists(st.one_of(receipts, st.just("carry"), st.just("settle"), st.just("take")), max_size=60)
+
+
+class Part(Parcels):
+    def __init__(self) -> None:
+        self.settled: list[int] = []
+
+    def was_settled(self, parcel: Parcel) -> None:
+        self.settled.append(parcel.queue_offset)
+
+
+@given(steps)
+def test_what_is_said_is_all_of_it_in_order_and_merged(steps: list[tuple[int, int] | str]) -> None:
+    part = Part()
+    said: list[tuple[int, int]] = []
+    carried: list[Parcel] = []
+    settled: list[int] = []
+    for number, step in enumerate([*steps, "take"]):
+        if step == "carry":
+            carried.append(Parcel(part, 1, number, 8 * number, 1))
+            part.carry(carried[-1])
+        elif step == "settle":
+            for parcel in carried[:2]:
+                parcel.settle()
+                parcel.settle()  # it counts once
+                said.append((parcel.serial, parcel.queue_offset))
+                settled.append(parcel.queue_offset)
+            del carried[:2]
+        elif step == "take":
+            taken = part.take_acks()
+            assert [(serial, first + i) for serial, first, count in taken for i in range(count)] == said
+            ends = [(serial, first + count) for serial, first, count in taken]
+            assert all(end != (serial, first) for end, (serial, first, _) in zip(ends, taken[1:], strict=False))
+            said.clear()
+        else:
+            part.done(*step)
+            said.append(step)  # type: ignore[arg-type]
+        assert part.in_flight == {parcel.queue_offset: parcel for parcel in carried}
+    assert part.settled == settled
