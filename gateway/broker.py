@@ -25,7 +25,8 @@ from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
 from gateway.guard import Guard
 from gateway.journal import Journal
-from gateway.quotas import Quotas, QuotaSettings
+from gateway.quota_settings import QuotaSettings
+from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from gateway.rules import PacketRules, username_of
@@ -168,7 +169,7 @@ class Broker:
 
     def taken_over(self, client_id: str) -> None:
         """The client connected to another gateway."""
-        self.registry.end(client_id)
+        self.registry.let_go(client_id)
 
     def unlogged(self) -> list[str]:
         return [session.client_id for session in self.registry.sessions.values() if not session.logged]

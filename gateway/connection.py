@@ -233,6 +233,17 @@ class Connection(Link):
             if self.transport is not None:
                 self._close_transport()
 
+    def leave(self, message: str) -> None:
+        """As close(), but the client sees no end before end(), or before LINGER_S are over."""
+        if self.phase is not Phase.CLOSED:
+            self._leave(None, message)
+            if self.transport is not None:
+                self.owner.deadlines.set(self, self.owner.turn.now_s + LINGER_S, self.transport.abort)
+
+    def end(self) -> None:
+        if self.transport is not None:
+            self._close_transport()
+
     def see_off(self, reason_code: ReasonCode) -> None:
         """As close(), but the client ends the connection.
 

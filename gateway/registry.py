@@ -106,15 +106,19 @@ class SessionRegistry:
 
     def end(self, client_id: str) -> None:
         """There is a newer connection with this client identifier [MQTT-3.1.4-3]."""
-        session = self.sessions.get(client_id)
+        self.let_go(client_id)
         opening = self._opening.pop(client_id, None)
+        if opening is not None:
+            opening.connection.close(ReasonCode.SESSION_TAKEN_OVER)
+
+    def let_go(self, client_id: str) -> None:
+        """Of the session: a connection to another gateway wants it. What still waits for it here asked after that."""
+        session = self.sessions.get(client_id)
         if session is not None:
             self.taken_over += 1
             self._events.info("taken-over", "session of client %s taken over", client_id)
             session.connection.close(ReasonCode.SESSION_TAKEN_OVER)
             self._journal.store()  # what is left of it must be known before it is claimed
-        if opening is not None:
-            opening.connection.close(ReasonCode.SESSION_TAKEN_OVER)
 
     def _claimed(self, opening: _Opening, state: SessionState | None) -> None:
         """The session is this gateway's, and `state` what is known of it."""

@@ -99,9 +99,14 @@ class PacketRules:
         connection.keep_will = disconnect.reason_code == ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
         if connection.unsafe_acks:  # it may wait for them
             connection.wait()
-            self._journal.when_safe(connection, lambda: connection.close(None, "it sent DISCONNECT"))
+            self._journal.when_safe(connection, lambda: self._let_go(connection))
         else:
-            connection.close(None, "it sent DISCONNECT")
+            self._let_go(connection)
+
+    def _let_go(self, connection: Connection) -> None:
+        """A client that sees the connection's end may count on it: not even a crash sends its will then."""
+        connection.leave("it sent DISCONNECT")
+        self._journal.when_safe(connection, connection.end)
 
     def auth(self, connection: Connection, auth: Auth) -> None:
         self._admission.auth(connection, auth)

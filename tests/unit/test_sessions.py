@@ -443,15 +443,32 @@ def test_a_client_that_cannot_take_its_connack_leaves_nothing_behind(bench: Benc
 
 
 def test_a_session_that_nobody_waits_for_any_more_is_let_go(bench: Bench) -> None:
-    """Its client went to another gateway while this one was waiting for it, and is waited for there."""
+    """Its client left while this gateway was waiting for it, and is waited for at another."""
     other = bench.hub.join("other")
     answers: list[object] = []
     other.claim("a", False, answers.append)
     client = bench.client(4)
     client.send(connect_packet("a", 4, clean_start=False))
-    bench.broker.taken_over("a")
+    client.lose()
     bench.run()
     other.release("a")
     bench.run()
     other.claim("a", False, answers.append)
     assert len(answers) == 2
+
+
+def test_who_is_back_before_this_gateway_knew_that_he_had_left_stays(bench: Bench) -> None:
+    """He went to another gateway, and that his session is wanted there is said when his new connection is here."""
+    other = bench.hub.join("other")
+    answers: list[object] = []
+    first = bench.connect("a")
+    other.claim("a", False, answers.append)
+    again = bench.client()
+    again.feed(encode(connect_packet("a"), 5))
+    bench.run()
+    assert first.is_closed
+    assert len(answers) == 1
+    assert not again.is_closed
+    other.release("a")
+    bench.run()
+    assert again.one(ConnAck).reason_code is ReasonCode.SUCCESS
