@@ -13,10 +13,11 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
 
-# Below those that the kernel gives to outgoing connections, so that none of these takes a port before its server does;
-# each process begins somewhere else.
+# Below those that the kernel gives to outgoing connections, so that none of these takes a port before its server does.
+# Each process begins far from those that were started just before it (the golden section sees to that): one that runs
+# beside it must not find the port of a server that was killed and is about to be started again.
 _ports = itertools.cycle(range(10_000, 32_000))
-for _ in range(os.getpid() * 97 % 22_000):
+for _ in range(os.getpid() * 13_597 % 22_000):
     next(_ports)
 
 

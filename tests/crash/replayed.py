@@ -8,14 +8,13 @@ from typing import Any
 
 import msgspec
 
-from lightqueue._queues import ENTRY_BYTES, pack_entry
-from lightqueue.layout import entry_key
 from lightqueue.message_store import MessageStore
 from lightqueue.table import KIND_NAMES
 from store.folder import INDEX
 from store.records import RecordType, read_records
 from store.sessions import SessionState
 from store.settings import StoreSettings
+from tests.index_entries import stored_entries
 from tests.stores import indexed_keys
 
 READ_BYTES = 1 << 20
@@ -73,9 +72,7 @@ def _fields(session: SessionState) -> dict[str, Any]:
 
 def _queues(store: MessageStore) -> Iterator[tuple[str, list[tuple[int, int]]]]:
     """Each queue's entries as (queue_offset, log_offset), but for those that retention has made void."""
+    stored = stored_entries(store.index)
     for kind, name, queue_id in store.queues.names():
-        entries = []
-        for key, pack in store.index.scan(entry_key(queue_id, 0), entry_key(queue_id + 1, 0)):
-            first = int.from_bytes(key[9:], "big")
-            entries += [(first + i, pack_entry(pack, i)) for i in range(len(pack) // ENTRY_BYTES)]
+        entries = stored.get(queue_id, [])
         yield f"{KIND_NAMES[kind]} {name.decode()}", [entry for entry in entries if entry[1] >= store.log.first]

@@ -434,14 +434,14 @@ peer.wait(lambda: False, 60)
 
 
 def test_a_peer_that_is_stopped_is_gone_and_its_wills_are_sent_once(store: StoreProcess) -> None:
-    watcher = store.connect("watcher")
-    ref = follow(watcher, "gone/#")
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, store.url], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
+        watcher = store.connect("watcher")
+        ref = follow(watcher, "gone/#")
         watcher.listen(3)  # longer than a lease: it answers
         assert read(watcher, ref, 0) == []
         process.send_signal(signal.SIGSTOP)
