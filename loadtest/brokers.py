@@ -189,12 +189,17 @@ KINDS: Mapping[str, Kind] = {
 
 @contextmanager
 def _held_back() -> Iterator[None]:
-    """What ends us waits: nobody would end a process that was just started and is not known yet."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    """What ends us waits: nobody would end a process that was just started and is not known yet. A mask of the main
+    thread would not do, as another thread may take the signal."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in ENDING}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 class Running:
@@ -250,7 +255,6 @@ class Running:
             )
 
     def _begin(self) -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         if self._cores:
             os.sched_setaffinity(0, self._cores)
 
@@ -263,9 +267,15 @@ class Running:
 
     def _end(self, by: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
+        if process is not None:
+            self._end_family(process, by)
         beside, self._beside = self._beside, None
+        if beside is not None:
+            beside.kill()
+            beside.wait()
+
+    @staticmethod
+    def _end_family(process: subprocess.Popen[bytes], by: signal.Signals) -> None:
         everybody = family([process.pid])
         for each in everybody if by is signal.SIGKILL else {p for p in everybody if p.pid == process.pid}:
             with suppress(ProcessLookupError):
@@ -278,17 +288,14 @@ class Running:
         for each in everybody:  # whoever outlived it
             with suppress(ProcessLookupError):
                 os.kill(each.pid, signal.SIGKILL)
-        if beside is not None:
-            beside.kill()
-            beside.wait()
 
 
 @contextmanager
 def running(kind: Kind, folder: Path, cores: set[int]) -> Iterator[Running]:
     """Raises LoadTestError."""
     broker = Running(kind, folder, cores)
-    broker.start()
     try:
+        broker.start()
         yield broker
     finally:
         broker.stop()

@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,7 +17,7 @@ from msgspec.structs import replace
 
 from loadtest import streams, worth
 from loadtest.address import Address
-from loadtest.brokers import KINDS, running
+from loadtest.brokers import KINDS, Kind, Start, running
 from loadtest.errors import BrokerRefuses
 from loadtest.results import read
 from loadtest.run import Run, run
@@ -310,6 +313,30 @@ def test_a_comparison_that_is_ended_ends_its_brokers(tmp_path: Path) -> None:
         assert process.wait(30) == 128 + 15
     assert started_in(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("waits_for", ["the broker", "what it needs"])
+def test_a_broker_that_is_ended_before_it_listens_ends(waits_for: str, tmp_path: Path) -> None:
+    command = (sys.executable, "-c", "import time; time.sleep(1000)")
+    start = Start(command) if waits_for == "the broker" else Start(command, beside=command, beside_port=free_port())
+
+    def end_once_started() -> None:
+        while not started_in(tmp_path):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(end_once_started)
+            with (
+                pytest.raises(SystemExit, match="ended"),
+                running(Kind("deaf", "", "", (), lambda *_: start), tmp_path, set()),
+            ):
+                pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert started_in(tmp_path) == []
 
 
 def test_a_full_comparison_in_no_time(tmp_path: Path) -> None:
