@@ -315,6 +315,7 @@ def test_a_comparison_that_is_ended_ends_its_brokers(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a socket that was just tried
 @pytest.mark.parametrize("waits_for", ["the broker", "what it needs"])
 def test_a_broker_that_is_ended_before_it_listens_ends(waits_for: str, tmp_path: Path) -> None:
     command = (sys.executable, "-c", "import time; time.sleep(1000)")
