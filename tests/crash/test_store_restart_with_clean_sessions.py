@@ -17,7 +17,8 @@ pytestmark = pytest.mark.crash
 
 @pytest.fixture
 def cluster(tmp_path: Path, small: dict[str, object]) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, settings=small)
+    # A gateway that comes back late, on a busy machine, must not be given up meanwhile.
+    cluster = Cluster(tmp_path, settings=small | {"wire.lease_ms": 60_000})
     yield cluster
     cluster.close()
 
