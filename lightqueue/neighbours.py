@@ -38,9 +38,7 @@ class Neighbours:
     def __init__(self, index: Index, remembered_topics: int) -> None:
         self._index = index
         self._most = (remembered_topics >> GROUP_BITS) + 1
-        self._newest: OrderedDict[int, bytes] = (
-            OrderedDict()
-        )  # values by group, as they are stored; empty if it has no key
+        self._newest: OrderedDict[int, bytes] = OrderedDict()  # by group, values as stored; empty if it has no key
 
     def positions(self, group: int) -> bytes:
         """Where the queues of a group stand as of its newest key; nothing if it has none."""
