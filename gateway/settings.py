@@ -188,7 +188,7 @@ class GatewaySettings:
     )
     store_token: str = field(
         default="",
-        metadata={"doc": "What a gateway shows to the store to be let in; see wire.token."},
+        metadata={"doc": "What a gateway shows to the store to be let in; see wire.gateway_token."},
     )
     store_token_file: Path | None = field(
         default=None,

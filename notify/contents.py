@@ -15,6 +15,7 @@ from store.wire.messages import Role
 
 TYPES = {
     Role.CLIENT: bytes((RecordType.MESSAGE,)),
+    Role.OPERATOR: b"",
     Role.GATEWAY: bytes(
         (
             RecordType.MESSAGE,

@@ -260,6 +260,10 @@ class Conversation:
 
     def _follow(self, frame: Frame, message: wire.Follow) -> None:
         self._events.tell()  # the answer says where the log ends
+        if self._role is Role.CLIENT and (message.history or message.spills):
+            text = "a client follows what comes from now on; read() has what is stored"
+            self._answer(frame.request_id, wire.Failed(FailureCode.NOT_ALLOWED, text))
+            return
         try:
             answer = self._known.follow(message)
         except StoreError as error:

@@ -38,6 +38,7 @@ LATE_S = 0.25  # a tick that comes later than so long after the one before says 
 RETRY_S = 1.0
 CLOCKS_DIFFER_S = 60
 MOST_FOLLOWED = 1_000_000
+MOST_FOLLOWED_BY_CLIENT = 10_000  # each costs the store's memory a live queue
 MOST_REFUSED_RANGES = 64
 RECORD_HEADER_BYTES = 40  # of a batch record, in front of what it holds
 CHECK_CLIENTS_S = 30.0
@@ -237,8 +238,9 @@ class Peer:
         fault = contents.filter_fault(request.topic_filter)
         if fault:
             return wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}")
-        if len(self.queues) >= MOST_FOLLOWED:
-            return wire.Failed(FailureCode.NOT_ALLOWED, f"more than {MOST_FOLLOWED} queues at a time")
+        most = MOST_FOLLOWED if self.role is Role.GATEWAY else MOST_FOLLOWED_BY_CLIENT
+        if len(self.queues) >= most:
+            return wire.Failed(FailureCode.NOT_ALLOWED, f"more than {most} queues at a time")
         found: list[wire.QueueInfo] = []
 
         def then(followed: list[Followed]) -> None:
@@ -343,8 +345,9 @@ class Peers:
             return Refused(RefusedReason.BAD_HELLO, "a peer needs a name that no other process has")
         role = Role(hello.role)
         peer = self._peers.get(hello.name)
-        if peer is not None and peer.role not in (None, role):
-            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of a {peer.role}")
+        known = self._role_of(hello.name)
+        if known not in (None, role):
+            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of a {known}")
         resumed = peer is not None
         if peer is None:
             peer = Peer(hello.name, self.hub.join(hello.name), self.hub, 0.0)
@@ -358,6 +361,16 @@ class Peers:
         if role is Role.GATEWAY and self.hub.messages.peers.get(peer.name) is None:
             self._remember(peer.name)
         return peer, self._welcome(peer, resumed)
+
+    def _role_of(self, name: str) -> Role | None:
+        """Of the peer that has the name, or had it before this store was restarted: no other role may take it."""
+        peer = self._peers.get(name)
+        if peer is not None and peer.role is not None:
+            return peer.role
+        state = self.hub.messages.peers.get(name)
+        if state is None:
+            return None
+        return Role.CLIENT if state.is_client else Role.GATEWAY
 
     def _remember(self, name: str) -> None:
         """Should the store be restarted, a gateway is not to lose its clients because it has not appended so far."""

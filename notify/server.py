@@ -13,7 +13,7 @@ import secrets
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -31,7 +31,7 @@ from notify.tls import TlsListener
 from store.errors import WireError
 from store.ratelimit import RateLimitedLog
 from store.wire.frames import encode
-from store.wire.messages import Refused, RefusedReason, Role
+from store.wire.messages import Refused, RefusedReason
 
 log = logging.getLogger("penstock.wire")
 
@@ -46,7 +46,8 @@ class WireListenError(NotifyError):
 class StoreServer:
     """Owner of the connections to a store. All calls are made from the loop that is running when it is made."""
 
-    def __init__(self, hub: Hub, settings: WireSettings, token: str) -> None:
+    def __init__(self, hub: Hub, settings: WireSettings, tokens: Mapping[str, str | None]) -> None:
+        """`tokens`: by role, what a peer has to show (None: nothing); a role that is missing is not let in."""
         self.hub = hub
         self.settings = settings
         self.figures = Figures()
@@ -54,7 +55,7 @@ class StoreServer:
         self.connections: set[_Connection] = set()
         self.connections_total = 0
         self._loop = asyncio.get_running_loop()
-        self._tokens = {role.value: token or None for role in (Role.GATEWAY, Role.CLIENT)}
+        self._tokens = tokens
         store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
         self.peers = Peers(hub, settings, store_name, self._loop.time)
         self.events = RateLimitedLog(log)

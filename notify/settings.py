@@ -34,11 +34,38 @@ class WireSettings:
     )
     token: str = field(
         default="",
-        metadata={"doc": "What gateways and clients have to show; empty lets everybody in."},
+        metadata={
+            "doc": "What a gateway or a client has to show where its role has no token of its own; without any token "
+            "everybody is let in as either.",
+        },
     )
     token_file: Path | None = field(
         default=None,
         metadata={"doc": "File that holds the token, in place of `token`."},
+    )
+    gateway_token: str = field(
+        default="",
+        metadata={"doc": "What a gateway has to show, and nothing else lets one in."},
+    )
+    gateway_token_file: Path | None = field(
+        default=None,
+        metadata={"doc": "File that holds it, in place of `gateway_token`."},
+    )
+    client_token: str = field(
+        default="",
+        metadata={"doc": "What a client (the SDK, Spark, commands) has to show, and nothing else lets one in."},
+    )
+    client_token_file: Path | None = field(
+        default=None,
+        metadata={"doc": "File that holds it, in place of `client_token`."},
+    )
+    operator_token: str = field(
+        default="",
+        metadata={"doc": "What an operator has to show; empty lets nobody in as one."},
+    )
+    operator_token_file: Path | None = field(
+        default=None,
+        metadata={"doc": "File that holds it, in place of `operator_token`."},
     )
     tls_certificate: Path | None = field(
         default=None,

@@ -27,7 +27,8 @@ LONGEST_REFUSED_PAUSE_S = 5.0  # somebody has to do something first
 CONNECT_TIMEOUT_S = 2.0
 SILENT_HEARTBEATS = 4  # a store that says nothing for so many of them is gone
 REMEDIES: dict[str, str] = {
-    RefusedReason.TOKEN: "; set gateway.store_token or gateway.store_token_file to what wire.token is there",
+    RefusedReason.TOKEN: "; set gateway.store_token or gateway.store_token_file to what wire.gateway_token "
+    "or wire.token is there",
     RefusedReason.VERSION: "; let the store and its gateways be of the same release",
 }
 

@@ -2,18 +2,72 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 
 from gateway.settings import GatewaySettings
 from notify.address import StoreAddress
 from notify.settings import WireSettings
 from penstock.errors import PenstockError, UsageError
+from store.wire.messages import Role
+
+log = logging.getLogger("penstock")
 
 
-def token_of_store(settings: WireSettings) -> str:
-    """What peers have to show; empty: nothing. Raises PenstockError."""
+Tokens = Mapping[str, str | None]
+"""By role, what a peer has to show (None: nothing). A role that is missing is not let in."""
+
+
+def tokens_of_store(settings: WireSettings) -> Tokens:
+    """Raises PenstockError."""
+    shared = _shared_token(settings)
+    found: dict[str, str | None] = dict(_tokens_by_role(settings, shared))
+    if not shared and not found:
+        return dict.fromkeys((Role.GATEWAY.value, Role.CLIENT.value))
+    if shared:
+        if Role.GATEWAY not in found and Role.CLIENT not in found:
+            log.warning(
+                "wire.token lets every client act as a gateway, which may claim any session; "
+                "set wire.gateway_token and wire.client_token instead"
+            )
+        for role in (Role.GATEWAY, Role.CLIENT):
+            found.setdefault(role.value, shared)
+    return found
+
+
+def _shared_token(settings: WireSettings) -> str:
     return _token(settings.token, settings.token_file, "wire.token", "so everybody would be let in")
+
+
+def _tokens_by_role(settings: WireSettings, shared: str) -> dict[str, str]:
+    """The tokens that are of one role. Raises PenstockError."""
+    given = (
+        (Role.GATEWAY, settings.gateway_token, settings.gateway_token_file),
+        (Role.CLIENT, settings.client_token, settings.client_token_file),
+        (Role.OPERATOR, settings.operator_token, settings.operator_token_file),
+    )
+    roles: dict[str, str] = {shared: "wire.token"} if shared else {}
+    found: dict[str, str] = {}
+    for role, token, file in given:
+        setting = f"wire.{role.value}_token"
+        token = _token(token, file, setting, f"so no {role.value} would be let in")
+        if not token:
+            continue
+        if token in roles:
+            raise UsageError(
+                f"{setting} and {roles[token]} are the same, so one role could act as the other; change one"
+            )
+        roles[token] = setting
+        found[role.value] = token
+    return found
+
+
+def token_of_command(wire: WireSettings, gateway: GatewaySettings) -> str:
+    """What a command shows that connects as a client: the clients' token, else what a gateway here shows."""
+    own = _token(wire.client_token, wire.client_token_file, "wire.client_token", "so no client would be let in")
+    return own or token_of_gateway(gateway) or _shared_token(wire)
 
 
 def token_of_gateway(settings: GatewaySettings) -> str:

@@ -16,7 +16,7 @@ from notify.hub import Hub
 from notify.lookup import Broadcast
 from notify.redis_lookup import RedisTable
 from notify.server import StoreServer
-from penstock.credentials import tls_of_store, token_of_store
+from penstock.credentials import Tokens, tls_of_store, tokens_of_store
 from penstock.errors import UsageError
 from penstock.process import Stop, check_admin_exposed, open_admin, run, tune_garbage_collection
 from penstock.settings import Settings
@@ -32,13 +32,13 @@ DRAIN_S = 5.0
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     address = StoreAddress.parse(settings.wire.listen, any_port=True)
-    token = token_of_store(settings.wire)
+    tokens = tokens_of_store(settings.wire)
     tls = tls_of_store(settings.wire) if address.is_tls else None
-    check_exposed(address, settings, token)
-    return run(settings, lambda: _serve(settings, address, token, tls))
+    check_exposed(address, settings, tokens)
+    return run(settings, lambda: _serve(settings, address, tokens, tls))
 
 
-async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl.SSLContext | None) -> None:
+async def _serve(settings: Settings, address: StoreAddress, tokens: Tokens, tls: ssl.SSLContext | None) -> None:
     """The store with its recovery, the admin endpoint, and only then the peers; the end in reverse."""
     stop = Stop()
     loop = asyncio.get_running_loop()
@@ -62,7 +62,7 @@ async def _serve(settings: Settings, address: StoreAddress, token: str, tls: ssl
             closing.push_async_callback(redis.close)
             redis.start()
             hub.lookup = redis.table
-        server = StoreServer(hub, settings.wire, token)
+        server = StoreServer(hub, settings.wire, tokens)
         if settings.admin is not None:
             closing.callback(_open_admin(settings.admin, server).close)
         closing.push_async_callback(server.close, DRAIN_S)
@@ -83,14 +83,17 @@ def _open_admin(address: str, server: StoreServer) -> Admin:
     return open_admin(address, LoopSource(lambda: read_all(None, server.hub.messages, server), server.unready))
 
 
-def check_exposed(address: StoreAddress, settings: Settings, token: str) -> None:
+def check_exposed(address: StoreAddress, settings: Settings, tokens: Tokens) -> None:
     """Nothing listens beyond loopback for everybody unless the operator says so. Raises UsageError."""
     allowed = settings.wire.allow_open_beyond_loopback
     if address.host and not is_loopback(address.host) and not allowed:
-        lacking = [what for what, is_there in (("a token", token), ("TLS", address.is_tls)) if not is_there]
+        lacking = [
+            what for what, is_there in (("a token", all(tokens.values())), ("TLS", address.is_tls)) if not is_there
+        ]
         if lacking:
             raise UsageError(
                 f"{address.url}: reachable by other machines without {' and without '.join(lacking)}; listen on "
-                "127.0.0.1, set wire.token and a tls:// address, or set wire.allow_open_beyond_loopback = true"
+                "127.0.0.1, set wire.gateway_token, wire.client_token and a tls:// address, or set "
+                "wire.allow_open_beyond_loopback = true"
             )
     check_admin_exposed(settings)

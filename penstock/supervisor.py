@@ -13,7 +13,7 @@ import time
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway.listen_address import ListenAddress
 from gateway.listener import BACKLOG, UNIX_MODE
@@ -33,6 +33,12 @@ log = logging.getLogger("penstock")
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 WELL_AFTER_S = 10.0  # a child that lived so long is started again at once
+NO_TOKENS: dict[str, Any] = {
+    "token": "",
+    "gateway_token": "",
+    "client_token": "",
+    "operator_token": "",
+} | dict.fromkeys(("token_file", "gateway_token_file", "client_token_file", "operator_token_file"))
 GRACE_S = 5.0  # beyond drain_timeout_s, before a child that does not end is killed
 
 
@@ -58,7 +64,7 @@ async def _serve(settings: Settings, gateways: int) -> None:
         address = f"unix://{folder}/store.sock"
         gateway = replace(settings.gateway, listen=urls, store=address, reuse_port=True, store_ca_file=None)
         gateway = replace(gateway, store_token="", store_token_file=None)
-        wire = replace(settings.wire, token="", token_file=None)  # nobody else can use that socket
+        wire = replace(settings.wire, **NO_TOKENS)  # nobody else can use that socket
         config = folder / "penstock.toml"
         admin = None if settings.admin is None else "127.0.0.1:0"
         config.write_text(render(replace(settings, wire=wire, gateway=gateway, admin=admin)), encoding="utf-8")

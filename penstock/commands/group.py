@@ -32,11 +32,11 @@ def connect(store: str | None, config: Path | None) -> "StoreClient":
     """To the store that a gateway with these settings would use; else to the one that a store's settings tell of."""
     settings = settings_in_force({"store": store}, config, print_config=False)
     from notify.address import StoreAddress
-    from penstock.credentials import tls_of_gateway, token_of_gateway, token_of_store
+    from penstock.credentials import tls_of_gateway, token_of_command
     from penstock.store_client import StoreClient
 
     address = StoreAddress.parse(settings.gateway.store or settings.wire.listen)
-    token = token_of_gateway(settings.gateway) or token_of_store(settings.wire)
+    token = token_of_command(settings.wire, settings.gateway)
     return StoreClient(address, token, tls_of_gateway(address, settings.gateway))
 
 

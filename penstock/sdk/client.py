@@ -68,11 +68,11 @@ class Client:
     ) -> None:
         """`url`: penstock://HOST:PORT, penstocks://HOST:PORT (TLS) or unix:///PATH; raises AddressError.
 
-        `token`: what the store wants to be shown (its setting wire.token). `tls`: whom to trust, for penstocks://
-        (default: the machine's certificate authorities). `timeout_s`: how long connect() and each request wait for an
-        answer. `autobatch`: hold messages back for up to 10 ms, so that those of a topic are sent 32 KB at a time; an
-        AutoBatch for other bounds. `compress`: payloads above 4 KB are stored compressed (zstd), and every reader
-        gets them as they were; a Compression for another bound or level.
+        `token`: what the store wants to be shown (its setting wire.client_token, or wire.token). `tls`: whom to
+        trust, for penstocks:// (default: the machine's certificate authorities). `timeout_s`: how long connect() and
+        each request wait for an answer. `autobatch`: hold messages back for up to 10 ms, so that those of a topic are
+        sent 32 KB at a time; an AutoBatch for other bounds. `compress`: payloads above 4 KB are stored compressed
+        (zstd), and every reader gets them as they were; a Compression for another bound or level.
         """
         self._address = Address.parse(url)
         self._token = token

@@ -141,7 +141,7 @@ def measure(folder: Path, messages: int, qos: int, subscribers: int, repeats: in
     loop = Loop()
     asyncio.get_running_loop = lambda: loop  # type: ignore[assignment,return-value]
     store = MessageStore(StoreSettings(data=folder, flush="async", index_flush_ms=600_000))
-    server = StoreServer(Hub(store, waits_for_peers=True), WireSettings(), "")
+    server = StoreServer(Hub(store, waits_for_peers=True), WireSettings(), {"gateway": None, "client": None})
     ours, theirs = Gateway("publishers", server, loop), Gateway("subscribers", server, loop)
     publisher, answers = ours.client("p")
     clients = [theirs.client(f"s{i}") for i in range(subscribers)]

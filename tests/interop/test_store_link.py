@@ -163,7 +163,7 @@ def test_a_wrong_token(site: Site, token: str) -> None:
     gateway = site.gateway(store.url, store_token=token)
     assert complaint(gateway, counted(store, "not let in (token)")) == (
         "not let in: the store refused the connection (token): not the token of a gateway; "
-        "set gateway.store_token or gateway.store_token_file to what wire.token is there"
+        "set gateway.store_token or gateway.store_token_file to what wire.gateway_token or wire.token is there"
     )
 
 

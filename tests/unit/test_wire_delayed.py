@@ -68,7 +68,7 @@ def pages(talk: Talk, limit: int) -> list[tuple[int, int, str, bytes]]:
 
 
 def test_who_follows_is_told_when_it_is_due(bench: WireBench, talk: Talk, clock: WallClock) -> None:
-    following = talk.call(Follow("t", True, -1, False))
+    following = talk.call(Follow("t", False, -1, False))
     assert isinstance(following, Following)
     publish(talk, 1, delayed(bench.store.now_ms() + 30_000))
     bench.tick()
