@@ -14,6 +14,20 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "reason",
     ),
     Figure(
+        "penstock_bans",
+        "gauge",
+        "Addresses and networks, users and client identifiers that this gateway keeps out, by kind.",
+        lambda broker: broker.bans.counts(),
+        "kind",
+    ),
+    Figure(
+        "penstock_ban_refused_total",
+        "counter",
+        "Connections refused because of a ban, by what is banned.",
+        lambda broker: broker.bans.refused,
+        "kind",
+    ),
+    Figure(
         "penstock_connects_waiting",
         "gauge",
         "Clients that wait to hear if they may come in.",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.auth.access import NO_REQUESTS, Access
+from gateway.auth.bans import Ban, Bans
 from gateway.auth.identity import Credentials, Identity, Refused, Verdict
 from gateway.auth.scram import ScramExchange, ScramFailed
 from gateway.codec import encode
@@ -48,14 +49,16 @@ class Admission:
         registry: SessionRegistry,
         deadlines: Deadlines,
         events: RateLimitedLog,
+        bans: Bans,
     ) -> None:
-        """Without `access` everybody comes in."""
+        """Without `access` everybody comes in who is not banned."""
         self._access = access
         self._guard = guard
         self._quotas = quotas
         self._registry = registry
         self._deadlines = deadlines
         self._events = events
+        self._bans = bans
         self._entering: dict[Connection, _Entering] = {}
         self.refused: Counter[str] = Counter({"not_authorized": 0})  # connections by reason code
 
@@ -72,6 +75,8 @@ class Admission:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT [MQTT-3.1.0-2]")
         method = connect.properties.authentication_method
         access = self._access
+        if self._is_banned(connection, connect, connect.username or ""):
+            return
         if access is None:
             if method is not None:
                 connection.version = connect.protocol_version
@@ -116,6 +121,9 @@ class Admission:
             )
             self._refuse(connection, refusal)
             return
+        if verdict.username != connect.username and self._is_banned(connection, connect, verdict.username):
+            del self._entering[connection]
+            return
         connection.identity = verdict
         self._guard.check_will(connection, connect, partial(self._will_checked, entering))
         if connection in self._entering and connection.phase is Phase.NEW:
@@ -156,6 +164,16 @@ class Admission:
 
     def _expired(self, connection: Connection) -> None:
         connection.close(ReasonCode.MAXIMUM_CONNECT_TIME, "its credentials have expired")
+
+    def _is_banned(self, connection: Connection, connect: Connect, username: str) -> bool:
+        """Refuse a client that is."""
+        if not len(self._bans):
+            return False
+        ban = self._bans.refuses(connection.host, username, connect.client_id, connection.turn.now_ms)
+        if ban is not None:
+            connection.version = connect.protocol_version
+            self._refuse(connection, Refused(f"{_words(ban)} is banned: {ban.reason}", ReasonCode.BANNED))
+        return ban is not None
 
     def _refuse(self, connection: Connection, refused: Refused) -> None:
         self.refused[refused.reason_code.name.lower()] += 1
@@ -255,3 +273,7 @@ class Admission:
     def requests(self) -> Mapping[str, int]:
         """To other servers, about clients: how many came to what."""
         return self._access.requests if self._access is not None else NO_REQUESTS
+
+
+def _words(ban: Ban) -> str:
+    return f"{ban.kind.replace('_id', '')} {ban.value}"

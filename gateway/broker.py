@@ -18,6 +18,7 @@ from typing import Protocol
 from gateway._wire import Turn, overdue, unsent
 from gateway.admission import Admission
 from gateway.auth.access import Access
+from gateway.auth.bans import Bans
 from gateway.connection import MOST_REASON_CHARACTERS, Connection
 from gateway.delivery import Delivery
 from gateway.draining import Draining
@@ -110,7 +111,8 @@ class Broker:
         self.registry = registry = SessionRegistry(
             store, settings, journal, exchange, delivery, self.shared, events, guard, loop.call_soon, self.opened
         )
-        self.admission = admission = Admission(access, guard, quotas, registry, self.deadlines, events)
+        self.bans = bans = Bans()
+        self.admission = admission = Admission(access, guard, quotas, registry, self.deadlines, events, bans)
         self.rules = PacketRules(
             settings,
             self.turn,

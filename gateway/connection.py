@@ -143,6 +143,12 @@ class Connection(Link):
         peer = self.transport.get_extra_info("peername") if self.transport is not None else None
         return address_of(peer)
 
+    @property
+    def host(self) -> str:
+        """The client's IP address, without a port; empty if it has none."""
+        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return peer[0] if isinstance(peer, tuple) else ""
+
     # --- what arrives
 
     def on_packet(self, first_byte: int, body: bytes) -> None:

@@ -17,6 +17,7 @@ from gateway.errors import ProtocolError
 from gateway.layers import Above
 from gateway.listen_address import ListenAddress, ListenError
 from gateway.proxy_protocol import ProxyHeader
+from gateway.quotas import Bucket
 from gateway.reason_codes import ReasonCode
 from gateway.tls import InTurn, TlsLayer
 from notify.sockets import listening_socket, listening_unix_socket
@@ -27,6 +28,8 @@ ACCEPTS_AT_ONCE = 16
 """In one turn of the loop, so that a storm of clients does not keep those waiting that are here."""
 BURST_S = 0.1
 """Clients may be let in together that were to be let in within so much time."""
+BANS_TOLD_PER_S = 10
+"""Clients at banned addresses that learn it from a CONNACK; others are closed unheard. With TLS all are."""
 UNIX_MODE = 0o660
 PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 300, 30, 5
 """When the system looks whether the other end of a silent connection is there at all; MQTT's keep alive may be off."""
@@ -64,6 +67,7 @@ class Listener:
         self._entrance = Entrance(self._settings.listener_max_connections or self._settings.max_connections)
         self._allowed = 0.0  # connections that may be let in now
         self._allowed_at_s = self._loop.time()
+        self._told_bans = Bucket(BANS_TOLD_PER_S, 1.0, self._loop.time())
 
     # --- listening
 
@@ -133,7 +137,7 @@ class Listener:
                 self._rest(listening, wait_s)
                 return
             try:
-                accepted, _ = listening.accept()
+                accepted, address = listening.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionAbortedError:  # it left already
@@ -143,6 +147,9 @@ class Listener:
                 self._rest(listening, RETRY_S)
                 return
             self._allowed -= 1
+            if self._is_kept_out(address):
+                accepted.close()
+                continue
             if len(self._unread) >= self._entrance.most:
                 self._broker.events.warning("limit", "%s: refused, too many have sent no header yet", self.address)
                 accepted.close()
@@ -165,6 +172,22 @@ class Listener:
         self._allowed = min(most, self._allowed + (now_s - self._allowed_at_s) * rate)
         self._allowed_at_s = now_s
         return 0 if self._allowed >= 1 else (1 - self._allowed) / rate
+
+    def _is_kept_out(self, address: object) -> bool:
+        """Whether a client is closed unheard, since its address is banned. Behind a proxy its own is not known yet."""
+        broker = self._broker
+        if not len(broker.bans) or self.address.proxy_protocol or not isinstance(address, tuple):
+            return False
+        now_ms = broker.turn.now_ms
+        if broker.bans.find(address[0], "", "", now_ms) is None:
+            return False
+        told = self._told_bans
+        told.refill(self._loop.time())
+        if told.tokens >= 1 and not self.address.is_tls:
+            told.tokens -= 1
+            return False
+        broker.bans.refuses(address[0], "", "", now_ms)
+        return True
 
     def _open(self, accepted: socket.socket, clients: Sockets) -> None:
         """Its descriptor is all that is kept of a socket: as an object it takes 100 bytes more."""

@@ -1,0 +1,42 @@
+"""Where clients come from: the unit by which addresses are counted, limited and banned."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+
+IPV6_PREFIX = 64
+"""Of one IPv6 subscriber, who has all addresses below it."""
+REMEMBERED_ADDRESSES = 16_384
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@lru_cache(REMEMBERED_ADDRESSES)
+def parse_address(text: str) -> Address | None:
+    """None: no IP address, as of a Unix socket. An IPv4 address in IPv6 form is the IPv4 address."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+@lru_cache(REMEMBERED_ADDRESSES)
+def source_of(text: str) -> str:
+    """An IPv4 address as it is, the /64 network of an IPv6 address; empty for what is no IP address."""
+    address = parse_address(text)
+    if address is None:
+        return ""
+    if isinstance(address, ipaddress.IPv6Address) and not address.is_loopback:
+        return str(ipaddress.ip_network((address, IPV6_PREFIX), strict=False))
+    return str(address)
+
+
+def is_loopback(text: str) -> bool:
+    """Of this machine: loopback addresses, and what is no IP address (a Unix socket)."""
+    address = parse_address(text.partition("/")[0])
+    return address is None or address.is_loopback
