@@ -28,6 +28,8 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
             link.turn.sent[0] += records.count
             link.turn.packets_out += records.count
             link.turn.sent_payload_bytes += payload_bytes
+            if link.tenant is not None:
+                link.tenant.gave(records.count, payload_bytes)
             if records.items[0].timestamp_ms >= link.opened_ms:
                 turn = link.turn
                 shared += 1
@@ -43,7 +45,7 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
 
 
 cdef bytes shared_block(Records records, Reader reader, Link link):
-    cdef object variant = (link.version, reader.subscription_id, reader.retain_as_published)
+    cdef object variant = (link.version, reader.subscription_id, reader.retain_as_published, link.tenant)
     cdef bytes block = records.blocks.get(variant)
     cdef size_t size = 0, at = 0
     cdef Py_ssize_t i
@@ -52,12 +54,12 @@ cdef bytes shared_block(Records records, Reader reader, Link link):
     if block is not None:
         return block
     for i in range(records.count):
-        size += publish_size(records.items[i], 0, link.version, &reader.subscription_id, id_count)
+        size += publish_size(records.items[i], hidden_from(link, records.items[i]), 0, link.version, &reader.subscription_id, id_count)
     block = PyBytes_FromStringAndSize(NULL, size)
     for i in range(records.count):
         retain = reader.retain_as_published and records.items[i].flags & FLAG_RETAIN
-        at += write_publish(PyBytes_AS_STRING(block) + at, records.items[i], 0, 0, False, retain, link.version,
-                            &reader.subscription_id, id_count, link.turn.now_ms)
+        at += write_publish(PyBytes_AS_STRING(block) + at, records.items[i], hidden_from(link, records.items[i]), 0, 0, False,
+                            retain, link.version, &reader.subscription_id, id_count, link.turn.now_ms)
     records.blocks[variant] = block
     return block
 
@@ -96,17 +98,20 @@ def send_listed(Link link not None, listed not None, dict found not None, bint a
 
 
 cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids, bint again=False) except -1:
-    """0 if a record can be sent to a link; otherwise it is counted as expired, too large or unreadable.
+    """0 if a record can be sent to a link; otherwise it is counted as expired, too large or unreadable, or of another namespace.
 
     `again`: a QoS 2 message that was sent once does not expire any more (MQTT 5, 4.3.3).
     """
+    cdef size_t hidden = hidden_from(link, record)
+    if link.tenant is not None and not hidden:
+        return 4
     if record.flags & FLAG_EXPIRES and not (again and qos == 2) and remaining_expiry_s(record, link.turn.now_ms) == 0:
         link.turn.expired += 1
         return 1
     if record.flags & FLAG_COMPRESSED:
         link.turn.unreadable += 1
         return 3
-    if publish_size(record, qos, link.version, ids, id_count) > link.max_packet_out:
+    if publish_size(record, hidden, qos, link.version, ids, id_count) > link.max_packet_out:
         link.turn.too_large += 1
         return 2
     return 0
@@ -118,7 +123,7 @@ cdef uint16_t alias_of(Link link, const RecordHeader *record, size_t size, bint 
     The first topics of a connection have one each, and keep it. `may_set`: it may get one now, since the packet
     goes out before all that are made after it.
     """
-    if record.topic_length <= ALIAS_BYTES:
+    if record.topic_length - hidden_from(link, record) <= ALIAS_BYTES:
         return 0                        # it would save nothing
     if link.aliases_out is None:
         link.aliases_out = {}

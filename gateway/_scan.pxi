@@ -56,14 +56,14 @@ cdef enum:
     MAX_TOPIC_LEVELS = 200
 
 
-cdef bint valid_topic(const char *topic, size_t size) except -1:
-    """Whether it is a topic name a client may publish to; what is not ASCII is checked as UTF-8."""
+cdef bint valid_topic(const char *topic, size_t size, int levels) except -1:
+    """Whether it is a topic name a client may publish to; what is not ASCII is checked as UTF-8.
+
+    `levels`: with how many its first one counts.
+    """
     cdef size_t i
     cdef uint8_t byte
     cdef bint ascii = True
-    cdef int levels = 1
-    if size == 0 or topic[0] == b"$":
-        return False                # what starts with $ is the full codec's business
     for i in range(size):
         byte = <uint8_t>topic[i]
         if byte < 0x20 or byte == 0x7F or byte == c"+" or byte == c"#":
@@ -77,12 +77,12 @@ cdef bint valid_topic(const char *topic, size_t size) except -1:
 
 
 cdef bint valid_topic_text(const char *text, size_t size) noexcept nogil:
-    """Whether plain text names a topic."""
+    """Whether plain text names a topic, and not one of some namespace."""
     cdef size_t i
     cdef int levels = 1
     for i in range(size):
         levels += text[i] == c"/"
-    return (0 < size and levels <= MAX_TOPIC_LEVELS
+    return (0 < size and levels <= MAX_TOPIC_LEVELS and not (size >= 4 and memcmp(text, b"$ns:", 4) == 0)
             and memchr(text, c"+", size) == NULL and memchr(text, c"#", size) == NULL)
 
 
@@ -216,38 +216,39 @@ cdef size_t properties_size(const RecordHeader *record, const uint32_t *ids, int
     return size
 
 
-cdef size_t remaining_size(const RecordHeader *record, int qos, int version, const uint32_t *ids, int id_count,
+cdef size_t remaining_size(const RecordHeader *record, size_t hidden, int qos, int version, const uint32_t *ids, int id_count,
                            uint16_t alias=0, bint named=True) noexcept nogil:
-    cdef size_t properties, size = 2 + (record.topic_length if named else 0) + (2 if qos else 0) + record.payload_length
+    cdef size_t properties, size = 2 + (record.topic_length - hidden if named else 0) + (2 if qos else 0) + record.payload_length
     if version == 5:
         properties = properties_size(record, ids, id_count, alias)
         size += varint_size(properties) + properties
     return size
 
 
-cdef size_t publish_size(const RecordHeader *record, int qos, int version, const uint32_t *ids, int id_count,
+cdef size_t publish_size(const RecordHeader *record, size_t hidden, int qos, int version, const uint32_t *ids, int id_count,
                          uint16_t alias=0, bint named=True) noexcept nogil:
-    cdef size_t size = remaining_size(record, qos, version, ids, id_count, alias, named)
+    cdef size_t size = remaining_size(record, hidden, qos, version, ids, id_count, alias, named)
     return 1 + varint_size(size) + size
 
 
-cdef size_t write_publish(char *start, const RecordHeader *record, int qos, uint16_t packet_id, bint dup, bint retain,
-                          int version, const uint32_t *ids, int id_count, uint64_t now_ms,
+cdef size_t write_publish(char *start, const RecordHeader *record, size_t hidden, int qos, uint16_t packet_id, bint dup,
+                          bint retain, int version, const uint32_t *ids, int id_count, uint64_t now_ms,
                           uint16_t alias=0, bint named=True) noexcept nogil:
     """Write a PUBLISH at `start`, which has publish_size() bytes of room. Returns its size.
 
-    `alias`: a topic alias to go with it, 0 for none; `named`: the topic name is there.
+    `hidden`: bytes in front of the record's topic that are left out; `alias`: a topic alias to go with it, 0 for none;
+    `named`: the topic name is there.
     """
-    cdef size_t topic_length = record.topic_length if named else 0
+    cdef size_t topic_length = record.topic_length - hidden if named else 0
     cdef char *at = start
     cdef uint32_t left
     cdef Py_ssize_t expiry
     cdef int i
     at[0] = <char>(0x30 | (8 if dup else 0) | qos << 1 | (1 if retain else 0))
-    at = write_varint(at + 1, remaining_size(record, qos, version, ids, id_count, alias, named))
+    at = write_varint(at + 1, remaining_size(record, hidden, qos, version, ids, id_count, alias, named))
     at[0] = <char>(topic_length >> 8)
     at[1] = <char>(topic_length & 255)
-    memcpy(at + 2, topic_of(record), topic_length)
+    memcpy(at + 2, topic_of(record) + hidden, topic_length)
     at += 2 + topic_length
     if qos:
         at[0] = <char>(packet_id >> 8)

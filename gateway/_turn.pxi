@@ -54,6 +54,8 @@ cdef class Turn:
     cdef uint8_t topic_flags            # what its messages have in their flags
     cdef object live_only               # says of a topic whether its messages go to no stored queue; None: no topic's do
     cdef dict live_topics               # topic -> what live_only said
+    cdef char *named                    # room for a topic of a namespace as it is in the log (_tenants.pxi)
+    cdef bytes prefixed                 # the prefix that is there
 
     def __init__(self, wake, overflow, end, live_only=None):
         self.batch = RecordBatch()
@@ -65,6 +67,9 @@ cdef class Turn:
         self.end = end
         self.live_only = live_only
         self.live_topics = {}
+
+    def __dealloc__(self):
+        free(self.named)
 
     cdef int schedule(self) except -1:
         if not self.scheduled:

@@ -21,6 +21,7 @@ from store._records cimport (
 include "_scan.pxi"
 include "_outside.pxi"
 include "_turn.pxi"
+include "_tenants.pxi"
 include "_permits.pxi"
 include "_reader.pxi"
 
@@ -33,6 +34,7 @@ cdef class Link:
     cdef public object session
     cdef public Inflight inflight
     cdef public str client_id           # of the publisher
+    cdef public Tenant tenant           # its namespace; None: the default one
     cdef public int version             # 4 or 5; 0 before CONNECT
     cdef public bint closing            # nothing is taken in or sent any more
     cdef public bint waiting            # for its CONNACK to be sent: what comes in is kept until go_on()
@@ -216,7 +218,7 @@ cdef class Link:
         topic.size = <uint8_t>body[0] << 8 | <uint8_t>body[1]
         topic.data = body + 2
         at = 2 + topic.size + (2 if qos else 0)
-        if at > size or not self.topic_ok(topic):
+        if at > size or not self.topic_ok(&topic):
             return False
         if self.permits is not None and not self.permits.has(topic, qos, first & 1):
             return False
@@ -244,6 +246,8 @@ cdef class Link:
                             Part(body + at, size - at))
         self.turn.received[qos] += 1
         self.turn.received_bytes += size - at
+        if self.tenant is not None:
+            self.tenant.count_received(size - at)
         if qos:
             self.expect_ack(ack, 4, True)
         if self.turn.batch.size >= BATCH_LIMIT:
@@ -260,10 +264,14 @@ cdef class Link:
         self.session.receive(packet_id)
         return True
 
-    cdef bint topic_ok(self, Part topic) except -1:
+    cdef bint topic_ok(self, Part *topic) except -1:
+        """Whether messages may go there; `topic` is then as in the log. What begins with $ is the full codec's business."""
+        cdef Part given = topic[0]
+        if given.size == 0 or given.data[0] == c"$" or (self.tenant is not None and not in_log(self.turn, self.tenant, topic)):
+            return False
         if self.turn.topic_known(topic.data, topic.size):
             return True
-        if not valid_topic(topic.data, topic.size):
+        if not valid_topic(given.data, given.size, 1 if self.tenant is None else 2):
             return False
         self.turn.remember_topic(topic.data, topic.size)
         return True
@@ -424,15 +432,17 @@ cdef class Link:
                          bint is_timed=True) except -1:
         cdef bint named = True
         cdef uint16_t alias = 0
-        cdef size_t size
+        cdef size_t size, hidden = hidden_from(self, record)
         if self.alias_limit:
-            alias = alias_of(self, record, publish_size(record, qos, self.version, ids, id_count), True, &named)
-        size = publish_size(record, qos, self.version, ids, id_count, alias, named)
-        self.out_size += write_publish(reserve(&self.out, self.out_size, &self.out_capacity, size), record, qos, packet_id,
+            alias = alias_of(self, record, publish_size(record, hidden, qos, self.version, ids, id_count), True, &named)
+        size = publish_size(record, hidden, qos, self.version, ids, id_count, alias, named)
+        self.out_size += write_publish(reserve(&self.out, self.out_size, &self.out_capacity, size), record, hidden, qos, packet_id,
                                        False, retain, self.version, ids, id_count, self.turn.now_ms, alias, named)
         self.turn.sent[qos] += 1
         self.turn.packets_out += 1
         self.turn.sent_payload_bytes += record.payload_length
+        if hidden:
+            self.tenant.gave(1, record.payload_length)
         if is_timed and record.timestamp_ms >= self.opened_ms:
             self.turn.delivered_after(record.timestamp_ms, 1)
         self.mark_dirty()
@@ -444,28 +454,31 @@ cdef class Link:
         cdef int n = len(subscription_ids)
         cdef bint named = True
         cdef uint16_t alias = 0
-        cdef size_t size
+        cdef const RecordHeader *record = records.items[i]
+        cdef size_t size, hidden = hidden_from(self, record)
         cdef uint32_t *ids = <uint32_t *>malloc((n + 1) * sizeof(uint32_t))
         if ids == NULL:
             raise MemoryError
         try:
             for k in range(n):
                 ids[k] = subscription_ids[k]
-            if fits(self, records.items[i], qos, n, ids, dup) != 0:
+            if fits(self, record, qos, n, ids, dup) != 0:
                 return None
-            size = publish_size(records.items[i], qos, self.version, ids, n)
+            size = publish_size(record, hidden, qos, self.version, ids, n)
             if self.alias_limit and not dup:
-                alias = alias_of(self, records.items[i], size, not self.durable, &named)
-                size = publish_size(records.items[i], qos, self.version, ids, n, alias, named)
+                alias = alias_of(self, record, size, not self.durable, &named)
+                size = publish_size(record, hidden, qos, self.version, ids, n, alias, named)
             packet = PyBytes_FromStringAndSize(NULL, size)
-            write_publish(PyBytes_AS_STRING(packet), records.items[i], qos, packet_id, dup, retain, self.version, ids, n,
+            write_publish(PyBytes_AS_STRING(packet), record, hidden, qos, packet_id, dup, retain, self.version, ids, n,
                           self.turn.now_ms, alias, named)
         finally:
             free(ids)
         self.turn.sent[qos] += 1
-        self.turn.sent_payload_bytes += records.items[i].payload_length
-        if not (dup or retain) and records.items[i].timestamp_ms >= self.opened_ms:
-            self.turn.delivered_after(records.items[i].timestamp_ms, 1)
+        self.turn.sent_payload_bytes += record.payload_length
+        if hidden:
+            self.tenant.gave(1, record.payload_length)
+        if not (dup or retain) and record.timestamp_ms >= self.opened_ms:
+            self.turn.delivered_after(record.timestamp_ms, 1)
         return packet
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gateway.auth.access import NO_REQUESTS, Access
@@ -20,7 +20,9 @@ from gateway.properties import Properties
 from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
+from gateway.tenants import Tenants, login_name, settled
 from store.deadlines import Deadlines
+from store.namespaces import Namespace
 from store.ratelimit import RateLimitedLog
 
 MAX_EXPIRY_AHEAD_S = 10 * 365 * 24 * 3600
@@ -50,6 +52,7 @@ class Admission:
         deadlines: Deadlines,
         events: RateLimitedLog,
         bans: Bans,
+        tenants: Tenants,
     ) -> None:
         """Without `access` everybody comes in who is not banned."""
         self._access = access
@@ -59,6 +62,7 @@ class Admission:
         self._deadlines = deadlines
         self._events = events
         self._bans = bans
+        self._tenants = tenants
         self._entering: dict[Connection, _Entering] = {}
         self.refused: Counter[str] = Counter({"not_authorized": 0})  # connections by reason code
 
@@ -75,7 +79,10 @@ class Admission:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT [MQTT-3.1.0-2]")
         method = connect.properties.authentication_method
         access = self._access
-        if self._is_banned(connection, connect, connect.username or ""):
+        names = Namespace(_named_outside(connection))
+        user = names.client_id(connect.username) if connect.username else ""
+        client_id = names.client_id(connect.client_id) if connect.client_id else ""
+        if self._is_banned(connection, connect, user, client_id):
             return
         if access is None:
             if method is not None:
@@ -84,8 +91,10 @@ class Admission:
                     connection, Refused("no authentication method is offered", ReasonCode.BAD_AUTHENTICATION_METHOD)
                 )
                 return
-            self._quotas.entered(connection, "")
-            self._registry.open(connection, connect)
+            connection.version = connect.protocol_version
+            if self._enters(connection, connect, Identity()) is not None:
+                self._quotas.entered(connection, "")
+                self._registry.open(connection, connect)
             return
         connection.version = connect.protocol_version
         entering = _Entering(connection, connect)
@@ -96,8 +105,9 @@ class Admission:
         if method is not None:
             self._begin(entering, method, connect.properties.authentication_data)
             return
+        username = login_name(connect.username, names.name, access.namespace_separator)
         credentials = Credentials(
-            connect.client_id, connect.username, connect.password, connection.peer, connection.peer_identity
+            connect.client_id, username, connect.password, connection.peer, connection.peer_identity, names.name
         )
         access.authenticate(credentials, partial(self._answered, entering))
         if connection in self._entering and connection.phase is Phase.NEW:
@@ -121,10 +131,11 @@ class Admission:
             )
             self._refuse(connection, refusal)
             return
-        if verdict.username != connect.username and self._is_banned(connection, connect, verdict.username):
+        identity = self._enters(connection, connect, verdict)
+        if identity is None or self._is_banned(connection, connect, identity.account, connect.client_id):
             del self._entering[connection]
             return
-        connection.identity = verdict
+        connection.identity = identity
         self._guard.check_will(connection, connect, partial(self._will_checked, entering))
         if connection in self._entering and connection.phase is Phase.NEW:
             connection.wait()
@@ -138,16 +149,33 @@ class Admission:
             self._refuse(connection, Refused("its will is not allowed", ReasonCode.NOT_AUTHORIZED))
             return
         assert identity is not None
-        if not self._quotas.may_enter(identity.username, entering.connect.client_id):
+        if not self._quotas.may_enter(identity.account, entering.connect.client_id):
             refusal = Refused(f"quota.user_connections of {identity.username} is reached", ReasonCode.QUOTA_EXCEEDED)
             self._refuse(connection, refusal)
         elif self._expires(connection, identity):
-            self._quotas.entered(connection, identity.username)
+            self._quotas.entered(connection, identity.account)
             self._guard.watch(connection, identity)
             try:
                 self._registry.open(connection, entering.connect)
             except ProtocolError as error:
                 connection.refuse(error)
+
+    def _enters(self, connection: Connection, connect: Connect, identity: Identity) -> Identity | None:
+        """Have a client be of its namespace. None: it is refused."""
+        entrance = connection.entrance
+        named = (
+            ("the listener", entrance.namespace if entrance is not None else ""),
+            ("its certificate", connection.peer_namespace),
+        )
+        separator = self._access.namespace_separator if self._access is not None else ""
+        found = settled(identity, named, separator)
+        if isinstance(found, Identity):
+            refused = self._tenants.enter(connection, connect, found.namespace)
+            if refused is None:
+                return found
+            found = refused
+        self._refuse(connection, found)
+        return None
 
     def _expires(self, connection: Connection, identity: Identity) -> bool:
         """See to the end of what was found out. False: that is now."""
@@ -165,11 +193,11 @@ class Admission:
     def _expired(self, connection: Connection) -> None:
         connection.close(ReasonCode.MAXIMUM_CONNECT_TIME, "its credentials have expired")
 
-    def _is_banned(self, connection: Connection, connect: Connect, username: str) -> bool:
-        """Refuse a client that is."""
+    def _is_banned(self, connection: Connection, connect: Connect, user: str, client_id: str) -> bool:
+        """Refuse a client that is. Names are those of the log, as operators see them."""
         if not len(self._bans):
             return False
-        ban = self._bans.refuses(connection.host, username, connect.client_id, connection.turn.now_ms)
+        ban = self._bans.refuses(connection.host, user, client_id, connection.turn.now_ms)
         if ban is not None:
             connection.version = connect.protocol_version
             self._refuse(connection, Refused(f"{_words(ban)} is banned: {ban.reason}", ReasonCode.BANNED))
@@ -243,10 +271,11 @@ class Admission:
     def _proven_again(self, entering: _Entering, identity: Identity, proof: bytes) -> None:
         connection = entering.connection
         self._entering.pop(connection, None)
-        if connection.identity is None or identity.username != connection.identity.username:
+        known = connection.identity
+        if known is None or identity.username != (known.login or known.username):
             self._refuse(connection, Refused("re-authentication as somebody else", ReasonCode.NOT_AUTHORIZED))
             return
-        connection.identity = identity
+        connection.identity = replace(known, verifier=identity.verifier)
         self._say(entering, ReasonCode.SUCCESS, proof)
 
     def _say(self, entering: _Entering, reason_code: ReasonCode, data: bytes) -> None:
@@ -257,8 +286,9 @@ class Admission:
 
     def left(self, connection: Connection) -> None:
         self._entering.pop(connection, None)
+        self._tenants.left(connection)
         if connection.identity is not None:
-            self._quotas.left(connection, connection.identity.username)
+            self._quotas.left(connection, connection.identity.account)
 
     def is_known_still(self, connection: Connection) -> bool:
         """After a reload: who would not be let in by what let him in has to go."""
@@ -277,3 +307,9 @@ class Admission:
 
 def _words(ban: Ban) -> str:
     return f"{ban.kind.replace('_id', '')} {ban.value}"
+
+
+def _named_outside(connection: Connection) -> str:
+    """The namespace that the listener names, or the certificate."""
+    entrance = connection.entrance
+    return (entrance.namespace if entrance is not None else "") or connection.peer_namespace

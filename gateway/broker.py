@@ -36,6 +36,7 @@ from gateway.settings import GatewaySettings
 from gateway.shared import SharedSubscriptions
 from gateway.subscriptions import Subscriptions
 from gateway.sys_topics import SysTopics
+from gateway.tenants import Tenants
 from lightqueue._queues import Queue
 from notify.api import Store
 from notify.steps import Steps
@@ -112,7 +113,8 @@ class Broker:
             store, settings, journal, exchange, delivery, self.shared, events, guard, loop.call_soon, self.opened
         )
         self.bans = bans = Bans()
-        self.admission = admission = Admission(access, guard, quotas, registry, self.deadlines, events, bans)
+        self.tenants = tenants = Tenants(settings.max_namespaces)
+        self.admission = admission = Admission(access, guard, quotas, registry, self.deadlines, events, bans, tenants)
         self.rules = PacketRules(
             settings,
             self.turn,

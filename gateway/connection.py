@@ -20,6 +20,7 @@ from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
 from gateway.settings import GatewaySettings
 from store.deadlines import Deadlines
+from store.namespaces import DEFAULT, Namespace
 
 log = logging.getLogger("penstock.gateway")
 
@@ -77,10 +78,12 @@ class Owner(Protocol):
 class Entrance:
     """What the connections of one listener have in common: how many there are, and may be."""
 
-    __slots__ = ("connections", "most")
+    __slots__ = ("connections", "most", "namespace")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, namespace: str = "") -> None:
+        """`namespace`: of all who come in here; empty: what else names one decides."""
         self.most = most
+        self.namespace = namespace
         self.connections = 0
 
 
@@ -116,6 +119,7 @@ class Connection(Link):
         "meter",
         "owner",
         "peer_identity",
+        "peer_namespace",
         "phase",
         "tells_problems",
     )
@@ -126,6 +130,7 @@ class Connection(Link):
         self.entrance = entrance
         self.phase = Phase.NEW
         self.peer_identity = ""  # whom its certificate names, where the listener verified one
+        self.peer_namespace = ""  # that which its certificate names
         self.identity: Identity | None = None  # who it was found to be; None: nobody was asked
         self.auth_method = ""  # of enhanced authentication, if it came in by that
         self.keep_will = True
@@ -148,6 +153,12 @@ class Connection(Link):
         """The client's IP address, without a port; empty if it has none."""
         peer = self.transport.get_extra_info("peername") if self.transport is not None else None
         return peer[0] if isinstance(peer, tuple) else ""
+
+    @property
+    def names(self) -> Namespace:
+        """How the log has what its client names."""
+        names: Namespace = DEFAULT if self.tenant is None else self.tenant.names
+        return names
 
     # --- what arrives
 

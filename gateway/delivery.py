@@ -12,6 +12,7 @@ from gateway.settings import GatewaySettings
 from lightqueue._queues import LIVE, Queue
 from notify.api import Store
 from store._records import Records
+from store.namespaces import is_servers
 
 RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
@@ -56,7 +57,7 @@ class Delivery:
             queue.readers = [reader]
         else:
             queue.readers.append(reader)
-        if reader.topic_filter.startswith("$"):
+        if is_servers(reader.topic_filter):
             self.of_server[reader] = None
         self.transient += _is_transient(reader)
         self.durable += _is_durable(reader)

@@ -68,7 +68,7 @@ class Guard:
             then(allowed >= will.qos)
 
         actions = (Action.PUBLISH, Action.RETAIN) if will.retain else (Action.PUBLISH,)
-        self._least(identity, connect.client_id, actions, will.topic_name, heard)
+        self._least(connection, connect.client_id, actions, will.topic_name, heard)
 
     def publish(
         self, connection: Connection, topic_name: str, qos: int, retain: bool, then: Callable[[bool], None]
@@ -92,7 +92,7 @@ class Guard:
                 connection.proceed()
 
         actions = (Action.PUBLISH, Action.RETAIN) if retain else (Action.PUBLISH,)
-        self._least(connection.identity, connection.client_id, actions, topic_name, heard)
+        self._least(connection, connection.client_id, actions, topic_name, heard)
         if not answered:
             waits = True
             connection.wait()
@@ -132,16 +132,19 @@ class Guard:
             real_filter = split_shared(topic_filter)[1]
         except ProtocolError:
             real_filter = topic_filter  # it is refused for another reason
-        self._least(connection.identity, connection.client_id, (Action.SUBSCRIBE,), real_filter, then)
+        self._least(connection, connection.client_id, (Action.SUBSCRIBE,), real_filter, then)
 
     # --- asking
 
     def _least(
-        self, identity: Identity, client_id: str, actions: Iterable[Action], topic: str, then: Callable[[int], None]
+        self, connection: Connection, client_id: str, actions: Iterable[Action], topic: str, then: Callable[[int], None]
     ) -> None:
-        """The lowest of the QoS at which all these actions are allowed."""
+        """The lowest of the QoS at which all these actions are allowed. Names are as the client knows them."""
+        identity, names = connection.identity, connection.names
         assert self._access is not None
-        questions = [Question(identity.username, client_id, action, topic) for action in actions]
+        assert identity is not None
+        client_id, topic = names.plain_client_id(client_id), names.plain_topic(topic)
+        questions = [Question(identity.username, client_id, action, topic, names.name) for action in actions]
         answers: list[int] = []
 
         def heard(allowed: int) -> None:

@@ -8,13 +8,19 @@ from urllib.parse import parse_qs, urlsplit
 
 from gateway.errors import GatewayError
 from notify.address import is_loopback
+from store.namespaces import NAME_PATTERN
 
 SHAPE = (
-    "mqtt://HOST:PORT, mqtts://HOST:PORT, ws://HOST:PORT, wss://HOST:PORT or unix:///PATH, each with ?proxy_protocol=2"
+    "mqtt://HOST:PORT, mqtts://HOST:PORT, ws://HOST:PORT, wss://HOST:PORT or unix:///PATH, each with "
+    "?proxy_protocol=2, ?namespace=NAME or ?proxy_protocol=2&namespace=NAME"
 )
+_QUERY = rf"(?:\?proxy_protocol=2(?:&namespace={NAME_PATTERN})?|\?namespace={NAME_PATTERN})?"
+_UNIX_QUERY = rf"(?:\?(?:proxy_protocol=2|fd=\d+)(?:&namespace={NAME_PATTERN})?|\?namespace={NAME_PATTERN})?"
 PATTERN = (
-    r"(?:mqtts?://(?!.*/mqtt)|wss?://)(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]?]+):(?P<port>\d{1,5})(?:/mqtt)?(?:\?proxy_protocol=2)?"
-    r"|unix:///[^\s?]+(?:\?(?:proxy_protocol=2|fd=\d+))?"
+    r"(?:mqtts?://(?!.*/mqtt)|wss?://)(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]?]+):(?P<port>\d{1,5})(?:/mqtt)?"
+    + _QUERY
+    + r"|unix:///[^\s?]+"
+    + _UNIX_QUERY
 )
 """The form of an address, for people and for the settings. `fd`: a socket that a process inherited, to share it."""
 
@@ -33,6 +39,7 @@ class ListenAddress:
     path: str = ""
     proxy_protocol: bool = False
     fd: int | None = None
+    namespace: str = ""  # of all who connect there
 
     @classmethod
     def parse(cls, url: str) -> ListenAddress:
@@ -44,9 +51,11 @@ class ListenAddress:
         asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
         fd = int(asked["fd"]) if "fd" in asked else None
         behind_proxy = "proxy_protocol" in asked
+        namespace = asked.get("namespace", "")
         if parts.scheme == "unix":
-            return cls("unix", path=parts.path, proxy_protocol=behind_proxy, fd=fd)
-        return cls(parts.scheme, parts.hostname or "", parts.port or 0, proxy_protocol=behind_proxy)
+            return cls("unix", path=parts.path, proxy_protocol=behind_proxy, fd=fd, namespace=namespace)
+        host, port = parts.hostname or "", parts.port or 0
+        return cls(parts.scheme, host, port, proxy_protocol=behind_proxy, namespace=namespace)
 
     @property
     def is_plain(self) -> bool:
@@ -70,7 +79,13 @@ class ListenAddress:
         return replace(self, port=port)
 
     def __str__(self) -> str:
-        query = f"?fd={self.fd}" if self.fd is not None else "?proxy_protocol=2" if self.proxy_protocol else ""
+        asked = {
+            "fd": self.fd,
+            "proxy_protocol": 2 if self.proxy_protocol else None,
+            "namespace": self.namespace or None,
+        }
+        said = "&".join(f"{name}={value}" for name, value in asked.items() if value is not None)
+        query = f"?{said}" if said else ""
         if self.path:
             return f"unix://{self.path}{query}"
         host = f"[{self.host}]" if ":" in self.host else self.host

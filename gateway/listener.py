@@ -64,7 +64,8 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unread: set[ProxyHeader] = set()  # connections whose proxy has not said whose they are
-        self._entrance = Entrance(self._settings.listener_max_connections or self._settings.max_connections)
+        most = self._settings.listener_max_connections or self._settings.max_connections
+        self._entrance = Entrance(most, address.namespace)
         self._allowed = 0.0  # connections that may be let in now
         self._allowed_at_s = self._loop.time()
         self._told_bans = Bucket(BANS_TOLD_PER_S, 1.0, self._loop.time())

@@ -68,7 +68,8 @@ class Receipt:
         where = ((LOG_OFFSET, str(self.log_offset)),)
         if self.queue_offset < 0:
             return where
-        return (*where, (QUEUE, self.publish.topic_name), (QUEUE_OFFSET, str(self.queue_offset)))
+        queue = self.connection.names.plain_topic(self.publish.topic_name)
+        return (*where, (QUEUE, queue), (QUEUE_OFFSET, str(self.queue_offset)))
 
     def _send(self, reason_code: ReasonCode, properties: Properties) -> None:
         connection = self.connection

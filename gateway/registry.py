@@ -22,9 +22,11 @@ from gateway.reason_codes import ReasonCode
 from gateway.session import Session
 from gateway.settings import GatewaySettings
 from gateway.shared import SharedSubscriptions
+from gateway.topics import topic_fault
 from lightqueue.following import FROM_NOW, Followed
 from notify.api import Store
 from store.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, Unsubscribed, WillState
+from store.namespaces import MARK, is_reserved
 from store.ratelimit import RateLimitedLog
 from store.sessions import NEVER_EXPIRES_S, SessionState, is_shared
 
@@ -78,12 +80,12 @@ class SessionRegistry:
         """A CONNECT: give the connection its session, or refuse it (ProtocolError). Meanwhile it is not listened to."""
         connection.version = connect.protocol_version
         connection.max_packet_out = connect.properties.maximum_packet_size or 0xFFFFFFFF
-        will = self._will_state(connect)
+        will = self._will_state(connection, connect)
         if connection.version != 5:
             connection.ack_limit = 65_535  # it could not know of another
         assigned = not connect.client_id
         if assigned:
-            connect.client_id = f"penstock-{secrets.token_hex(8)}"
+            connect.client_id = connection.names.client_id(f"penstock-{secrets.token_hex(8)}")
         self.end(connect.client_id)
         opening = _Opening(connection, connect, will, assigned)
         self._opening[connect.client_id] = opening
@@ -91,18 +93,23 @@ class SessionRegistry:
         if connection.phase is Phase.NEW and connection.session is None:
             connection.wait()
 
-    def _will_state(self, connect: Connect) -> WillState | None:
+    def _will_state(self, connection: Connection, connect: Connect) -> WillState | None:
         will = connect.will
         if will is None:
             return None
         if will.topic_name.startswith("$"):
             raise _refusal(ReasonCode.NOT_AUTHORIZED, "will topic: what starts with $ is the server's", connect)
+        topic_name = connection.names.topic(will.topic_name)
+        if fault := topic_fault(topic_name):
+            raise _refusal(ReasonCode.TOPIC_NAME_INVALID, f"will topic: with its namespace it {fault}", connect)
+        if is_reserved(will.properties.response_topic or ""):
+            raise _refusal(ReasonCode.NOT_AUTHORIZED, f"will response topic: {MARK} is the server's", connect)
         if self._settings.check_payload_format and not has_its_format(will.payload, will.properties):
             raise _refusal(ReasonCode.PAYLOAD_FORMAT_INVALID, "will payload: not UTF-8", connect)
         delay_s = will.properties.will_delay_interval or 0
         will.properties.will_delay_interval = None
         properties = encode_properties(will.properties)
-        return WillState(will.topic_name, will.payload, int(will.qos), will.retain, properties, delay_s)
+        return WillState(topic_name, will.payload, int(will.qos), will.retain, properties, delay_s)
 
     def end(self, client_id: str) -> None:
         """There is a newer connection with this client identifier [MQTT-3.1.4-3]."""
@@ -181,7 +188,7 @@ class SessionRegistry:
             came()
 
         def judged(subscription: SubscriptionState, allowed: int) -> None:
-            if allowed < 0 or session.link is None:
+            if allowed < 0 or session.link is None or not session.link.names.has_filter(subscription.topic_filter):
                 self._forget(session, subscription)
                 came()
                 return
@@ -250,7 +257,9 @@ class SessionRegistry:
         keep_alive_s = self._keep_alive_s(connect)
         wanted = connect.properties.session_expiry_interval or 0
         return Properties(
-            assigned_client_identifier=session.client_id if assigned else None,
+            assigned_client_identifier=session.connection.names.plain_client_id(session.client_id)
+            if assigned
+            else None,
             session_expiry_interval=session.expiry_s if session.expiry_s != wanted else None,
             server_keep_alive=keep_alive_s if keep_alive_s != connect.keep_alive_s else None,
             receive_maximum=settings.receive_maximum if settings.receive_maximum < 65_535 else None,

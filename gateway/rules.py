@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,7 +40,8 @@ from gateway.registry import SessionRegistry
 from gateway.session import Session
 from gateway.settings import GatewaySettings
 from gateway.subscriptions import Subscriptions
-from gateway.topics import DELAYED_PREFIX, split_delayed
+from gateway.topics import DELAYED_PREFIX, split_delayed, topic_fault
+from store.namespaces import is_reserved
 from store.ratelimit import RateLimitedLog
 
 
@@ -131,8 +133,13 @@ class PacketRules:
         delay_s: int | None = None
         if publish.topic_name.startswith(DELAYED_PREFIX):
             delay_s, publish.topic_name = split_delayed(publish.topic_name, self._journal.max_delay_s)
-        if publish.topic_name.startswith("$"):
+        if publish.topic_name.startswith("$") or is_reserved(publish.properties.response_topic or ""):
             self._refuse_publish(connection, publish, ReasonCode.NOT_AUTHORIZED, "what starts with $ is the server's")
+            return
+        publish.topic_name = connection.names.topic(publish.topic_name)
+        if connection.tenant is not None and (fault := topic_fault(publish.topic_name)):
+            fault = f"with its namespace the topic {fault}"
+            self._refuse_publish(connection, publish, ReasonCode.TOPIC_NAME_INVALID, fault)
             return
         judged = partial(self._judged, connection, publish, delay_s)
         permits = connection.permits
@@ -176,6 +183,8 @@ class PacketRules:
         receipt = self._begin_receipt(connection, publish) if wants_receipt(publish) else None
         self._record(connection, publish, delay_s)
         self._turn.count_received(publish.qos, len(publish.payload))
+        if connection.tenant is not None:
+            connection.tenant.count_received(len(publish.payload))
         if publish.qos == 2:
             connection.session.receive(publish.packet_id or 0)
         if receipt is not None:
@@ -238,21 +247,32 @@ class PacketRules:
     # --- subscribing
 
     def subscribe(self, connection: Connection, subscribe: Subscribe) -> None:
-        self._guard.subscribe(connection, subscribe, partial(self._subscribe, connection, subscribe))
+        reserved: dict[int, ReasonCode] = {}
+        for number, wanted in enumerate(subscribe.subscriptions):
+            if is_reserved(wanted.topic_filter):
+                reserved[number] = ReasonCode.NOT_AUTHORIZED
+            wanted.topic_filter = connection.names.topic_filter(wanted.topic_filter)
+        self._guard.subscribe(connection, subscribe, partial(self._subscribe, connection, subscribe, reserved))
 
-    def _subscribe(self, connection: Connection, subscribe: Subscribe, refusals: Refusals) -> None:
+    def _subscribe(
+        self, connection: Connection, subscribe: Subscribe, reserved: dict[int, ReasonCode], refusals: Refusals
+    ) -> None:
         session: Session = connection.session
+        refusals = {**refusals, **reserved} if reserved else refusals
         refusals = self._quotas.subscriptions(session, username_of(connection), subscribe, refusals)
         self._subscriptions.subscribe(session, subscribe, refusals)
 
     def unsubscribe(self, connection: Connection, unsubscribe: Unsubscribe) -> None:
         self._store_batch()
+        if connection.tenant is not None:
+            topic_filters = tuple(map(connection.names.topic_filter, unsubscribe.topic_filters))
+            unsubscribe = replace(unsubscribe, topic_filters=topic_filters)
         self._subscriptions.unsubscribe(connection.session, unsubscribe)
 
 
 def username_of(connection: Connection) -> str:
-    """Empty for nobody in particular."""
-    return connection.identity.username if connection.identity is not None else ""
+    """The user among those of all namespaces; empty for nobody in particular."""
+    return connection.identity.account if connection.identity is not None else ""
 
 
 PLAIN_ANSWERS: dict[int, Callable[[Exchange, Session, int], None]] = {

@@ -50,6 +50,13 @@ class GatewaySettings:
             "at_least": 0,
         },
     )
+    max_namespaces: int = field(
+        default=1_000,
+        metadata={
+            "doc": "Namespaces whose clients may be connected at a time; 0: none but the default one.",
+            "at_least": 0,
+        },
+    )
     connect_timeout_s: int = field(
         default=10,
         metadata={

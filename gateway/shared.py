@@ -25,6 +25,7 @@ from store._records import Records
 from store.changes import GroupAdvanced, Progress, SubscriptionState
 from store.group_settings import MOST_IN_FLIGHT, GroupSettings, Strategy
 from store.group_states import GroupKey
+from store.namespaces import namespace_of
 from store.offset_ranges import as_ranges
 from store.records import Record
 
@@ -136,7 +137,7 @@ class SharedSubscriptions:
 
     def _settings_of(self, name: str) -> GroupSettings:
         """Those of a group that is made here. No message of it becomes a dead letter."""
-        strategy = self._strategies.get(name, self._strategy)
+        strategy = self._strategies.get(namespace_of(name).plain_group(name), self._strategy)
         return GroupSettings(
             partitions=STICKY_PARTITIONS if strategy == STICKY else 0,
             invisible_ms=INVISIBLE_MS,

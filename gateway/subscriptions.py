@@ -20,7 +20,7 @@ from gateway.session import Listed, Outgoing, Replay, Session
 from gateway.settings import GatewaySettings
 from gateway.shared import LATEST, MOST_NAME_CHARACTERS, SharedSubscriptions
 from gateway.sys_topics import SysTopics
-from gateway.topics import split_shared
+from gateway.topics import split_shared, topic_fault
 from lightqueue.following import FROM_NOW, Followed
 from lightqueue.matching import has_wildcard
 from notify.api import RetainedMessage, RetainedPage, Store
@@ -155,7 +155,8 @@ class Subscriptions:
                 request.answers.append(ReasonCode(int(wanted.qos)))
             else:
                 request.answers.append(refusal[0])
-                request.why = request.why or f"{wanted.topic_filter[:MOST_NAMED_CHARACTERS]}: {refusal[1]}"
+                topic_filter = session.connection.names.plain_filter(wanted.topic_filter)
+                request.why = request.why or f"{topic_filter[:MOST_NAMED_CHARACTERS]}: {refusal[1]}"
         states = [state for state, _ in request.granted]
         wanted_retained = [state for state in states if self._wants_retained(session, state)]
         request.missing = 1 + len(states) + len(wanted_retained)
@@ -183,6 +184,8 @@ class Subscriptions:
         """Why a subscription is refused; None if it is granted."""
         if is_shared(wanted.topic_filter) and not _is_group(wanted.topic_filter):
             return ReasonCode.TOPIC_FILTER_INVALID, "it names no group"
+        if session.connection.tenant is not None and (fault := topic_fault(wanted.topic_filter)):
+            return ReasonCode.TOPIC_FILTER_INVALID, f"with its namespace it {fault}"
         known = any(wanted.topic_filter in each for each in (session.readers, session.shares, added))
         if not known and session.has_subscriptions(self._settings.max_subscriptions_per_session - len(added)):
             return ReasonCode.QUOTA_EXCEEDED, "max_subscriptions_per_session is reached"
@@ -228,7 +231,8 @@ class Subscriptions:
 
     def _refused(self, request: _Request, topic_filter: str, reason_code: ReasonCode, why: str) -> None:
         """A subscription that was granted cannot take effect after all."""
-        request.why = request.why or f"{topic_filter[:MOST_NAMED_CHARACTERS]}: {why}"
+        plain_filter = request.session.connection.names.plain_filter(topic_filter)
+        request.why = request.why or f"{plain_filter[:MOST_NAMED_CHARACTERS]}: {why}"
         for i, wanted in enumerate(request.subscribe.subscriptions):
             if wanted.topic_filter == topic_filter:
                 request.answers[i] = reason_code

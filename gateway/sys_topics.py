@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from gateway._wire import Reader, Turn
+from gateway._wire import Reader, Tenant, Turn
 from gateway.codec import encode
 from gateway.delivery import Delivery
 from gateway.packets import Publish
@@ -21,6 +21,7 @@ from gateway.version import VERSION
 from lightqueue.matching import matches
 from notify.api import Store
 from store.changes import SubscriptionState
+from store.namespaces import is_servers
 
 if TYPE_CHECKING:  # a gateway apart needs none of it
     from lightqueue.message_store import MessageStore
@@ -158,6 +159,20 @@ class Load:
             self.per_minute[minutes] = rate + math.exp(-interval_s / (60 * minutes)) * (average - rate)
 
 
+def _values_of(tenant: Tenant, status: Status) -> dict[str, bytes]:
+    """What is said to the clients of a namespace: of the server only what it is, of what was done only their own."""
+    read: dict[str, object] = {
+        "version": f"penstock version {VERSION}",
+        "uptime": f"{status.uptime_s:.0f} seconds",
+        "clients/connected": tenant.connections,
+        "publish/messages/received": tenant.received,
+        "publish/messages/sent": tenant.sent,
+        "publish/bytes/received": tenant.received_bytes,
+        "publish/bytes/sent": tenant.sent_bytes,
+    }
+    return {tenant.names.topic(PREFIX + name): str(value).encode() for name, value in read.items()}
+
+
 class SysTopics:
     """Owner of the averages, and of what was published last."""
 
@@ -167,7 +182,7 @@ class SysTopics:
         self._interval_s = interval_s
         self._loads = {name: Load() for name in LOADS}
         self._counted_at_s = status.turn.now_s
-        self._published: dict[str, bytes] = {}
+        self._published: dict[Tenant | None, dict[str, bytes]] = {}  # to the clients of each namespace
 
     def tick(self) -> None:
         """Publish what changed, if it is time to. To be called once a second."""
@@ -185,14 +200,23 @@ class SysTopics:
         if not readers:
             self._published.clear()
             return
-        values = self.values()
-        changed = {topic: value for topic, value in values.items() if self._published.get(topic) != value}
+        sessions = {reader.session: None for reader in readers}
+        values = {tenant: self.values(tenant) for tenant in {session.connection.tenant for session in sessions}}
+        changed = {
+            tenant: {
+                topic: value for topic, value in said.items() if self._published.get(tenant, {}).get(topic) != value
+            }
+            for tenant, said in values.items()
+        }
         self._published = values
-        for session in {reader.session: None for reader in readers}:
-            self._send(session, [reader for reader in session.readers.values() if reader in readers], changed, False)
+        for session in sessions:
+            wanted = [reader for reader in session.readers.values() if reader in readers]
+            self._send(session, wanted, changed[session.connection.tenant], False)
 
-    def values(self) -> dict[str, bytes]:
-        """What each topic says now."""
+    def values(self, tenant: Tenant | None = None) -> dict[str, bytes]:
+        """What each topic says now: of all that is done here, or of what a namespace's clients do."""
+        if tenant is not None:
+            return _values_of(tenant, self._status)
         read = {topic.name: topic.read(self._status) for topic in SYS_TOPICS}
         values = {PREFIX + name: str(value).encode() for name, value in read.items() if value is not None}
         for name, load in self._loads.items():
@@ -202,8 +226,9 @@ class SysTopics:
 
     def send_to(self, session: Session, subscription: SubscriptionState) -> None:
         """All values that a new subscription matches, as if they were retained."""
-        if self._interval_s and subscription.topic_filter.startswith("$"):
-            self._send(session, session.readers_of(subscription.topic_filter)[:1], self.values(), True)
+        if self._interval_s and session.link is not None and is_servers(subscription.topic_filter):
+            values = self.values(session.link.tenant)
+            self._send(session, session.readers_of(subscription.topic_filter)[:1], values, True)
 
     def _send(self, session: Session, readers: list[Reader], values: dict[str, bytes], retain: bool) -> None:
         link = session.link
@@ -214,9 +239,11 @@ class SysTopics:
             if not matching:
                 continue
             ids = tuple(reader.subscription_id for reader in matching if reader.subscription_id)
-            packet = encode(
-                Publish(topic, value, retain=retain, properties=Properties(subscription_identifiers=ids)), link.version
-            )
+            properties = Properties(subscription_identifiers=ids)
+            plain_topic = link.names.plain_topic(topic)
+            packet = encode(Publish(plain_topic, value, retain=retain, properties=properties), link.version)
             if len(packet) <= link.max_packet_out:
                 link.write(packet)
                 self._status.turn.count_sent(0, len(value))
+                if link.tenant is not None:
+                    link.tenant.count_sent(len(value))

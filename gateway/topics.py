@@ -20,7 +20,7 @@ MOST_DELAY_DIGITS: Final = 10
 
 def validate_topic_name(topic_name: str, field: str = "topic_name") -> None:
     """Raise ProtocolError(TOPIC_NAME_INVALID) unless messages may be published to `topic_name`."""
-    fault = _text_fault(topic_name)
+    fault = topic_fault(topic_name)
     if fault is None and ("+" in topic_name or "#" in topic_name):
         fault = "contains a wildcard [MQTT-3.3.2-2]"
     if fault is not None:
@@ -32,7 +32,7 @@ def validate_topic_filter(topic_filter: str, field: str = "topic_filter") -> Non
 
     A shared subscription has rules of its own on top: those are in `split_shared`.
     """
-    fault = _text_fault(topic_filter) or _wildcard_fault(topic_filter)
+    fault = topic_fault(topic_filter) or _wildcard_fault(topic_filter)
     if fault is not None:
         raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, f"{field}: {fault}")
 
@@ -65,7 +65,8 @@ def split_delayed(topic_name: str, max_delay_s: int, field: str = "topic_name") 
     raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, f"{field}: {fault}")
 
 
-def _text_fault(topic: str) -> str | None:
+def topic_fault(topic: str) -> str | None:
+    """Why neither a topic name nor a filter can be that, whatever its wildcards."""
     if not topic:
         return "is empty [MQTT-4.7.3-1]"
     if "\0" in topic:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from store import expiry
 from store._records import RecordBatch
 from store.group_states import GroupState
+from store.namespaces import namespace_of
 from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, encode_attribute
 
 PREFIX = "$dead"
@@ -17,8 +18,10 @@ USER_PROPERTY = 0x26
 
 def dead_letter_topic(group: str, topic: bytes) -> bytes:
     """Where the dead letters of a group go; one that would be too long for a topic loses its end."""
-    named = f"{PREFIX}/{group}/".encode() + topic
-    return named if len(named) <= MOST_TOPIC_BYTES else f"{PREFIX}/{group}".encode()
+    names = namespace_of(group)
+    plain_group, plain_topic = names.plain_group(group), names.plain_topic(topic.decode())
+    named = names.topic(f"{PREFIX}/{plain_group}/{plain_topic}").encode()
+    return named if len(named) <= MOST_TOPIC_BYTES else names.topic(f"{PREFIX}/{plain_group}").encode()
 
 
 def append_dead_letter(
@@ -34,11 +37,12 @@ def append_dead_letter(
         if aged is None:
             return False
         properties = aged
+    names = namespace_of(state.name)
     said = {
         "penstock-reason": why,
         "penstock-deliveries": str(deliveries),
-        "penstock-topic": record.topic.decode(),
-        "penstock-filter": state.topic_filter,
+        "penstock-topic": names.plain_topic(record.topic.decode()),
+        "penstock-filter": names.plain_topic(state.topic_filter),
     }
     key = decode_attributes(record.attributes).get(Attribute.KEY)
     fits = record.length + len(record.topic) + len(state.topic_filter) + 1_024 <= most_bytes

@@ -21,7 +21,7 @@ import pytest
 
 from gateway.broker import Broker
 from gateway.codec import decode, decode_varint, encode, encode_varint
-from gateway.connection import Connection
+from gateway.connection import Connection, Entrance
 from gateway.packets import (
     ConnAck,
     Connect,
@@ -49,6 +49,7 @@ P = TypeVar("P", bound=Packet)
 
 TIMEOUT_S = 20
 MOST_TURNS = 1_000
+MOST_CLIENTS = 1_000
 
 
 class FakeLoop:
@@ -144,11 +145,12 @@ def split_packets(data: bytes) -> list[tuple[int, bytes]]:
 class Client:
     """One client's end of a connection."""
 
-    def __init__(self, bench: Bench, version: int = 5) -> None:
+    def __init__(self, bench: Bench, version: int = 5, namespace: str = "") -> None:
+        """`namespace`: of the listener."""
         self.bench = bench
         self.version = version
         self.transport = FakeTransport()
-        self.connection = Connection(bench.broker)
+        self.connection = Connection(bench.broker, Entrance(MOST_CLIENTS, namespace))
         self.connection.connection_made(self.transport)
         self._taken = 0
         self._next_id = 0
@@ -412,8 +414,8 @@ class Bench:
         return Client(self, version)
 
     def connect(self, client_id: str = "", version: int = 5, **fields: Any) -> Client:
-        """A client that was accepted."""
-        client = Client(self, version)
+        """A client that was accepted, at a listener of `namespace`."""
+        client = Client(self, version, fields.pop("namespace", ""))
         connack = client.connect(client_id, **fields)
         assert connack.reason_code == 0, connack
         return client

@@ -28,6 +28,8 @@ class Question:
     action: Action
     topic: str
     """A topic name, or with SUBSCRIBE a topic filter."""
+    namespace: str = ""
+    """In which these names are the client's."""
 
 
 class PermissionSource(Protocol):
@@ -50,6 +52,7 @@ class Parts:
     source: PermissionSource | None = None
     allow_anonymous: bool = False
     client_ids: str = ""
+    namespace_separator: str = ""
     requests: Callable[[], Mapping[str, int]] = lambda: NO_REQUESTS
 
 
@@ -85,11 +88,16 @@ class Access:
             return None
         return ScramExchange(lambda username: passwords[username].scram if username in passwords else "")
 
+    @property
+    def namespace_separator(self) -> str:
+        """What stands between a namespace and the name of a user; empty: no user name names a namespace."""
+        return self._parts.namespace_separator
+
     def still_knows(self, identity: Identity) -> bool:
         """Whether the password by which a client was let in is its user's password still."""
         if not identity.verifier:
             return True
-        line = (self._parts.passwords or {}).get(identity.username)
+        line = (self._parts.passwords or {}).get(identity.login or identity.username)
         return line is not None and identity.verifier in (line.argon2, line.scram)
 
     def may_be_called(self, identity: Identity, client_id: str) -> bool:
@@ -118,16 +126,16 @@ class Access:
         if self.is_open_to(identity):
             return MAX_QOS
         username, client_id = question.username, question.client_id
-        for rules in (identity.rules or (), self._of_file(username, client_id)):
-            allowed = decide(rules, username, client_id, question.action, question.topic)
+        for rules in (identity.rules or (), self._of_file(username, client_id, question.namespace)):
+            allowed = decide(rules, username, client_id, question.action, question.topic, question.namespace)
             if allowed is not None:
                 return allowed
         if self._parts.source is not None:
             return self._parts.source.known(question)
         return self._parts.permissions.default if self._parts.permissions is not None else REFUSED
 
-    def _of_file(self, username: str, client_id: str) -> tuple[Rule, ...]:
-        return self._rules_for(username, client_id) if self._parts.permissions is not None else ()
+    def _of_file(self, username: str, client_id: str, namespace: str) -> tuple[Rule, ...]:
+        return self._rules_for(username, client_id, namespace) if self._parts.permissions is not None else ()
 
     def ask(self, question: Question, then: Allowed) -> None:
         """What decide() could not say. If that source is gone by now, it is refused."""

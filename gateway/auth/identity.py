@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gateway.auth.permissions import Rule
 from gateway.reason_codes import ReasonCode
+from store.namespaces import MARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Credentials:
     peer: str = ""
     peer_identity: str = ""
     """Whom the client's certificate names, where the listener verified one."""
+    namespace: str = ""
+    """That which the listener or the certificate names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,13 @@ class Identity:
     """Unix time at which this is not true any more."""
     verifier: str = ""
     """By which line of the password file it was let in: if that is another one later, it has to go."""
+    namespace: str = ""  # empty: the default one, or none is named so far
+    login: str = ""  # what the password file calls the user, if that is another name
+
+    @property
+    def account(self) -> str:
+        """The user among those of all namespaces."""
+        return f"{MARK}{self.namespace}/{self.username}" if self.namespace and self.username else self.username
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@
 
     [[rule]]
     users = ["alice", "sensor-*"]           # and/or clients = [...]; * stands for any characters; none: everybody
+    namespaces = ["acme"]                   # "" is the default one; none: all of them
     allow = ["publish", "retain"]           # or deny = [...]; of publish, retain, subscribe
     topics = ["devices/%c/#"]               # topic filters; %c is the client identifier, %u the user's name
     max_qos = 1                             # only with allow; 2 if it is not given
@@ -131,8 +132,11 @@ class Rule:
     topics: tuple[Pattern, ...]
     users: re.Pattern[str] | None
     clients: re.Pattern[str] | None
+    namespaces: re.Pattern[str] | None = None
 
-    def is_for(self, username: str, client_id: str) -> bool:
+    def is_for(self, username: str, client_id: str, namespace: str = "") -> bool:
+        if self.namespaces is not None and not self.namespaces.fullmatch(namespace):
+            return False
         if self.users is not None and (not username or not self.users.fullmatch(username)):
             return False
         return self.clients is None or bool(self.clients.fullmatch(client_id))
@@ -146,11 +150,14 @@ class Rule:
         return False
 
 
-def decide(rules: Iterable[Rule], username: str, client_id: str, action: Action, topic: str) -> int | None:
+def decide(
+    rules: Iterable[Rule], username: str, client_id: str, action: Action, topic: str, namespace: str = ""
+) -> int | None:
     """The highest QoS at which a client may do one thing with a topic (filter), or REFUSED; None: no rule says."""
     wanted = _parsed(topic)
     for rule in rules:
-        if action in rule.actions and rule.is_for(username, client_id) and rule.speaks_of(wanted, username, client_id):
+        is_for = action in rule.actions and rule.is_for(username, client_id, namespace)
+        if is_for and rule.speaks_of(wanted, username, client_id):
             return rule.max_qos
     return None
 
@@ -167,8 +174,8 @@ class Permissions:
     rules: tuple[Rule, ...] = ()
     default: int = REFUSED
 
-    def rules_for(self, username: str, client_id: str) -> tuple[Rule, ...]:
-        return tuple(rule for rule in self.rules if rule.is_for(username, client_id))
+    def rules_for(self, username: str, client_id: str, namespace: str = "") -> tuple[Rule, ...]:
+        return tuple(rule for rule in self.rules if rule.is_for(username, client_id, namespace))
 
 
 def parse_permissions(document: Mapping[str, Any]) -> Permissions:
@@ -192,7 +199,7 @@ def parse_rules(rules: object) -> tuple[Rule, ...]:
     return tuple(_parse_rule(number, rule) for number, rule in enumerate(rules, 1))
 
 
-KEYS = {"users", "clients", "allow", "deny", "topics", "max_qos"}
+KEYS = {"users", "clients", "namespaces", "allow", "deny", "topics", "max_qos"}
 
 
 def _parse_rule(number: int, rule: object) -> Rule:
@@ -214,8 +221,8 @@ def _parse_rule(number: int, rule: object) -> Rule:
         topics = tuple(Pattern.parse(topic) for topic in _texts(rule, "topics"))
         if not topics:
             raise AuthError("topics: names none")
-        users, clients = _names(rule, "users"), _names(rule, "clients")
-        return Rule(actions, REFUSED if denies else max_qos, topics, users, clients)
+        users, clients, namespaces = (_names(rule, key) for key in ("users", "clients", "namespaces"))
+        return Rule(actions, REFUSED if denies else max_qos, topics, users, clients, namespaces)
     except AuthError as error:
         raise RuleError(number, str(error)) from None
 

@@ -1,0 +1,130 @@
+"""Namespaces: what stands in front of a tenant's topics, client identifiers and groups in the log, and nowhere else.
+
+    topic       line/7         $ns:NAME/line/7          filters likewise: # is $ns:NAME/#
+                $dead/G/t      $ns:NAME$dead/G/t        what begins with $ has a first level of its own
+    client id   sensor-1       $ns:NAME/sensor-1
+    group       G              $ns:NAME:G               $share/G/line/# is $share/$ns:NAME:G/$ns:NAME/line/#
+
+The default namespace has no name and no prefix. As all that has one begins with $, no wildcard of the default namespace
+matches it [MQTT-4.7.2-1]; nor does a namespace's `#` match what the namespace itself has below $.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+MARK: Final = "$ns:"
+"""What no client may begin a topic, client identifier or group with."""
+MOST_NAME_CHARACTERS: Final = 32
+NAME_SHAPE: Final = f"1 to {MOST_NAME_CHARACTERS} of a-z, 0-9 and -, not beginning with -"
+NAME_PATTERN: Final = rf"[a-z0-9][a-z0-9-]{{0,{MOST_NAME_CHARACTERS - 1}}}"
+_NAME = re.compile(NAME_PATTERN)
+_SHARE = "$share/"
+
+
+def is_namespace(name: str) -> bool:
+    """Whether a namespace can be called that."""
+    return _NAME.fullmatch(name) is not None
+
+
+def is_reserved(text: str) -> bool:
+    """Whether a topic, filter, client identifier or group is one that only servers may name."""
+    if text.startswith(_SHARE):
+        group, _, topic_filter = text.removeprefix(_SHARE).partition("/")
+        return group.startswith(MARK) or topic_filter.startswith(MARK)
+    return text.startswith(MARK)
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Names as clients know them, and as the log has them. What is not of this namespace is left as it is."""
+
+    name: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """What all of its names begin with in the log; a topic has / or $ behind it."""
+        return MARK + self.name if self.name else ""
+
+    def _named(self, separator: str, name: str) -> str:
+        return f"{MARK}{self.name}{separator}{name}" if self.name else name
+
+    def _plain(self, separator: str, name: str) -> str:
+        return name.removeprefix(f"{MARK}{self.name}{separator}") if self.name else name
+
+    def topic(self, name: str) -> str:
+        """A topic name, or a filter that is not shared, for the log."""
+        return self._named("" if name.startswith("$") else "/", name)
+
+    def plain_topic(self, name: str) -> str:
+        if name.startswith(self.prefix + "$"):
+            return name.removeprefix(self.prefix)
+        return self._plain("/", name)
+
+    def has_topic(self, name: str) -> bool:
+        """Whether a topic or filter of the log is of this namespace."""
+        if not self.name:
+            return not name.startswith(MARK)
+        return name.startswith((f"{self.prefix}/", f"{self.prefix}$"))
+
+    def topic_filter(self, topic_filter: str) -> str:
+        """A filter, perhaps a shared one, for the log."""
+        group, shared = _split_shared(topic_filter)
+        if shared:
+            return f"{_SHARE}{self.group(group)}/{self.topic(shared)}"
+        return self.topic(topic_filter)
+
+    def plain_filter(self, topic_filter: str) -> str:
+        group, shared = _split_shared(topic_filter)
+        if shared:
+            return f"{_SHARE}{self.plain_group(group)}/{self.plain_topic(shared)}"
+        return self.plain_topic(topic_filter)
+
+    def has_filter(self, topic_filter: str) -> bool:
+        """Whether a filter of the log, perhaps a shared one, is of this namespace."""
+        group, shared = _split_shared(topic_filter)
+        if shared:
+            return self.has_group(group) and self.has_topic(shared)
+        return self.has_topic(topic_filter)
+
+    def client_id(self, client_id: str) -> str:
+        return self._named("/", client_id)
+
+    def plain_client_id(self, client_id: str) -> str:
+        return self._plain("/", client_id)
+
+    def group(self, name: str) -> str:
+        return self._named(":", name)
+
+    def plain_group(self, name: str) -> str:
+        return self._plain(":", name)
+
+    def has_group(self, name: str) -> bool:
+        """Whether a group of the log is of this namespace."""
+        return name.startswith(f"{self.prefix}:") if self.name else not name.startswith(MARK)
+
+
+DEFAULT: Final = Namespace()
+
+
+def namespace_of(name: str) -> Namespace:
+    """That of a topic, client identifier or group of the log."""
+    if not name.startswith(MARK):
+        return DEFAULT
+    found = _NAME.match(name, len(MARK))
+    return Namespace(found[0]) if found is not None else DEFAULT
+
+
+def is_servers(topic_filter: str) -> bool:
+    """Whether a filter of the log is, in its namespace, for topics that begin with $: only servers write these."""
+    return namespace_of(topic_filter).plain_topic(topic_filter).startswith("$")
+
+
+def _split_shared(topic_filter: str) -> tuple[str, str]:
+    """(group, filter) of a shared subscription; two empty texts of any other."""
+    if not topic_filter.startswith(_SHARE):
+        return "", ""
+    group, _, shared = topic_filter.removeprefix(_SHARE).partition("/")
+    return group, shared
