@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.broker import Broker
 from gateway.figures import Figure
+from gateway.namespace_metrics import NAMESPACES
 
 ACCESS: tuple[Figure[Broker], ...] = (
     Figure(
@@ -60,4 +61,5 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "Times that a client was not listened to for a while because it had published its share.",
         lambda broker: broker.quotas.pauses,
     ),
+    *NAMESPACES,
 )

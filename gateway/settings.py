@@ -185,6 +185,12 @@ class GatewaySettings:
             "doc": "What of a client's certificate is its user name: the common name, or the first alternative name."
         },
     )
+    tls_namespace: Literal["no", "o", "ou"] = field(
+        default="no",
+        metadata={
+            "doc": "What of a client's certificate names its namespace: its organization or unit; without one, none."
+        },
+    )
     store: str | None = field(
         default=None,
         metadata={

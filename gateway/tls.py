@@ -24,6 +24,7 @@ MOST_HANDSHAKE_BYTES = 256 << 10
 """What may have come in before a handshake had its turn."""
 
 UserName = Literal["cn", "san"]
+NamespaceField = Literal["no", "o", "ou"]
 
 
 class InTurn:
@@ -96,7 +97,9 @@ class TlsLayer(Layer):
             self._refuse(fault_of_client(error))
             return
         self._is_open = True
-        self._connection.peer_identity = identity_of(self._tls.getpeercert(), self._user_name)
+        connection, certificate = self._connection, self._tls.getpeercert()
+        connection.peer_identity = identity_of(certificate, self._user_name)
+        connection.peer_namespace = namespace_of_certificate(certificate, connection.owner.settings.tls_namespace)
         self._flush()
         if self._incoming.pending:
             self._decrypt()
@@ -167,6 +170,17 @@ def identity_of(certificate: dict[str, Any] | None, user_name: UserName) -> str:
     else:
         names = (value for rdn in certificate.get("subject", ()) for kind, value in rdn if kind == "commonName")
     return next(iter(names), "")
+
+
+def namespace_of_certificate(certificate: dict[str, Any] | None, named_by: NamespaceField) -> str:
+    """The namespace that a client's certificate, which was verified, names; empty if it names none.
+
+    What is no name, or several, is so as well: it is refused later, in words.
+    """
+    if not certificate or named_by == "no":
+        return ""
+    wanted = {"o": "organizationName", "ou": "organizationalUnitName"}[named_by]
+    return ",".join({value: None for rdn in certificate.get("subject", ()) for kind, value in rdn if kind == wanted})
 
 
 def fault_of_client(error: Exception) -> str:

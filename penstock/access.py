@@ -113,6 +113,7 @@ class Judging:
             self._permission_hook(),
             allow_anonymous=settings.allow_anonymous,
             client_ids=settings.client_ids,
+            namespace_separator=settings.namespace_separator,
             requests=self._http.counts if self._http is not None else lambda: NO_REQUESTS,
         )
 

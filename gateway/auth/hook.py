@@ -3,8 +3,10 @@
     POST {"client_id": ..., "username": ..., "password": ..., "peer": ..., "certificate": ...}
     POST {"client_id": ..., "username": ..., "action": "publish" | "retain" | "subscribe", "topic": ...}
 
+Both have `namespace` as well where it is not the default one.
+
 The answer is `{"result": "allow"}`, or "deny", or (to the first) "ignore": ask the next. With "allow" may come, to the
-first, `user`, `permissions` (rules as in the permissions file) and `expires_at` (Unix time, s); to the
+first, `user`, `namespace`, `permissions` (rules as in the permissions file) and `expires_at` (Unix time, s); to the
 second, `max_qos`.
 """
 
@@ -22,6 +24,7 @@ from gateway.auth.http import Breaker, Http
 from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
 from gateway.auth.permissions import MAX_QOS, REFUSED, parse_rules
 from gateway.reason_codes import ReasonCode
+from store.namespaces import is_namespace
 
 T = TypeVar("T")
 
@@ -90,8 +93,8 @@ class ConnectHook:
     def _digest(self, credentials: Credentials) -> bytes:
         found = hashlib.blake2b(key=self._key, digest_size=32)
         username = None if credentials.username is None else credentials.username.encode()
-        texts = (credentials.client_id.encode(), username, credentials.password, credentials.peer_identity.encode())
-        for text in texts:
+        outside = (credentials.peer_identity.encode(), credentials.namespace.encode())
+        for text in (credentials.client_id.encode(), username, credentials.password, *outside):
             found.update(b"\0" if text is None else len(text).to_bytes(5, "big") + text)
         return found.digest()
 
@@ -103,7 +106,13 @@ def _body(credentials: Credentials) -> dict[str, Any]:
         "password": None if credentials.password is None else credentials.password.decode(),
         "peer": credentials.peer,
         "certificate": credentials.peer_identity or None,
+        **_named(credentials.namespace),
     }
+
+
+def _named(namespace: str) -> dict[str, str]:
+    """Of the default one nothing is said."""
+    return {"namespace": namespace} if namespace else {}
 
 
 def _verdict(found: Any, credentials: Credentials) -> Verdict:
@@ -115,13 +124,16 @@ def _verdict(found: Any, credentials: Credentials) -> Verdict:
     if result != "allow":
         return Refused("auth.http_connect_url denies it", ReasonCode.NOT_AUTHORIZED)
     user, expires_s = found.get("user", credentials.username or ""), found.get("expires_at")
+    namespace = found.get("namespace", "")
+    if not isinstance(namespace, str) or (namespace and not is_namespace(namespace)):
+        return Refused("auth.http_connect_url names no namespace", ReasonCode.SERVER_UNAVAILABLE)
     if not isinstance(user, str) or not (expires_s is None or isinstance(expires_s, int | float)):
         return Refused("auth.http_connect_url answers nonsense", ReasonCode.SERVER_UNAVAILABLE)
     try:
         rules = parse_rules(found["permissions"]) if "permissions" in found else None
     except AuthError as error:
         return Refused(f"auth.http_connect_url: permissions: {error}", ReasonCode.SERVER_UNAVAILABLE)
-    return Identity(user, rules, None if expires_s is None else int(expires_s * 1000))
+    return Identity(user, rules, None if expires_s is None else int(expires_s * 1000), namespace=namespace)
 
 
 class PermissionHook:
@@ -150,6 +162,7 @@ class PermissionHook:
             "username": question.username,
             "action": (question.action.name or "").lower(),
             "topic": question.topic,
+            **_named(question.namespace),
         }
         self._http.post(self._url, self._breaker, body, heard)
 

@@ -32,6 +32,14 @@ class AuthSettings:
             "doc": "Client identifiers that a user may take: %u is the user's name, * any characters; empty: all.",
         },
     )
+    namespace_separator: str = field(
+        default="",
+        metadata={
+            "doc": "What stands between namespace and user in a user's name, as / in acme/alice; empty: it names none.",
+            "shape": "one of / @ . \\ |",
+            "pattern": r"[/@.\\|]?",
+        },
+    )
     jwt_secret_file: Path | None = field(
         default=None, metadata={"doc": "File with the secret of tokens signed by HS256, HS384 or HS512."}
     )
@@ -63,6 +71,10 @@ class AuthSettings:
     jwt_client_id_claim: str = field(
         default="",
         metadata={"doc": "Claim that, where a token has it, the client identifier has to equal; empty: none."},
+    )
+    jwt_namespace_claim: str = field(
+        default="",
+        metadata={"doc": "Claim that, where a token has it, names the user's namespace; empty: none."},
     )
     jwt_permissions_claim: str = field(
         default="permissions",

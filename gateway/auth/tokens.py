@@ -20,6 +20,7 @@ from gateway.auth.errors import AuthError
 from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
 from gateway.auth.permissions import parse_rules
 from gateway.auth.settings import AuthSettings
+from store.namespaces import NAME_SHAPE, is_namespace
 
 HMAC = ("HS256", "HS384", "HS512")
 RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -214,7 +215,18 @@ class TokenCheck:
         permissions = settings.jwt_permissions_claim
         rules = parse_rules(claims[permissions]) if permissions in claims else None
         expires = claims.get("exp")
-        return Identity(user, rules, None if expires is None else (int(expires) + settings.jwt_leeway_s) * 1000)
+        expires_ms = None if expires is None else (int(expires) + settings.jwt_leeway_s) * 1000
+        return Identity(user, rules, expires_ms, namespace=self._namespace(claims))
+
+    def _namespace(self, claims: Mapping[str, Any]) -> str:
+        """Empty if the token names none. Raises AuthError."""
+        claim = self._settings.jwt_namespace_claim
+        if not claim or claim not in claims:
+            return ""
+        namespace = claims[claim]
+        if not isinstance(namespace, str) or not is_namespace(namespace):
+            raise AuthError(f"its claim {claim} names no namespace: {NAME_SHAPE}")
+        return namespace
 
 
 class FetchedKeys:

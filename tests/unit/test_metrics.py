@@ -68,6 +68,7 @@ def test_both_formats_can_be_parsed(bench: Bench) -> None:
 
 def test_every_metric_has_a_value(bench: Bench) -> None:
     bench.client().send(PingReq())
+    bench.connect("c", namespace="acme")
     bench.store.groups.make(("g", "a/#"), None, lambda: 0)
     names = {name.split("{")[0] for name in samples(bench)}
     apart = WIRE_SECTIONS.keys() | LINK_SECTIONS.keys()
