@@ -130,6 +130,12 @@ class Dispatching:
         self.late_ms += late_ms
         self.late[sum(late_ms > bound for bound in LATE_BOUNDS_MS)] += 1
 
+    def topic_of(self, due_ms: int, first_offset: int) -> str:
+        """Of a message that is pending; empty if it is not (any more)."""
+        place = self._delayed.place(due_ms, first_offset)
+        record = record_of(self._log, Pending(due_ms, first_offset, place)) if place is not None else None
+        return record.topic.decode() if record is not None else ""
+
     def cancel(self, due_ms: int, first_offset: int) -> bool:
         """Take a message back that was stored at `first_offset`. False: it is not pending (any more). StoreError."""
         if self._delayed.place(due_ms, first_offset) is None:

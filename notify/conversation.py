@@ -25,7 +25,7 @@ from store.wire import messages as wire
 from store.wire.base import PRODUCER
 from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
-from store.wire.handshake import ServerHandshake
+from store.wire.handshake import NO_TOKENS, ServerHandshake
 from store.wire.messages import FailureCode, Hello, Message, Refused, Role, Welcome
 
 log = logging.getLogger("penstock.wire")
@@ -52,6 +52,7 @@ class Conversation:
         tokens: Mapping[str, str | None],
         figures: Figures,
         wake: Callable[[Conversation], None],
+        of_namespaces: Mapping[str, str] = NO_TOKENS,
     ) -> None:
         """`wake`: outgoing() is to be called, soon."""
         self.peer: Peer | None = None
@@ -61,7 +62,7 @@ class Conversation:
         self._peers = peers
         self._figures = figures
         self._wake = wake
-        self._handshake = ServerHandshake(self._meet, tokens)
+        self._handshake = ServerHandshake(self._meet, tokens, of_namespaces)
         self._reader: FrameReader | None = None
         self._credit = Credit(1)
         self._frames: deque[Frame] = deque()  # received, to be looked at
@@ -126,6 +127,10 @@ class Conversation:
         """Deal with frames that wait. Raises WireError."""
         while self._frames and self._chunks_bytes < UNSENT_BYTES and not self.is_closing:
             frame = self._frames.popleft()
+            fault = self._known.own.fault(frame.message)
+            if fault:
+                self._answer(frame.request_id, wire.Failed(FailureCode.NOT_ALLOWED, fault))
+                continue
             _HANDLERS[type(frame.message)](self, frame, frame.message)
 
     @property
@@ -170,6 +175,7 @@ class Conversation:
 
     def _answer(self, request_id: int, message: Message, records: bytes = b"") -> None:
         if not self.is_closing:
+            message, records = self._known.own.cut(message, records)
             self._credit.give(request_id)
             self._tell(message, records, request_id)
 
@@ -303,7 +309,9 @@ class Conversation:
         """The answer waits until it is as safe as what is appended."""
         dispatching = self._peers.hub.messages.dispatching
         try:
-            answer: Message = wire.DelayedCancelled(dispatching.cancel(message.due_ms, message.log_offset))
+            is_own = self._known.own.has_topic(dispatching.topic_of(message.due_ms, message.log_offset))
+            was_pending = is_own and dispatching.cancel(message.due_ms, message.log_offset)
+            answer: Message = wire.DelayedCancelled(was_pending)
         except StoreError as error:
             answer = wire.Failed(failure_code(error), str(error))
         self._answers.append(_Answer(frame.request_id, self._known.member.mark, answer))

@@ -22,6 +22,7 @@ from notify.departure import Departure
 from notify.group_requests import GroupRequests
 from notify.hub import Hub
 from notify.member import Member
+from notify.own_names import ALL, OwnNames, is_named
 from notify.settings import WireSettings
 from store._records import RecordBatch, topic_runs
 from store.changes import Change, GroupAdvanced, PeerAppended, PeerGone, SessionClosed, SessionOpened, encode_change
@@ -64,6 +65,8 @@ class Peer:
         self.name = name
         self.member = member
         self.role: Role | None = None  # not known yet after a restart
+        self.own = OwnNames(ALL)  # what it may name
+        self.namespace = ""
         self.line: Line | None = None
         self.heard_s = heard_s
         self.queues: dict[int, Queue] = {}  # by ref
@@ -190,6 +193,8 @@ class Peer:
                 batch.begin_atomic()
                 contents.add_held_by(batch, records, self.name, {closed.client_id for closed in late})
         is_client = self.role is Role.CLIENT
+        if is_client and (fault := self.own.fault_of_records(records)):
+            raise contents.BadContents(fault)
         batch.append(*encode_change(PeerAppended(self.name, sequence, tuple(self._refused), is_client)))
         batch.end_atomic()
         return batch, changes
@@ -345,6 +350,8 @@ class Peers:
             return Refused(RefusedReason.BAD_HELLO, "a peer needs a name that no other process has")
         role = Role(hello.role)
         peer = self._peers.get(hello.name)
+        if not is_named(hello.namespace):
+            return Refused(RefusedReason.BAD_HELLO, f"no namespace is called {hello.namespace!r}")
         known = self._role_of(hello.name)
         if known not in (None, role):
             return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of a {known}")
@@ -352,6 +359,10 @@ class Peers:
         if peer is None:
             peer = Peer(hello.name, self.hub.join(hello.name), self.hub, 0.0)
             self._peers[hello.name] = peer
+        if resumed and role is Role.CLIENT and peer.role is not None and peer.namespace != hello.namespace:
+            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of another namespace's client")
+        if role is Role.CLIENT:
+            peer.namespace, peer.own = hello.namespace, OwnNames(hello.namespace)
         if peer.line is not None:
             peer.line.close("the same peer made another connection")
             self.hub.withdraw(peer.member)
@@ -395,6 +406,7 @@ class Peers:
             now_ms=messages.now_ms(),
             address=self.settings.advertise,
             max_delay_s=messages.settings.max_delay_s,
+            namespace=peer.namespace,
         )
 
     def lost(self, peer: Peer, line: Line) -> None:

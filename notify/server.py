@@ -31,6 +31,7 @@ from notify.tls import TlsListener
 from store.errors import WireError
 from store.ratelimit import RateLimitedLog
 from store.wire.frames import encode
+from store.wire.handshake import NO_TOKENS
 from store.wire.messages import Refused, RefusedReason
 
 log = logging.getLogger("penstock.wire")
@@ -46,8 +47,15 @@ class WireListenError(NotifyError):
 class StoreServer:
     """Owner of the connections to a store. All calls are made from the loop that is running when it is made."""
 
-    def __init__(self, hub: Hub, settings: WireSettings, tokens: Mapping[str, str | None]) -> None:
-        """`tokens`: by role, what a peer has to show (None: nothing); a role that is missing is not let in."""
+    def __init__(
+        self,
+        hub: Hub,
+        settings: WireSettings,
+        tokens: Mapping[str, str | None],
+        of_namespaces: Mapping[str, str] = NO_TOKENS,
+    ) -> None:
+        """`tokens`: by role, what a peer has to show (None: nothing); a role that is missing is not let in.
+        `of_namespaces`: by namespace, what lets a client into that one alone."""
         self.hub = hub
         self.settings = settings
         self.figures = Figures()
@@ -56,6 +64,7 @@ class StoreServer:
         self.connections_total = 0
         self._loop = asyncio.get_running_loop()
         self._tokens = tokens
+        self._of_namespaces = of_namespaces
         store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
         self.peers = Peers(hub, settings, store_name, self._loop.time)
         self.events = RateLimitedLog(log)
@@ -187,7 +196,9 @@ class _Connection(asyncio.Protocol):
         self._is_read = True
         self._unsent_bytes = 0
         self._address = "?"
-        self._conversation = Conversation(server.peers, server._tokens, server.figures, lambda _: server.wake(self))
+        self._conversation = Conversation(
+            server.peers, server._tokens, server.figures, lambda _: server.wake(self), server._of_namespaces
+        )
 
     @property
     def has_unanswered(self) -> bool:

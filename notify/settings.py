@@ -67,6 +67,10 @@ class WireSettings:
         default=None,
         metadata={"doc": "File that holds it, in place of `operator_token`."},
     )
+    namespace_tokens_file: Path | None = field(
+        default=None,
+        metadata={"doc": "File with a line NAMESPACE TOKEN for each namespace whose clients are let into it alone."},
+    )
     tls_certificate: Path | None = field(
         default=None,
         metadata={"doc": "PEM file with the certificate, and those that vouch for it, of a tls:// address."},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from gateway.settings import GatewaySettings
 from notify.address import StoreAddress
 from notify.settings import WireSettings
 from penstock.errors import PenstockError, UsageError
+from store.namespaces import NAME_SHAPE, is_namespace
 from store.wire.messages import Role
 
 log = logging.getLogger("penstock")
@@ -24,6 +26,11 @@ def tokens_of_store(settings: WireSettings) -> Tokens:
     """Raises PenstockError."""
     shared = _shared_token(settings)
     found: dict[str, str | None] = dict(_tokens_by_role(settings, shared))
+    of_namespaces = tokens_of_namespaces(settings)
+    if not shared and Role.CLIENT not in found and of_namespaces:
+        found[Role.CLIENT.value] = secrets.token_hex()  # known to nobody: only the clients of namespaces are let in
+    if shared in of_namespaces.values() or set(found.values()) & set(of_namespaces.values()):
+        raise UsageError(f"{settings.namespace_tokens_file}: a namespace has the token of a role; change one")
     if not shared and not found:
         return dict.fromkeys((Role.GATEWAY.value, Role.CLIENT.value))
     if shared:
@@ -34,6 +41,25 @@ def tokens_of_store(settings: WireSettings) -> Tokens:
             )
         for role in (Role.GATEWAY, Role.CLIENT):
             found.setdefault(role.value, shared)
+    return found
+
+
+def tokens_of_namespaces(settings: WireSettings) -> dict[str, str]:
+    """By namespace, what lets a client into that one alone. Raises PenstockError."""
+    file = settings.namespace_tokens_file
+    if file is None:
+        return {}
+    found: dict[str, str] = {}
+    for number, line in enumerate(_read(file, "wire.namespace_tokens_file").decode(errors="replace").splitlines(), 1):
+        name, _, token = line.strip().partition(" ")
+        token = token.strip()
+        if not name or name.startswith("#"):
+            continue
+        if not is_namespace(name):
+            raise PenstockError(f"{file}: line {number}: {name[:40]!r} is no namespace; it has {NAME_SHAPE}")
+        if not token or name in found or token in found.values():
+            raise PenstockError(f"{file}: line {number}: write one line for each namespace, with a token of its own")
+        found[name] = token
     return found
 
 

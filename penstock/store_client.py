@@ -32,7 +32,7 @@ class StoreClient:
         self._url = address.url
         self._socket = self._connected(address, tls)
         self._frames: list[Frame] = []
-        self._session = PeerSession(Hello(list(VERSIONS), Role.CLIENT, _own_name(), token), self._send)
+        self._session = PeerSession(Hello(list(VERSIONS), Role.CLIENT, _own_name(), token, "*"), self._send)
         try:
             self._send(self._session.greeting)
             while self._session.welcome is None:

@@ -16,7 +16,7 @@ from notify.hub import Hub
 from notify.lookup import Broadcast
 from notify.redis_lookup import RedisTable
 from notify.server import StoreServer
-from penstock.credentials import Tokens, tls_of_store, tokens_of_store
+from penstock.credentials import Tokens, tls_of_store, tokens_of_namespaces, tokens_of_store
 from penstock.errors import UsageError
 from penstock.process import Stop, check_admin_exposed, open_admin, run, tune_garbage_collection
 from penstock.settings import Settings
@@ -62,7 +62,7 @@ async def _serve(settings: Settings, address: StoreAddress, tokens: Tokens, tls:
             closing.push_async_callback(redis.close)
             redis.start()
             hub.lookup = redis.table
-        server = StoreServer(hub, settings.wire, tokens)
+        server = StoreServer(hub, settings.wire, tokens, tokens_of_namespaces(settings.wire))
         if settings.admin is not None:
             closing.callback(_open_admin(settings.admin, server).close)
         closing.push_async_callback(server.close, DRAIN_S)

@@ -53,6 +53,7 @@ class Client:
         url: str = "penstock://localhost:7700",
         *,
         token: str = "",
+        namespace: str = "",
         tls: ssl.SSLContext | None = None,
         timeout_s: float = 30.0,
         autobatch: bool | AutoBatch = False,
@@ -60,7 +61,7 @@ class Client:
     ) -> None:
         """As penstock.Client. Raises AddressError."""
         self._client = aio.Client(
-            url, token=token, tls=tls, timeout_s=timeout_s, autobatch=autobatch, compress=compress
+            url, token=token, namespace=namespace, tls=tls, timeout_s=timeout_s, autobatch=autobatch, compress=compress
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

@@ -28,6 +28,7 @@ from penstock.sdk.publishing import Entry, Outbox, batch_bytes
 from penstock.sdk.reading import NO_END, Reading
 from penstock.sdk.requests import Outcome
 from penstock.sdk.subscription import PREFETCH, Subscription, Wanted
+from store.namespaces import Namespace
 from store.record_bytes import walk
 from store.wire import messages as wire
 from store.wire.messages import FailureCode
@@ -61,6 +62,7 @@ class Client:
         url: str = "penstock://localhost:7700",
         *,
         token: str = "",
+        namespace: str = "",
         tls: ssl.SSLContext | None = None,
         timeout_s: float = 30.0,
         autobatch: bool | AutoBatch = False,
@@ -68,7 +70,9 @@ class Client:
     ) -> None:
         """`url`: penstock://HOST:PORT, penstocks://HOST:PORT (TLS) or unix:///PATH; raises AddressError.
 
-        `token`: what the store wants to be shown (its setting wire.client_token, or wire.token). `tls`: whom to
+        `token`: what the store wants to be shown (its setting wire.client_token, or wire.token). `namespace`: whose
+        topics, groups and messages are meant, and the only ones that can be had; empty: the token's, else the default
+        one; *: all of them, under the names that the store's log has. `tls`: whom to
         trust, for penstocks:// (default: the machine's certificate authorities). `timeout_s`: how long connect() and
         each request wait for an answer. `autobatch`: hold messages back for up to 10 ms, so that those of a topic are
         sent 32 KB at a time; an AutoBatch for other bounds. `compress`: payloads above 4 KB are stored compressed
@@ -76,6 +80,7 @@ class Client:
         """
         self._address = Address.parse(url)
         self._token = token
+        self._namespace = namespace
         self._tls = tls
         self._timeout_s = timeout_s
         self._compression = chosen(compress)
@@ -98,7 +103,7 @@ class Client:
         if self._link is not None:
             return
         name = f"client-{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}"
-        link = Link(self._address, name, self._token, self._tls, self._timeout_s)
+        link = Link(self._address, name, self._token, self._tls, self._timeout_s, self._namespace)
         self._outbox = Outbox(link.requests, lambda: link.place, link.wake, self._cancel)
         link.before_sending = self._outbox.flush
         link.on_welcome = self._live_only.clear
@@ -167,6 +172,11 @@ class Client:
             raise ClientClosed
         return self._link
 
+    @property
+    def _names(self) -> Namespace:
+        """How the log has what this client names."""
+        return self._opened.place.names
+
     # --- publishing
 
     async def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> Receipt:
@@ -225,7 +235,10 @@ class Client:
     def _message(
         self, topic: str, payload: bytes | str, options: PublishOptions, due_ms: int | None = None
     ) -> Outgoing:
-        message = outgoing(topic, payload, self._is_live_only(topic), self._compression, due_ms=due_ms, **options)
+        in_log = self._names.topic(topic)
+        message = outgoing(in_log, payload, self._is_live_only(in_log), self._compression, due_ms=due_ms, **options)
+        if in_log != topic:
+            message = message._replace(topic=topic)
         if len(message.record) > self._batch_bytes:
             text = f"a message of {len(message.record)} bytes; it takes {self._batch_bytes}: raise wire.max_frame_bytes"
             raise StoreRefused(FailureCode.RECORD_TOO_LARGE, text)
@@ -292,6 +305,7 @@ class Client:
             answer, _ = await self._ask(wire.ListDelayed(after, DELAYED_PER_PAGE))
             assert isinstance(answer, wire.DelayedFound)
             for log_offset, due_ms, topic, its_key in answer.messages:
+                topic = link.place.names.plain_topic(topic)
                 if key in (None, its_key.decode()) and matches_any((topic_filter,), topic):
                     receipt = Receipt(link.place, topic, log_offset, None)
                     yield Pending(topic, its_key.decode() or None, DelayedReceipt.of(receipt, due_ms, self._cancel))
@@ -345,7 +359,7 @@ class Client:
 
         Raises BadPosition; while it is iterated over, StoreRefused or TimedOut.
         """
-        return Reading(self._opened, topic_filter, start, stop, tag)
+        return Reading(self._opened, self._names.topic(topic_filter), start, stop, tag)
 
     # --- consuming
 
@@ -378,8 +392,8 @@ class Client:
         self._subscriptions += 1
         consumer = str(self._subscriptions)
         wanted = Wanted(
-            topic_filter,
-            group_name(group),
+            self._names.topic(topic_filter),
+            self._names.group(group_name(group)),
             consumer,
             group_settings(**options),
             group_start(start),
@@ -397,10 +411,11 @@ class Client:
         """
         link = self._opened
         times = moment(since), moment(until)
+        in_log = self._names.topic(topic) if topic else ""
         found: list[Message] = []
         before = NO_END
         while before and len(found) < limit:
-            answer, records = await self._ask(wire.Find(key, topic, *times, before, limit - len(found)))
+            answer, records = await self._ask(wire.Find(key, in_log, *times, before, limit - len(found)))
             assert isinstance(answer, wire.Found)
             found += [Message(record, None, link.place) for record in walk(records)]
             before = answer.before
@@ -437,7 +452,7 @@ class Client:
             raise
         assert isinstance(answer, wire.Got)
         (record,) = walk(records)
-        return Message(record, answer.queue_offset, place)
+        return Message(record, answer.queue_offset, link.place)
 
 
 def _settle(future: asyncio.Future[T], outcome: T | Exception) -> None:

@@ -7,12 +7,14 @@ import logging
 import random
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol, cast
 
 from penstock.sdk.address import Address
 from penstock.sdk.message_id import StorePlace
 from penstock.sdk.requests import Requests
 from store.errors import HandshakeRefused, WireError
+from store.namespaces import DEFAULT, Namespace, is_namespace
 from store.wire import messages as wire
 from store.wire.frames import Frame, encode
 from store.wire.handshake import VERSIONS
@@ -45,7 +47,15 @@ class Reader(Protocol):
 class Link(asyncio.Protocol):
     """Owner of the connection. run() keeps it up."""
 
-    def __init__(self, address: Address, name: str, token: str, tls: ssl.SSLContext | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: Address,
+        name: str,
+        token: str,
+        tls: ssl.SSLContext | None,
+        timeout_s: float,
+        namespace: str = "",
+    ) -> None:
         self.requests = Requests(timeout_s, asyncio.get_running_loop().time, self.wake)
         self.welcomed = asyncio.Event()  # by a store, once at least
         self.place = UNNAMED  # of the store, in message ids
@@ -55,7 +65,7 @@ class Link(asyncio.Protocol):
         self.tried = asyncio.Event()  # once at least: let in, or refused
         self.on_welcome: Callable[[], None] = lambda: None
         self._address = address
-        self._hello = Hello(list(VERSIONS), Role.CLIENT, name, token)
+        self._hello = Hello(list(VERSIONS), Role.CLIENT, name, token, namespace)
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -189,7 +199,8 @@ class Link(asyncio.Protocol):
 
     def _welcomed(self, welcome: Welcome) -> None:
         self.refused = None
-        self.place = self._place(welcome)
+        names = Namespace(welcome.namespace) if is_namespace(welcome.namespace) else DEFAULT
+        self.place = replace(self._place(welcome), names=names)
         self._store_told(welcome.now_ms)
         log.info("store %s: connected", self._address.url)
         self.requests.connected(welcome)

@@ -116,7 +116,7 @@ class Message:
 
     @property
     def topic(self) -> str:
-        return self._record[TOPIC].decode()
+        return self._store.names.plain_topic(self._record[TOPIC].decode())
 
     @property
     def payload(self) -> bytes:
@@ -141,7 +141,7 @@ class Message:
     @property
     def client_id(self) -> str:
         """Of the MQTT client that published it; empty where it was not one."""
-        return self._record[CLIENT_ID].decode()
+        return self._store.names.plain_client_id(self._record[CLIENT_ID].decode())
 
     @property
     def qos(self) -> int:

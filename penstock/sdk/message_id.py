@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 from binascii import crc_hqx
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.sdk.errors import BadMessageId
+from store.namespaces import DEFAULT, Namespace
 
 _PORT_BYTES, _OFFSET_BYTES, _CHECK_BYTES = 2, 8, 2
 _TAIL_BYTES = _PORT_BYTES + _OFFSET_BYTES + _CHECK_BYTES
@@ -19,9 +20,13 @@ _SIZES = (4 + _TAIL_BYTES, 16 + _TAIL_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """The address by which ids name a store. `packed`: 4 or 16 bytes of IP address, 2 of port."""
+    """The address by which ids name a store. `packed`: 4 or 16 bytes of IP address, 2 of port.
+
+    `names`: how the log has what a client of this store names.
+    """
 
     packed: bytes
+    names: Namespace = field(default=DEFAULT, compare=False)
 
     @classmethod
     def of(cls, ip: str, port: int) -> StorePlace:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 from penstock.sdk.compression import NEVER, Compression, as_stored, chosen
 from penstock.sdk.errors import BadMessage
+from store.namespaces import MARK
 from store.record_bytes import RecordBatch
 from store.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
 from store.wire.messages import Wait
@@ -176,6 +177,8 @@ def _due(due_ms: int | None) -> bytes:
 def _expected_answer(response_topic: str | None, correlation_data: bytes | None) -> bytes:
     found = b""
     if response_topic is not None:
+        if response_topic.startswith(MARK):
+            raise BadMessage(f"response_topic {response_topic!r}: what begins with {MARK} is the server's")
         found += _property(RESPONSE_TOPIC, _topic(response_topic))
     if correlation_data is not None:
         if len(correlation_data) > MOST_TEXT_BYTES:

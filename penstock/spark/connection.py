@@ -58,7 +58,7 @@ class _Line:
         self._heartbeat_s = SILENT_S
         self._used_s = 0.0
         self._closed = threading.Event()
-        handshake = ClientHandshake(Hello(list(VERSIONS), Role.CLIENT, name, store.token))
+        handshake = ClientHandshake(Hello(list(VERSIONS), Role.CLIENT, name, store.token, "*"))
         try:
             self.send_bytes(handshake.greeting)
             while (welcome := handshake.feed(self._received())) is None:

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -12,6 +13,7 @@ from store.wire.frames import HEAD, Readable, encode, read_frame, read_head
 from store.wire.messages import Hello, Message, Refused, RefusedReason, Role, Welcome
 
 MAGIC = b"PENSTOCK"
+NO_TOKENS: Mapping[str, str] = MappingProxyType({})
 VERSIONS = (1,)
 MOST_HELLO_BYTES = 32 << 10
 MOST_WELCOME_BYTES = 1 << 20  # it lists the live_only filters
@@ -26,10 +28,17 @@ _STRANGERS = (
 class ServerHandshake:
     """What a store does until it knows its peer. The time a peer may take is for the caller to bound."""
 
-    def __init__(self, meet: Callable[[Hello], Welcome | Refused], tokens: Mapping[str, str | None]) -> None:
-        """`tokens`: the roles that are let in, each with the token to be shown (None: none). `meet` is asked about
-        whoever may come in; a Welcome is sent with the version that was chosen filled in."""
+    def __init__(
+        self,
+        meet: Callable[[Hello], Welcome | Refused],
+        tokens: Mapping[str, str | None],
+        of_namespaces: Mapping[str, str] = NO_TOKENS,
+    ) -> None:
+        """`tokens`: the roles that are let in, each with the token to be shown (None: none). `of_namespaces`: those of
+        clients of one namespace, by its name. `meet` is asked about whoever may come in; a Welcome is sent with the
+        version that was chosen filled in."""
         self._meet = meet
+        self._of_namespaces = of_namespaces
         self._tokens = tokens
         self._received = bytearray()
         self.hello: Hello | None = None  # who it is, once it is welcome
@@ -70,7 +79,12 @@ class ServerHandshake:
         if hello.role not in self._tokens:
             return self._refuse(RefusedReason.ROLE, f"nobody is let in here as {hello.role!r}")
         token = self._tokens[hello.role]
-        if token is not None and not hmac.compare_digest(_digest(token), _digest(hello.token)):
+        namespace = self._namespace_of_token(hello)
+        if namespace is not None:
+            if hello.namespace not in ("", namespace):
+                return self._refuse(RefusedReason.TOKEN, f"not the token of namespace {hello.namespace[:64]!r}")
+            hello = msgspec.structs.replace(hello, namespace=namespace)
+        elif token is not None and not hmac.compare_digest(_digest(token), _digest(hello.token)):
             return self._refuse(RefusedReason.TOKEN, f"not the token of a {hello.role}")
         answer = self._meet(hello)
         if isinstance(answer, Refused):
@@ -78,6 +92,14 @@ class ServerHandshake:
             return encode(answer)
         self.hello = hello
         return encode(msgspec.structs.replace(answer, version=version))
+
+    def _namespace_of_token(self, hello: Hello) -> str | None:
+        """Whose clients alone have this token; None: it is that of no namespace."""
+        shown, found = _digest(hello.token), None
+        for name, token in self._of_namespaces.items() if hello.role == Role.CLIENT else ():
+            if hmac.compare_digest(_digest(token), shown):
+                found = name
+        return found
 
     def _refuse(self, reason: RefusedReason, message: str) -> bytes:
         self.refused = Refused(reason, message)

@@ -63,12 +63,14 @@ class Hello(Message, frozen=True, forbid_unknown_fields=False):
     """The first frame, behind the magic: the protocol versions it speaks and who it is.
 
     `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has.
+    `namespace`: the client's; empty: the default one, *: all of them, as the log has their names.
     """
 
     versions: Annotated[list[Positive], Meta(min_length=1, max_length=64)]
     role: Annotated[str, Meta(max_length=64)]
     name: Annotated[str, Meta(max_length=256)]
     token: Annotated[str, Meta(max_length=4096)] = ""
+    namespace: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Welcome(Message, frozen=True, forbid_unknown_fields=False):
@@ -81,6 +83,7 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     and follows its queues if `store_name` is the same, which no two processes have; if not, others may have them, and
     nothing that was begun before may be sent again. `now_ms` is as in Pong. `address`: IP:PORT by which message ids
     name the store; empty: the one at which the peer reached it. A message may be delayed for `max_delay_s`.
+    `namespace`: the client's, by its Hello or its token.
     """
 
     version: Positive
@@ -96,6 +99,7 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     now_ms: Count = 0
     address: Name = ""
     max_delay_s: Count = 0
+    namespace: Name = ""
 
     def __post_init__(self) -> None:
         if self.credit_bytes < self.max_frame_bytes:
