@@ -17,6 +17,8 @@ cdef enum:
     LIVE_TOPICS_LIMIT = 100_000     # topics of which a turn knows whether they are live-only
     FEEDS_LIMIT = 16                # a turn is ended early once this many chunks have come in
     ALIAS_BYTES = 3                 # that a topic alias takes in a packet
+    SHARED_BYTES = 256 << 10        # payloads from here on are sent from one copy to all who get them
+    GATHERED_LIMIT = 1 << 20        # a link that has gathered so much to send is flushed before it gets more
     NEEDS_MORE = 1                  # outcomes of deliver()
     NEEDS_SESSION = 2
 

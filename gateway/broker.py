@@ -77,6 +77,7 @@ class Broker:
         self.get_buffer: Callable[[int], bytearray] = lambda _: read_buffer
         self.connections = 0
         self._new: dict[Connection, float] = {}  # without a CONNECT so far, oldest first, and since when
+        self._clogged: dict[Connection, None] = {}  # take no more for a while, since the longest time first
         self._held: list[Connection] = []  # not listened to while the store has enough to do
         self._progressed: set[Session] = set()
         self.bad_input: Counter[str] = Counter()
@@ -243,9 +244,25 @@ class Broker:
 
     def clogged(self, connection: Connection) -> None:
         """It takes no more for a while."""
+        self._clogged[connection] = None
+        if connection.all_waiting_bytes > self.settings.max_waiting_bytes:
+            self._loop.call_soon(self._relieve)
         if not self.quotas.may_wait(username_of(connection)):
             why = "quota.user_waiting_bytes is reached"
             self._loop.call_soon(partial(connection.close, ReasonCode.QUOTA_EXCEEDED, why))
+
+    def unclogged(self, connection: Connection) -> None:
+        """It takes more again."""
+        self._clogged.pop(connection, None)
+
+    def _relieve(self) -> None:
+        """Cut off the clients that have been slow for the longest time, until the others' unsent bytes fit."""
+        for connection in list(self._clogged):
+            if connection.all_waiting_bytes <= self.settings.max_waiting_bytes:
+                break
+            self.quotas.refused["waiting"] += 1
+            self.events.warning("slow", "%s: cut off, gateway.max_waiting_bytes wait for slow clients", connection.peer)
+            connection.cut_off("too slow: gateway.max_waiting_bytes wait for slow clients")
 
     def left(self, connection: Connection, why: str) -> None:
         """A connection ended; called once for each."""
@@ -253,6 +270,7 @@ class Broker:
         if connection.entrance is not None:
             connection.entrance.connections -= 1
         self._new.pop(connection, None)
+        self._clogged.pop(connection, None)
         self.admission.left(connection)
         if connection.session is not None:
             self.events.info("disconnected", "client %s disconnected: %s", connection.session.client_id, why)

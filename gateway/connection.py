@@ -69,6 +69,9 @@ class Owner(Protocol):
     def clogged(self, connection: Connection) -> None:
         """It takes no more for a while. Called in the midst of writing."""
 
+    def unclogged(self, connection: Connection) -> None:
+        """It takes more again."""
+
     def left(self, connection: Connection, why: str) -> None:
         """Called once for each that arrived."""
 
@@ -261,6 +264,14 @@ class Connection(Link):
         if self.transport is not None:
             self._close_transport()
 
+    def cut_off(self, message: str) -> None:
+        """End the connection at once: what it still holds is dropped, and the client is told nothing."""
+        if self.phase is not Phase.CLOSED:
+            self._leave(None, message)
+            if self.transport is not None:
+                self.fd = -1
+                self.transport.abort()
+
     def see_off(self, reason_code: ReasonCode) -> None:
         """As close(), but the client ends the connection.
 
@@ -372,6 +383,11 @@ class Connection(Link):
         """Sent, and not taken by the client so far, not counting what the system holds."""
         return int(self.transport.get_write_buffer_size()) if self.transport is not None else 0
 
+    @property
+    def all_waiting_bytes(self) -> int:
+        """The same of all connections of this process; 0 where that is not known."""
+        return int(self.transport.get_extra_info("held_bytes") or 0) if self.transport is not None else 0
+
     def pause_writing(self) -> None:
         self.paused = True
         self.owner.clogged(self)
@@ -384,6 +400,7 @@ class Connection(Link):
 
     def resume_writing(self) -> None:
         self.paused = False
+        self.owner.unclogged(self)
         self.unread_bytes = 0
         self._resume_reading()
         if self.session is not None:

@@ -150,6 +150,14 @@ class GatewaySettings:
             "at_least": 1_024,
         },
     )
+    max_waiting_bytes: int = field(
+        default=1024 * MIB,
+        metadata={
+            "doc": "Unsent bytes of all clients together; beyond it, those that have been slow for the longest are "
+            "cut off. What they did not acknowledge waits for their sessions.",
+            "at_least": 1 << 20,
+        },
+    )
     sys_interval_s: int = field(
         default=10,
         metadata={"doc": "How often the $SYS topics are published; 0 for never.", "at_least": 0},
