@@ -26,7 +26,7 @@ from store.wire.base import PRODUCER
 from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import ServerHandshake
-from store.wire.messages import FailureCode, Hello, Message, Refused, Role, Welcome
+from store.wire.messages import FailureCode, Hello, Message, Refused, RefusedReason, Role, Welcome
 
 log = logging.getLogger("penstock.wire")
 
@@ -56,6 +56,7 @@ class Conversation:
         """`wake`: outgoing() is to be called, soon."""
         self.peer: Peer | None = None
         self._events: Events  # once there is a peer
+        self.may_be: Callable[[str], bool] = lambda _: True  # which roles, by what is known of the connection
         self.is_closing = False  # once what is to be sent is sent
         self.opened_s = self.said_s = peers.clock()
         self._peers = peers
@@ -112,6 +113,8 @@ class Conversation:
         return self.peer.role
 
     def _meet(self, hello: Hello) -> Welcome | Refused:
+        if not self.may_be(hello.role):
+            return Refused(RefusedReason.CERTIFICATE, f"its certificate is not that of a {hello.role}")
         met = self._peers.meet(hello, self)
         if isinstance(met, Refused):
             return met

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import cast
 
 from notify.address import StoreAddress
+from notify.certificates import CertifiedRoles, names_of
 from notify.conversation import Conversation
 from notify.errors import NotifyError
 from notify.figures import Figures
@@ -56,6 +57,7 @@ class StoreServer:
         self.connections_total = 0
         self._loop = asyncio.get_running_loop()
         self._tokens = tokens
+        self.roles = CertifiedRoles(())
         store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
         self.peers = Peers(hub, settings, store_name, self._loop.time)
         self.events = RateLimitedLog(log)
@@ -69,13 +71,14 @@ class StoreServer:
 
     # --- listening
 
-    async def listen(self, address: StoreAddress, tls: ssl.SSLContext | None) -> str:
+    async def listen(self, address: StoreAddress, tls: Callable[[], ssl.SSLContext] | None) -> str:
         """Accept peers from now on; returns the URL with the port that it got. Raises WireListenError."""
         try:
             if address.path:
                 await self._listen_unix(Path(address.path))
                 return address.url
             if tls is not None:
+                self.roles = CertifiedRoles(self.settings.tls_roles)
                 self._server = TlsListener(tls, self.settings.handshake_timeout_s, self._arrives, self._not_secure)
                 await self._server.listen(address.host, address.port, BACKLOG)
             else:
@@ -207,6 +210,8 @@ class _Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         widen(transport)
         server = self._server
+        names = names_of(transport.get_extra_info("peercert"))
+        self._conversation.may_be = lambda role: server.roles.allow(role, names)
         if server.is_stopping:  # it was still in its TLS handshake
             transport.abort()
             return

@@ -42,6 +42,8 @@ class RefusedReason(StrEnum):
     ROLE = "role"
     TOKEN = "token"
     BUSY = "busy"
+    CERTIFICATE = "certificate"
+    USER = "user"
 
 
 class FailureCode(StrEnum):
@@ -62,13 +64,16 @@ class FailureCode(StrEnum):
 class Hello(Message, frozen=True, forbid_unknown_fields=False):
     """The first frame, behind the magic: the protocol versions it speaks and who it is.
 
-    `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has.
+    `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has. `user` and
+    `password` (or a JSON Web Token in its place) say who a client is, to a store that judges what users do.
     """
 
     versions: Annotated[list[Positive], Meta(min_length=1, max_length=64)]
     role: Annotated[str, Meta(max_length=64)]
     name: Annotated[str, Meta(max_length=256)]
     token: Annotated[str, Meta(max_length=4096)] = ""
+    user: Annotated[str, Meta(max_length=1024)] = ""
+    password: Annotated[str, Meta(max_length=16384)] = ""
 
 
 class Welcome(Message, frozen=True, forbid_unknown_fields=False):
