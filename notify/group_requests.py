@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
+from typing import Protocol
 
 from lightqueue.errors import LightQueueError
 from lightqueue.groups import Dealt, GroupQueue
@@ -22,6 +23,13 @@ SHOWN_CONSUMERS = 100
 LIST_BYTES = 128 << 10  # of one GroupsListed, about: a frame has room for more
 CONSUMER_BYTES = 600
 INFO_BYTES = 200
+
+
+class Requester(Asker, Protocol):
+    """The connection of a peer."""
+
+    def sees_group(self, name: str, topic_filter: str) -> bool:
+        """Whether its user may know of a group."""
 
 
 class GroupRequests:
@@ -42,7 +50,7 @@ class GroupRequests:
             self._refs.pop(self._seats.pop(key), None)
         self.consumers.left(peer)
 
-    def handle(self, peer: str, asker: Asker, message: Message, answer: Answer) -> None:
+    def handle(self, peer: str, asker: Requester, message: Message, answer: Answer) -> None:
         """Answer a request, now or later."""
         topic_filter = getattr(message, "topic_filter", None)
         fault = filter_fault(topic_filter) if topic_filter is not None else ""
@@ -129,10 +137,11 @@ class GroupRequests:
 
         self.consumers.said(queue, then)
 
-    def _list(self, _: str, __: Asker, message: wire.GroupList, answer: Answer) -> None:
+    def _list(self, _: str, asker: Requester, message: wire.GroupList, answer: Answer) -> None:
         found: list[wire.GroupInfo] = []
         left_bytes = LIST_BYTES
-        groups = self.consumers.listed(message.group)[message.skip :]
+        listed = self.consumers.listed(message.group)
+        groups = [each for each in listed if asker.sees_group(each.state.name, each.state.topic_filter)][message.skip :]
         for queue in groups:
             name = queue.state
             size = INFO_BYTES + len(name.topic_filter.encode()) + len(name.name.encode())

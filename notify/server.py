@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import ssl
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from notify.address import StoreAddress
+from notify.arrival import Arrival
 from notify.certificates import CertifiedRoles, names_of
 from notify.conversation import Conversation
 from notify.errors import NotifyError
@@ -29,6 +31,7 @@ from notify.settings import WireSettings
 from notify.sockets import remove_leftover, widen, write
 from notify.steps import Steps
 from notify.tls import TlsListener
+from notify.users import Judge
 from store.errors import WireError
 from store.ratelimit import RateLimitedLog
 from store.wire.frames import encode
@@ -58,6 +61,7 @@ class StoreServer:
         self._loop = asyncio.get_running_loop()
         self._tokens = tokens
         self.roles = CertifiedRoles(())
+        self.judge: Judge | None = None  # of clients; None: users are not judged
         store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
         self.peers = Peers(hub, settings, store_name, self._loop.time)
         self.events = RateLimitedLog(log)
@@ -135,6 +139,11 @@ class StoreServer:
             connection.flush()
         self._progress.set()
 
+    def judge_again(self) -> None:
+        """What users may do was replaced: those who may not do everything come back, and are judged anew."""
+        for connection in list(self.connections):
+            connection.judge_again()
+
     def unready(self) -> str:
         """Why peers had better not be sent here now; empty if they may be."""
         if self._server is None or self.is_stopping:
@@ -211,7 +220,7 @@ class _Connection(asyncio.Protocol):
         widen(transport)
         server = self._server
         names = names_of(transport.get_extra_info("peercert"))
-        self._conversation.may_be = lambda role: server.roles.allow(role, names)
+        self._conversation.arrival = Arrival(self._address, names, server.roles, server.judge)
         if server.is_stopping:  # it was still in its TLS handshake
             transport.abort()
             return
@@ -250,7 +259,7 @@ class _Connection(asyncio.Protocol):
         """Give the conversation what came; without any, what it left for later."""
         conversation = self._conversation
         self._attempt(partial(conversation.received, data) if data else conversation.go_on)
-        self.let_read(not conversation.is_full)
+        self.let_read(not conversation.is_full and not conversation.is_waiting)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         """Do something for this connection; if that fails nobody else is to notice."""
@@ -286,12 +295,15 @@ class _Connection(asyncio.Protocol):
         transport, conversation = self._transport, self._conversation
         if transport is None or not self._is_writable:
             return
+        self._attempt(conversation.check)
         self._attempt(self._write)
         if conversation.is_closing:
             transport.close()
         elif conversation.is_full:
             self._feed(b"")
             self._server.wake(self)
+        elif not conversation.is_waiting:
+            self.let_read(True)
 
     def _write(self) -> None:
         chunks = self._conversation.outgoing()
@@ -313,6 +325,9 @@ class _Connection(asyncio.Protocol):
                 transport.abort()
         elif now_s - conversation.said_s >= settings.heartbeat_ms / 1000 and self._is_writable:
             conversation.ping()
+            fault = conversation.permits.fault(time.time_ns() // 1_000_000)
+            if fault:
+                self.begin_anew(fault)
         unsent_bytes = transport.get_write_buffer_size()
         if unsent_bytes < self._unsent_bytes:  # slow, but there
             self._heard()
@@ -321,6 +336,15 @@ class _Connection(asyncio.Protocol):
             self._server.wake(self)
 
     # --- the end
+
+    def judge_again(self) -> None:
+        if self._conversation.permits.user is not None:
+            self.begin_anew("the files of users and permissions were read again")
+
+    def begin_anew(self, reason: str) -> None:
+        """End the connection and what it consumes: what the next one asks for is judged by what holds then."""
+        self._server.peers.groups.left(self.peer_name)
+        self.say_goodbye(reason)
 
     def say_goodbye(self, reason: str) -> None:
         self._conversation.close(reason)

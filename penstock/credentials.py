@@ -68,10 +68,13 @@ def _tokens_by_role(settings: WireSettings, shared: str) -> dict[str, str]:
     return found
 
 
-def token_of_command(wire: WireSettings, gateway: GatewaySettings) -> str:
-    """What a command shows that connects as a client: the clients' token, else what a gateway here shows."""
+def token_of_command(wire: WireSettings, gateway: GatewaySettings) -> tuple[Role, str]:
+    """As what a command connects, and what it shows: the operators' token, else the clients', else a gateway's here."""
+    operator = _token(wire.operator_token, wire.operator_token_file, "wire.operator_token", "so no operator gets in")
+    if operator:
+        return Role.OPERATOR, operator
     own = _token(wire.client_token, wire.client_token_file, "wire.client_token", "so no client would be let in")
-    return own or token_of_gateway(gateway) or _shared_token(wire)
+    return Role.CLIENT, own or token_of_gateway(gateway) or _shared_token(wire)
 
 
 def token_of_gateway(settings: GatewaySettings) -> str:

@@ -15,11 +15,13 @@ from notify.hub import Hub
 from notify.lookup import Broadcast
 from notify.redis_lookup import RedisTable
 from notify.server import StoreServer
+from penstock.access import Judging
 from penstock.client_tls import WireTls
 from penstock.credentials import Tokens, tokens_of_store, warn_of_shared_token
 from penstock.errors import UsageError
 from penstock.process import Stop, check_admin_exposed, heed_hangup, open_admin, run, tune_garbage_collection
 from penstock.settings import Settings
+from penstock.store_users import StoreUsers
 
 if TYPE_CHECKING:
     from penstock.admin import Admin
@@ -35,13 +37,17 @@ def serve(settings: Settings) -> int:
     tokens = tokens_of_store(settings.wire)
     tls = WireTls(settings.wire) if address.is_tls else None
     check_exposed(address, settings, tokens)
-    return run(settings, lambda: _serve(settings, address, tokens, tls))
+    judging = Judging(settings.auth)
+    return run(settings, lambda: _serve(settings, address, tokens, tls, judging))
 
 
-async def _serve(settings: Settings, address: StoreAddress, tokens: Tokens, tls: WireTls | None) -> None:
+async def _serve(
+    settings: Settings, address: StoreAddress, tokens: Tokens, tls: WireTls | None, judging: Judging
+) -> None:
     """The store with its recovery, the admin endpoint, and only then the peers; the end in reverse."""
     stop = Stop()
-    heed_hangup(*(each.reload for each in (tls,) if each is not None))
+    heed_hangup(judging.reload, *(each.reload for each in (tls,) if each is not None))
+    judging.load()
     loop = asyncio.get_running_loop()
     started_s = time.monotonic()
     log.info("penstock %s store starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
@@ -65,6 +71,7 @@ async def _serve(settings: Settings, address: StoreAddress, tokens: Tokens, tls:
             redis.start()
             hub.lookup = redis.table
         server = serving = StoreServer(hub, settings.wire, tokens)
+        _judge_clients(serving, judging, closing)
         if settings.admin is not None:
             closing.callback(_open_admin(settings.admin, server).close)
         closing.push_async_callback(server.close, DRAIN_S)
@@ -82,6 +89,21 @@ async def _serve(settings: Settings, address: StoreAddress, tokens: Tokens, tls:
                 tls.tick()
 
         await stop.tick(tick)
+
+
+def _judge_clients(server: StoreServer, judging: Judging, closing: AsyncExitStack) -> None:
+    """Where [auth] says who may come in or do what, it says so of the store's clients as well."""
+    access = judging.start(closing)
+    if access is None:
+        return
+    users = StoreUsers(access)
+    server.judge = users
+
+    def again() -> None:
+        users.replaced()
+        server.judge_again()
+
+    judging.on_reload(again)
 
 
 def _open_admin(address: str, server: StoreServer) -> Admin:

@@ -155,6 +155,7 @@ class Client:
         for task in self._tasks:
             with suppress(asyncio.CancelledError):
                 await task
+        await link.left()
         self._link = self._outbox = None
         for reading in list(link.readings):
             reading.fail(error)

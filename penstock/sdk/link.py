@@ -7,6 +7,7 @@ import logging
 import random
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, cast
 
 from penstock.sdk.address import Address
@@ -26,6 +27,7 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 ATTEMPT_TIMEOUT_S = 5.0
 TICK_S = 0.1
+LEAVING_S = 1.0
 LATE_S = 0.5  # a tick that comes later than so long says that this process stood still, not the store
 SILENT_HEARTBEATS = 6  # a store that says nothing for so many of them is gone
 UNNAMED = StorePlace.of("0.0.0.0", 0)
@@ -60,6 +62,7 @@ class Link(asyncio.Protocol):
         self._credentials = credentials
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._leaving: asyncio.Transport | None = None
         self._session = PeerSession(Hello([1], Role.CLIENT, name), self._write)  # until there is a connection
         self._ended = asyncio.Event()
         self._why = ""
@@ -154,7 +157,15 @@ class Link(asyncio.Protocol):
             self._flush()
             self._transport.write(encode(wire.Goodbye("the client closes")))
             self._transport.close()
-            self._transport = None
+            self._leaving, self._transport = self._transport, None
+
+    async def left(self) -> None:
+        """Once the connection is closed: TLS says goodbye as well, and a store that hangs is not waited for."""
+        if self._leaving is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAVING_S):
+                    await self._ended.wait()
+            self._leaving.abort()
 
     # --- asyncio.Protocol
 
