@@ -11,6 +11,7 @@ from gateway.auth.permissions import ACTIONS, REFUSED
 from notify.users import User, Wanted
 from store.wire.messages import Hello
 
+OF_NAMESPACE = "users of a namespace come in through a gateway"
 WANTS_USER = "users are judged here: give user= and password="
 
 
@@ -46,7 +47,9 @@ class StoreUsers:
 
         def heard(verdict: Verdict) -> None:
             self._waiting -= 1
-            if isinstance(verdict, Identity):
+            if isinstance(verdict, Identity) and verdict.namespace:
+                answer(OF_NAMESPACE)
+            elif isinstance(verdict, Identity):
                 answer(StoreUser(self, verdict))
             else:
                 is_nobody = user is None and password is None and not names
