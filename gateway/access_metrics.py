@@ -72,4 +72,10 @@ WIRE_ACCESS: tuple[Figure[StoreServer], ...] = (
         "Requests of clients of a store that their users may not make.",
         lambda server: server.figures.not_permitted,
     ),
+    Figure(
+        "penstock_wire_quota_refused_total",
+        "counter",
+        "Groups that were not made because a user has as many as quota.user_groups allows.",
+        lambda server: server.hub.consumers.quota_refused,
+    ),
 )

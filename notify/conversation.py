@@ -20,7 +20,7 @@ from notify.contents import filter_fault, text_fault
 from notify.events import FRAME_ROOM_BYTES, Events
 from notify.figures import Figures
 from notify.peers import Peer, Peers, failure_code
-from notify.permissions import SUBSCRIBE, narrowed, shown, wanted_by
+from notify.permissions import narrowed, shown, wanted_by
 from notify.users import Permits, User, Wanted
 from store.errors import StoreError, WireError
 from store.sessions import SessionState
@@ -193,10 +193,6 @@ class Conversation:
             self._wake(self)
         elif frame.request_id:
             self._answer(frame.request_id, answer)
-
-    def sees_group(self, name: str, topic_filter: str) -> bool:
-        """Whether its user may know of a group."""
-        return self.permits.sees(Wanted(SUBSCRIBE, topic_filter, name))
 
     @property
     def has_room(self) -> bool:

@@ -11,7 +11,9 @@ from lightqueue.errors import LightQueueError
 from lightqueue.groups import Dealt, GroupQueue
 from notify.consumers import Asker, Consumers, GroupRefused, Poll, Seat
 from notify.contents import filter_fault
+from notify.users import Permits, Wanted
 from store.errors import StoreError, StoreFull
+from store.group_states import Maker
 from store.offset_ranges import as_ranges
 from store.wire import group_messages as wire
 from store.wire.base import MOST_ITEMS, Message
@@ -28,8 +30,9 @@ INFO_BYTES = 200
 class Requester(Asker, Protocol):
     """The connection of a peer."""
 
-    def sees_group(self, name: str, topic_filter: str) -> bool:
-        """Whether its user may know of a group."""
+    @property
+    def permits(self) -> Permits:
+        """What its user may do."""
 
 
 class GroupRequests:
@@ -68,10 +71,12 @@ class GroupRequests:
 
     # --- requests
 
-    def _open(self, peer: str, _: Asker, message: wire.GroupOpen, answer: Answer) -> None:
+    def _open(self, peer: str, asker: Requester, message: wire.GroupOpen, answer: Answer) -> None:
         key = (message.group, message.topic_filter)
         consumer = (peer, message.consumer)
-        seat = self.consumers.open(consumer, key, message.settings, message.start, message.if_new)
+        user = asker.permits.user
+        maker = Maker(user.name) if user is not None else Maker(message.user, message.if_new is not None)
+        seat = self.consumers.open(consumer, key, message.settings, message.start, message.if_new, maker)
         if seat not in self._refs:
             self._last_ref += 1
             self._refs[seat] = self._last_ref
@@ -141,7 +146,7 @@ class GroupRequests:
         found: list[wire.GroupInfo] = []
         left_bytes = LIST_BYTES
         listed = self.consumers.listed(message.group)
-        groups = [each for each in listed if asker.sees_group(each.state.name, each.state.topic_filter)][message.skip :]
+        groups = [each for each in listed if _sees(asker, each)][message.skip :]
         for queue in groups:
             name = queue.state
             size = INFO_BYTES + len(name.topic_filter.encode()) + len(name.name.encode())
@@ -172,6 +177,10 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.GroupDrop: GroupRequests._drop,
 }
 REQUESTS: Iterable[type[Message]] = _HANDLERS.keys()
+
+
+def _sees(asker: Requester, queue: GroupQueue) -> bool:
+    return asker.permits.sees(Wanted("subscribe", queue.state.topic_filter, queue.state.name))
 
 
 def info(queue: GroupQueue, shown: int) -> wire.GroupInfo:

@@ -46,6 +46,7 @@ async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
         store = MessageStore(settings.store, on_safe)
         closing.callback(store.close)
         hub = Hub(store)
+        hub.consumers.most_of_user = settings.quota.user_groups
         broker = Broker(hub.join("gateway"), settings.gateway, loop, judging.start(closing), settings.quota)
         judging.on_reload(broker.judge_again)
         if settings.admin is not None:

@@ -63,6 +63,7 @@ async def _serve(
         messages = MessageStore(settings.store, on_safe)
         closing.callback(messages.close)
         hub = Hub(messages, waits_for_peers=True)
+        hub.consumers.most_of_user = settings.quota.user_groups
         if settings.notify.events == "broadcast":
             hub.lookup = Broadcast()
         elif settings.notify.redis_url:
