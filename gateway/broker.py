@@ -104,6 +104,8 @@ class Broker:
         self.exchange = exchange = Exchange(store, journal)
         self.delivery = delivery = Delivery(store, settings, exchange)
         self.shared = SharedSubscriptions(store, settings, self.turn, journal)
+        if access is not None:
+            self.shared.knows_users = lambda: access.knows_users
         self.sys_topics = SysTopics(self, settings.sys_interval_s)
         self.subscriptions = Subscriptions(
             store, settings, self.turn, journal, exchange, delivery, self.shared, self.sys_topics, loop.call_soon

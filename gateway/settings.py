@@ -221,6 +221,14 @@ class GatewaySettings:
             "doc": "PEM file of who vouches for the certificate of a tls:// store; unset: whom the system trusts."
         },
     )
+    store_certificate: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file with the certificate that a gateway shows to a tls:// store."},
+    )
+    store_key: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file with the private key of that certificate."},
+    )
     store_patience_s: int = field(
         default=10,
         metadata={

@@ -220,14 +220,14 @@ class Subscriptions:
             self._replays.begin(session, Replay(state, log_offset, end))
         self._came(request)
 
-    def _joined(self, request: _Request, state: SubscriptionState, is_there: bool) -> None:
+    def _joined(self, request: _Request, state: SubscriptionState, why_not: str) -> None:
         """A shared subscription takes effect, or its group is not to be had."""
-        if is_there:
+        if not why_not:
             self._came(request)
             return
         is_new = request.replay_from is None
         reason_code = ReasonCode.QUOTA_EXCEEDED if is_new else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        self._refused(request, state.topic_filter, reason_code, "its group is not to be had")
+        self._refused(request, state.topic_filter, reason_code, why_not)
 
     def _refused(self, request: _Request, topic_filter: str, reason_code: ReasonCode, why: str) -> None:
         """A subscription that was granted cannot take effect after all."""

@@ -214,12 +214,13 @@ class Store(Protocol):
         if_new: GroupSettings,
         start: str,
         handed: Callable[[Handed], None],
-        then: Callable[[GroupSeat | None], None],
+        then: Callable[[GroupSeat | str], None],
+        user: str | None = None,
     ) -> None:
         """Be a consumer of a group (name, topic_filter) that is made with settings `if_new` if it is not there.
 
-        Then it begins at `start`, as in locate(), or `latest`. `handed` gets what was wanted; `then` None if the group
-        is not to be had.
+        Then it begins at `start`, as in locate(), or `latest`. `handed` gets what was wanted; `then` why not
+        if the group is not to be had. `user`: for whom it is made; None: users are not known here.
         """
 
     def will_take(self, taken: list[GroupAdvanced]) -> None:

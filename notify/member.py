@@ -16,7 +16,7 @@ from notify.history import History, LocalHistory
 from store._records import RecordBatch, Records
 from store.changes import GroupAdvanced
 from store.group_settings import GroupSettings
-from store.group_states import GroupKey
+from store.group_states import GroupKey, Maker
 from store.sessions import SessionState
 
 if TYPE_CHECKING:
@@ -163,9 +163,11 @@ class Member:
         if_new: GroupSettings,
         start: str,
         handed: Callable[[Handed], None],
-        then: Callable[[GroupSeat | None], None],
+        then: Callable[[GroupSeat | str], None],
+        user: str | None = None,
     ) -> None:
-        then(open_seat(self._hub.consumers, (self.name, consumer), group, if_new, start, handed))
+        maker = Maker(user, True)
+        then(open_seat(self._hub.consumers, (self.name, consumer), group, if_new, start, handed, maker))
 
     def will_take(self, taken: list[GroupAdvanced]) -> None:
         self._hub.consumers.will_take(taken)

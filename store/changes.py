@@ -128,12 +128,18 @@ class PeerGone(Change, frozen=True):
 
 
 class GroupMade(Change, frozen=True):
-    """There is a consumer group, which begins at `queue_offset`; of one that there is already, its new settings."""
+    """There is a consumer group, which begins at `queue_offset`; of one that there is already, its new settings.
+
+    `user` made it; empty: an anonymous client, None: users are not known there. `is_shared`: a shared subscription did,
+    so that it goes when no session has one and it holds nothing; one that is not shared any more stays.
+    """
 
     name: str
     topic_filter: str
     settings: GroupSettings
     queue_offset: int
+    user: str | None = None
+    is_shared: bool = False
 
 
 class Held(msgspec.Struct, array_like=True, frozen=True):

@@ -4,6 +4,7 @@ A session's position is one log_offset, `acked`: every message of its subscripti
 known beyond it (QoS 2 packet identifiers, messages outside any queue) is in `sent`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -69,12 +70,14 @@ class Sessions:
         self._sessions: dict[str, SessionState] = {}
         self.presence_changed: Callable[[str], None] = _nobody_asks
         self.subscription_count = 0
+        self.shares: Counter[str] = Counter()  # sessions by the shared subscription that they have
         self.connected = 0  # sessions that a connection has
         decode = msgspec.msgpack.Decoder(SessionState).decode
         for _, value in index.scan(KEY_PREFIX, KEY_END):
             session = decode(value)
             self._sessions[session.client_id] = session
             self.subscription_count += len(session.subscriptions)
+            self.shares.update(filter(is_shared, session.subscriptions))
             self.connected += session.connected
             self._hold_all(session, 0)  # their queues are there and know where they began
         self._encode = msgspec.msgpack.Encoder().encode
@@ -178,6 +181,8 @@ class Sessions:
         session = self._sessions.pop(client_id, None)
         if session is not None:
             self.subscription_count -= len(session.subscriptions)
+            for topic_filter in filter(is_shared, session.subscriptions):
+                self._count_share(topic_filter, -1)
             self.connected -= session.connected
             self._release_all(session)
 
@@ -188,14 +193,23 @@ class Sessions:
         subscription = msgspec.structs.replace(subscription, since=since)
         session.subscriptions[subscription.topic_filter] = subscription
         self.subscription_count += 1
+        if is_shared(subscription.topic_filter):
+            self._count_share(subscription.topic_filter, 1)
         if is_held(subscription) and session.session_expiry_interval:
             self._hold(subscription.topic_filter, log_offset)
 
     def _unsubscribe(self, session: SessionState, topic_filter: str) -> None:
         known = session.subscriptions.pop(topic_filter, None)
         self.subscription_count -= known is not None
+        if known is not None and is_shared(topic_filter):
+            self._count_share(topic_filter, -1)
         if known is not None and is_held(known) and session.session_expiry_interval:
             self._release(topic_filter)
+
+    def _count_share(self, topic_filter: str, number: int) -> None:
+        self.shares[topic_filter] += number
+        if not self.shares[topic_filter]:
+            del self.shares[topic_filter]
 
     def _hold_all(self, session: SessionState, log_offset: int) -> None:
         for topic_filter in session.held_filters():

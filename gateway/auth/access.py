@@ -113,6 +113,11 @@ class Access:
     # --- what it may do
 
     @property
+    def knows_users(self) -> bool:
+        """Whether clients say who they are; those that need not are anonymous."""
+        return bool(self._parts.authenticators)
+
+    @property
     def asks_elsewhere(self) -> bool:
         """Whether there are answers that count for a while only."""
         return self._parts.source is not None

@@ -42,6 +42,8 @@ class RefusedReason(StrEnum):
     ROLE = "role"
     TOKEN = "token"
     BUSY = "busy"
+    CERTIFICATE = "certificate"
+    USER = "user"
 
 
 class FailureCode(StrEnum):
@@ -52,6 +54,7 @@ class FailureCode(StrEnum):
     UNAVAILABLE = "unavailable"
     BAD_REQUEST = "bad_request"
     NOT_ALLOWED = "not_allowed"
+    NOT_PERMITTED = "not_permitted"
     NO_SUCH_POSITION = "no_such_position"
     FENCED = "fenced"
 
@@ -62,13 +65,16 @@ class FailureCode(StrEnum):
 class Hello(Message, frozen=True, forbid_unknown_fields=False):
     """The first frame, behind the magic: the protocol versions it speaks and who it is.
 
-    `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has.
+    `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has. `user` and
+    `password` (or a JSON Web Token in its place) say who a client is, to a store that judges what users do.
     """
 
     versions: Annotated[list[Positive], Meta(min_length=1, max_length=64)]
     role: Annotated[str, Meta(max_length=64)]
     name: Annotated[str, Meta(max_length=256)]
     token: Annotated[str, Meta(max_length=4096)] = ""
+    user: Annotated[str, Meta(max_length=1024)] = ""
+    password: Annotated[str, Meta(max_length=16384)] = ""
 
 
 class Welcome(Message, frozen=True, forbid_unknown_fields=False):
@@ -456,23 +462,23 @@ KINDS = (
     Kind(55, Got, _STORE, asked=True, records=True),
     Kind(56, Find, _CLIENT, asked=True),
     Kind(57, Found, _STORE, asked=True, records=True),
-    Kind(64, of_group.GroupOpen, _BOTH, asked=True),
+    Kind(64, of_group.GroupOpen, _PEERS, asked=True),
     Kind(65, of_group.GroupOpened, _STORE, asked=True),
-    Kind(66, of_group.GroupClose, _BOTH),
+    Kind(66, of_group.GroupClose, _PEERS),
     Kind(67, of_group.Pop, _BOTH, asked=True),
     Kind(68, of_group.Popped, _STORE, asked=True, records=True),
     Kind(69, of_group.Ack, _BOTH, asked=True),
     Kind(70, of_group.ChangeInvisible, _BOTH, asked=True),
     Kind(71, of_group.Reject, _BOTH, asked=True),
     Kind(72, of_group.Settled, _STORE, asked=True),
-    Kind(73, of_group.GroupList, _BOTH, asked=True),
+    Kind(73, of_group.GroupList, _PEERS, asked=True),
     Kind(74, of_group.GroupsListed, _STORE, asked=True),
-    Kind(75, of_group.GroupReset, _BOTH, asked=True),
-    Kind(76, of_group.GroupDrop, _BOTH, asked=True),
+    Kind(75, of_group.GroupReset, _PEERS, asked=True),
+    Kind(76, of_group.GroupDrop, _PEERS, asked=True),
     Kind(77, of_group.GroupDone, _STORE, asked=True),
-    Kind(80, ListDelayed, _BOTH, asked=True),
+    Kind(80, ListDelayed, _PEERS, asked=True),
     Kind(81, DelayedFound, _STORE, asked=True),
-    Kind(82, CancelDelayed, _BOTH, asked=True),
+    Kind(82, CancelDelayed, _PEERS, asked=True),
     Kind(83, DelayedCancelled, _STORE, asked=True),
     Kind(96, of_log.Segments, _CLIENT, asked=True),
     Kind(97, of_log.SegmentsFound, _STORE, asked=True),
