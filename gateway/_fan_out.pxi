@@ -139,8 +139,8 @@ cdef uint16_t alias_of(Link link, const RecordHeader *record, size_t size, bint 
     The first topics of a connection have one each, and keep it. `may_set`: it may get one now, since the packet
     goes out before all that are made after it.
     """
-    if record.topic_length - hidden_from(link, record) <= ALIAS_BYTES:
-        return 0                        # it would save nothing
+    if record.topic_length - hidden_from(link, record) <= ALIAS_BYTES or record.topic_length > REMEMBERED_TOPIC_BYTES:
+        return 0                        # it would save nothing, or take much memory
     if link.aliases_out is None:
         link.aliases_out = {}
     topic = PyBytes_FromStringAndSize(topic_of(record), record.topic_length)

@@ -138,8 +138,12 @@ cdef bint is_receipt(const char *pair, size_t size) noexcept nogil:
     return size > 18 and pair[0] == 0 and pair[1] == 16 and memcmp(pair + 2, b"penstock-receipt", 16) == 0
 
 
-cdef bint plain_properties(const char *data, size_t size, Part *properties, uint8_t *flags, size_t *body_at) noexcept nogil:
-    """Check a PUBLISH's properties and step over them. False: they need the full codec (or are wrong)."""
+cdef bint plain_properties(const char *data, size_t size, uint32_t most_user, Part *properties, uint8_t *flags,
+                           size_t *body_at) noexcept nogil:
+    """Check a PUBLISH's properties and step over them. False: they need the full codec (or are wrong).
+
+    `most_user`: the full codec refuses more user properties than this.
+    """
     cdef uint32_t length, seen = 0
     cdef size_t at = 0
     cdef uint8_t identifier
@@ -154,8 +158,9 @@ cdef bint plain_properties(const char *data, size_t size, Part *properties, uint
         if value < 0:
             return False
         if identifier == 0x26:
-            if is_receipt(data + at + 1, value):
+            if is_receipt(data + at + 1, value) or not most_user:
                 return False
+            most_user -= 1
         else:
             if seen & (<uint32_t>1 << identifier):
                 return False

@@ -24,6 +24,9 @@ class Turn:
     now_s: float
     now_ms: int
     permit_epoch: int
+    max_user_properties: int
+    @property
+    def has_worked_enough(self) -> bool: ...
     @property
     def ending(self) -> bool: ...
     def __init__(
@@ -144,6 +147,7 @@ class Link:
     ack_limit: int
     metered: bool
     throttled: bool
+    resting: bool
     judges_retained: bool
     allowed_messages: int
     allowed_bytes: int

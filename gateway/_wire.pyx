@@ -52,6 +52,7 @@ cdef class Link:
     cdef public uint32_t unsafe_acks, turn_acks     # handed to the turn, and not sent yet; those of this turn
     cdef public bint metered            # what it publishes is paid for with allowances
     cdef public bint throttled          # it has none left: what comes in is kept
+    cdef public bint resting            # it brought much at once: what comes in is kept until rest_is_over()
     cdef public bint judges_retained    # messages with retain are the full codec's business
     cdef public int32_t allowed_messages
     cdef public int64_t allowed_bytes
@@ -141,7 +142,8 @@ cdef class Link:
         cdef size_t at = 0
         cdef int length_bytes
         cdef uint32_t remaining
-        while at + 2 <= size and not self.closing and not self.waiting and not self.throttled:
+        cdef int taken = 0
+        while at + 2 <= size and not self.closing and not self.waiting and not self.throttled and not self.resting:
             if not self.version and <uint8_t>data[at] != 0x10:
                 self.close_for("no CONNECT")
                 break
@@ -157,6 +159,11 @@ cdef class Link:
                 break
             self.packet(<uint8_t>data[at], data + at + 1 + length_bytes, remaining)
             at += 1 + length_bytes + remaining
+            taken += 1
+            if taken == PACKETS_AT_ONCE or self.turn.worked_ns >= WORK_AT_ONCE_NS:
+                if at < size and not self.closing:
+                    self.on_much()
+                break
         return at
 
     cdef int packet(self, uint8_t first, const char *body, uint32_t size) except -1:
@@ -168,7 +175,7 @@ cdef class Link:
             if kind == 3 and first & 6 != 6 and self.publish(first, body, size):
                 return 0
             if size == 2 and (first == 0x50 or first == 0x62 or first == 0x70) and (body[0] or body[1]):
-                self.on_plain_answer(kind, <uint8_t>body[0] << 8 | <uint8_t>body[1])
+                self.work(first, body, size, True)
                 return 0
             if first == 0x40 and size == 2 and self.inflight.acknowledge(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
                 self.turn.acknowledged += 1
@@ -177,13 +184,25 @@ cdef class Link:
                 return 0
             if first == 0x40 and size == 2 and self.inflight.keeps(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
                 if not settle_parcel(self, <uint8_t>body[0] << 8 | <uint8_t>body[1]):
-                    self.on_plain_answer(kind, <uint8_t>body[0] << 8 | <uint8_t>body[1])
+                    self.work(first, body, size, True)
                 return 0
             if first == 0xC0 and size == 0:
                 self.put(b"\xd0\0", 2)
                 self.turn.packets_out += 1
                 return 0
-        self.on_packet(first, PyBytes_FromStringAndSize(body, size))
+        self.work(first, body, size, False)
+        return 0
+
+    cdef int work(self, uint8_t first, const char *body, uint32_t size, bint is_plain) except -1:
+        """Have the session or the rules deal with a packet, and note what that took of this turn."""
+        cdef timespec began, ended
+        clock_gettime(CLOCK_MONOTONIC, &began)
+        if is_plain:
+            self.on_plain_answer(first >> 4, <uint8_t>body[0] << 8 | <uint8_t>body[1])
+        else:
+            self.on_packet(first, PyBytes_FromStringAndSize(body, size))
+        clock_gettime(CLOCK_MONOTONIC, &ended)
+        self.turn.worked_ns += (ended.tv_sec - began.tv_sec) * 1_000_000_000 + ended.tv_nsec - began.tv_nsec
         return 0
 
     cdef int spend(self, uint32_t size) except -1:
@@ -232,7 +251,7 @@ cdef class Link:
         elif first & 8:
             return False
         if self.version == 5:
-            if not plain_properties(body + at, size - at, &properties, &flags, &at):
+            if not plain_properties(body + at, size - at, self.turn.max_user_properties, &properties, &flags, &at):
                 return False
             if self.turn.checks_format and properties.size:
                 return False

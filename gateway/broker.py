@@ -19,6 +19,7 @@ from gateway._wire import Turn, overdue, unsent
 from gateway.admission import Admission
 from gateway.auth.access import Access
 from gateway.auth.bans import Bans
+from gateway.codec_primitives import Limits
 from gateway.connection import MOST_REASON_CHARACTERS, Connection
 from gateway.delivery import Delivery
 from gateway.draining import Draining
@@ -94,6 +95,10 @@ class Broker:
         self.draining: Draining | None = None
         self.turn = Turn(lambda: loop.call_soon(self.end_turn), self.store_batch, self.end_turn, store.is_live_only)
         self.turn.checks_format = settings.check_payload_format
+        self.turn.max_user_properties = settings.max_user_properties
+        self.packet_limits = Limits(settings.max_user_properties, settings.max_filters_per_packet)
+        self._resting: deque[Callable[[], object]] = deque()  # what is left of those who sent much at once
+        self._goes_on = False  # with that, in the loop's next turn
         self._set_clock()
         self._started_s = self.turn.now_s
         self._next_second = 0.0
@@ -152,6 +157,9 @@ class Broker:
             link.flush()
         if self._held and not self.store.congested:
             self._listen_again()
+        if self._resting and not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._go_on_resting)
 
     def store_batch(self) -> None:
         """Store what the turn has gathered so far, deliver what grew, acknowledge."""
@@ -202,6 +210,19 @@ class Broker:
 
     def hold_back(self, connection: Connection) -> None:
         self._held.append(connection)
+
+    def rest(self, go_on: Callable[[], object]) -> None:
+        self._resting.append(go_on)
+        self.turn.request()
+
+    def _go_on_resting(self) -> None:
+        """In the order in which they came to rest, as long as the turn has not done enough for them."""
+        self._goes_on = False
+        for _ in range(len(self._resting)):
+            self._resting.popleft()()
+            if self.turn.has_worked_enough:
+                break
+        self.turn.request()
 
     def _listen_again(self) -> None:
         held, self._held = self._held, []

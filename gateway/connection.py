@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from gateway._wire import Link, Turn
 from gateway.auth.identity import Identity
 from gateway.codec import decode, encode
+from gateway.codec_primitives import Limits
 from gateway.codec_rules import ALLOWED_REASON_CODES
 from gateway.errors import MalformedPacket, ProtocolError
 from gateway.packets import ConnAck, Disconnect, Packet, PacketType, PubAck, PubRec, SubAck
@@ -53,6 +54,7 @@ class Owner(Protocol):
     read_buffer: bytearray
     get_buffer: Callable[[int], bytearray]  # gives the read_buffer
     deadlines: Deadlines
+    packet_limits: Limits
 
     @property
     def rules(self) -> Rules: ...
@@ -71,6 +73,9 @@ class Owner(Protocol):
 
     def unclogged(self, connection: Connection) -> None:
         """It takes more again."""
+
+    def rest(self, go_on: Callable[[], object]) -> None:
+        """Call `go_on` in a later turn: so much has come at once that others are to have theirs first."""
 
     def left(self, connection: Connection, why: str) -> None:
         """Called once for each that arrived."""
@@ -168,7 +173,7 @@ class Connection(Link):
     def on_packet(self, first_byte: int, body: bytes) -> None:
         """Deal with one packet that the compiled part did not take."""
         try:
-            self.owner.rules.take(self, decode(first_byte, body, self.version))
+            self.owner.rules.take(self, decode(first_byte, body, self.version, self.owner.packet_limits))
         except ProtocolError as error:
             self.refuse(error)
         except Exception:  # the edge of a connection: whatever it is, it must not reach the others
@@ -224,6 +229,19 @@ class Connection(Link):
         self._resume_reading()
         self.go_on()
 
+    def on_much(self) -> None:
+        """It sent so much at once that the rest waits for a later turn."""
+        self.resting = True
+        if self.transport is not None:
+            self.transport.pause_reading()
+        self.owner.rest(self.rest_is_over)
+
+    def rest_is_over(self) -> None:
+        self.resting = False
+        self._resume_reading()
+        if not (self.waiting or self.throttled):
+            self.go_on()
+
     def on_spent(self) -> None:
         """Its allowance is used up: take a new one, or wait until there is one. Silence is then not its fault."""
         assert self.meter is not None
@@ -241,7 +259,7 @@ class Connection(Link):
         self.on_spent()
         if not self.throttled:
             self._resume_reading()
-            if not self.waiting:
+            if not self.waiting:  # nor does anything come of it while it rests
                 self.go_on()
 
     # --- the end
@@ -367,7 +385,7 @@ class Connection(Link):
     @property
     def is_deaf(self) -> bool:
         """There is a reason not to listen to it."""
-        return self.waiting or self.closing or self.held or self.paused or self.throttled
+        return self.waiting or self.closing or self.held or self.paused or self.throttled or self.resting
 
     def eof_received(self) -> None:
         return None

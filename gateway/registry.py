@@ -93,6 +93,17 @@ class SessionRegistry:
         if connection.phase is Phase.NEW and connection.session is None:
             connection.wait()
 
+    def check_names(self, connect: Connect) -> None:
+        """Raises ProtocolError if one is too long: both are kept in several tables."""
+        most = self._settings.max_client_id_bytes
+        if len(connect.client_id.encode()) > most:
+            fault = f"client_id: longer than gateway.max_client_id_bytes = {most}"
+            raise _refusal(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, fault, connect)
+        most = self._settings.max_username_bytes
+        if len((connect.username or "").encode()) > most:
+            fault = f"username: longer than gateway.max_username_bytes = {most}"
+            raise _refusal(ReasonCode.BAD_USER_NAME_OR_PASSWORD, fault, connect)
+
     def _will_state(self, connection: Connection, connect: Connect) -> WillState | None:
         will = connect.will
         if will is None:

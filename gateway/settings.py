@@ -35,6 +35,36 @@ class GatewaySettings:
             "at_most": 268_435_460,
         },
     )
+    max_client_id_bytes: int = field(
+        default=256,
+        metadata={
+            "doc": "Longest client identifier, in UTF-8; a client with a longer one is refused.",
+            "at_least": 23,
+            "at_most": 65_535,
+        },
+    )
+    max_username_bytes: int = field(
+        default=1_024,
+        metadata={
+            "doc": "Longest user name in a CONNECT, in UTF-8; a client with a longer one is refused.",
+            "at_least": 1,
+            "at_most": 65_535,
+        },
+    )
+    max_user_properties: int = field(
+        default=256,
+        metadata={
+            "doc": "User properties in one packet, or in its will; a client that sends more is refused.",
+            "at_least": 1,
+        },
+    )
+    max_filters_per_packet: int = field(
+        default=512,
+        metadata={
+            "doc": "Topic filters in one SUBSCRIBE or UNSUBSCRIBE; a client that sends more is disconnected.",
+            "at_least": 1,
+        },
+    )
     max_connections: int = field(
         default=100_000,
         metadata={"doc": "Connections beyond this are refused.", "at_least": 1},

@@ -134,7 +134,9 @@ class Judging:
             from gateway.auth.hook import ConnectHook, TimedCache
 
             cache = TimedCache[Any](settings.http_cache_entries, settings.http_cache_s, self._clock)
-            found.append(ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache))
+            found.append(
+                ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache, settings.max_client_rules)
+            )
         return found
 
     def _permission_hook(self) -> PermissionSource | None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
 from gateway.auth.identity import Answer, Authenticator, Chain, Credentials, Identity
+from gateway.auth.name_patterns import Glob
 from gateway.auth.passwords import Passwords
 from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide
 from gateway.auth.scram import ScramExchange
 
 REMEMBERED_CLIENTS = 16_384
 """For how many clients it is known which rules of the file are for them."""
+REMEMBERED_CHARACTERS = 512
+"""Of a client's names; for one with longer names it is found out each time."""
 NO_REQUESTS: Mapping[str, int] = {"sent": 0, "failed": 0, "spared": 0}
 Allowed = Callable[[int], None]
 
@@ -65,6 +67,7 @@ class Access:
 
     def _use(self, parts: Parts) -> None:
         self._parts = parts
+        self._has_scram = any(line.scram for line in (parts.passwords or {}).values())
         self._chain = Chain(list(parts.authenticators), parts.allow_anonymous)
         self._rules_for = lru_cache(REMEMBERED_CLIENTS)((parts.permissions or Permissions()).rules_for)
 
@@ -84,7 +87,7 @@ class Access:
     def exchange(self, method: str) -> ScramExchange | None:
         """For enhanced authentication; None if there is no such method here."""
         passwords = self._parts.passwords
-        if method != "SCRAM-SHA-256" or passwords is None or not any(line.scram for line in passwords.values()):
+        if method != "SCRAM-SHA-256" or passwords is None or not self._has_scram:
             return None
         return ScramExchange(lambda username: passwords[username].scram if username in passwords else "")
 
@@ -107,8 +110,7 @@ class Access:
             return True
         if "%u" in pattern and not identity.username:
             return False
-        name = _as_text(pattern, identity.username)
-        return re.fullmatch(name, client_id, re.DOTALL) is not None
+        return Glob.parse(pattern, identity.username).matches(client_id)
 
     # --- what it may do
 
@@ -140,7 +142,12 @@ class Access:
         return self._parts.permissions.default if self._parts.permissions is not None else REFUSED
 
     def _of_file(self, username: str, client_id: str, namespace: str) -> tuple[Rule, ...]:
-        return self._rules_for(username, client_id, namespace) if self._parts.permissions is not None else ()
+        permissions = self._parts.permissions
+        if permissions is None:
+            return ()
+        if len(username) + len(client_id) > REMEMBERED_CHARACTERS:
+            return permissions.rules_for(username, client_id, namespace)
+        return self._rules_for(username, client_id, namespace)
 
     def ask(self, question: Question, then: Allowed) -> None:
         """What decide() could not say. If that source is gone by now, it is refused."""
@@ -148,9 +155,3 @@ class Access:
             then(REFUSED)
         else:
             self._parts.source.ask(question, then)
-
-
-def _as_text(pattern: str, username: str) -> str:
-    """A regular expression for `pattern`, in which %u is this name, whatever is in it, and * any characters."""
-    parts = (re.escape(part).replace(r"\*", ".*") for part in pattern.split("%u"))
-    return re.escape(username).join(parts)

@@ -80,6 +80,14 @@ class AuthSettings:
         default="permissions",
         metadata={"doc": "Claim with the user's permissions, in the form of the permissions file."},
     )
+    max_client_rules: int = field(
+        default=100,
+        metadata={
+            "doc": "Permission rules that one token, or one answer of the connect hook, may bring.",
+            "at_least": 1,
+            "at_most": 1_000,
+        },
+    )
     http_connect_url: str = field(
         default="",
         metadata={
