@@ -108,7 +108,7 @@ class Broker:
             store, settings, self.turn, journal, exchange, delivery, self.shared, self.sys_topics, loop.call_soon
         )
         self.quotas = quotas = Quotas(quota_settings or QuotaSettings())
-        self.guard = guard = Guard(access, self.turn, events)
+        self.guard = guard = Guard(access, self.turn, events, loop.call_soon)
         self.registry = registry = SessionRegistry(
             store, settings, journal, exchange, delivery, self.shared, events, guard, loop.call_soon, self.opened
         )
@@ -175,8 +175,9 @@ class Broker:
         """The client connected to another gateway."""
         self.registry.let_go(client_id)
 
-    def unlogged(self) -> list[str]:
-        return [session.client_id for session in self.registry.sessions.values() if not session.logged]
+    def unlogged(self) -> list[tuple[str, str]]:
+        sessions = self.registry.sessions.values()
+        return [(session.client_id, session.connection.username) for session in sessions if not session.logged]
 
     def lost_entries(self, queue: Queue) -> None:
         """Who reads a queue with QoS 0 goes on at its end; who was promised more has to begin a new session."""

@@ -78,6 +78,11 @@ class Access:
 
     # --- who may come in
 
+    @property
+    def refuses_anonymous(self) -> bool:
+        """Whether no client comes in without being a user."""
+        return bool(self._parts.authenticators) and not self._parts.allow_anonymous
+
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
         self._chain.check(credentials, answer)
 
