@@ -45,7 +45,7 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_permission_refused_total",
         "counter",
         "What permissions did not allow; taken_away are subscriptions that a reload or a reconnection ended; "
-        "session are clients that asked for another user's session.",
+        "withheld are messages in flight to them; session are clients that asked for another user's session.",
         lambda broker: broker.guard.refused,
         "action",
     ),

@@ -19,6 +19,7 @@ from gateway._wire import Turn, overdue, unsent
 from gateway.admission import Admission
 from gateway.auth.access import Access
 from gateway.auth.bans import Bans
+from gateway.auth.permissions import UNANSWERED
 from gateway.connection import MOST_REASON_CHARACTERS, Connection
 from gateway.delivery import Delivery
 from gateway.draining import Draining
@@ -79,6 +80,10 @@ class Broker:
         self._new: dict[Connection, float] = {}  # without a CONNECT so far, oldest first, and since when
         self._held: list[Connection] = []  # not listened to while the store has enough to do
         self._progressed: set[Session] = set()
+        self._to_judge: deque[Session] = (
+            deque()
+        )  # whose subscriptions are to be asked about again, since answers expire
+        self._judged_per_s = 0
         self.bad_input: Counter[str] = Counter()
         self.keep_alive_timeouts = 0
         self.waiting = (
@@ -274,12 +279,24 @@ class Broker:
                 self._judge_subscriptions(session)
         return bool(sessions)
 
+    def _judge_in_turn(self) -> None:
+        """Answers from elsewhere count for a while: ask again about all subscriptions, some in each second of it."""
+        lasts_s = self.guard.asks_again_s
+        if not lasts_s:
+            return
+        if not self._to_judge:
+            self._to_judge = deque(self.registry.sessions.values())
+            self._judged_per_s = -(-len(self._to_judge) // lasts_s)
+        some = deque(self._to_judge.popleft() for _ in range(min(self._judged_per_s, len(self._to_judge))))
+        Steps(partial(self._judge_some, some), self._loop.call_soon).start()
+
     def _judge_subscriptions(self, session: Session) -> None:
         def judged(topic_filter: str, qos: int, allowed: int) -> None:
-            if session.link is None or allowed >= qos:
+            if session.link is None or allowed >= qos or allowed == UNANSWERED:
                 return
             self.guard.took_away(session.client_id, topic_filter)
             self.subscriptions.take_away(session, [topic_filter])
+            self.exchange.judge(session, self.guard.reads(session.connection, partial(_topic_filters, session)))
 
         held = [(reader.topic_filter, reader.qos) for reader in session.readers.values() if not reader.only_live]
         held += [(topic_filter, share.subscription.qos) for topic_filter, share in session.shares.items()]
@@ -319,6 +336,7 @@ class Broker:
             self.events.settle()
             self.journal.tell_again()
             self.guard.tick()
+            self._judge_in_turn()
             self.quotas.tick(self.turn.now_s)
 
     def _close_silent(self) -> None:
@@ -412,3 +430,7 @@ class Broker:
     def quiet(self) -> bool:
         """Nobody is connected and nothing waits to become safe."""
         return not self.connections and self.journal.quiet
+
+
+def _topic_filters(session: Session) -> list[str]:
+    return [reader.topic_filter for reader in session.readers.values()] + list(session.shares)

@@ -12,12 +12,13 @@ from functools import partial
 from gateway._wire import Permits, Turn
 from gateway.auth.access import Access, Question
 from gateway.auth.identity import Identity
-from gateway.auth.permissions import REFUSED, Action
+from gateway.auth.permissions import Action
 from gateway.connection import Connection, Phase
 from gateway.errors import ProtocolError
 from gateway.packets import Connect, QoS, Subscribe
 from gateway.reason_codes import ReasonCode
 from gateway.topics import split_shared
+from lightqueue.matching import any_of
 from notify.owners import Claimant
 from store.ratelimit import RateLimitedLog
 
@@ -42,7 +43,9 @@ class Guard:
         self._turn = turn
         self._events = events
         self._soon = soon
-        self.refused: Counter[str] = Counter({"publish": 0, "subscribe": 0, "will": 0, "taken_away": 0, "session": 0})
+        self.refused: Counter[str] = Counter(
+            {"publish": 0, "subscribe": 0, "will": 0, "taken_away": 0, "session": 0, "withheld": 0}
+        )
 
     def watch(self, connection: Connection, identity: Identity) -> None:
         """Note whether a client is to be asked about."""
@@ -57,6 +60,11 @@ class Guard:
         """To be called once a second: answers from elsewhere count for a while only."""
         if self._access is not None and self._access.asks_elsewhere:
             self.forget()
+
+    @property
+    def asks_again_s(self) -> int:
+        """How long answers from elsewhere count; 0: none do."""
+        return self._access.asks_again_s if self._access is not None else 0
 
     def took_away(self, client_id: str, topic_filter: str) -> None:
         """A subscription was allowed when it was made, and is not any more."""
@@ -162,7 +170,7 @@ class Guard:
             nonlocal missing
             missing -= 1
             wanted = subscribe.subscriptions[number]
-            if allowed == REFUSED:
+            if allowed < 0:
                 self.refused["subscribe"] += 1
                 refusals[number] = ReasonCode.NOT_AUTHORIZED
                 refused = "client %s: subscription to %s refused: not allowed"
@@ -185,11 +193,34 @@ class Guard:
         self._may_read(connection, connection.client_id, topic_filter, then)
 
     def _may_read(self, connection: Connection, client_id: str, topic_filter: str, then: Callable[[int], None]) -> None:
-        try:
-            real_filter = split_shared(topic_filter)[1]
-        except ProtocolError:
-            real_filter = topic_filter  # it is refused for another reason
-        self._least(connection, client_id, (Action.SUBSCRIBE,), real_filter, then)
+        self._least(connection, client_id, (Action.SUBSCRIBE,), _real_filter(topic_filter), then)
+
+    def reads(self, connection: Connection, topic_filters: Callable[[], Iterable[str]]) -> Callable[[bytes], bool]:
+        """Says of a topic whether these subscriptions of a client, which it is allowed, cover it, or it may read it.
+
+        The latter, as far as it need not be asked elsewhere, is for what was in flight when the client unsubscribed.
+        """
+        identity, names, access = connection.identity, connection.names, self._access
+        client_id = names.plain_client_id(connection.client_id)
+        covered: Callable[[bytes], bool] | None = None
+
+        def may_read(topic: bytes) -> bool:
+            nonlocal covered
+            if covered is None:
+                covered = any_of([_real_filter(each) for each in topic_filters()])
+            if covered(topic) or identity is None or access is None:
+                return True
+            topic_name = names.plain_topic(topic.decode())
+            question = Question(identity.username, client_id, Action.SUBSCRIBE, topic_name, names.name)
+            allowed = access.decide(identity, question)
+            if allowed is not None and allowed >= 0:
+                return True
+            self.refused["withheld"] += 1
+            withheld = "client %s: what it has not acknowledged of %s is not sent: not allowed any more"
+            self._events.warning("permission", withheld, client_id, topic_name)
+            return False
+
+        return may_read
 
     # --- asking
 
@@ -215,3 +246,11 @@ class Guard:
                 self._access.ask(question, heard)
             else:
                 heard(known)
+
+
+def _real_filter(topic_filter: str) -> str:
+    """Without `$share` and a group's name."""
+    try:
+        return split_shared(topic_filter)[1]
+    except ProtocolError:
+        return topic_filter  # it is refused for another reason

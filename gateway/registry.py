@@ -9,6 +9,7 @@ from functools import partial
 
 import msgspec
 
+from gateway.auth.permissions import UNANSWERED
 from gateway.codec import encode
 from gateway.connection import Connection, Phase
 from gateway.delivery import Delivery
@@ -229,6 +230,9 @@ class SessionRegistry:
             came()
 
         def judged(subscription: SubscriptionState, allowed: int) -> None:
+            if allowed == UNANSWERED and session.link is not None:
+                session.connection.close(ReasonCode.SERVER_BUSY, "no answer about what it may subscribe to")
+                return
             if allowed < 0 or session.link is None or not session.link.names.has_filter(subscription.topic_filter):
                 self._forget(session, subscription)
                 came()
@@ -243,6 +247,8 @@ class SessionRegistry:
             self._store.follow(subscription.topic_filter, start, subscription.qos > 0, subscription.qos > 0, then)
 
         for subscription in known:
+            if self.sessions.get(session.client_id) is not session:
+                return  # no answer about one of them
             self._guard.may_subscribe(session.connection, subscription.topic_filter, partial(judged, subscription))
         if not known:
             self._read_on(session, shares)
@@ -270,6 +276,9 @@ class SessionRegistry:
         if session.link is None:
             return
         session.reading = True
+        if session.connection.permits is not None:
+            held = [each.topic_filter for each in session.readers.values()] + [each.topic_filter for each in shares]
+            self._exchange.judge(session, self._guard.reads(session.connection, lambda: held))
         self._exchange.resend(session)
         self._delivery.start(session)
         self._shared.start(session, shares)
@@ -326,6 +335,7 @@ class SessionRegistry:
         self._note_position(session)
         frontier = max(session.acked, session.read_until(end))  # a replay may stand further back
         self._delivery.stop(session)
+        self._exchange.left(session)
         session.link = None
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from gateway.auth.client_ids import ANY_CLIENT_ID, ClientIds
 from gateway.auth.identity import Answer, Authenticator, Chain, Credentials, Identity
 from gateway.auth.passwords import Passwords
 from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide
@@ -51,8 +51,9 @@ class Parts:
     permissions: Permissions | None = None  # None: there is no file
     source: PermissionSource | None = None
     allow_anonymous: bool = False
-    client_ids: str = ""
+    client_ids: ClientIds = ANY_CLIENT_ID
     namespace_separator: str = ""
+    asks_again_s: int = 0  # how long answers of `source` count
     requests: Callable[[], Mapping[str, int]] = lambda: NO_REQUESTS
 
 
@@ -107,13 +108,7 @@ class Access:
 
     def may_be_called(self, identity: Identity, client_id: str) -> bool:
         """Whether a user may have this client identifier."""
-        pattern = self._parts.client_ids
-        if not pattern:
-            return True
-        if "%u" in pattern and not identity.username:
-            return False
-        name = _as_text(pattern, identity.username)
-        return re.fullmatch(name, client_id, re.DOTALL) is not None
+        return self._parts.client_ids.may_take(identity.username, client_id, self._parts.passwords or ())
 
     # --- what it may do
 
@@ -121,6 +116,11 @@ class Access:
     def asks_elsewhere(self) -> bool:
         """Whether there are answers that count for a while only."""
         return self._parts.source is not None
+
+    @property
+    def asks_again_s(self) -> int:
+        """How long these count; 0: there are none."""
+        return max(1, self._parts.asks_again_s) if self.asks_elsewhere else 0
 
     def is_open_to(self, identity: Identity) -> bool:
         """Whether a client may do everything, so that nobody need be asked."""
@@ -148,9 +148,3 @@ class Access:
             then(REFUSED)
         else:
             self._parts.source.ask(question, then)
-
-
-def _as_text(pattern: str, username: str) -> str:
-    """A regular expression for `pattern`, in which %u is this name, whatever is in it, and * any characters."""
-    parts = (re.escape(part).replace(r"\*", ".*") for part in pattern.split("%u"))
-    return re.escape(username).join(parts)

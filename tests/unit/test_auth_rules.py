@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.auth.access import Access, Parts, Question
+from gateway.auth.client_ids import ClientIds
 from gateway.auth.errors import AuthError
 from gateway.auth.hook import TimedCache
 from gateway.auth.http import Breaker
@@ -85,7 +86,7 @@ def test_a_certificate_is_a_credential_where_it_counts() -> None:
     ],
 )
 def test_client_identifiers(pattern: str, user: str, client_id: str, expected: bool) -> None:
-    assert Access(Parts(client_ids=pattern), 1).may_be_called(Identity(user), client_id) is expected
+    assert Access(Parts(client_ids=ClientIds(pattern)), 1).may_be_called(Identity(user), client_id) is expected
 
 
 def test_without_rules_who_is_in_may_do_everything_and_with_any_only_that() -> None:
