@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 SEPARATOR = ":"
+MOST_CHARACTERS = 1_024  # of a client identifier in which a user's name is looked for; longer ones are no user's
 
 
 class ClientIds:
@@ -26,12 +27,12 @@ class ClientIds:
         self._before, self._after = before.split("*"), after.split("*")
 
     def may_take(self, user: str, client_id: str, users: Container[str]) -> bool:
-        """`users` are those who are known by name, in time that grows with the client identifier's length."""
+        """`users` are those who are known by name."""
         if not self._pattern:
             return True
         if not self._has_user:
             return fits(self._before, client_id)
-        if not user or not self._fits(user, client_id):
+        if not user or len(client_id) > MOST_CHARACTERS or not self._fits(user, client_id):
             return False
         if self._pattern.startswith(f"%u{SEPARATOR}") and SEPARATOR in user:
             return False
