@@ -83,7 +83,6 @@ class Broker:
         self._to_judge: deque[Session] = (
             deque()
         )  # whose subscriptions are to be asked about again, since answers expire
-        self._judged_per_s = 0
         self.bad_input: Counter[str] = Counter()
         self.keep_alive_timeouts = 0
         self.waiting = (
@@ -286,8 +285,8 @@ class Broker:
             return
         if not self._to_judge:
             self._to_judge = deque(self.registry.sessions.values())
-            self._judged_per_s = -(-len(self._to_judge) // lasts_s)
-        some = deque(self._to_judge.popleft() for _ in range(min(self._judged_per_s, len(self._to_judge))))
+        number = min(-(-len(self.registry.sessions) // lasts_s), len(self._to_judge))
+        some = deque(self._to_judge.popleft() for _ in range(number))
         Steps(partial(self._judge_some, some), self._loop.call_soon).start()
 
     def _judge_subscriptions(self, session: Session) -> None:
