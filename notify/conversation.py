@@ -10,15 +10,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import zip_longest
 from typing import NamedTuple, NoReturn
-
-import msgspec
 
 from notify import client_requests, group_requests, log_requests, reads
 from notify.arrival import Arrival
+from notify.claim_answers import claim_answer
 from notify.contents import filter_fault, text_fault
 from notify.events import FRAME_ROOM_BYTES, Events
 from notify.figures import Figures
+from notify.owners import Claimant, ClaimRefused
 from notify.peers import Peer, Peers, failure_code
 from notify.permissions import narrowed, shown, wanted_by
 from notify.users import Permits, User, Wanted
@@ -34,7 +35,6 @@ from store.wire.messages import FailureCode, Hello, Message, Refused, RefusedRea
 log = logging.getLogger("penstock.wire")
 
 UNSENT_BYTES = 1 << 20  # with so much waiting to be sent no further request is looked at
-_encode_session = msgspec.msgpack.Encoder().encode
 
 
 class _Answer(NamedTuple):
@@ -418,25 +418,22 @@ class Conversation:
             self._answer(frame.request_id, wire.Failed(FailureCode.BAD_REQUEST, f"client_id {fault}"))
             return
 
-        def then(state: SessionState | None) -> None:
-            session = _encode_session(state) if state is not None else b""
-            if len(session) + FRAME_ROOM_BYTES > self._peers.max_frame_bytes:
-                text = f"the session of client {message.client_id} does not fit in a frame; raise wire.max_frame_bytes"
-                self._answer(frame.request_id, wire.Failed(FailureCode.UNAVAILABLE, text))
-            else:
-                self._answer(frame.request_id, wire.Claimed(session, self._events.told_end))
+        def then(state: SessionState | ClaimRefused | None) -> None:
+            told_end, max_bytes = self._events.told_end, self._peers.max_frame_bytes
+            self._answer(frame.request_id, claim_answer(message.client_id, state, told_end, max_bytes))
 
-        self._known.member.claim(message.client_id, message.clean_start, then)
+        claimant = Claimant(message.user, message.reads_all, message.reads, message.adopts_anonymous)
+        self._known.member.claim(message.client_id, message.clean_start, then, claimant)
 
     def _release(self, _: Frame, message: wire.Release) -> None:
         self._known.member.release(message.client_id)
 
     def _holds(self, _: Frame, message: wire.Holds) -> None:
-        for client_id in message.client_ids:
+        for client_id, user in zip_longest(message.client_ids, message.users[: len(message.client_ids)]):
             fault = text_fault(client_id)
             if fault:
                 raise WireError(f"client_id {fault}")
-            self._known.member.hold_again(client_id)
+            self._known.member.hold_again(client_id, user)
 
     def _ask_group(self, frame: Frame, message: Message) -> None:
         self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
