@@ -22,3 +22,28 @@ cdef int deliver_to(Link link, list readers, list ranges, uint64_t safe) except 
                                  merge.id_count, True, payload)
         merge.advance()
     return DONE
+
+
+def stands_at_qos2(list readers not None, list ranges not None):
+    """Whether the next message of some readers' ranges goes out at QoS 2."""
+    cdef Merge merge = Merge(readers, ranges)
+    cdef int qos
+    if merge.exhausted():
+        return False
+    qos = merge.next().flags & FLAG_QOS
+    return min(qos, merge.qos) == 2
+
+
+def next_of(list readers not None, list ranges not None):
+    """What deliver() stopped at: (log_offset, QoS, retain, subscription identifiers, its range, its place there).
+
+    The readers move past it.
+    """
+    cdef Merge merge = Merge(readers, ranges)
+    cdef const RecordHeader *record = merge.next()
+    cdef object found = (record.log_offset, min(<int>(record.flags & FLAG_QOS), merge.qos),
+                         bool(merge.retain_as_published and record.flags & FLAG_RETAIN),
+                         tuple([merge.ids[i] for i in range(merge.id_count)]),
+                         ranges[merge.found_in[0]], merge.at[merge.found_in[0]])
+    merge.advance()
+    return found

@@ -424,29 +424,6 @@ cdef class Link:
         """
         return deliver_to(self, readers, ranges, safe)
 
-    def stands_at_qos2(self, list readers not None, list ranges not None):
-        """Whether the next message of some readers' ranges goes out at QoS 2."""
-        cdef Merge merge = Merge(readers, ranges)
-        cdef int qos
-        if merge.exhausted():
-            return False
-        qos = merge.next().flags & FLAG_QOS
-        return min(qos, merge.qos) == 2
-
-    def next_of(self, list readers not None, list ranges not None):
-        """What deliver() stopped at: (log_offset, QoS, retain, subscription identifiers, its range, its place there).
-
-        The readers move past it.
-        """
-        cdef Merge merge = Merge(readers, ranges)
-        cdef const RecordHeader *record = merge.next()
-        cdef object found = (record.log_offset, min(<int>(record.flags & FLAG_QOS), merge.qos),
-                             bool(merge.retain_as_published and record.flags & FLAG_RETAIN),
-                             tuple([merge.ids[i] for i in range(merge.id_count)]),
-                             ranges[merge.found_in[0]], merge.at[merge.found_in[0]])
-        merge.advance()
-        return found
-
     cdef int put_publish(self, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count,
                          bint is_timed=True, Block payload=None) except -1:
         """Append a PUBLISH for a record. `payload`: its payload, to be sent from there."""

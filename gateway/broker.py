@@ -82,18 +82,11 @@ class Broker:
         self._clogged: dict[Connection, None] = {}  # take no more for a while, since the longest time first
         self._held: list[Connection] = []  # not listened to while the store has enough to do
         self._progressed: set[Session] = set()
-        self._to_judge: deque[Session] = (
-            deque()
-        )  # whose subscriptions are to be asked about again, since answers expire
+        self._to_judge: deque[Session] = deque()  # whose subscriptions to ask about again, since answers expire
         self.bad_input: Counter[str] = Counter()
         self.keep_alive_timeouts = 0
-        self.waiting = (
-            0  # messages that connected clients have not acknowledged, or were not sent, a second ago at most
-        )
-        self.sockets_total: int = 0
-        self.opened_total: int = 0
-        self.most_online: int = 0
-        self.turns = 0
+        self.waiting = 0  # messages not acknowledged by connected clients, or not sent, a second ago at most
+        self.sockets_total = self.opened_total = self.most_online = self.turns = 0
         self.listening = False
         store.listener = self
         self.draining: Draining | None = None

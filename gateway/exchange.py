@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
 from gateway._inflight import Inflight
-from gateway._wire import Reader, send_listed
+from gateway._wire import Reader, next_of, send_listed, stands_at_qos2
 from gateway.codec import encode, success
 from gateway.journal import Journal
 from gateway.packets import PacketType, PubComp, PubRel
@@ -68,12 +68,11 @@ class Exchange:
     def send_next(self, session: Session, readers: list[Reader], ranges: list[Records]) -> bool:
         """Put the QoS 2 messages that the readers stand at in flight. False: the window is full."""
         started: list[Started] = []
-        link = session.connection
-        while len(started) < SENT_PER_ROUND and link.stands_at_qos2(readers, ranges):
+        while len(started) < SENT_PER_ROUND and stands_at_qos2(readers, ranges):
             if session.inflight.is_full():
                 session.inflight.blocked = True
                 break
-            log_offset, qos, retain, subscription_ids, records, place = link.next_of(readers, ranges)
+            log_offset, qos, retain, subscription_ids, records, place = next_of(readers, ranges)
             if log_offset not in session.skip:
                 outgoing = Outgoing(log_offset, qos, retain, subscription_ids)
                 started.append((session.inflight.hold(outgoing), outgoing, (records, place)))

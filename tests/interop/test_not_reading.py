@@ -10,13 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gateway.packets import QoS
 from loadtest.chaos.part import Part
 from penstock import Client
 from tests.byte_client import connect, subscribe
 from tests.conftest import ServerFactory
 from tests.interop.programs import PahoClient
-from tests.raw_client import RawClient
 from tests.server_process import free_port
 from tests.store_process import StoreProcess
 from tests.stores import wait_until
@@ -97,19 +95,18 @@ async def test_large_compressed_messages_are_bounded(
 def test_the_slowest_are_cut_off_once_too_much_waits_for_all(penstock_server: ServerFactory) -> None:
     server = penstock_server(flush="async", settings={"gateway.max_waiting_bytes": 4 * MIB})
     deaf = [Deaf(server.port, f"deaf-{number}", "t", 1) for number in range(12)]
-    reader = RawClient(server.port, "reader")
-    reader.subscribe("t", QoS.AT_LEAST_ONCE)
+    reader = PahoClient(server.port).connect().subscribe("t", 1)
     payloads = [b"%03d" % i + bytes(500_000) for i in range(30)]
     publisher = PahoClient(server.port).connect()
     publisher.publish("t", payloads, 1)
-    assert reader.payloads(len(payloads)) == payloads
+    assert reader.distinct(len(payloads)) == payloads
     wait_until(lambda: any(each.is_cut_off for each in deaf))
     publisher.publish("t", [b"end"], 1)
-    assert reader.payloads(1) == [b"end"]
+    assert reader.distinct(len(payloads) + 1)[-1] == b"end"
     publisher.leave()
     assert "gateway.max_waiting_bytes" in server.log_text()
     cut_off = next(number for number, each in enumerate(deaf) if each.is_cut_off)
     again = PahoClient(server.port, 5, f"deaf-{cut_off}", expiry_s=60, clean=False).connect()
     assert again.distinct(len(payloads) + 1) == [*payloads, b"end"]  # what it did not acknowledge
     again.leave()
-    reader.close()
+    reader.leave()
