@@ -26,6 +26,10 @@ from store.namespaces import Namespace
 from store.ratelimit import RateLimitedLog
 
 MAX_EXPIRY_AHEAD_S = 10 * 365 * 24 * 3600
+UNBOUND = (
+    "its rules have %c, the client identifier, and user {} may have any; write %u in the rules, or bind client "
+    'identifiers to users with auth.client_ids = "%u-*" or auth.jwt_client_id_claim'
+)
 
 
 @dataclass(slots=True)
@@ -134,6 +138,10 @@ class Admission:
         identity = self._enters(connection, connect, verdict)
         if identity is None or self._is_banned(connection, connect, identity.account, connect.client_id):
             del self._entering[connection]
+            return
+        if self._access.needs_client_id(identity):
+            del self._entering[connection]
+            self._refuse(connection, Refused(UNBOUND.format(identity.username), ReasonCode.NOT_AUTHORIZED))
             return
         connection.identity = identity
         self._guard.check_will(connection, connect, partial(self._will_checked, entering))

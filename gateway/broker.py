@@ -19,6 +19,7 @@ from gateway._wire import Turn, overdue, unsent
 from gateway.admission import Admission
 from gateway.auth.access import Access
 from gateway.auth.bans import Bans
+from gateway.auth.permissions import REFUSED
 from gateway.connection import MOST_REASON_CHARACTERS, Connection
 from gateway.delivery import Delivery
 from gateway.draining import Draining
@@ -31,7 +32,7 @@ from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from gateway.rules import PacketRules, username_of
-from gateway.session import Session
+from gateway.session import Replay, Session
 from gateway.settings import GatewaySettings
 from gateway.shared import SharedSubscriptions
 from gateway.subscriptions import Subscriptions
@@ -284,6 +285,14 @@ class Broker:
         held += [(topic_filter, share.subscription.qos) for topic_filter, share in session.shares.items()]
         for topic_filter, qos in held:
             self.guard.may_subscribe(session.connection, topic_filter, partial(judged, topic_filter, qos))
+
+        def judged_replay(replay: Replay, allowed: int) -> None:
+            if session.link is not None and allowed == REFUSED:
+                self.subscriptions.replays.end(session, replay)
+
+        for replay in list(session.replays):
+            topic_filter = replay.subscription.topic_filter
+            self.guard.may_subscribe(session.connection, topic_filter, partial(judged_replay, replay), replays=True)
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None:
         self.count_bad_start(connection.peer, error)

@@ -17,6 +17,7 @@ from gateway.connection import Connection, Phase
 from gateway.errors import ProtocolError
 from gateway.packets import Connect, QoS, Subscribe
 from gateway.reason_codes import ReasonCode
+from gateway.replays import reads_history
 from gateway.topics import split_shared
 from store.ratelimit import RateLimitedLog
 
@@ -103,6 +104,7 @@ class Guard:
         """Have it found out which subscriptions are refused; others may be cut to a lower QoS."""
         refusals: dict[int, ReasonCode] = {}
         missing = len(subscribe.subscriptions)
+        replays = reads_history(subscribe)
 
         def heard(number: int, allowed: int) -> None:
             nonlocal missing
@@ -119,32 +121,42 @@ class Guard:
                 then(refusals)
 
         for number, wanted in enumerate(subscribe.subscriptions):
-            self.may_subscribe(connection, wanted.topic_filter, partial(heard, number))
+            self.may_subscribe(connection, wanted.topic_filter, partial(heard, number), replays)
         if missing:
             connection.wait()
 
-    def may_subscribe(self, connection: Connection, topic_filter: str, then: Callable[[int], None]) -> None:
-        """Have the highest QoS found out at which a client may have a subscription."""
+    def may_subscribe(
+        self, connection: Connection, topic_filter: str, then: Callable[[int], None], replays: bool = False
+    ) -> None:
+        """Have the highest QoS found out at which a client may have a subscription, and read history by it."""
         if connection.permits is None or connection.identity is None:
             then(2)
             return
         try:
-            real_filter = split_shared(topic_filter)[1]
+            group, real_filter = split_shared(topic_filter)
         except ProtocolError:
-            real_filter = topic_filter  # it is refused for another reason
-        self._least(connection, connection.client_id, (Action.SUBSCRIBE,), real_filter, then)
+            group, real_filter = None, topic_filter  # it is refused for another reason
+        actions = (Action.SUBSCRIBE, Action.REPLAY) if replays else (Action.SUBSCRIBE,)
+        self._least(connection, connection.client_id, actions, real_filter, then, group)
 
     # --- asking
 
     def _least(
-        self, connection: Connection, client_id: str, actions: Iterable[Action], topic: str, then: Callable[[int], None]
+        self,
+        connection: Connection,
+        client_id: str,
+        actions: Iterable[Action],
+        topic: str,
+        then: Callable[[int], None],
+        group: str | None = None,
     ) -> None:
         """The lowest of the QoS at which all these actions are allowed. Names are as the client knows them."""
         identity, names = connection.identity, connection.names
         assert self._access is not None
         assert identity is not None
         client_id, topic = names.plain_client_id(client_id), names.plain_topic(topic)
-        questions = [Question(identity.username, client_id, action, topic, names.name) for action in actions]
+        group = None if group is None else names.plain_group(group)
+        questions = [Question(identity.username, client_id, action, topic, names.name, group) for action in actions]
         answers: list[int] = []
 
         def heard(allowed: int) -> None:

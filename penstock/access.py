@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 from gateway.auth.access import NO_REQUESTS, Access, Parts, PermissionSource
 from gateway.auth.identity import Authenticator, Certificates
 from gateway.auth.passwords import PasswordCheck
-from gateway.auth.settings import AuthSettings, are_permissions_configured, is_auth_configured
+from gateway.auth.settings import (
+    AuthSettings,
+    are_client_ids_bound,
+    are_permissions_configured,
+    is_auth_configured,
+)
 from gateway.auth.workers import Workers
 from penstock.auth_files import Files, read_files
 from penstock.errors import PenstockError
@@ -64,6 +69,7 @@ class Judging:
             self._start_http(closing)
         closing.callback(self._cancel)
         self._access = Access(self._parts(), settings.max_waiting)
+        self._say_what_is_unbound()
         return self._access
 
     def on_reload(self, tell: Callable[[], object]) -> None:
@@ -137,6 +143,19 @@ class Judging:
             found.append(ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache))
         return found
 
+    def _say_what_is_unbound(self) -> None:
+        permissions = self._files.permissions
+        if permissions is None or are_client_ids_bound(self._settings):
+            return
+        numbers = [str(number) for number, rule in enumerate(permissions.rules, 1) if rule.clients is not None]
+        if numbers:
+            log.warning(
+                "%s: rule %s: `clients` says nothing of who a client is, as each may have any client identifier; name "
+                'users instead, or set auth.client_ids = "%%u-*"',
+                self._settings.permissions_file,
+                ", ".join(numbers[:10]),
+            )
+
     def _permission_hook(self) -> PermissionSource | None:
         settings = self._settings
         if not settings.http_permission_url or self._http is None:
@@ -183,5 +202,6 @@ class Judging:
             if self._http is not None:
                 self._http.header = self._files.header
             self._access.replace(self._parts())
+            self._say_what_is_unbound()
             self._tell()
         log.info("reloaded: who may come in and do what")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gateway.auth.errors import AuthError
 from gateway.auth.passwords import PasswordLine, Passwords, parse_passwords
-from gateway.auth.permissions import Permissions, RuleError, parse_permissions
-from gateway.auth.settings import AuthSettings
+from gateway.auth.permissions import Permissions, RuleError, check_client_ids, parse_permissions
+from gateway.auth.settings import AuthSettings, are_client_ids_bound
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:  # importing it takes time, which who has no tokens need not spend
@@ -47,7 +47,7 @@ def read_files(settings: AuthSettings) -> Files:
     password_file, header_file = settings.password_file, settings.http_header_file
     return Files(
         None if password_file is None else read_passwords(password_file, "auth.password_file"),
-        None if settings.permissions_file is None else _read_permissions(settings.permissions_file),
+        None if settings.permissions_file is None else _read_permissions(settings.permissions_file, settings),
         keys or None,
         None if header_file is None else _parsed(header_file, "auth.http_header_file", _parse_header),
     )
@@ -73,10 +73,12 @@ def _parse_header(text: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def _read_permissions(file: Path) -> Permissions:
+def _read_permissions(file: Path, settings: AuthSettings) -> Permissions:
     text = _read(file, "auth.permissions_file")
     try:
-        return parse_permissions(tomllib.loads(text))
+        permissions = parse_permissions(tomllib.loads(text))
+        check_client_ids(permissions, are_client_ids_bound(settings))
+        return permissions
     except tomllib.TOMLDecodeError as error:
         raise PenstockError(f"{file}: not TOML: {error}; correct the file") from None
     except RuleError as error:

@@ -26,7 +26,9 @@ from gateway.packets import (
     Subscribe,
     SubscriptionRequest,
 )
+from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
+from gateway.replays import FROM_PROPERTY
 from tests.server_process import PenstockServer
 from tests.wire_client import split_properties
 
@@ -103,8 +105,10 @@ class Device:
         self.publish(topic, payload, 1, retain=retain)
         return self.next(PubAck).reason_code
 
-    def subscribe(self, topic_filter: str, qos: int = 0) -> ReasonCode:
-        self.send(Subscribe(self.next_id(), (SubscriptionRequest(topic_filter, QoS(qos)),)))
+    def subscribe(self, topic_filter: str, qos: int = 0, history: str = "") -> ReasonCode:
+        """`history`: where in it to begin."""
+        properties = Properties(user_properties=((FROM_PROPERTY, history),) if history else ())
+        self.send(Subscribe(self.next_id(), (SubscriptionRequest(topic_filter, QoS(qos)),), properties))
         return self.next(SubAck).reason_codes[0]
 
     def closed_with(self) -> ReasonCode | None:

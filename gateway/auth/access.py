@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
 from gateway.auth.identity import Answer, Authenticator, Chain, Credentials, Identity
 from gateway.auth.passwords import Passwords
-from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide
+from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide, name_groups, unwrapped
 from gateway.auth.scram import ScramExchange
 
 REMEMBERED_CLIENTS = 16_384
@@ -27,9 +27,11 @@ class Question:
     client_id: str
     action: Action
     topic: str
-    """A topic name, or with SUBSCRIBE a topic filter."""
+    """A topic name, or with SUBSCRIBE and REPLAY a topic filter."""
     namespace: str = ""
     """In which these names are the client's."""
+    group: str | None = None
+    """The share name, of a shared subscription."""
 
 
 class PermissionSource(Protocol):
@@ -110,6 +112,15 @@ class Access:
         name = _as_text(pattern, identity.username)
         return re.fullmatch(name, client_id, re.DOTALL) is not None
 
+    def needs_client_id(self, identity: Identity) -> bool:
+        """Whether a client's rules say `%c` while it may have the client identifier of any other."""
+        if identity.owns_client_id or "%u" in self._parts.client_ids:
+            return False
+        permissions = self._parts.permissions
+        return (permissions is not None and permissions.names_client_id) or any(
+            rule.names_client_id for rule in identity.rules or ()
+        )
+
     # --- what it may do
 
     @property
@@ -126,13 +137,16 @@ class Access:
         if self.is_open_to(identity):
             return MAX_QOS
         username, client_id = question.username, question.client_id
-        for rules in (identity.rules or (), self._of_file(username, client_id, question.namespace)):
-            allowed = decide(rules, username, client_id, question.action, question.topic, question.namespace)
+        permissions, namespace = self._parts.permissions, question.namespace
+        names_groups = permissions is not None and permissions.names_groups
+        for rules in (identity.rules or (), self._of_file(username, client_id, namespace)):
+            group = question.group if names_groups or name_groups(rules) else None
+            allowed = decide(rules, username, client_id, question.action, question.topic, namespace, group)
             if allowed is not None:
                 return allowed
         if self._parts.source is not None:
-            return self._parts.source.known(question)
-        return self._parts.permissions.default if self._parts.permissions is not None else REFUSED
+            return self._parts.source.known(_for_others(question))
+        return permissions.default if permissions is not None else REFUSED
 
     def _of_file(self, username: str, client_id: str, namespace: str) -> tuple[Rule, ...]:
         return self._rules_for(username, client_id, namespace) if self._parts.permissions is not None else ()
@@ -142,7 +156,12 @@ class Access:
         if self._parts.source is None:
             then(REFUSED)
         else:
-            self._parts.source.ask(question, then)
+            self._parts.source.ask(_for_others(question), then)
+
+
+def _for_others(question: Question) -> Question:
+    """They are asked about the topic that matters, and know nothing of groups."""
+    return replace(question, topic=unwrapped(question.topic), group=None)
 
 
 def _as_text(pattern: str, username: str) -> str:

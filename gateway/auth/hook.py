@@ -1,13 +1,13 @@
 """The HTTP hooks: a server elsewhere that says who may connect, and what each may do. They fail closed.
 
     POST {"client_id": ..., "username": ..., "password": ..., "peer": ..., "certificate": ...}
-    POST {"client_id": ..., "username": ..., "action": "publish" | "retain" | "subscribe", "topic": ...}
+    POST {"client_id": ..., "username": ..., "action": "publish" | "retain" | "subscribe" | "replay", "topic": ...}
 
 Both have `namespace` as well where it is not the default one.
 
 The answer is `{"result": "allow"}`, or "deny", or (to the first) "ignore": ask the next. With "allow" may come, to the
-first, `user`, `namespace`, `permissions` (rules as in the permissions file) and `expires_at` (Unix time, s); to the
-second, `max_qos`.
+first, `user`, `namespace`, `client_id` (to say that this one is the user's own), `permissions` (rules as in the
+permissions file) and `expires_at` (Unix time, s); to the second, `max_qos`.
 """
 
 from __future__ import annotations
@@ -129,11 +129,14 @@ def _verdict(found: Any, credentials: Credentials) -> Verdict:
         return Refused("auth.http_connect_url names no namespace", ReasonCode.SERVER_UNAVAILABLE)
     if not isinstance(user, str) or not (expires_s is None or isinstance(expires_s, int | float)):
         return Refused("auth.http_connect_url answers nonsense", ReasonCode.SERVER_UNAVAILABLE)
+    if found.get("client_id", credentials.client_id) != credentials.client_id:
+        return Refused("auth.http_connect_url says that it has another client identifier", ReasonCode.NOT_AUTHORIZED)
     try:
         rules = parse_rules(found["permissions"]) if "permissions" in found else None
     except AuthError as error:
         return Refused(f"auth.http_connect_url: permissions: {error}", ReasonCode.SERVER_UNAVAILABLE)
-    return Identity(user, rules, None if expires_s is None else int(expires_s * 1000), namespace=namespace)
+    expires_ms = None if expires_s is None else int(expires_s * 1000)
+    return Identity(user, rules, expires_ms, namespace=namespace, owns_client_id="client_id" in found)
 
 
 class PermissionHook:

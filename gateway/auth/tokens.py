@@ -215,8 +215,11 @@ class TokenCheck:
         permissions = settings.jwt_permissions_claim
         rules = parse_rules(claims[permissions]) if permissions in claims else None
         expires = claims.get("exp")
+        if expires is None and settings.jwt_require_exp:
+            raise AuthError("has no `exp`, so it would be good for ever (auth.jwt_require_exp)")
         expires_ms = None if expires is None else (int(expires) + settings.jwt_leeway_s) * 1000
-        return Identity(user, rules, expires_ms, namespace=self._namespace(claims))
+        owns_client_id = bool(client_claim) and client_claim in claims
+        return Identity(user, rules, expires_ms, namespace=self._namespace(claims), owns_client_id=owns_client_id)
 
     def _namespace(self, claims: Mapping[str, Any]) -> str:
         """Empty if the token names none. Raises AuthError."""

@@ -43,7 +43,7 @@ def jwk(key: Any, algorithm: str, **more: Any) -> dict[str, Any]:
 
 
 def token(key: Any, algorithm: str, headers: dict[str, Any] | None = None, **claims: Any) -> str:
-    return jwt.encode({"sub": "alice", **claims}, key, algorithm, headers=headers)
+    return jwt.encode({"sub": "alice", "exp": int(time.time()) + 3_600, **claims}, key, algorithm, headers=headers)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_every_kind_of_signature(server: PenstockServer, version: int, key: Any,
 
 def forged(algorithm: str, secret: str) -> str:
     """Signed by hand, since libraries refuse to."""
-    parts = [json.dumps({"alg": algorithm, "typ": "JWT"}), json.dumps({"sub": "admin"})]
+    parts = [json.dumps({"alg": algorithm, "typ": "JWT"}), json.dumps({"sub": "admin", "exp": 9_999_999_999})]
     text = ".".join(base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in parts)
     signature = hmac.digest(secret.encode(), text.encode(), hashlib.sha256) if secret else b""
     return text + "." + base64.urlsafe_b64encode(signature).decode().rstrip("=")
@@ -111,13 +111,15 @@ def test_claims_are_looked_at(penstock_server: ServerFactory, keys: Path) -> Non
     settings = {"keys_file": keys, "issuer": "us", "audience": "mqtt", "client_id_claim": "cid", "leeway_s": 5}
     server = penstock_server(settings={f"auth.jwt_{name}": value for name, value in settings.items()})
     now = int(time.time())
-    good = {"iss": "us", "aud": ["mqtt", "x"]}
+    good = {"iss": "us", "aud": ["mqtt", "x"], "exp": now + 3_600}
     for claims, expected in (
         (good, OK),
         (good | {"cid": "d"}, OK),
         (good | {"cid": "e"}, BAD),
         (good | {"iss": "them"}, BAD),
-        ({"iss": "us"}, BAD),
+        ({"iss": "us", "exp": now + 3_600}, BAD),
+        ({"iss": "us", "aud": "mqtt"}, BAD),
+        (good | {"exp": None}, BAD),
         (good | {"aud": "other"}, BAD),
         (good | {"exp": now - 3}, OK),
         (good | {"exp": now - 60}, BAD),
@@ -134,7 +136,7 @@ def test_claims_are_looked_at(penstock_server: ServerFactory, keys: Path) -> Non
 def test_permissions_come_from_claims(server: PenstockServer) -> None:
     rules = [
         {"deny": ["publish"], "topics": ["a/no"]},
-        {"allow": ["publish", "subscribe"], "topics": ["a/+", "u/%u/%c"], "max_qos": 1},
+        {"allow": ["publish", "subscribe"], "topics": ["a/+", "u/%u/+"], "max_qos": 1},
     ]
     device = Device(server.port, "d")
     assert device.connect("bob", token(ED_KEY, "EdDSA", permissions=rules)).reason_code is OK
@@ -145,6 +147,30 @@ def test_permissions_come_from_claims(server: PenstockServer) -> None:
     assert device.published("a/yes", retain=True) is ReasonCode.NOT_AUTHORIZED
     assert device.subscribe("a/+", 2) is ReasonCode.GRANTED_QOS_1
     assert device.subscribe("#") is ReasonCode.NOT_AUTHORIZED
+
+
+def test_a_token_that_would_be_good_for_ever(penstock_server: ServerFactory, keys: Path) -> None:
+    for_ever = jwt.encode({"sub": "alice"}, ED_KEY, "EdDSA")
+    server = penstock_server(settings={"auth.jwt_keys_file": keys})
+    assert answer(server, for_ever) is BAD
+    until(lambda: "token: has no `exp`" in server.log_text())
+    server.restart({"auth.jwt_require_exp": False})
+    assert answer(server, for_ever) is OK
+
+
+def test_rules_of_a_token_for_a_client_identifier_that_is_not_its_own(
+    penstock_server: ServerFactory, keys: Path
+) -> None:
+    rules = [{"allow": ["publish"], "topics": ["a/%c/#"]}]
+    settings = {"auth.jwt_keys_file": keys, "auth.jwt_client_id_claim": "cid"}
+    server = penstock_server(settings=settings)
+    assert answer(server, token(ED_KEY, "EdDSA", permissions=rules)) is ReasonCode.NOT_AUTHORIZED
+    until(lambda: "its rules have %c, the client identifier, and user alice may have any" in server.log_text())
+    assert answer(server, token(ED_KEY, "EdDSA", permissions=rules, cid="other")) is BAD
+    device = Device(server.port, "d")
+    assert device.connect("x", token(ED_KEY, "EdDSA", permissions=rules, cid="d")).reason_code is OK
+    assert device.published("a/d/x") is OK
+    assert device.published("a/e/x") is ReasonCode.NOT_AUTHORIZED
 
 
 def test_a_connection_ends_with_its_token(penstock_server: ServerFactory, keys: Path) -> None:
