@@ -26,6 +26,7 @@ from store.namespaces import Namespace
 from store.ratelimit import RateLimitedLog
 
 MAX_EXPIRY_AHEAD_S = 10 * 365 * 24 * 3600
+GONE = ("its password was changed or taken away", "the key of its token was taken away")
 UNBOUND = (
     "its rules have %c, the client identifier, and user {} may have any; write %u in the rules, or bind client "
     'identifiers to users with auth.client_ids = "%u-*" or auth.jwt_client_id_claim'
@@ -298,13 +299,16 @@ class Admission:
         if connection.identity is not None:
             self._quotas.left(connection, connection.identity.account)
 
+    def is_known(self, connection: Connection) -> bool:
+        """Whether what let a client in still does."""
+        return connection.identity is None or self._access is None or self._access.still_knows(connection.identity)
+
     def is_known_still(self, connection: Connection) -> bool:
         """After a reload: who would not be let in by what let him in has to go."""
-        assert self._access is not None
-        if connection.identity is None or self._access.still_knows(connection.identity):
+        if self.is_known(connection):
             return True
         self.refused["not_authorized"] += 1
-        connection.close(ReasonCode.NOT_AUTHORIZED, "its password was changed or taken away")
+        connection.close(ReasonCode.NOT_AUTHORIZED, GONE[bool(connection.identity and connection.identity.key)])
         return False
 
     @property

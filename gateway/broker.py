@@ -20,6 +20,7 @@ from gateway.admission import Admission
 from gateway.auth.access import Access
 from gateway.auth.bans import Bans
 from gateway.auth.permissions import REFUSED
+from gateway.certified import Certified
 from gateway.connection import MOST_REASON_CHARACTERS, Connection
 from gateway.delivery import Delivery
 from gateway.draining import Draining
@@ -109,6 +110,7 @@ class Broker:
             store, settings, self.turn, journal, exchange, delivery, self.shared, self.sys_topics, loop.call_soon
         )
         self.quotas = quotas = Quotas(quota_settings or QuotaSettings())
+        self.certified = Certified(self.deadlines, lambda: self.turn.now_s, loop.call_soon, self._disproved)
         self.guard = guard = Guard(access, self.turn, events)
         self.registry = registry = SessionRegistry(
             store, settings, journal, exchange, delivery, self.shared, events, guard, loop.call_soon, self.opened
@@ -240,6 +242,8 @@ class Broker:
         self.most_online = max(self.most_online, self.online)
         who = f" with the certificate of {connection.peer_identity}" if connection.peer_identity else ""
         client_id = connection.session.client_id
+        if not self.admission.is_known(connection):  # what it was judged by was replaced meanwhile
+            self._loop.call_soon(partial(self.admission.is_known_still, connection))
         self.events.info("connected", "client %s connected from %s%s", client_id, connection.peer, who)
 
     def clogged(self, connection: Connection) -> None:
@@ -265,6 +269,10 @@ class Broker:
         self.guard.forget()
         sessions = deque(self.registry.sessions.values())
         Steps(partial(self._judge_some, sessions), self._loop.call_soon).start()
+
+    def _disproved(self) -> None:
+        """A client's certificate counts no more."""
+        self.admission.refused["not_authorized"] += 1
 
     def _judge_some(self, sessions: deque[Session]) -> bool:
         """The next few of them. True if there are more."""

@@ -221,7 +221,9 @@ class Listener:
             protocol = WebSocketLayer(protocol, connection, most, origins)
         if self.address.is_tls:
             assert self._tls is not None
-            protocol = TlsLayer(protocol, connection, self._tls(), settings.tls_user_name, self._in_turn)
+            protocol = TlsLayer(
+                protocol, connection, self._tls(), settings.tls_user_name, self._in_turn, self._broker.certified
+            )
         if not self.address.proxy_protocol:
             return protocol
         header = ProxyHeader(protocol, self._proxy_said)

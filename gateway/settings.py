@@ -179,6 +179,18 @@ class GatewaySettings:
         default=None,
         metadata={"doc": "PEM file of who vouches for the certificates of clients."},
     )
+    tls_client_crl_file: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file of the lists (CRLs) of revoked certificates of clients, one of each authority."},
+    )
+    tls_client_crl_check: Literal["leaf", "chain"] = field(
+        default="leaf",
+        metadata={"doc": "What is looked up in them: clients' own certificates, or those that vouch for them too."},
+    )
+    tls_client_strict: bool = field(
+        default=False,
+        metadata={"doc": "Take certificates of clients only if they keep RFC 5280 to the letter (X509_STRICT)."},
+    )
     tls_user_name: Literal["cn", "san"] = field(
         default="cn",
         metadata={

@@ -85,7 +85,7 @@ class Judging:
         if self._settings.jwt_keys_url:
             get = partial(http.get, self._settings.jwt_keys_url)
             clock = asyncio.get_running_loop().time
-            self._fetched = FetchedKeys(get, clock, self._settings.jwt_keys_refresh_s)
+            self._fetched = FetchedKeys(get, clock, self._settings.jwt_keys_refresh_s, lambda: self._tell())
             self._start(self._fetch_now_and_then(self._fetched))
 
     async def _fetch_now_and_then(self, keys: FetchedKeys) -> None:
@@ -112,8 +112,10 @@ class Judging:
 
     def _parts(self) -> Parts:
         settings, files = self._settings, self._files
+        authenticators = self._authenticators(files)
+        fingerprints = [each.key_fingerprints for each in authenticators if hasattr(each, "key_fingerprints")]
         return Parts(
-            tuple(self._authenticators(files)),
+            tuple(authenticators),
             files.passwords,
             files.permissions,
             self._permission_hook(),
@@ -121,6 +123,7 @@ class Judging:
             client_ids=settings.client_ids,
             namespace_separator=settings.namespace_separator,
             requests=self._http.counts if self._http is not None else lambda: NO_REQUESTS,
+            token_keys=fingerprints[0] if fingerprints else frozenset,
         )
 
     def _authenticators(self, files: Files) -> list[Authenticator]:

@@ -56,6 +56,7 @@ class Parts:
     client_ids: str = ""
     namespace_separator: str = ""
     requests: Callable[[], Mapping[str, int]] = lambda: NO_REQUESTS
+    token_keys: Callable[[], frozenset[bytes]] = frozenset  # fingerprints of those that count now
 
 
 class Access:
@@ -96,7 +97,9 @@ class Access:
         return self._parts.namespace_separator
 
     def still_knows(self, identity: Identity) -> bool:
-        """Whether the password by which a client was let in is its user's password still."""
+        """Whether the password by which a client was let in is its user's still, and its token's key a key still."""
+        if identity.key and identity.key not in self._parts.token_keys():
+            return False
         if not identity.verifier:
             return True
         line = (self._parts.passwords or {}).get(identity.login or identity.username)

@@ -5,16 +5,18 @@ So a token signed by HMAC with an RSA key's public text as its secret, or not si
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import jwt
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
 from gateway.auth.errors import AuthError
 from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
@@ -39,9 +41,21 @@ class Key:
     value: Any
     algorithms: tuple[str, ...]
     key_id: str | None = None
+    fingerprint: bytes = field(default=b"", compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fingerprint", _fingerprint(self.value))
 
 
 Keys = tuple[Key, ...]
+_PROCESS_KEY = secrets.token_bytes(32)
+
+
+def _fingerprint(value: Any) -> bytes:
+    """Of a secret, one that is worth nothing outside this process."""
+    if not isinstance(value, bytes):
+        value = value.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.blake2b(value, key=_PROCESS_KEY, digest_size=16).digest()
 
 
 def secret_key(secret: bytes) -> Key:
@@ -144,6 +158,7 @@ class TokenCheck:
         self._settings = settings
         self._keys = tuple(keys)
         self._source = source
+        self._fingerprinted: tuple[Keys | None, frozenset[bytes]] = (None, frozenset())
 
     def check(self, credentials: Credentials, answer: Answer) -> None:
         token = credentials.password or b""
@@ -159,6 +174,17 @@ class TokenCheck:
                 return
             self._source.refresh(lambda: answer(self._once_more(token, credentials, refused)))
 
+    def key_fingerprints(self) -> frozenset[bytes]:
+        """Of all keys that tokens may be signed by now."""
+        fetched = self._source.keys if self._source is not None else ()
+        if fetched is not self._fingerprinted[0]:
+            self._fingerprinted = fetched, frozenset(key.fingerprint for key in self._known)
+        return self._fingerprinted[1]
+
+    @property
+    def _known(self) -> Keys:
+        return self._keys + (self._source.keys if self._source is not None else ())
+
     def _once_more(self, token: bytes, credentials: Credentials, refused: Refused) -> Verdict:
         try:
             return self._verdict(token, credentials)
@@ -168,25 +194,25 @@ class TokenCheck:
     def _verdict(self, token: bytes, credentials: Credentials) -> Verdict:
         """Raises UnknownKey."""
         try:
-            claims = self._claims(token)
-            return self._identity(claims, credentials)
+            claims, key = self._claims(token)
+            return replace(self._identity(claims, credentials), key=key.fingerprint)
         except jwt.PyJWTError as error:
             return Refused(f"token: {error}")
         except (AuthError, ValueError, TypeError, OverflowError) as error:
             return Refused(f"token: {error}")
 
-    def _claims(self, token: bytes) -> dict[str, Any]:
+    def _claims(self, token: bytes) -> tuple[dict[str, Any], Key]:
+        """And by which key they are signed."""
         header = jwt.get_unverified_header(token)
         algorithm, key_id = header.get("alg"), header.get("kid")
-        known = self._keys + (self._source.keys if self._source is not None else ())
         fitting = [
             key
-            for key in known
+            for key in self._known
             if algorithm in key.algorithms and (key_id is None or key.key_id is None or key.key_id == key_id)
         ]
         for key in fitting[:MOST_TRIES]:
             try:
-                return self._decode(token, key, str(algorithm))
+                return self._decode(token, key, str(algorithm)), key
             except jwt.InvalidSignatureError:
                 continue
         raise UnknownKey
@@ -239,12 +265,18 @@ class FetchedKeys:
     """An unknown key does not have it fetched more often."""
 
     def __init__(
-        self, get: Callable[[Callable[[Any], None]], None], clock: Callable[[], float], refresh_s: float
+        self,
+        get: Callable[[Callable[[Any], None]], None],
+        clock: Callable[[], float],
+        refresh_s: float,
+        dropped: Callable[[], object] = lambda: None,
     ) -> None:
-        """`get` fetches the document, and hands on None if it cannot."""
+        """`get` fetches the document, and hands on None if it cannot. `dropped` is called when a key is not there any
+        more: who came in by it is to be judged again."""
         self._get = get
         self._clock = clock
         self._refresh_s = refresh_s
+        self._dropped = dropped
         self._fetched_s = -1e9
         self._waiting: list[Callable[[], None]] = []
         self._is_fetching = False
@@ -277,9 +309,12 @@ class FetchedKeys:
         try:
             if document is None:
                 raise AuthError("could not be fetched")
-            self.keys = parse_jwks(document, with_secrets=False)
+            before, self.keys = self.keys, parse_jwks(document, with_secrets=False)
         except AuthError as error:
             self.fault = str(error)
+        else:
+            if {key.fingerprint for key in before} - {key.fingerprint for key in self.keys}:
+                self._dropped()
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()

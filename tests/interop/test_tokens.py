@@ -173,13 +173,43 @@ def test_rules_of_a_token_for_a_client_identifier_that_is_not_its_own(
     assert device.published("a/e/x") is ReasonCode.NOT_AUTHORIZED
 
 
-def test_a_connection_ends_with_its_token(penstock_server: ServerFactory, keys: Path) -> None:
+def test_connections_end_with_the_key_of_their_token(
+    penstock_server: ServerFactory, tmp_path: Path, keys: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    server = penstock_server(settings={"auth.jwt_secret_file": secret, "auth.jwt_keys_file": keys}).one_gateway()
+    devices = [Device(server.port, "a"), Device(server.port, "b", 4), Device(server.port, "c")]
+    for device, key in zip(devices, ((SECRET, "HS256"), (SECRET, "HS512"), (ED_KEY, "EdDSA")), strict=True):
+        assert device.connect("x", token(*key)).reason_code is OK
+    secret.write_text("another secret, and one of more than thirty-two bytes")
+    reload(server)
+    assert devices[0].closed_with() is ReasonCode.NOT_AUTHORIZED
+    assert devices[1].receive() is None
+    assert devices[2].published("a") is OK
+    assert "the key of its token was taken away" in server.log_text()
+
+
+def test_connections_end_with_a_key_that_its_address_has_no_more(
+    penstock_server: ServerFactory, jwks: HttpAnswers
+) -> None:
+    server = penstock_server(settings={"auth.jwt_keys_url": jwks.url}).one_gateway()
+    device = Device(server.port, "d")
+    assert device.connect("x", token(ED_KEY, "EdDSA")).reason_code is OK
+    jwks.respond = lambda path, body: (200, {"keys": [jwk(EC_KEY, "ES256", kid="4", alg="ES256")]})
+    reload(server)
+    assert device.closed_with() is ReasonCode.NOT_AUTHORIZED
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_connection_ends_with_its_token(penstock_server: ServerFactory, keys: Path, version: int) -> None:
     server = penstock_server(settings={"auth.jwt_keys_file": keys, "auth.jwt_leeway_s": 0})
-    device, other = Device(server.port, "d"), Device(server.port, "e")
+    device, other = Device(server.port, "d", version), Device(server.port, "e")
     assert other.connect("x", token(ED_KEY, "EdDSA", exp=int(time.time()) + 3600)).reason_code is OK
     expires = int(time.time()) + 2
     assert device.connect("x", token(ED_KEY, "EdDSA", exp=expires)).reason_code is OK
-    assert device.closed_with() is ReasonCode.MAXIMUM_CONNECT_TIME
+    assert device.closed_with() is (ReasonCode.MAXIMUM_CONNECT_TIME if version == 5 else None)
     assert time.time() >= expires
     assert other.published("a") is OK
 
