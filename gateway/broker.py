@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from gateway._wire import Turn, overdue, unsent
@@ -267,22 +268,22 @@ class Broker:
         """What clients are judged by was replaced: who would not be let in any more has to go, and so do subscriptions
         that would be refused."""
         self.guard.forget()
-        sessions = deque(self.registry.sessions.values())
-        Steps(partial(self._judge_some, sessions), self._loop.call_soon).start()
+        work = self._judge_each(deque(self.registry.sessions.values()))
+        Steps(partial(_some_of, work), self._loop.call_soon).start()
 
     def _disproved(self) -> None:
         """A client's certificate counts no more."""
         self.admission.refused["not_authorized"] += 1
 
-    def _judge_some(self, sessions: deque[Session]) -> bool:
-        """The next few of them. True if there are more."""
-        for _ in range(min(JUDGED_AT_A_TIME, len(sessions))):
+    def _judge_each(self, sessions: deque[Session]) -> Iterator[None]:
+        """One after the other, each subscription of a session by itself."""
+        while sessions:
             session = sessions.popleft()
             if session.link is not None and self.admission.is_known_still(session.link):
-                self._judge_subscriptions(session)
-        return bool(sessions)
+                yield from self._judge_subscriptions(session)
+            yield
 
-    def _judge_subscriptions(self, session: Session) -> None:
+    def _judge_subscriptions(self, session: Session) -> Iterator[None]:
         def judged(topic_filter: str, qos: int, allowed: int) -> None:
             if session.link is None or allowed >= qos:
                 return
@@ -292,13 +293,18 @@ class Broker:
         held = [(reader.topic_filter, reader.qos) for reader in session.readers.values() if not reader.only_live]
         held += [(topic_filter, share.subscription.qos) for topic_filter, share in session.shares.items()]
         for topic_filter, qos in held:
+            if session.link is None:
+                return
             self.guard.may_subscribe(session.connection, topic_filter, partial(judged, topic_filter, qos))
+            yield
 
         def judged_replay(replay: Replay, allowed: int) -> None:
             if session.link is not None and allowed == REFUSED:
                 self.subscriptions.replays.end(session, replay)
 
         for replay in list(session.replays):
+            if session.link is None:
+                return
             topic_filter = replay.subscription.topic_filter
             self.guard.may_subscribe(session.connection, topic_filter, partial(judged_replay, replay), replays=True)
 
@@ -428,3 +434,8 @@ class Broker:
     def quiet(self) -> bool:
         """Nobody is connected and nothing waits to become safe."""
         return not self.connections and self.journal.quiet
+
+
+def _some_of(work: Iterator[None]) -> bool:
+    """The next few steps. True if there are more."""
+    return sum(1 for _ in islice(work, JUDGED_AT_A_TIME)) == JUDGED_AT_A_TIME

@@ -27,6 +27,14 @@ class GatewaySettings:
             "pattern": PATTERN_OF_LISTEN,
         },
     )
+    proxies: tuple[str, ...] = field(
+        default=("127.0.0.0/8", "::1/128"),
+        metadata={
+            "doc": "Networks whose proxies are believed at addresses with ?proxy_protocol=2; others are closed there.",
+            "shape": "an IP address or network, as 10.0.0.0/8",
+            "pattern": r"[0-9A-Fa-f:.]+(/\d{1,3})?",
+        },
+    )
     maximum_packet_size_bytes: int = field(
         default=1 * MIB,
         metadata={

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.auth.access import NO_REQUESTS, Access, Parts, PermissionSource
 from gateway.auth.identity import Authenticator, Certificates
 from gateway.auth.passwords import PasswordCheck
 from gateway.auth.settings import (
     AuthSettings,
-    are_client_ids_bound,
     are_permissions_configured,
     is_auth_configured,
 )
 from gateway.auth.workers import Workers
 from penstock.auth_files import Files, read_files
 from penstock.errors import PenstockError
+from penstock.watched_files import WatchedFiles
 
 if TYPE_CHECKING:  # a process without their settings does without these, and what they import
     from gateway.auth.http import Breaker, Http
     from gateway.auth.tokens import FetchedKeys
 
 log = logging.getLogger("penstock")
+T = TypeVar("T")
 
 KEYS_TICK_S = 1.0
+SWITCH_S = 0.001
+"""How long a thread that reads files may keep the loop from going on, in Python."""
 
 
 class Judging:
@@ -37,6 +41,8 @@ class Judging:
     def __init__(self, settings: AuthSettings) -> None:
         """Raises PenstockError over what is wrong in a file."""
         self._settings = settings
+        secrets = (settings.password_file, settings.jwt_secret_file, settings.http_header_file)
+        self._watched = WatchedFiles((*secrets, settings.permissions_file, settings.jwt_keys_file))
         self._files = read_files(settings)
         self._access: Access | None = None
         self._workers: Workers
@@ -147,16 +153,12 @@ class Judging:
         return found
 
     def _say_what_is_unbound(self) -> None:
-        permissions = self._files.permissions
-        if permissions is None or are_client_ids_bound(self._settings):
-            return
-        numbers = [str(number) for number, rule in enumerate(permissions.rules, 1) if rule.clients is not None]
-        if numbers:
+        if self._files.unbound:
             log.warning(
                 "%s: rule %s: `clients` says nothing of who a client is, as each may have any client identifier; name "
                 'users instead, or set auth.client_ids = "%%u-*"',
                 self._settings.permissions_file,
-                ", ".join(numbers[:10]),
+                ", ".join(map(str, self._files.unbound[:10])),
             )
 
     def _permission_hook(self) -> PermissionSource | None:
@@ -179,6 +181,11 @@ class Judging:
 
     # --- again
 
+    def tick(self) -> None:
+        """To be called several times a second: looks at the files now and then."""
+        if not self._is_reloading and self._watched.have_changed():
+            self.reload()
+
     def reload(self) -> None:
         """One at a time; asked again meanwhile, it is done once more."""
         self._again = True
@@ -190,12 +197,18 @@ class Judging:
         """What was in force stays so if something is wrong with what is there now."""
         while self._again:
             self._again = False
+            self._watched.note()
             try:
-                self._files = await asyncio.get_running_loop().run_in_executor(None, read_files, self._settings)
+                new = await _in_thread(read_files, self._settings, True)
             except PenstockError as error:
                 log.error("not reloaded, the old ones stay in force: %s", error)
                 continue
+            if not self._watched.are_as_noted():
+                log.warning("not reloaded, the old ones stay in force: a file was written to while it was read")
+                continue  # it is read again once it has settled
+            old, self._files = [self._files], new
             self._use()
+            await _in_thread(old.clear)  # to take 100,000 users apart takes time too
         self._is_reloading = False
 
     def _use(self) -> None:
@@ -208,3 +221,13 @@ class Judging:
             self._say_what_is_unbound()
             self._tell()
         log.info("reloaded: who may come in and do what")
+
+
+async def _in_thread(work: Callable[..., T], *arguments: object) -> T:
+    """Have work of Python's done besides the loop, which is let in more often meanwhile."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+    finally:
+        sys.setswitchinterval(before_s)

@@ -11,6 +11,7 @@ from gateway.settings import GatewaySettings
 from notify.address import StoreAddress
 from notify.settings import WireSettings
 from penstock.errors import PenstockError, UsageError
+from penstock.secret_files import check_secret
 from store.wire.messages import Role
 
 log = logging.getLogger("penstock")
@@ -80,6 +81,7 @@ def _token(token: str, file: Path | None, setting: str, if_empty: str) -> str:
         return token
     if token:
         raise UsageError(f"{setting} and {setting}_file are both set; unset one")
+    check_secret(file)
     token = read_bytes(file, f"{setting}_file").decode(errors="replace").strip()
     if not token:
         raise UsageError(f"{file}: empty, {if_empty}; write the token into it")
@@ -95,6 +97,7 @@ def tls_of_store(settings: WireSettings) -> ssl.SSLContext:
 
 
 def server_context(certificate: Path, key: Path, certificate_setting: str, key_setting: str) -> ssl.SSLContext:
+    check_secret(key)
     read_bytes(certificate, certificate_setting)
     read_bytes(key, key_setting)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

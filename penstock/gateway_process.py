@@ -79,6 +79,7 @@ async def _serve(
         def tick() -> None:
             link.tick()
             client_tls.tick()
+            judging.tick()
             serving.tick()
 
         listeners = Listeners(broker, client_tls)

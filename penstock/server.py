@@ -54,6 +54,7 @@ async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
 
         def tick() -> None:
             tls.tick()
+            judging.tick()
             broker.tick()
 
         listeners = Listeners(broker, tls)

@@ -131,7 +131,14 @@ def write_passwords(file: Path, passwords: Mapping[str, str], scram: bool = Fals
         PasswordLine(hashed(password), ScramVerifier.of(password).text() if scram else "").text(user)
         for user, password in passwords.items()
     )
-    file.write_text("".join(f"{line}\n" for line in lines))
+    return write_secret(file, "".join(f"{line}\n" for line in lines))
+
+
+def write_secret(file: Path, text: str) -> Path:
+    """A file that no other user can read."""
+    file.touch(0o600)
+    file.chmod(0o600)
+    file.write_text(text)
     return file
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest, Will
 from gateway.reason_codes import ReasonCode
-from tests.auth_client import Device, reload, until
+from tests.auth_client import Device, reload, until, write_secret
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.http_answers import HttpAnswers, Respond
 from tests.server_process import PenstockServer
@@ -90,8 +90,7 @@ def test_rules_for_a_client_identifier_that_each_may_have(start: Any, hook: Http
 
 
 def test_what_is_asked(start: Any, hook: HttpAnswers, tmp_path: Path) -> None:
-    header = tmp_path / "header"
-    header.write_text("Authorization: Bearer abc\n")
+    header = write_secret(tmp_path / "header", "Authorization: Bearer abc\n")
     server = start(http_header_file=header)
     device = connected(server)
     assert device.published("a/b") is ReasonCode.SUCCESS

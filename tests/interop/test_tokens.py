@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from gateway.reason_codes import ReasonCode
-from tests.auth_client import Device, reload, until
+from tests.auth_client import Device, reload, until, write_secret
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.http_answers import HttpAnswers
 from tests.server_process import PenstockServer
@@ -55,8 +55,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(shared_server: SharedServers, keys: Path) -> PenstockServer:
-    secret = keys.with_name("secret")
-    secret.write_text(SECRET + "\n")
+    secret = write_secret(keys.with_name("secret"), SECRET + "\n")
     return shared_server(settings={"auth.jwt_secret_file": secret, "auth.jwt_keys_file": keys})
 
 
@@ -176,9 +175,7 @@ def test_rules_of_a_token_for_a_client_identifier_that_is_not_its_own(
 def test_connections_end_with_the_key_of_their_token(
     penstock_server: ServerFactory, tmp_path: Path, keys: Path
 ) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text(SECRET)
-    secret.chmod(0o600)
+    secret = write_secret(tmp_path / "secret", SECRET)
     server = penstock_server(settings={"auth.jwt_secret_file": secret, "auth.jwt_keys_file": keys}).one_gateway()
     devices = [Device(server.port, "a"), Device(server.port, "b", 4), Device(server.port, "c")]
     for device, key in zip(devices, ((SECRET, "HS256"), (SECRET, "HS512"), (ED_KEY, "EdDSA")), strict=True):
@@ -259,6 +256,6 @@ def test_wrong_files_are_one_line(
 ) -> None:
     file = tmp_path / "file"
     if text is not None:
-        file.write_text(text)
+        write_secret(file, text)
     with pytest.raises(RuntimeError, match=f"penstock: {file}: .*{complaint}"):
         penstock_server(settings={f"auth.{setting}": file})
