@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.access_metrics import ACCESS
+from gateway.access_metrics import ACCESS, WIRE_ACCESS
 from gateway.broker import Broker
 from gateway.figures import Figure, Times, Value
 from gateway.group_metrics import GROUPS
@@ -436,7 +436,7 @@ GATEWAY_SECTIONS: Mapping[str, tuple[Figure[Broker], ...]] = {
 }
 STORE_SECTIONS: Mapping[str, tuple[Figure[MessageStore], ...]] = {"The store": STORE, "Consumer groups": GROUPS}
 LINK_SECTIONS: Mapping[str, tuple[Figure[RemoteStore], ...]] = {"The link to the store": LINK}
-WIRE_SECTIONS: Mapping[str, tuple[Figure[StoreServer], ...]] = {"The wire": WIRE}
+WIRE_SECTIONS: Mapping[str, tuple[Figure[StoreServer], ...]] = {"The wire": WIRE, "Users of the wire": WIRE_ACCESS}
 
 AnyFigure: TypeAlias = "Figure[Broker] | Figure[MessageStore] | Figure[RemoteStore] | Figure[StoreServer]"
 Reading: TypeAlias = "tuple[AnyFigure, Value]"

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.settings import GatewaySettings
+from notify.address import StoreAddress
+from notify.settings import WireSettings
 from penstock.client_context import ClientContext, tls_for_clients
+from penstock.credentials import tls_of_gateway, tls_of_store
 from penstock.errors import PenstockError
 from penstock.watched_files import WatchedFiles
 
@@ -100,3 +105,56 @@ class ClientTls:
                 self._settings.tls_client_crl_file or self._settings.tls_client_ca_file,
             )
         current.forget_sessions()
+
+
+class TlsFiles:
+    """Owner of the context for new connections; those that are open go on with what they began with."""
+
+    def __init__(self, files: Iterable[Path | None], load: Callable[[], ssl.SSLContext | None]) -> None:
+        """`load` makes the context out of the files. Raises PenstockError, as `load` does."""
+        self._load = load
+        self._files = WatchedFiles(files)
+        self._context = load()
+
+    @property
+    def is_set(self) -> bool:
+        return self._context is not None
+
+    def context(self) -> ssl.SSLContext:
+        assert self._context is not None
+        return self._context
+
+    def tick(self) -> None:
+        """To be called several times a second: looks at the files now and then."""
+        if self._files.have_changed():
+            self.reload()
+
+    def reload(self) -> None:
+        """If the files are no good, what was there stays in force until they change again."""
+        if not self._files:
+            return
+        self._files.note()
+        try:
+            self._context = self._load()
+        except PenstockError as error:
+            log.error("certificates stay as they were: %s", error)
+        else:
+            log.info("certificates read again: %s", ", ".join(map(str, self._files.files)))
+
+
+class WireTls(TlsFiles):
+    """What gateways and clients of a store at a tls:// address see."""
+
+    def __init__(self, settings: WireSettings) -> None:
+        """Raises PenstockError."""
+        files = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca_file)
+        super().__init__(files, lambda: tls_of_store(settings))
+
+
+class StoreTls(TlsFiles):
+    """What a gateway shows to its store, and believes of it."""
+
+    def __init__(self, address: StoreAddress, settings: GatewaySettings) -> None:
+        """Raises PenstockError."""
+        files = (settings.store_ca_file, settings.store_certificate, settings.store_key)
+        super().__init__(files if address.is_tls else (), lambda: tls_of_gateway(address, settings))

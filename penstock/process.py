@@ -117,3 +117,13 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def heed_hangup(*reload: Callable[[], object]) -> None:
+    """Call these on SIGHUP. To be called in the loop, first of all: by itself the signal ends a process."""
+
+    def reload_all() -> None:
+        for each in reload:
+            each()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_all)

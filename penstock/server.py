@@ -13,8 +13,8 @@ from lightqueue.message_store import MessageStore
 from notify.hub import Hub
 from penstock.access import Judging
 from penstock.client_tls import ClientTls
-from penstock.clients import Listeners, check_exposed, heed_hangup, open_gateway_admin, say_who_may_connect
-from penstock.process import Stop, run, tune_garbage_collection
+from penstock.clients import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
+from penstock.process import Stop, heed_hangup, run, tune_garbage_collection
 from penstock.settings import Settings
 
 log = logging.getLogger("penstock")
@@ -46,6 +46,7 @@ async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
         store = MessageStore(settings.store, on_safe)
         closing.callback(store.close)
         hub = Hub(store)
+        hub.consumers.most_of_user = settings.quota.user_groups
         broker = Broker(hub.join("gateway"), settings.gateway, loop, judging.start(closing), settings.quota)
         judging.on_reload(broker.judge_again)
         tls.judges(broker.certified)

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
 from gateway.auth.errors import AuthError
-from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
-from gateway.auth.permissions import parse_rules
+from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict, expires_ms
+from gateway.auth.permissions import parse_own_rules
 from gateway.auth.settings import AuthSettings
 from store.namespaces import NAME_SHAPE, is_namespace
 
@@ -123,7 +123,7 @@ def _parse_jwk(document: object, with_secrets: bool) -> Key | None:
         if not isinstance(value, bytes) and hasattr(value, "private_bytes"):
             value = value.public_key()
         algorithms = _algorithms(value)
-    except (jwt.PyJWTError, AuthError, ValueError, TypeError, KeyError):
+    except (jwt.PyJWTError, AuthError, ValueError, TypeError, KeyError, OverflowError):
         return None
     if isinstance(value, bytes) and (not with_secrets or len(value) < LEAST_SECRET_BYTES):
         return None
@@ -198,7 +198,7 @@ class TokenCheck:
             return replace(self._identity(claims, credentials), key=key.fingerprint)
         except jwt.PyJWTError as error:
             return Refused(f"token: {error}")
-        except (AuthError, ValueError, TypeError, OverflowError) as error:
+        except (AuthError, ValueError, TypeError, OverflowError, RecursionError) as error:
             return Refused(f"token: {error}")
 
     def _claims(self, token: bytes) -> tuple[dict[str, Any], Key]:
@@ -239,13 +239,12 @@ class TokenCheck:
         if client_claim and client_claim in claims and claims[client_claim] != credentials.client_id:
             raise AuthError(f"is for another client identifier ({client_claim})")
         permissions = settings.jwt_permissions_claim
-        rules = parse_rules(claims[permissions]) if permissions in claims else None
-        expires = claims.get("exp")
-        if expires is None and settings.jwt_require_exp:
+        if "exp" not in claims and settings.jwt_require_exp:
             raise AuthError("has no `exp`, so it would be good for ever (auth.jwt_require_exp)")
-        expires_ms = None if expires is None else (int(expires) + settings.jwt_leeway_s) * 1000
+        rules = parse_own_rules(claims[permissions], settings.max_client_rules) if permissions in claims else None
+        at_ms = expires_ms(claims["exp"], settings.jwt_leeway_s) if "exp" in claims else None
         owns_client_id = bool(client_claim) and client_claim in claims
-        return Identity(user, rules, expires_ms, namespace=self._namespace(claims), owns_client_id=owns_client_id)
+        return Identity(user, rules, at_ms, namespace=self._namespace(claims), owns_client_id=owns_client_id)
 
     def _namespace(self, claims: Mapping[str, Any]) -> str:
         """Empty if the token names none. Raises AuthError."""
@@ -258,6 +257,14 @@ class TokenCheck:
         return namespace
 
 
+def _keys_or_fault(document: object) -> Keys | str:
+    """Keys of a JWKS, or what is wrong with it."""
+    try:
+        return parse_jwks(document, with_secrets=False)
+    except AuthError as error:
+        return str(error)
+
+
 class FetchedKeys:
     """The JWKS at an address: fetched at the start, now and then, and when a token names a key not known so far."""
 
@@ -266,13 +273,13 @@ class FetchedKeys:
 
     def __init__(
         self,
-        get: Callable[[Callable[[Any], None]], None],
+        get: Callable[[Callable[[Any], object], Callable[[Any], None]], None],
         clock: Callable[[], float],
         refresh_s: float,
         dropped: Callable[[], object] = lambda: None,
     ) -> None:
-        """`get` fetches the document, and hands on None if it cannot. `dropped` is called when a key is not there any
-        more: who came in by it is to be judged again."""
+        """`get` fetches the document and hands on what a function makes of it, in a thread; None if it cannot.
+        `dropped` is called when a key is not there any more: who came in by it is to be judged again."""
         self._get = get
         self._clock = clock
         self._refresh_s = refresh_s
@@ -300,20 +307,15 @@ class FetchedKeys:
     def fetch(self) -> None:
         self._is_fetching = True
         self._fetched_s = self._clock()
-        self._get(self._got)
+        self._get(_keys_or_fault, self._got)
 
-    def _got(self, document: Any) -> None:
+    def _got(self, found: Keys | str | None) -> None:
         """What cannot be had does not take away what there is."""
         self._is_fetching = False
-        self.fault = ""
-        try:
-            if document is None:
-                raise AuthError("could not be fetched")
-            before, self.keys = self.keys, parse_jwks(document, with_secrets=False)
-        except AuthError as error:
-            self.fault = str(error)
-        else:
-            if {key.fingerprint for key in before} - {key.fingerprint for key in self.keys}:
+        self.fault = "could not be fetched" if found is None else found if isinstance(found, str) else ""
+        if isinstance(found, tuple):
+            before, self.keys = self.keys, found
+            if {key.fingerprint for key in before} - {key.fingerprint for key in found}:
                 self._dropped()
         waiting, self._waiting = self._waiting, []
         for then in waiting:
