@@ -26,6 +26,11 @@ from store.namespaces import Namespace
 from store.ratelimit import RateLimitedLog
 
 MAX_EXPIRY_AHEAD_S = 10 * 365 * 24 * 3600
+GONE = ("its password was changed or taken away", "the key of its token was taken away")
+UNBOUND = (
+    "its rules have %c, the client identifier, and user {} may have any; write %u in the rules, or bind client "
+    'identifiers to users with auth.client_ids = "%u-*" or auth.jwt_client_id_claim'
+)
 
 
 @dataclass(slots=True)
@@ -135,6 +140,10 @@ class Admission:
         identity = self._enters(connection, connect, verdict)
         if identity is None or self._is_banned(connection, connect, identity.account, connect.client_id):
             del self._entering[connection]
+            return
+        if self._access.needs_client_id(identity):
+            del self._entering[connection]
+            self._refuse(connection, Refused(UNBOUND.format(identity.username), ReasonCode.NOT_AUTHORIZED))
             return
         connection.identity = identity
         self._guard.check_will(connection, connect, partial(self._will_checked, entering))
@@ -291,13 +300,16 @@ class Admission:
         if connection.identity is not None:
             self._quotas.left(connection, connection.identity.account)
 
+    def is_known(self, connection: Connection) -> bool:
+        """Whether what let a client in still does."""
+        return connection.identity is None or self._access is None or self._access.still_knows(connection.identity)
+
     def is_known_still(self, connection: Connection) -> bool:
         """After a reload: who would not be let in by what let him in has to go."""
-        assert self._access is not None
-        if connection.identity is None or self._access.still_knows(connection.identity):
+        if self.is_known(connection):
             return True
         self.refused["not_authorized"] += 1
-        connection.close(ReasonCode.NOT_AUTHORIZED, "its password was changed or taken away")
+        connection.close(ReasonCode.NOT_AUTHORIZED, GONE[bool(connection.identity and connection.identity.key)])
         return False
 
     @property

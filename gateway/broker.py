@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -19,7 +19,8 @@ from gateway._wire import Turn, overdue, unsent
 from gateway.admission import Admission
 from gateway.auth.access import Access
 from gateway.auth.bans import Bans
-from gateway.auth.permissions import UNANSWERED
+from gateway.auth.permissions import REFUSED, UNANSWERED
+from gateway.certified import Certified
 from gateway.codec_primitives import Limits
 from gateway.connection import MOST_REASON_CHARACTERS, Connection
 from gateway.delivery import Delivery
@@ -33,7 +34,7 @@ from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from gateway.rules import PacketRules, username_of
-from gateway.session import Session
+from gateway.session import Replay, Session
 from gateway.settings import GatewaySettings
 from gateway.shared import SharedSubscriptions
 from gateway.subscriptions import Subscriptions
@@ -41,7 +42,7 @@ from gateway.sys_topics import SysTopics
 from gateway.tenants import Tenants
 from lightqueue._queues import Queue
 from notify.api import Store
-from notify.steps import Steps
+from notify.steps import Steps, some_of
 from store.deadlines import Deadlines
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
@@ -113,6 +114,7 @@ class Broker:
             store, settings, self.turn, journal, exchange, delivery, self.shared, self.sys_topics, loop.call_soon
         )
         self.quotas = quotas = Quotas(quota_settings or QuotaSettings())
+        self.certified = Certified(self.deadlines, lambda: self.turn.now_s, loop.call_soon, self._disproved)
         self.guard = guard = Guard(access, self.turn, events, loop.call_soon)
         self.registry = registry = SessionRegistry(
             store, settings, journal, exchange, delivery, self.shared, events, guard, loop.call_soon, self.opened
@@ -261,6 +263,8 @@ class Broker:
         self.most_online = max(self.most_online, self.online)
         who = f" with the certificate of {connection.peer_identity}" if connection.peer_identity else ""
         client_id = connection.session.client_id
+        if not self.admission.is_known(connection):  # what it was judged by was replaced meanwhile
+            self._loop.call_soon(partial(self.admission.is_known_still, connection))
         self.events.info("connected", "client %s connected from %s%s", client_id, connection.peer, who)
 
     def clogged(self, connection: Connection) -> None:
@@ -301,16 +305,20 @@ class Broker:
         """What clients are judged by was replaced: who would not be let in any more has to go, and so do subscriptions
         that would be refused."""
         self.guard.forget()
-        sessions = deque(self.registry.sessions.values())
-        Steps(partial(self._judge_some, sessions), self._loop.call_soon).start()
+        work = self._judge_each(deque(self.registry.sessions.values()))
+        Steps(partial(some_of, work, JUDGED_AT_A_TIME), self._loop.call_soon).start()
 
-    def _judge_some(self, sessions: deque[Session]) -> bool:
-        """The next few of them. True if there are more."""
-        for _ in range(min(JUDGED_AT_A_TIME, len(sessions))):
+    def _disproved(self) -> None:
+        """A client's certificate counts no more."""
+        self.admission.refused["not_authorized"] += 1
+
+    def _judge_each(self, sessions: deque[Session]) -> Iterator[None]:
+        """One after the other, each subscription of a session by itself."""
+        while sessions:
             session = sessions.popleft()
             if session.link is not None and self.admission.is_known_still(session.link):
-                self._judge_subscriptions(session)
-        return bool(sessions)
+                yield from self._judge_subscriptions(session)
+            yield
 
     def _judge_in_turn(self) -> None:
         """Answers from elsewhere count for a while: ask again about all subscriptions, some in each second of it."""
@@ -321,9 +329,9 @@ class Broker:
             self._to_judge = deque(self.registry.sessions.values())
         number = min(-(-len(self.registry.sessions) // lasts_s), len(self._to_judge))
         some = deque(self._to_judge.popleft() for _ in range(number))
-        Steps(partial(self._judge_some, some), self._loop.call_soon).start()
+        Steps(partial(some_of, self._judge_each(some), JUDGED_AT_A_TIME), self._loop.call_soon).start()
 
-    def _judge_subscriptions(self, session: Session) -> None:
+    def _judge_subscriptions(self, session: Session) -> Iterator[None]:
         def judged(topic_filter: str, qos: int, allowed: int) -> None:
             if session.link is None or allowed >= qos or allowed == UNANSWERED:
                 return
@@ -334,7 +342,20 @@ class Broker:
         held = [(reader.topic_filter, reader.qos) for reader in session.readers.values() if not reader.only_live]
         held += [(topic_filter, share.subscription.qos) for topic_filter, share in session.shares.items()]
         for topic_filter, qos in held:
+            if session.link is None:
+                return
             self.guard.may_subscribe(session.connection, topic_filter, partial(judged, topic_filter, qos))
+            yield
+
+        def judged_replay(replay: Replay, allowed: int) -> None:
+            if session.link is not None and allowed == REFUSED:
+                self.subscriptions.replays.end(session, replay)
+
+        for replay in list(session.replays):
+            if session.link is None:
+                return
+            topic_filter = replay.subscription.topic_filter
+            self.guard.may_subscribe(session.connection, topic_filter, partial(judged_replay, replay), replays=True)
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None:
         self.count_bad_start(connection.peer, error)

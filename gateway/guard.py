@@ -17,6 +17,7 @@ from gateway.connection import Connection, Phase
 from gateway.errors import ProtocolError
 from gateway.packets import Connect, QoS, Subscribe
 from gateway.reason_codes import ReasonCode
+from gateway.replays import reads_history
 from gateway.topics import split_shared
 from lightqueue.matching import any_of
 from notify.owners import Claimant
@@ -165,6 +166,7 @@ class Guard:
         """Have it found out which subscriptions are refused; others may be cut to a lower QoS."""
         refusals: dict[int, ReasonCode] = {}
         missing = len(subscribe.subscriptions)
+        replays = reads_history(subscribe)
 
         def heard(number: int, allowed: int) -> None:
             nonlocal missing
@@ -181,19 +183,33 @@ class Guard:
                 then(refusals)
 
         for number, wanted in enumerate(subscribe.subscriptions):
-            self.may_subscribe(connection, wanted.topic_filter, partial(heard, number))
+            self.may_subscribe(connection, wanted.topic_filter, partial(heard, number), replays)
         if missing:
             connection.wait()
 
-    def may_subscribe(self, connection: Connection, topic_filter: str, then: Callable[[int], None]) -> None:
-        """Have the highest QoS found out at which a client may have a subscription."""
+    def may_subscribe(
+        self, connection: Connection, topic_filter: str, then: Callable[[int], None], replays: bool = False
+    ) -> None:
+        """Have the highest QoS found out at which a client may have a subscription, and read history by it."""
         if connection.permits is None or connection.identity is None:
             then(2)
             return
-        self._may_read(connection, connection.client_id, topic_filter, then)
+        self._may_read(connection, connection.client_id, topic_filter, then, replays)
 
-    def _may_read(self, connection: Connection, client_id: str, topic_filter: str, then: Callable[[int], None]) -> None:
-        self._least(connection, client_id, (Action.SUBSCRIBE,), _real_filter(topic_filter), then)
+    def _may_read(
+        self,
+        connection: Connection,
+        client_id: str,
+        topic_filter: str,
+        then: Callable[[int], None],
+        replays: bool = False,
+    ) -> None:
+        try:
+            group, _ = split_shared(topic_filter)
+        except ProtocolError:
+            group = None  # it is refused for another reason
+        actions = (Action.SUBSCRIBE, Action.REPLAY) if replays else (Action.SUBSCRIBE,)
+        self._least(connection, client_id, actions, _real_filter(topic_filter), then, group)
 
     def reads(self, connection: Connection, topic_filters: Callable[[], Iterable[str]]) -> Callable[[bytes], bool]:
         """Says of a topic whether these subscriptions of a client, which it is allowed, cover it, or it may read it.
@@ -225,14 +241,21 @@ class Guard:
     # --- asking
 
     def _least(
-        self, connection: Connection, client_id: str, actions: Iterable[Action], topic: str, then: Callable[[int], None]
+        self,
+        connection: Connection,
+        client_id: str,
+        actions: Iterable[Action],
+        topic: str,
+        then: Callable[[int], None],
+        group: str | None = None,
     ) -> None:
         """The lowest of the QoS at which all these actions are allowed. Names are as the client knows them."""
         identity, names = connection.identity, connection.names
         assert self._access is not None
         assert identity is not None
         client_id, topic = names.plain_client_id(client_id), names.plain_topic(topic)
-        questions = [Question(identity.username, client_id, action, topic, names.name) for action in actions]
+        group = None if group is None else names.plain_group(group)
+        questions = [Question(identity.username, client_id, action, topic, names.name, group) for action in actions]
         answers: list[int] = []
 
         def heard(allowed: int) -> None:

@@ -27,6 +27,14 @@ class GatewaySettings:
             "pattern": PATTERN_OF_LISTEN,
         },
     )
+    proxies: tuple[str, ...] = field(
+        default=("127.0.0.0/8", "::1/128"),
+        metadata={
+            "doc": "Networks whose proxies are believed at addresses with ?proxy_protocol=2; others are closed there.",
+            "shape": "an IP address or network, as 10.0.0.0/8",
+            "pattern": r"[0-9A-Fa-f:.]+(/\d{1,3})?",
+        },
+    )
     maximum_packet_size_bytes: int = field(
         default=1 * MIB,
         metadata={
@@ -216,6 +224,18 @@ class GatewaySettings:
     tls_client_ca_file: Path | None = field(
         default=None,
         metadata={"doc": "PEM file of who vouches for the certificates of clients."},
+    )
+    tls_client_crl_file: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file of the lists (CRLs) of revoked certificates of clients, one of each authority."},
+    )
+    tls_client_crl_check: Literal["leaf", "chain"] = field(
+        default="leaf",
+        metadata={"doc": "What is looked up in them: clients' own certificates, or those that vouch for them too."},
+    )
+    tls_client_strict: bool = field(
+        default=False,
+        metadata={"doc": "Take certificates of clients only if they keep RFC 5280 to the letter (X509_STRICT)."},
     )
     tls_user_name: Literal["cn", "san"] = field(
         default="cn",

@@ -15,7 +15,8 @@ from gateway.journal import Journal
 from gateway.packets import RetainHandling, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
-from gateway.replays import Replays
+from gateway.replays import FROM_PROPERTY as FROM_PROPERTY
+from gateway.replays import Replays, reads_history, replay_from
 from gateway.session import Listed, Outgoing, Replay, Session
 from gateway.settings import GatewaySettings
 from gateway.shared import LATEST, MOST_NAME_CHARACTERS, SharedSubscriptions
@@ -27,7 +28,6 @@ from notify.api import RetainedMessage, RetainedPage, Store
 from store.changes import Subscribed, SubscriptionState, Unsubscribed
 from store.sessions import is_shared
 
-FROM_PROPERTY = "penstock-from"
 MOST_NAMED_CHARACTERS = 100  # of a topic filter in a reason string
 
 Refusal = tuple[ReasonCode, str]
@@ -51,12 +51,15 @@ class _Request:
 
     @property
     def replay_from(self) -> str | None:
-        return dict(self.subscribe.properties.user_properties).get(FROM_PROPERTY)
+        return replay_from(self.subscribe)
 
     def refusal(self, i: int) -> Refusal | None:
         """What the client may not have."""
         reason_code = self.refusals.get(i)
-        return None if reason_code is None else (reason_code, "not allowed")
+        if reason_code is None:
+            return None
+        asks_more = reason_code is ReasonCode.NOT_AUTHORIZED and reads_history(self.subscribe)
+        return reason_code, "not allowed, or not with its history (`replay`)" if asks_more else "not allowed"
 
     def fault(self, i: int) -> Refusal | None:
         """A replay that cannot begin."""
@@ -95,7 +98,7 @@ class Subscriptions:
         self._shared = shared
         self._sys_topics = sys_topics
         self._soon = soon
-        self._replays = Replays(store, turn, exchange, delivery, soon)
+        self.replays = Replays(store, turn, exchange, delivery, soon)
 
     def subscribe(self, session: Session, subscribe: Subscribe, refusals: Mapping[int, ReasonCode]) -> None:
         """Make every granted subscription take effect, then answer. Until then the client is not listened to."""
@@ -119,7 +122,7 @@ class Subscriptions:
         elif is_offset or _has_queue(topic_filter):
             self._store.locate(topic_filter, where, partial(self._located, request, request.positions, i))
         else:
-            self._replays.seek(topic_filter, where, partial(self._located, request, request.log_offsets, i))
+            self.replays.seek(topic_filter, where, partial(self._located, request, request.log_offsets, i))
 
     def _located(self, request: _Request, found: dict[int, int], i: int, position: int | None) -> None:
         if position is not None:
@@ -217,7 +220,7 @@ class Subscriptions:
         for each in new:
             self._delivery.add(each)
         if log_offset is not None:
-            self._replays.begin(session, Replay(state, log_offset, end))
+            self.replays.begin(session, Replay(state, log_offset, end))
         self._came(request)
 
     def _joined(self, request: _Request, state: SubscriptionState, why_not: str) -> None:

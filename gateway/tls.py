@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
+from gateway.certified import Certified
 from gateway.connection import Connection
 from gateway.errors import ProtocolError
 from gateway.layers import Above, Layer
@@ -22,6 +23,8 @@ HANDSHAKES_AT_ONCE = 4
 """In one turn of the loop; each takes a part of a millisecond, in which nobody else is served."""
 MOST_HANDSHAKE_BYTES = 256 << 10
 """What may have come in before a handshake had its turn."""
+
+NO_CRL = "; there is no CRL of who issued it, see gateway.tls_client_crl_file"
 
 UserName = Literal["cn", "san"]
 NamespaceField = Literal["no", "o", "ou"]
@@ -54,15 +57,34 @@ class InTurn:
 class TlsLayer(Layer):
     """The server's end of one TLS connection."""
 
-    __slots__ = ("_connection", "_has_turn", "_in_turn", "_incoming", "_is_open", "_outgoing", "_tls", "_user_name")
+    __slots__ = (
+        "_certified",
+        "_connection",
+        "_epoch",
+        "_has_turn",
+        "_in_turn",
+        "_incoming",
+        "_is_open",
+        "_outgoing",
+        "_tls",
+        "_user_name",
+    )
 
     def __init__(
-        self, above: Above, connection: Connection, context: ssl.SSLContext, user_name: UserName, in_turn: InTurn
+        self,
+        above: Above,
+        connection: Connection,
+        context: ssl.SSLContext,
+        user_name: UserName,
+        in_turn: InTurn,
+        certified: Certified,
     ) -> None:
         super().__init__(above)
         self._connection = connection
         self._user_name = user_name
         self._in_turn = in_turn
+        self._certified = certified
+        self._epoch = certified.epoch
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -96,13 +118,29 @@ class TlsLayer(Layer):
             self._flush()  # an alert, perhaps
             self._refuse(fault_of_client(error))
             return
+        certificate = self._tls.getpeercert()
+        why_not = self._certified.add(self, certificate, self._epoch) if certificate else ""
+        if why_not:
+            self._refuse(f"TLS handshake failed: {why_not}")
+            return
         self._is_open = True
-        connection, certificate = self._connection, self._tls.getpeercert()
+        connection = self._connection
         connection.peer_identity = identity_of(certificate, self._user_name)
         connection.peer_namespace = namespace_of_certificate(certificate, connection.owner.settings.tls_namespace)
         self._flush()
         if self._incoming.pending:
             self._decrypt()
+
+    def certificate(self) -> bytes | None:
+        """The client's, DER."""
+        return self._tls.getpeercert(binary_form=True)
+
+    def end(self, reason_code: ReasonCode, why: str) -> None:
+        self._connection.close(reason_code, why)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._certified.left(self)
+        super().connection_lost(error)
 
     def _decrypt(self) -> None:
         """All records that are complete go up together, so far as the buffer holds them."""
@@ -186,7 +224,8 @@ def namespace_of_certificate(certificate: dict[str, Any] | None, named_by: Names
 def fault_of_client(error: Exception) -> str:
     """Why a client's handshake failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS handshake failed: its certificate is not accepted ({error.verify_message})"
+        hint = NO_CRL if "get certificate CRL" in error.verify_message else ""
+        return f"TLS handshake failed: its certificate is not accepted ({error.verify_message}){hint}"
     reason = reason_of(error)
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return "TLS handshake failed: it shows no certificate, and gateway.tls_client_certificates is required"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 
 class Steps:
@@ -27,3 +28,8 @@ class Steps:
 
     def stop(self) -> None:
         self._is_stopped = True
+
+
+def some_of(work: Iterator[None], most: int) -> bool:
+    """A step of work that is written as a generator: so many of its parts. True if there are more."""
+    return sum(1 for _ in islice(work, most)) == most

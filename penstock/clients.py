@@ -37,6 +37,13 @@ def check_exposed(settings: Settings) -> None:
 
 def say_who_may_connect(settings: Settings) -> None:
     if are_credentials_needed(settings):
+        for address in (ListenAddress.parse(url) for url in settings.gateway.listen):
+            if is_auth_configured(settings.auth) and not (address.is_local or address.is_tls):
+                log.warning(
+                    "%s: passwords and tokens of clients cross the network in the clear there; listen on %s:// instead",
+                    address,
+                    "wss" if address.is_websocket else "mqtts",
+                )
         return
     if all(ListenAddress.parse(url).is_local for url in settings.gateway.listen):
         log.info("no client needs a password, so only this machine can connect")

@@ -11,6 +11,7 @@ from gateway.settings import GatewaySettings
 from notify.address import StoreAddress
 from notify.settings import WireSettings
 from penstock.errors import PenstockError, UsageError
+from penstock.secret_files import check_secret
 from store.wire.messages import Role
 
 log = logging.getLogger("penstock")
@@ -87,7 +88,8 @@ def _token(token: str, file: Path | None, setting: str, if_empty: str) -> str:
         return token
     if token:
         raise UsageError(f"{setting} and {setting}_file are both set; unset one")
-    token = _read(file, f"{setting}_file").decode(errors="replace").strip()
+    check_secret(file)
+    token = read_bytes(file, f"{setting}_file").decode(errors="replace").strip()
     if not token:
         raise UsageError(f"{file}: empty, {if_empty}; write the token into it")
     return token
@@ -98,7 +100,7 @@ def tls_of_store(settings: WireSettings) -> ssl.SSLContext:
     certificate, key = settings.tls_certificate, settings.tls_key
     if certificate is None or key is None:
         raise UsageError("a tls:// address needs wire.tls_certificate and wire.tls_key")
-    context = _server_context(certificate, key, "wire.tls_certificate", "wire.tls_key")
+    context = server_context(certificate, key, "wire.tls_certificate", "wire.tls_key")
     ca_file, is_optional = settings.tls_client_ca_file, settings.tls_client_certificates == "optional"
     if ca_file is not None:
         _trust(context, ca_file, "wire.tls_client_ca_file")
@@ -110,7 +112,7 @@ def tls_of_store(settings: WireSettings) -> ssl.SSLContext:
 
 def _trust(context: ssl.SSLContext, ca_file: Path, setting: str) -> None:
     """Believe certificates for which this file vouches. Raises PenstockError."""
-    _read(ca_file, setting)
+    read_bytes(ca_file, setting)
     try:
         context.load_verify_locations(ca_file)
     except ssl.SSLError as error:
@@ -119,39 +121,19 @@ def _trust(context: ssl.SSLContext, ca_file: Path, setting: str) -> None:
 
 def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, settings: tuple[str, str]) -> None:
     """Show this certificate. Raises PenstockError."""
-    _read(certificate, settings[0])
-    _read(key, settings[1])
+    check_secret(key)
+    read_bytes(certificate, settings[0])
+    read_bytes(key, settings[1])
     try:
         context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError as error:
         raise PenstockError(f"{certificate} and {key}: not a certificate with its key ({error.reason})") from None
 
 
-def _server_context(certificate: Path, key: Path, certificate_setting: str, key_setting: str) -> ssl.SSLContext:
+def server_context(certificate: Path, key: Path, certificate_setting: str, key_setting: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _load_pair(context, certificate, key, (certificate_setting, key_setting))
-    return context
-
-
-def tls_for_clients(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """What mqtts:// and wss:// are secured with; None if nothing is set for it. Raises PenstockError."""
-    certificate, key, ca_file = settings.tls_certificate, settings.tls_key, settings.tls_client_ca_file
-    asks = settings.tls_client_certificates
-    if (ca_file is None) != (asks == "no"):
-        what = "optional or required" if asks == "no" else "the file with who vouches for them"
-        missing = "gateway.tls_client_certificates" if asks == "no" else "gateway.tls_client_ca_file"
-        raise UsageError(f"certificates of clients: {missing} is to be {what}")
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        raise UsageError("gateway.tls_certificate and gateway.tls_key go together; set both")
-    context = _server_context(certificate, key, "gateway.tls_certificate", "gateway.tls_key")
-    context.num_tickets = 1  # each costs a handshake some 5 % more; a device resumes one session at a time
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    if ca_file is not None:
-        _trust(context, ca_file, "gateway.tls_client_ca_file")
-        context.verify_mode = ssl.CERT_REQUIRED if asks == "required" else ssl.CERT_OPTIONAL
     return context
 
 
@@ -166,7 +148,7 @@ def tls_of_gateway(address: StoreAddress, settings: GatewaySettings) -> ssl.SSLC
                 raise UsageError(f"gateway.{name} is for tls:// addresses, and {address.url} is none; unset one")
         return None
     if file is not None:
-        _read(file, "gateway.store_ca_file")
+        read_bytes(file, "gateway.store_ca_file")
     try:
         context = ssl.create_default_context(cafile=file)
     except ssl.SSLError as error:
@@ -177,7 +159,7 @@ def tls_of_gateway(address: StoreAddress, settings: GatewaySettings) -> ssl.SSLC
     return context
 
 
-def _read(file: Path, setting: str) -> bytes:
+def read_bytes(file: Path, setting: str) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:

@@ -73,10 +73,12 @@ async def _serve(
             return
         broker = serving = Broker(store, settings.gateway, loop, judging.start(closing), settings.quota)
         judging.on_reload(serving.judge_again)
+        client_tls.judges(serving.certified)
 
         def tick() -> None:
             link.tick()
             client_tls.tick()
+            judging.tick()
             tls.tick()
             serving.tick()
 

@@ -49,11 +49,13 @@ async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
         hub.consumers.most_of_user = settings.quota.user_groups
         broker = Broker(hub.join("gateway"), settings.gateway, loop, judging.start(closing), settings.quota)
         judging.on_reload(broker.judge_again)
+        tls.judges(broker.certified)
         if settings.admin is not None:
             closing.callback(open_gateway_admin(settings.admin, lambda: broker, store, None).close)
 
         def tick() -> None:
             tls.tick()
+            judging.tick()
             broker.tick()
 
         listeners = Listeners(broker, tls)

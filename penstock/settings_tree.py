@@ -40,6 +40,10 @@ class Settings:
         default=False,
         metadata={"doc": "Let other machines ask the admin endpoint, which wants no password."},
     )
+    allow_open_files: bool = field(
+        default=False,
+        metadata={"doc": "Take files with secrets that other users of the machine can read or write to."},
+    )
     log_level: Literal["debug", "info", "warning", "error"] = field(
         default="info", metadata={"doc": "The least severe log lines that are written."}
     )

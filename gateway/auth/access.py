@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
 from gateway.auth.client_ids import ANY_CLIENT_ID, ClientIds
 from gateway.auth.identity import Answer, Authenticator, Chain, Credentials, Identity
 from gateway.auth.passwords import Passwords
-from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide
+from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide, name_groups, unwrapped
 from gateway.auth.scram import ScramExchange
 
 REMEMBERED_CLIENTS = 16_384
@@ -29,9 +29,11 @@ class Question:
     client_id: str
     action: Action
     topic: str
-    """A topic name, or with SUBSCRIBE a topic filter."""
+    """A topic name, or with SUBSCRIBE and REPLAY a topic filter."""
     namespace: str = ""
     """In which these names are the client's."""
+    group: str | None = None
+    """The share name, of a shared subscription."""
 
 
 class PermissionSource(Protocol):
@@ -57,6 +59,7 @@ class Parts:
     namespace_separator: str = ""
     asks_again_s: int = 0  # how long answers of `source` count
     requests: Callable[[], Mapping[str, int]] = lambda: NO_REQUESTS
+    token_keys: Callable[[], frozenset[bytes]] = frozenset  # fingerprints of those that count now
 
 
 class Access:
@@ -103,7 +106,9 @@ class Access:
         return self._parts.namespace_separator
 
     def still_knows(self, identity: Identity) -> bool:
-        """Whether the password by which a client was let in is its user's password still."""
+        """Whether the password by which a client was let in is its user's still, and its token's key a key still."""
+        if identity.key and identity.key not in self._parts.token_keys():
+            return False
         if not identity.verifier:
             return True
         line = (self._parts.passwords or {}).get(identity.login or identity.username)
@@ -112,6 +117,15 @@ class Access:
     def may_be_called(self, identity: Identity, client_id: str) -> bool:
         """Whether a user may have this client identifier."""
         return self._parts.client_ids.may_take(identity.username, client_id, self._parts.passwords or ())
+
+    def needs_client_id(self, identity: Identity) -> bool:
+        """Whether a client's rules say `%c` while it may have the client identifier of any other."""
+        if identity.owns_client_id or self._parts.client_ids.names_user:
+            return False
+        permissions = self._parts.permissions
+        return (permissions is not None and permissions.names_client_id) or any(
+            rule.names_client_id for rule in identity.rules or ()
+        )
 
     # --- what it may do
 
@@ -139,13 +153,16 @@ class Access:
         if self.is_open_to(identity):
             return MAX_QOS
         username, client_id = question.username, question.client_id
-        for rules in (identity.rules or (), self._of_file(username, client_id, question.namespace)):
-            allowed = decide(rules, username, client_id, question.action, question.topic, question.namespace)
+        permissions, namespace = self._parts.permissions, question.namespace
+        names_groups = permissions is not None and permissions.names_groups
+        for rules in (identity.rules or (), self._of_file(username, client_id, namespace)):
+            group = question.group if names_groups or name_groups(rules) else None
+            allowed = decide(rules, username, client_id, question.action, question.topic, namespace, group)
             if allowed is not None:
                 return allowed
         if self._parts.source is not None:
-            return self._parts.source.known(question)
-        return self._parts.permissions.default if self._parts.permissions is not None else REFUSED
+            return self._parts.source.known(_for_others(question))
+        return permissions.default if permissions is not None else REFUSED
 
     def _of_file(self, username: str, client_id: str, namespace: str) -> tuple[Rule, ...]:
         permissions = self._parts.permissions
@@ -160,4 +177,9 @@ class Access:
         if self._parts.source is None:
             then(REFUSED)
         else:
-            self._parts.source.ask(question, then)
+            self._parts.source.ask(_for_others(question), then)
+
+
+def _for_others(question: Question) -> Question:
+    """They are asked about the topic that matters, and know nothing of groups."""
+    return replace(question, topic=unwrapped(question.topic), group=None)

@@ -28,6 +28,11 @@ class ClientIds:
             raise ValueError(f"auth.client_ids: {pattern!r} has * on both sides of %u; write for example %u:*")
         self._before, self._after = tuple(before.split(STAR)), tuple(after.split(STAR))
 
+    @property
+    def names_user(self) -> bool:
+        """Whether each client identifier is some user's."""
+        return bool(self._has_user)
+
     def may_take(self, user: str, client_id: str, users: Container[str]) -> bool:
         """`users` are those who are known by name."""
         if not self._pattern:

@@ -1,13 +1,13 @@
 """The HTTP hooks: a server elsewhere that says who may connect, and what each may do. They fail closed.
 
     POST {"client_id": ..., "username": ..., "password": ..., "peer": ..., "certificate": ...}
-    POST {"client_id": ..., "username": ..., "action": "publish" | "retain" | "subscribe", "topic": ...}
+    POST {"client_id": ..., "username": ..., "action": "publish" | "retain" | "subscribe" | "replay", "topic": ...}
 
 Both have `namespace` as well where it is not the default one.
 
 The answer is `{"result": "allow"}`, or "deny", or (to the first) "ignore": ask the next. With "allow" may come, to the
-first, `user`, `namespace`, `permissions` (rules as in the permissions file) and `expires_at` (Unix time, s); to the
-second, `max_qos`.
+first, `user`, `namespace`, `client_id` (to say that this one is the user's own), `permissions` (rules as in the
+permissions file) and `expires_at` (Unix time, s); to the second, `max_qos`.
 """
 
 from __future__ import annotations
@@ -134,11 +134,14 @@ def _verdict(found: Any, credentials: Credentials, most_rules: int) -> Verdict:
     namespace = found.get("namespace", "")
     if not isinstance(namespace, str) or (namespace and not is_namespace(namespace)):
         return Refused("auth.http_connect_url names no namespace", ReasonCode.SERVER_UNAVAILABLE)
+    if found.get("client_id", credentials.client_id) != credentials.client_id:
+        return Refused("auth.http_connect_url says that it has another client identifier", ReasonCode.NOT_AUTHORIZED)
     try:
         if not isinstance(user, str):
             raise AuthError("user: is not a text")
         rules = parse_own_rules(found["permissions"], most_rules) if "permissions" in found else None
-        return Identity(user, rules, None if expires_s is None else expires_ms(expires_s), namespace=namespace)
+        at_ms = None if expires_s is None else expires_ms(expires_s)
+        return Identity(user, rules, at_ms, namespace=namespace, owns_client_id="client_id" in found)
     except AuthError as error:
         return Refused(f"auth.http_connect_url: its answer cannot be used: {error}", ReasonCode.SERVER_UNAVAILABLE)
 

@@ -39,6 +39,10 @@ class Identity:
     """By which line of the password file it was let in: if that is another one later, it has to go."""
     namespace: str = ""  # empty: the default one, or none is named so far
     login: str = ""  # what the password file calls the user, if that is another name
+    key: bytes = b""
+    """Fingerprint of the key that its token is signed by: once that is gone, it has to go too."""
+    owns_client_id: bool = False
+    """What let it in says that this client identifier is its own, so that rules may say `%c`."""
 
     @property
     def account(self) -> str:

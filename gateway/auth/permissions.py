@@ -5,12 +5,14 @@
     [[rule]]
     users = ["alice", "sensor-*"]           # and/or clients = [...]; * stands for any characters; none: everybody
     namespaces = ["acme"]                   # "" is the default one; none: all of them
-    allow = ["publish", "retain"]           # or deny = [...]; of publish, retain, subscribe
-    topics = ["devices/%c/#"]               # topic filters; %c is the client identifier, %u the user's name
+    allow = ["publish", "retain"]           # or deny = [...]; of publish, retain, subscribe, replay
+    topics = ["devices/%u/#"]               # topic filters; %u is the user's name, %c the client identifier
+    groups = ["billing", "%u-*"]            # of $share; where a rule has them, joining a group needs one that names it
     max_qos = 1                             # only with allow; 2 if it is not given
 
-A retained PUBLISH needs both `publish` and `retain`. To allow a subscription a rule's filter has to cover it whole; to
-deny it, it is enough that some topic is in both.
+A retained PUBLISH needs both `publish` and `retain`, reading history both `subscribe` and `replay`. To allow a
+subscription a rule's filter has to cover it whole; to deny it, it is enough that some topic is in both. What stands
+behind `$dead/GROUP/` is judged as well: a dead letter is a message of the topic that is named there.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class Action(Flag):
     PUBLISH = auto()
     RETAIN = auto()
     SUBSCRIBE = auto()
+    REPLAY = auto()
 
 
 ACTIONS = {action.name.lower(): action for action in Action if action.name}
@@ -66,9 +69,10 @@ class Pattern:
         return cls(tuple(levels[:-1] if is_open else levels), is_open, fixed)
 
     def filled(self, username: str, client_id: str, denies: bool) -> Filter | None:
-        """For one client; None if it cannot apply, since a name is empty or would be more than one level.
+        """For one client; None if it cannot apply: a name is empty, would be more than one level, or makes a level that
+        begins with `$`, which is the server's.
 
-        To be safe, a rule that denies holds for any level in such a name's place.
+        To be safe, a rule that denies holds for any level in the place of a name that is empty or more than one.
         """
         if self.fixed is not None:
             return self.fixed
@@ -79,12 +83,12 @@ class Pattern:
                 continue
             if "%" in level:
                 names = [name for mark, name in (("%c", client_id), ("%u", username)) if mark in level]
-                if any(not name or set(name) & set("/+#") for name in names):
-                    if not denies:
-                        return None
-                    filled.append(None)
-                    continue
-                level = _fill(level, username, client_id)
+                is_bad = any(not name or set(name) & set("/+#") for name in names)
+                text = _fill(level, username, client_id)
+                if not denies and (is_bad or (text.startswith("$") and not level.startswith("$"))):
+                    return None
+                filled.append(None if is_bad else text)
+                continue
             filled.append(level)
         return Filter(tuple(filled), self.is_open)
 
@@ -121,12 +125,13 @@ class Filter:
         """Whether the first level is enough to say that this does not cover the other: true of most rules."""
         return bool(self.levels) and self.levels[0] is not None and other.levels[:1] != self.levels[:1]
 
-    def meets(self, other: Filter) -> bool:
-        """Whether some topic is matched by both."""
+    def meets(self, other: Filter, is_inside: bool = False) -> bool:
+        """Whether some topic is matched by both. `is_inside`: the other stands behind `$dead/GROUP/`, where a wildcard
+        means what starts with $ too."""
         mine, theirs = self.levels[:1], other.levels[:1]
         if mine != theirs and mine and theirs and None not in (mine[0], theirs[0]):
             return False
-        if _hides(self, other) or _hides(other, self):
+        if _hides(self, other) or (not is_inside and _hides(other, self)):
             return False
         shorter, longer = sorted((self, other), key=lambda each: len(each.levels))
         if len(shorter.levels) != len(longer.levels) and not shorter.is_open:
@@ -141,6 +146,55 @@ def _hides(wide: Filter, other: Filter) -> bool:
     return first is not None and first.startswith("$") and (not wide.levels or wide.levels[0] is None)
 
 
+WRAPPERS = ("$dead", "$delayed", "$share")
+"""First of the two levels that stand before a topic or topic filter: `$dead/GROUP/TOPIC`, and so on."""
+MOST_WRAPPERS = 4
+EVERYTHING = Filter((), is_open=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A topic (filter) that a client asks for, and what it stands for."""
+
+    whole: Filter
+    inner: Filter | None = None
+    """What stands behind `$dead/GROUP/`, where that is one filter."""
+    hidden: tuple[Filter, ...] = ()
+    """All that may stand there: `$dead/GROUP/+/+/x` means a topic `$dead/OTHER/x` as well."""
+
+    @classmethod
+    def parse(cls, topic: str) -> Wanted:
+        whole = inner = Filter.parse(topic)
+        hidden: list[Filter] = []
+        is_plain = True
+        while inner.levels and (inner.levels[0] in WRAPPERS or (hidden and inner.levels[0] is None)):
+            is_plain = is_plain and inner.levels[0] is not None
+            if len(inner.levels) <= 2 and not inner.is_open and (len(inner.levels) < 2 or not is_plain):
+                break
+            behind = Filter(inner.levels[2:], inner.is_open)
+            # a topic that would be too long loses what stands behind `$dead/GROUP`, so that may be anything
+            inner = behind if behind.levels and len(hidden) < MOST_WRAPPERS else EVERYTHING
+            hidden.append(inner)
+        begins_plainly = bool(hidden) and is_plain and bool(inner.levels) and inner.levels[0] is not None
+        return cls(whole, inner if begins_plainly else None, tuple(hidden))
+
+    def is_covered_by(self, mine: Filter) -> bool:
+        return mine.covers(self.whole) or (self.inner is not None and mine.covers(self.inner))
+
+    def is_met_by(self, mine: Filter) -> bool:
+        return mine.meets(self.whole) or any(mine.meets(each, is_inside=True) for each in self.hidden)
+
+
+def unwrapped(topic: str) -> str:
+    """What stands behind `$dead/GROUP/` and the like; `#` if that is not told."""
+    for _ in range(MOST_WRAPPERS):
+        first, *others = topic.split("/", 2)
+        if first not in WRAPPERS or not others:
+            return topic
+        topic = others[1] if len(others) == 2 else "#"
+    return "#" if topic.startswith(WRAPPERS) else topic
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What is allowed, or denied, to whom."""
@@ -152,6 +206,13 @@ class Rule:
     users: NamePattern | None
     clients: NamePattern | None
     namespaces: NamePattern | None = None
+    groups: tuple[str, ...] | None = None  # as they are written
+
+    @property
+    def names_client_id(self) -> bool:
+        """Whether what it says depends on the client identifier, by `%c`."""
+        levels = [level for pattern in self.topics for level in pattern.levels]
+        return any("%c" in text for text in (*levels, *(self.groups or ())))
 
     def is_for(self, username: str, client_id: str, namespace: str = "") -> bool:
         if self.namespaces is not None and not self.namespaces.matches(namespace):
@@ -160,25 +221,71 @@ class Rule:
             return False
         return self.clients is None or self.clients.matches(client_id)
 
-    def speaks_of(self, wanted: Filter, username: str, client_id: str) -> bool:
+    def speaks_of(self, wanted: Wanted, username: str, client_id: str) -> bool:
         denies = self.max_qos == REFUSED
         for pattern in self.topics:
             mine = pattern.filled(username, client_id, denies)
-            if mine is not None and (mine.meets(wanted) if denies else mine.covers(wanted)):
+            if mine is not None and (wanted.is_met_by(mine) if denies else wanted.is_covered_by(mine)):
                 return True
         return False
 
+    def has_group(self, group: str | None, username: str, client_id: str) -> bool:
+        """Whether the rule speaks of joining a group; None: of a subscription that is not shared."""
+        denies = self.max_qos == REFUSED
+        if self.groups is None:
+            return denies or group is None
+        if group is None:
+            return not denies
+        return any(_is_group(pattern, group, username, client_id, denies) for pattern in self.groups)
+
+
+def _is_group(pattern: str, group: str, username: str, client_id: str, denies: bool) -> bool:
+    """A name that is empty makes a pattern that allows nothing, or denies all."""
+    if any(mark in pattern and not name for mark, name in (("%c", client_id), ("%u", username))):
+        return denies
+    first, *others = (_fill(piece, username, client_id) for piece in pattern.split("*"))
+    if not others:
+        return group == first
+    last = others.pop()
+    if not group.startswith(first) or not group.endswith(last):
+        return False
+    at, end = len(first), len(group) - len(last)
+    for piece in others:
+        at = group.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return at <= end
+
 
 def decide(
-    rules: Iterable[Rule], username: str, client_id: str, action: Action, topic: str, namespace: str = ""
+    rules: Iterable[Rule],
+    username: str,
+    client_id: str,
+    action: Action,
+    topic: str,
+    namespace: str = "",
+    group: str | None = None,
 ) -> int | None:
-    """The highest QoS at which a client may do one thing with a topic (filter), or REFUSED; None: no rule says."""
-    wanted, bits = Filter.parse(topic), action.value
+    """The highest QoS at which a client may do one thing with a topic (filter), or REFUSED; None: no rule says.
+
+    `group`: of a shared subscription, where groups have to be named; see name_groups().
+    """
+    wanted, bits = Wanted.parse(topic), action.value
     for rule in rules:
-        is_for = bits & rule.bits and rule.is_for(username, client_id, namespace)
-        if is_for and rule.speaks_of(wanted, username, client_id):
+        if (
+            bits & rule.bits
+            and rule.is_for(username, client_id, namespace)
+            and rule.has_group(group, username, client_id)
+            and rule.speaks_of(wanted, username, client_id)
+        ):
             return rule.max_qos
     return None
+
+
+def name_groups(rules: Iterable[Rule]) -> bool:
+    """Whether joining a group is a right of its own among these rules: some of them name groups."""
+    return any(rule.groups is not None for rule in rules)
 
 
 @dataclass(frozen=True)
@@ -187,6 +294,8 @@ class Permissions:
 
     rules: tuple[Rule, ...] = ()
     default: int = REFUSED
+    names_groups: bool = False
+    names_client_id: bool = False
 
     @cached_property
     def index(self) -> RuleIndex:
@@ -217,9 +326,23 @@ def parse_permissions(document: Mapping[str, Any]) -> Permissions:
     rules = document.get("rule", [])
     if not isinstance(rules, list):
         raise AuthError("rule: is a table; write [[rule]] with two brackets")
-    permissions = Permissions(parse_rules(rules, MOST_RULES), MAX_QOS if default == "allow" else REFUSED)
+    parsed = parse_rules(rules, MOST_RULES)
+    names_client_id = any(rule.names_client_id for rule in parsed)
+    most_qos = MAX_QOS if default == "allow" else REFUSED
+    permissions = Permissions(parsed, most_qos, name_groups(parsed), names_client_id)
     _ = permissions.index  # now, so that what is wrong with it is said now
     return permissions
+
+
+def check_client_ids(permissions: Permissions, are_bound: bool) -> None:
+    """Raises RuleError if a rule says `%c` where each client may have the client identifier of any other."""
+    for number, rule in enumerate(permissions.rules, 1):
+        if rule.names_client_id and not are_bound:
+            raise RuleError(
+                number,
+                "%c is the client identifier, and each client may have any, so one could pose as another; write %u, "
+                'the name of the user, or bind client identifiers to users with auth.client_ids = "%u-*"',
+            )
 
 
 def parse_rules(rules: object, most: int) -> tuple[Rule, ...]:
@@ -238,7 +361,7 @@ def parse_own_rules(rules: object, most: int) -> tuple[Rule, ...]:
     return parse_rules(rules, most)
 
 
-KEYS = {"users", "clients", "namespaces", "allow", "deny", "topics", "max_qos"}
+KEYS = {"users", "clients", "namespaces", "allow", "deny", "topics", "groups", "max_qos"}
 
 
 def _parse_rule(number: int, rule: object) -> Rule:
@@ -261,8 +384,8 @@ def _parse_rule(number: int, rule: object) -> Rule:
         if not topics:
             raise AuthError("topics: names none")
         users, clients, namespaces = (_names(rule, key) for key in ("users", "clients", "namespaces"))
-        most_qos = REFUSED if denies else max_qos
-        return Rule(actions, most_qos, actions.value, topics, users, clients, namespaces)
+        groups, most_qos = _groups(rule, actions), REFUSED if denies else max_qos
+        return Rule(actions, most_qos, actions.value, topics, users, clients, namespaces, groups)
     except AuthError as error:
         raise RuleError(number, str(error)) from None
 
@@ -297,6 +420,20 @@ def _texts(rule: Mapping[str, Any], key: str) -> Iterator[str]:
             except ProtocolError as error:
                 raise AuthError(f"topics: {text!r}: {error.message}") from None
         yield text
+
+
+def _groups(rule: Mapping[str, Any], actions: Action) -> tuple[str, ...] | None:
+    if "groups" not in rule:
+        return None
+    groups = tuple(_texts(rule, "groups"))
+    if not groups:
+        raise AuthError('groups: is empty; leave it out, or write ["*"] to mean all')
+    if not actions & (Action.SUBSCRIBE | Action.REPLAY):
+        raise AuthError("groups: only with subscribe or replay")
+    for group in groups:
+        if not group or set(group) & set("/+#"):
+            raise AuthError(f"groups: {group!r} is no share name, which is not empty and has no /, + or #")
+    return groups
 
 
 def _names(rule: Mapping[str, Any], key: str) -> NamePattern | None:

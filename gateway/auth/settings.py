@@ -68,6 +68,9 @@ class AuthSettings:
             "at_most": 600,
         },
     )
+    jwt_require_exp: bool = field(
+        default=True, metadata={"doc": "Refuse tokens without `exp`, which would be good for ever."}
+    )
     jwt_user_claim: str = field(default="sub", metadata={"doc": "Claim that names the user."})
     jwt_client_id_claim: str = field(
         default="",
@@ -159,6 +162,16 @@ def is_auth_configured(settings: AuthSettings) -> bool:
         or settings.jwt_keys_file
         or settings.jwt_keys_url
         or settings.http_connect_url
+    )
+
+
+def are_client_ids_bound(settings: AuthSettings) -> bool:
+    """Whether no user can take another one's client identifier, whatever lets him in: rules may say `%c` then."""
+    if "%u" in settings.client_ids:
+        return True
+    others = settings.password_file or settings.client_certificates or settings.http_connect_url
+    return bool(settings.jwt_client_id_claim and not others and not settings.allow_anonymous) and is_auth_configured(
+        settings
     )
 
 

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from penstock.settings_tree import SETTINGS
+from tests.auth_client import write_secret
 from tests.helm.chart import ROOT, VALUES, Object, Rendered, pod_of, render, variables_of
 
 NAMES = {name for setting in SETTINGS.values() for name in setting.environment_names}
@@ -162,8 +163,7 @@ def _compose_commands() -> tuple[Command, Command]:
 @pytest.mark.parametrize("commands", [_chart_commands, _compose_commands], ids=["chart", "compose"])
 def test_store_and_gateway_start_as_they_are_told_and_answer_the_probes(commands: Any, tmp_path: Path) -> None:
     """On free ports, but with the very flags, variables and probes; the gateway is let in with the token."""
-    token_file = tmp_path / "token"
-    token_file.write_text("secret\n")
+    token_file = write_secret(tmp_path / "token", "secret\n")
     store, gateway = commands()
     with (
         running(store.here(token_file, tmp_path / "data"), tmp_path / "store.log") as of_store,

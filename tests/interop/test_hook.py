@@ -12,7 +12,7 @@ import pytest
 
 from gateway.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest, Will
 from gateway.reason_codes import ReasonCode
-from tests.auth_client import Device, reload, until
+from tests.auth_client import Device, reload, until, write_secret
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.http_answers import HttpAnswers, Respond
 from tests.server_process import PenstockServer
@@ -74,16 +74,33 @@ def by_topic(allowed: dict[str, int]) -> Respond:
     return respond
 
 
+def test_rules_for_a_client_identifier_that_each_may_have(start: Any, hook: HttpAnswers) -> None:
+    answer: dict[str, Any] = {"result": "allow", "permissions": [{"allow": ["publish"], "topics": ["a/%c"]}]}
+    hook.respond = lambda path, body: (200, answer)
+    server = start(http_cache_s=0)
+
+    def code() -> ReasonCode:
+        return Device(server.port, "d").connect("u", "p").reason_code
+
+    assert code() is ReasonCode.NOT_AUTHORIZED
+    until(lambda: "its rules have %c, the client identifier, and user u may have any" in server.log_text())
+    answer["client_id"] = "other"
+    assert code() is ReasonCode.NOT_AUTHORIZED
+    answer["client_id"] = "d"
+    assert code() is ReasonCode.SUCCESS
+
+
 def test_what_is_asked(start: Any, hook: HttpAnswers, tmp_path: Path) -> None:
-    header = tmp_path / "header"
-    header.write_text("Authorization: Bearer abc\n")
+    header = write_secret(tmp_path / "header", "Authorization: Bearer abc\n")
     server = start(http_header_file=header)
     device = connected(server)
     assert device.published("a/b") is ReasonCode.SUCCESS
     assert device.published("a/b", retain=True) is ReasonCode.SUCCESS
     assert device.subscribe("$share/g/c/+") is not ReasonCode.NOT_AUTHORIZED
+    assert device.subscribe("$dead/g/c/d") is not ReasonCode.NOT_AUTHORIZED
+    assert device.subscribe("$dead/+/#") is not ReasonCode.NOT_AUTHORIZED
     paths, bodies, headers = zip(*hook.asked, strict=True)
-    assert paths == ("/connect", "/may", "/may", "/may")
+    assert paths == ("/connect", *["/may"] * 5)
     assert bodies[0] | {"peer": ""} == {
         "client_id": "d",
         "username": "u",
@@ -92,9 +109,10 @@ def test_what_is_asked(start: Any, hook: HttpAnswers, tmp_path: Path) -> None:
         "certificate": None,
     }
     assert bodies[0]["peer"].startswith("127.0.0.1:")
+    behind = (("subscribe", "c/d"), ("subscribe", "#"))  # of dead letters, the topics that these are of
     assert bodies[1:] == tuple(
         {"client_id": "d", "username": "u", "action": action, "topic": topic}
-        for action, topic in (("publish", "a/b"), ("retain", "a/b"), ("subscribe", "c/+"))
+        for action, topic in (("publish", "a/b"), ("retain", "a/b"), ("subscribe", "c/+"), *behind)
     )
     assert {each["Authorization"] for each in headers} == {"Bearer abc"}
     assert hook.connections <= 4
