@@ -19,7 +19,7 @@ from gateway._wire import Turn, overdue, unsent
 from gateway.admission import Admission
 from gateway.auth.access import Access
 from gateway.auth.bans import Bans
-from gateway.connection import MOST_REASON_CHARACTERS, Connection
+from gateway.connection import MOST_REASON_CHARACTERS, Connection, Phase
 from gateway.delivery import Delivery
 from gateway.draining import Draining
 from gateway.errors import ProtocolError
@@ -40,6 +40,7 @@ from gateway.tenants import Tenants
 from lightqueue._queues import Queue
 from notify.api import Store
 from notify.steps import Steps
+from store.audit import Audit, AuditEvent
 from store.deadlines import Deadlines
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
@@ -48,6 +49,10 @@ log = logging.getLogger("penstock.gateway")
 
 READ_BUFFER_BYTES = 256 << 10
 JUDGED_AT_A_TIME = 50
+
+
+_ENDS = {None: AuditEvent.DISCONNECTED, ReasonCode.SESSION_TAKEN_OVER: AuditEvent.TAKEN_OVER}
+"""What the end of a session's connection is to the audit log, by the reason code that this side gave."""
 
 
 class Loop(Protocol):
@@ -68,6 +73,7 @@ class Broker:
         loop: Loop,
         access: Access | None = None,
         quota_settings: QuotaSettings | None = None,
+        audit: Audit | None = None,
     ) -> None:
         """Without `access` everybody may do everything."""
         self.store = store
@@ -98,6 +104,7 @@ class Broker:
         self._next_second = 0.0
         self._upkeep = Steps(store.tick, loop.call_soon)
         self.events = events = RateLimitedLog(log)
+        self.audit = audit = audit or Audit()
         self.deadlines = Deadlines()
         self.journal = journal = Journal(store, self.turn, events)
         self.exchange = exchange = Exchange(store, journal)
@@ -108,13 +115,15 @@ class Broker:
             store, settings, self.turn, journal, exchange, delivery, self.shared, self.sys_topics, loop.call_soon
         )
         self.quotas = quotas = Quotas(quota_settings or QuotaSettings())
-        self.guard = guard = Guard(access, self.turn, events)
+        self.guard = guard = Guard(access, self.turn, events, audit)
         self.registry = registry = SessionRegistry(
             store, settings, journal, exchange, delivery, self.shared, events, guard, loop.call_soon, self.opened
         )
         self.bans = bans = Bans()
         self.tenants = tenants = Tenants(settings.max_namespaces)
-        self.admission = admission = Admission(access, guard, quotas, registry, self.deadlines, events, bans, tenants)
+        self.admission = admission = Admission(
+            access, guard, quotas, registry, self.deadlines, events, bans, tenants, audit
+        )
         self.rules = PacketRules(
             settings,
             self.turn,
@@ -230,6 +239,7 @@ class Broker:
         else:
             return
         self.events.warning("limit", "%s: refused, %s", connection.peer, reason)
+        self.audit.note(AuditEvent.REFUSED, address=connection.peer, reason=reason)
         connection.close(None)
 
     def opened(self, connection: Connection) -> None:
@@ -238,8 +248,11 @@ class Broker:
         self._new.pop(connection, None)
         self.most_online = max(self.most_online, self.online)
         who = f" with the certificate of {connection.peer_identity}" if connection.peer_identity else ""
-        client_id = connection.session.client_id
-        self.events.info("connected", "client %s connected from %s%s", client_id, connection.peer, who)
+        client_id, peer = connection.session.client_id, connection.peer
+        self.events.info("connected", "client %s connected from %s%s", client_id, peer, who)
+        self.audit.note(
+            AuditEvent.CONNECTED, user=username_of(connection), client_id=client_id, address=peer, reason=who.strip()
+        )
 
     def clogged(self, connection: Connection) -> None:
         """It takes no more for a while."""
@@ -247,15 +260,19 @@ class Broker:
             why = "quota.user_waiting_bytes is reached"
             self._loop.call_soon(partial(connection.close, ReasonCode.QUOTA_EXCEEDED, why))
 
-    def left(self, connection: Connection, why: str) -> None:
-        """A connection ended; called once for each."""
+    def left(self, connection: Connection, why: str, reason_code: ReasonCode | None) -> None:
+        """A connection ended; called once for each. `reason_code`: with which this side ended it."""
         self.connections -= 1
         if connection.entrance is not None:
             connection.entrance.connections -= 1
         self._new.pop(connection, None)
         self.admission.left(connection)
         if connection.session is not None:
-            self.events.info("disconnected", "client %s disconnected: %s", connection.session.client_id, why)
+            client_id = connection.session.client_id
+            self.events.info("disconnected", "client %s disconnected: %s", client_id, why)
+            event = _ENDS.get(reason_code, AuditEvent.CUT_OFF)
+            peer = connection.peer if connection.transport is not None else ""
+            self.audit.note(event, user=username_of(connection), client_id=client_id, address=peer, reason=why)
             self.registry.left(connection)
 
     def judge_again(self) -> None:
@@ -277,7 +294,7 @@ class Broker:
         def judged(topic_filter: str, qos: int, allowed: int) -> None:
             if session.link is None or allowed >= qos:
                 return
-            self.guard.took_away(session.client_id, topic_filter)
+            self.guard.took_away(session.connection, session.client_id, topic_filter)
             self.subscriptions.take_away(session, [topic_filter])
 
         held = [(reader.topic_filter, reader.qos) for reader in session.readers.values() if not reader.only_live]
@@ -286,10 +303,16 @@ class Broker:
             self.guard.may_subscribe(session.connection, topic_filter, partial(judged, topic_filter, qos))
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None:
-        self.count_bad_start(connection.peer, error)
+        self._count_bad(connection.peer, error)
+        if connection.phase is Phase.NEW:  # the end of one that is connected is noted as such
+            self.audit.note(AuditEvent.REFUSED, address=connection.peer, reason=error.message)
 
     def count_bad_start(self, peer: str, error: ProtocolError) -> None:
         """Bad input from where there is no Connection yet."""
+        self._count_bad(peer, error)
+        self.audit.note(AuditEvent.REFUSED, address=peer, reason=error.message)
+
+    def _count_bad(self, peer: str, error: ProtocolError) -> None:
         self.bad_input[error.reason_code.name.lower()] += 1
         message = error.message[:MOST_REASON_CHARACTERS]
         self.events.warning("input", "%s: %s (%s)", peer, message, error.reason_code.name)
@@ -311,6 +334,7 @@ class Broker:
         self.shared.tick()
         self.turn.request()
         self.journal.fail_stalled()
+        self.audit.settle()
         if self.turn.now_s >= self._next_second:
             self._next_second = self.turn.now_s + 1
             self._close_silent()

@@ -18,6 +18,7 @@ from gateway.errors import ProtocolError
 from gateway.packets import Connect, QoS, Subscribe
 from gateway.reason_codes import ReasonCode
 from gateway.topics import split_shared
+from store.audit import Audit, AuditEvent
 from store.ratelimit import RateLimitedLog
 
 Refusals = Mapping[int, ReasonCode]
@@ -27,10 +28,11 @@ Refusals = Mapping[int, ReasonCode]
 class Guard:
     """Without `access` everything is allowed, and nothing is asked."""
 
-    def __init__(self, access: Access | None, turn: Turn, events: RateLimitedLog) -> None:
+    def __init__(self, access: Access | None, turn: Turn, events: RateLimitedLog, audit: Audit) -> None:
         self._access = access
         self._turn = turn
         self._events = events
+        self._audit = audit
         self.refused: Counter[str] = Counter({"publish": 0, "subscribe": 0, "will": 0, "taken_away": 0})
 
     def watch(self, connection: Connection, identity: Identity) -> None:
@@ -47,11 +49,17 @@ class Guard:
         if self._access is not None and self._access.asks_elsewhere:
             self.forget()
 
-    def took_away(self, client_id: str, topic_filter: str) -> None:
+    def took_away(self, connection: Connection, client_id: str, topic_filter: str) -> None:
         """A subscription was allowed when it was made, and is not any more."""
         self.refused["taken_away"] += 1
         gone = "client %s: subscription to %s taken away: not allowed any more"
         self._events.warning("permission", gone, client_id, topic_filter)
+        self._denied(connection, client_id, f"subscription to {topic_filter} taken away")
+
+    def _denied(self, connection: Connection, client_id: str, reason: str) -> None:
+        user = connection.identity.username if connection.identity is not None else ""
+        address = connection.peer
+        self._audit.note(AuditEvent.DENIED, user=user, client_id=client_id, address=address, reason=reason)
 
     # --- publishing
 
@@ -87,6 +95,7 @@ class Guard:
                 connection.permits.add(topic_name.encode(), allowed, retain)
             if allowed < qos:
                 self.refused["publish"] += 1
+                self._denied(connection, connection.session.client_id, f"publish to {topic_name}")
             then(allowed >= qos)
             if waits:
                 connection.proceed()
@@ -113,6 +122,7 @@ class Guard:
                 refusals[number] = ReasonCode.NOT_AUTHORIZED
                 refused = "client %s: subscription to %s refused: not allowed"
                 self._events.warning("permission", refused, connection.client_id, wanted.topic_filter)
+                self._denied(connection, connection.session.client_id, f"subscribe to {wanted.topic_filter}")
             else:
                 wanted.qos = QoS(min(wanted.qos, allowed))
             if not missing and connection.phase is Phase.OPEN:

@@ -209,7 +209,7 @@ class SessionRegistry:
     def _forget(self, session: Session, subscription: SubscriptionState) -> None:
         """It was allowed when it was made, and is not any more."""
         if session.link is not None:
-            self._guard.took_away(session.client_id, subscription.topic_filter)
+            self._guard.took_away(session.connection, session.client_id, subscription.topic_filter)
             self._journal.record(Unsubscribed(session.client_id, [subscription.topic_filter]))
 
     def _read(self, session: Session, subscription: SubscriptionState, start: int, followed: list[Followed]) -> None:

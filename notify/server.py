@@ -23,11 +23,12 @@ from notify.conversation import Conversation
 from notify.errors import NotifyError
 from notify.figures import Figures
 from notify.hub import Hub
-from notify.peers import Peers
+from notify.peers import Peer, Peers
 from notify.settings import WireSettings
 from notify.sockets import remove_leftover, widen, write
 from notify.steps import Steps
 from notify.tls import TlsListener
+from store.audit import Audit, AuditEvent
 from store.errors import WireError
 from store.ratelimit import RateLimitedLog
 from store.wire.frames import encode
@@ -46,9 +47,12 @@ class WireListenError(NotifyError):
 class StoreServer:
     """Owner of the connections to a store. All calls are made from the loop that is running when it is made."""
 
-    def __init__(self, hub: Hub, settings: WireSettings, tokens: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, hub: Hub, settings: WireSettings, tokens: Mapping[str, str | None], audit: Audit | None = None
+    ) -> None:
         """`tokens`: by role, what a peer has to show (None: nothing); a role that is missing is not let in."""
         self.hub = hub
+        self.audit = audit or Audit()
         self.settings = settings
         self.figures = Figures()
         self.bad_input: Counter[str] = Counter()
@@ -119,6 +123,7 @@ class StoreServer:
         for connection in list(self.connections):
             connection.tick(now_s)
         self.events.settle()
+        self.audit.settle()
 
     def wake(self, connection: _Connection) -> None:
         """Send what it has to send at the end of this turn."""
@@ -141,6 +146,11 @@ class StoreServer:
     def found_bad(self, kind: str, address: str, why: object) -> None:
         self.bad_input[kind] += 1
         self.events.warning("bad_input", "peer %s: %s; its connection is closed", address, why)
+        self.audit.note(AuditEvent.PEER_REFUSED, address=address, reason=str(why))
+
+    def note(self, event: AuditEvent, peer: Peer, address: str) -> None:
+        """Have the audit log say something of a peer that was let in."""
+        self.audit.note(event, client_id=peer.name, address=address, reason=peer.role or "")
 
     # --- the end
 
@@ -229,6 +239,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
         self._server.lost(self)
+        if self._conversation.peer is not None:
+            self._server.note(AuditEvent.PEER_LEFT, self._conversation.peer, self._address)
         self._conversation.lost()
 
     def pause_writing(self) -> None:
@@ -244,7 +256,10 @@ class _Connection(asyncio.Protocol):
     def _feed(self, data: bytes) -> None:
         """Give the conversation what came; without any, what it left for later."""
         conversation = self._conversation
+        was_known = conversation.peer is not None
         self._attempt(partial(conversation.received, data) if data else conversation.go_on)
+        if not was_known and conversation.peer is not None:
+            self._server.note(AuditEvent.PEER_CONNECTED, conversation.peer, self._address)
         self.let_read(not conversation.is_full)
 
     def _attempt(self, action: Callable[[], None]) -> None:

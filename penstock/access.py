@@ -16,6 +16,7 @@ from gateway.auth.settings import AuthSettings, are_permissions_configured, is_a
 from gateway.auth.workers import Workers
 from penstock.auth_files import Files, read_files
 from penstock.errors import PenstockError
+from store.audit import Audit, AuditEvent
 
 if TYPE_CHECKING:  # a process without their settings does without these, and what they import
     from gateway.auth.http import Breaker, Http
@@ -34,6 +35,7 @@ class Judging:
         self._settings = settings
         self._files = read_files(settings)
         self._access: Access | None = None
+        self.audit = Audit()  # to be replaced once there is one
         self._workers: Workers
         self._http: Http | None = None
         self._fetched: FetchedKeys | None = None
@@ -172,6 +174,7 @@ class Judging:
                 self._files = await asyncio.get_running_loop().run_in_executor(None, read_files, self._settings)
             except PenstockError as error:
                 log.error("not reloaded, the old ones stay in force: %s", error)
+                self.audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
                 continue
             self._use()
         self._is_reloading = False
@@ -185,3 +188,4 @@ class Judging:
             self._access.replace(self._parts())
             self._tell()
         log.info("reloaded: who may come in and do what")
+        self.audit.note(AuditEvent.RELOADED, reason="who may come in and do what")

@@ -9,6 +9,7 @@ import time
 from gateway.settings import GatewaySettings
 from penstock.credentials import tls_for_clients
 from penstock.errors import PenstockError
+from store.audit import Audit, AuditEvent
 
 log = logging.getLogger("penstock")
 
@@ -23,6 +24,7 @@ class ClientTls:
     def __init__(self, settings: GatewaySettings) -> None:
         """Raises PenstockError."""
         self._settings = settings
+        self.audit = Audit()  # to be replaced once there is one
         named = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca_file)
         self._files = [file for file in named if file is not None]
         self._seen = self._state()
@@ -54,8 +56,10 @@ class ClientTls:
             self._context = tls_for_clients(self._settings)
         except PenstockError as error:
             log.error("certificates stay as they were: %s", error)
+            self.audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
         else:
             log.info("certificates read again: %s", ", ".join(map(str, self._files)))
+            self.audit.note(AuditEvent.RELOADED, reason="certificates")
 
     def _state(self) -> State:
         """Of each file, what changes with it. Links are followed: Kubernetes turns one to another folder."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -52,16 +51,6 @@ def are_credentials_needed(settings: Settings) -> bool:
     return is_auth_configured(settings.auth) or (
         certificates and all(each.is_tls or each.is_local for each in addresses)
     )
-
-
-def heed_hangup(*reload: Callable[[], object]) -> None:
-    """Call these on SIGHUP. To be called in the loop, first of all: by itself the signal ends a process."""
-
-    def reload_all() -> None:
-        for each in reload:
-            each()
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_all)
 
 
 def open_gateway_admin(

@@ -24,7 +24,7 @@ log = logging.getLogger("penstock")
 
 TICK_S = 0.05
 SUPERVISED = "PENSTOCK_SUPERVISED"
-"""In the environment of a process whose standard input is a pipe from the one that supervises it."""
+"""In the environment of a process whose standard input is a pipe from the one that supervises it: its name there."""
 ALL_STOP = b"stop\n"
 AT_ONCE = b"now\n"
 """What that one says there."""
@@ -88,6 +88,16 @@ class Stop:
             action()
             if await self.or_tick():
                 return
+
+
+def heed_hangup(*reload: Callable[[], object]) -> None:
+    """Call these on SIGHUP. To be called in the loop, first of all: by itself the signal ends a process."""
+
+    def reload_all() -> None:
+        for each in reload:
+            each()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_all)
 
 
 def check_admin_exposed(settings: Settings) -> None:

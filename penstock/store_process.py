@@ -16,9 +16,10 @@ from notify.hub import Hub
 from notify.lookup import Broadcast
 from notify.redis_lookup import RedisTable
 from notify.server import StoreServer
+from penstock.audit_file import open_audit
 from penstock.credentials import Tokens, tls_of_store, tokens_of_store
 from penstock.errors import UsageError
-from penstock.process import Stop, check_admin_exposed, open_admin, run, tune_garbage_collection
+from penstock.process import Stop, check_admin_exposed, heed_hangup, open_admin, run, tune_garbage_collection
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def serve(settings: Settings) -> int:
 async def _serve(settings: Settings, address: StoreAddress, tokens: Tokens, tls: ssl.SSLContext | None) -> None:
     """The store with its recovery, the admin endpoint, and only then the peers; the end in reverse."""
     stop = Stop()
+    heed_hangup()
     loop = asyncio.get_running_loop()
     started_s = time.monotonic()
     log.info("penstock %s store starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
@@ -54,6 +56,8 @@ async def _serve(settings: Settings, address: StoreAddress, tokens: Tokens, tls:
         closing.callback(log.info, "stopped")
         messages = MessageStore(settings.store, on_safe)
         closing.callback(messages.close)
+        audit, reopen_audit = open_audit(settings, closing)
+        heed_hangup(reopen_audit)
         hub = Hub(messages, waits_for_peers=True)
         if settings.notify.events == "broadcast":
             hub.lookup = Broadcast()
@@ -62,7 +66,7 @@ async def _serve(settings: Settings, address: StoreAddress, tokens: Tokens, tls:
             closing.push_async_callback(redis.close)
             redis.start()
             hub.lookup = redis.table
-        server = StoreServer(hub, settings.wire, tokens)
+        server = StoreServer(hub, settings.wire, tokens, audit)
         if settings.admin is not None:
             closing.callback(_open_admin(settings.admin, server).close)
         closing.push_async_callback(server.close, DRAIN_S)

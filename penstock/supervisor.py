@@ -71,7 +71,7 @@ async def _serve(settings: Settings, gateways: int) -> None:
         grace_s = settings.gateway.drain_timeout_s + GRACE_S
         names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
         children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s, fds) for name in names]
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_all, children[1:])
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_all, children)
         async with AsyncExitStack() as closing:  # gateways end before the store does
             if settings.admin is not None:
                 closing.callback(_open_admin(settings.admin, children).close)
@@ -98,9 +98,9 @@ def _command(name: str, address: str) -> list[str]:
     return ["store", "--listen", address] if name == "store" else ["gateway"]
 
 
-def _reload_all(gateways: list[Child]) -> None:
-    """SIGHUP: what the settings name is read again by each."""
-    for child in gateways:
+def _reload_all(children: list[Child]) -> None:
+    """SIGHUP: what the settings name is read again by each, and its audit log begun anew if it was moved away."""
+    for child in children:
         child.send_signal(signal.SIGHUP)
 
 
@@ -221,7 +221,7 @@ class Child:
             *(sys.executable, "-m", "penstock", *self._arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=environment | {SUPERVISED: "1"},
+            env=environment | {SUPERVISED: self.name},
             pass_fds=self._fds,
             start_new_session=True,  # Ctrl-C is for us: gateways end before the store does
         )
