@@ -95,7 +95,7 @@ class Audit:
         self._window_ms = int(window_s * 1000)
         self._clock = clock
         self._begin()
-        self.noted: Counter[str] = Counter()  # events, by kind
+        self.noted: Counter[str] = Counter(dict.fromkeys((event.value for event in AuditEvent), 0))  # events, by kind
 
     def _begin(self) -> None:
         self._open: dict[AuditKey, Tally] = {}
@@ -125,7 +125,7 @@ class Audit:
         tally.count += 1
         tally.last_ms = now_ms
         tally.peer = address
-        self.noted[event] += 1
+        self.noted[event.value] += 1
 
     def settle(self) -> None:
         """Hand a window that is over to the sink. To be called several times a second."""
