@@ -45,7 +45,8 @@ ACCESS: tuple[Figure[Broker], ...] = (
     Figure(
         "penstock_permission_refused_total",
         "counter",
-        "What permissions did not allow; taken_away are subscriptions that a reload or a reconnection ended.",
+        "What permissions did not allow; taken_away are subscriptions that a reload or a reconnection ended; "
+        "withheld are messages in flight to them; session are clients that asked for another user's session.",
         lambda broker: broker.guard.refused,
         "action",
     ),

@@ -20,6 +20,7 @@ from gateway.admission import Admission
 from gateway.auth.access import Access
 from gateway.auth.bans import Bans
 from gateway.codec_primitives import Limits
+from gateway.auth.permissions import UNANSWERED
 from gateway.connection import MOST_REASON_CHARACTERS, Connection
 from gateway.delivery import Delivery
 from gateway.draining import Draining
@@ -81,6 +82,9 @@ class Broker:
         self._clogged: dict[Connection, None] = {}  # take no more for a while, since the longest time first
         self._held: list[Connection] = []  # not listened to while the store has enough to do
         self._progressed: set[Session] = set()
+        self._to_judge: deque[Session] = (
+            deque()
+        )  # whose subscriptions are to be asked about again, since answers expire
         self.bad_input: Counter[str] = Counter()
         self.keep_alive_timeouts = 0
         self.waiting = (
@@ -116,7 +120,7 @@ class Broker:
             store, settings, self.turn, journal, exchange, delivery, self.shared, self.sys_topics, loop.call_soon
         )
         self.quotas = quotas = Quotas(quota_settings or QuotaSettings())
-        self.guard = guard = Guard(access, self.turn, events)
+        self.guard = guard = Guard(access, self.turn, events, loop.call_soon)
         self.registry = registry = SessionRegistry(
             store, settings, journal, exchange, delivery, self.shared, events, guard, loop.call_soon, self.opened
         )
@@ -186,8 +190,9 @@ class Broker:
         """The client connected to another gateway."""
         self.registry.let_go(client_id)
 
-    def unlogged(self) -> list[str]:
-        return [session.client_id for session in self.registry.sessions.values() if not session.logged]
+    def unlogged(self) -> list[tuple[str, str]]:
+        sessions = self.registry.sessions.values()
+        return [(session.client_id, session.connection.username) for session in sessions if not session.logged]
 
     def lost_entries(self, queue: Queue) -> None:
         """Who reads a queue with QoS 0 goes on at its end; who was promised more has to begin a new session."""
@@ -314,12 +319,24 @@ class Broker:
                 self._judge_subscriptions(session)
         return bool(sessions)
 
+    def _judge_in_turn(self) -> None:
+        """Answers from elsewhere count for a while: ask again about all subscriptions, some in each second of it."""
+        lasts_s = self.guard.asks_again_s
+        if not lasts_s:
+            return
+        if not self._to_judge:
+            self._to_judge = deque(self.registry.sessions.values())
+        number = min(-(-len(self.registry.sessions) // lasts_s), len(self._to_judge))
+        some = deque(self._to_judge.popleft() for _ in range(number))
+        Steps(partial(self._judge_some, some), self._loop.call_soon).start()
+
     def _judge_subscriptions(self, session: Session) -> None:
         def judged(topic_filter: str, qos: int, allowed: int) -> None:
-            if session.link is None or allowed >= qos:
+            if session.link is None or allowed >= qos or allowed == UNANSWERED:
                 return
             self.guard.took_away(session.client_id, topic_filter)
             self.subscriptions.take_away(session, [topic_filter])
+            self.exchange.judge(session, self.guard.reads(session.connection, partial(_topic_filters, session)))
 
         held = [(reader.topic_filter, reader.qos) for reader in session.readers.values() if not reader.only_live]
         held += [(topic_filter, share.subscription.qos) for topic_filter, share in session.shares.items()]
@@ -359,6 +376,7 @@ class Broker:
             self.events.settle()
             self.journal.tell_again()
             self.guard.tick()
+            self._judge_in_turn()
             self.quotas.tick(self.turn.now_s)
 
     def _close_silent(self) -> None:
@@ -452,3 +470,7 @@ class Broker:
     def quiet(self) -> bool:
         """Nobody is connected and nothing waits to become safe."""
         return not self.connections and self.journal.quiet
+
+
+def _topic_filters(session: Session) -> list[str]:
+    return [reader.topic_filter for reader in session.readers.values()] + list(session.shares)

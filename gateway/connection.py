@@ -168,6 +168,11 @@ class Connection(Link):
         names: Namespace = DEFAULT if self.tenant is None else self.tenant.names
         return names
 
+    @property
+    def username(self) -> str:
+        """Of the user whom it was found to be, among those of all namespaces; empty for an anonymous client."""
+        return self.identity.account if self.identity is not None else ""
+
     # --- what arrives
 
     def on_packet(self, first_byte: int, body: bytes) -> None:

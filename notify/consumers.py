@@ -425,7 +425,7 @@ class Consumers:
     def safe_advanced(self) -> None:
         self.turn_ends()
 
-    def unlogged(self) -> list[str]:
+    def unlogged(self) -> list[tuple[str, str]]:
         return []
 
     def taken_over(self, client_id: str) -> None:

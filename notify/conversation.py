@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import NamedTuple, NoReturn
 
 import msgspec
@@ -19,6 +20,7 @@ from notify.arrival import Arrival
 from notify.contents import filter_fault, text_fault
 from notify.events import FRAME_ROOM_BYTES, Events
 from notify.figures import Figures
+from notify.owners import Claimant, ClaimRefused
 from notify.peers import Peer, Peers, failure_code
 from notify.permissions import narrowed, shown, wanted_by
 from notify.users import Permits, User, Wanted
@@ -34,6 +36,7 @@ from store.wire.messages import FailureCode, Hello, Message, Refused, RefusedRea
 log = logging.getLogger("penstock.wire")
 
 UNSENT_BYTES = 1 << 20  # with so much waiting to be sent no further request is looked at
+ITEM_ROOM_BYTES = 5  # of a text in a list, for its length
 _encode_session = msgspec.msgpack.Encoder().encode
 
 
@@ -418,7 +421,10 @@ class Conversation:
             self._answer(frame.request_id, wire.Failed(FailureCode.BAD_REQUEST, f"client_id {fault}"))
             return
 
-        def then(state: SessionState | None) -> None:
+        def then(state: SessionState | ClaimRefused | None) -> None:
+            if isinstance(state, ClaimRefused):
+                self._answer(frame.request_id, wire.ClaimRefused(self._fitting(state.filters)))
+                return
             session = _encode_session(state) if state is not None else b""
             if len(session) + FRAME_ROOM_BYTES > self._peers.max_frame_bytes:
                 text = f"the session of client {message.client_id} does not fit in a frame; raise wire.max_frame_bytes"
@@ -426,17 +432,24 @@ class Conversation:
             else:
                 self._answer(frame.request_id, wire.Claimed(session, self._events.told_end))
 
-        self._known.member.claim(message.client_id, message.clean_start, then)
+        claimant = Claimant(message.user, message.reads_all, message.reads, message.adopts_anonymous)
+        self._known.member.claim(message.client_id, message.clean_start, then, claimant)
+
+    def _fitting(self, topic_filters: Sequence[str]) -> list[str]:
+        """These, or none if a frame does not hold all of them: then only an operator can assign the session."""
+        size_bytes = sum(len(each.encode()) + ITEM_ROOM_BYTES for each in topic_filters)
+        fits = len(topic_filters) <= wire.MOST_ITEMS and size_bytes + FRAME_ROOM_BYTES <= self._peers.max_frame_bytes
+        return list(topic_filters) if fits else []
 
     def _release(self, _: Frame, message: wire.Release) -> None:
         self._known.member.release(message.client_id)
 
     def _holds(self, _: Frame, message: wire.Holds) -> None:
-        for client_id in message.client_ids:
+        for client_id, user in zip_longest(message.client_ids, message.users[: len(message.client_ids)]):
             fault = text_fault(client_id)
             if fault:
                 raise WireError(f"client_id {fault}")
-            self._known.member.hold_again(client_id)
+            self._known.member.hold_again(client_id, user)
 
     def _ask_group(self, frame: Frame, message: Message) -> None:
         self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))

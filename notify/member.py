@@ -13,6 +13,7 @@ from lightqueue.message_store import MessageStore
 from notify.api import EVENTS, NOBODY, Found, GroupSeat, Handed, Listener, Placed, RetainedPage
 from notify.group_seats import open_seat
 from notify.history import History, LocalHistory
+from notify.owners import UNJUDGED, Claimant, ClaimRefused, Holder
 from store._records import RecordBatch, Records
 from store.changes import GroupAdvanced
 from store.group_settings import GroupSettings
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from notify.hub import Hub
 
 MOST_NAMED = 4_096  # queues that a member is yet to be told of by name; of more it is only said that there are more
-Answer = Callable[[SessionState | None], None]
+Answer = Callable[[SessionState | ClaimRefused | None], None]
 
 
 class Member:
@@ -32,6 +33,7 @@ class Member:
     def __init__(self, hub: Hub, name: str) -> None:
         self.name = name
         self.is_gone = False
+        self.anonymous = Holder(self, "")  # of all its connections without a user
         self.is_certain = True
         self.listener: Listener = NOBODY
         self.floors: dict[Queue, int] = {}
@@ -98,14 +100,14 @@ class Member:
 
     # --- sessions
 
-    def claim(self, client_id: str, clean_start: bool, then: Answer) -> None:
-        self._hub.claim(self, client_id, clean_start, then)
+    def claim(self, client_id: str, clean_start: bool, then: Answer, claimant: Claimant = UNJUDGED) -> None:
+        self._hub.claim(self, client_id, clean_start, then, claimant)
 
     def release(self, client_id: str) -> None:
         self._hub.release(self, client_id)
 
-    def hold_again(self, client_id: str) -> None:
-        self._hub.hold_again(self, client_id)
+    def hold_again(self, client_id: str, user: str | None) -> None:
+        self._hub.hold_again(self, client_id, user)
 
     # --- following queues
 

@@ -91,7 +91,7 @@ class Peer:
         if self.line is not None:
             self.line.tell_taken_over(client_id)
 
-    def unlogged(self) -> list[str]:
+    def unlogged(self) -> list[tuple[str, str]]:
         return []  # the gateway says so itself, in Holds
 
     def refused(self, mark: int, error: StoreError) -> None:

@@ -36,7 +36,8 @@ class SubscriptionState(Change, frozen=True):
 class SessionOpened(Change, frozen=True):
     """A connection took the session; `clean_start` forgets what was there.
 
-    `holder` is the name of the peer that has the connection, empty for a gateway in the store's own process.
+    `holder` is the name of the peer that has the connection, empty for a gateway in the store's own process. `user`
+    owns the session from now on, if no other one does; empty: an anonymous client. None: an older gateway did not say.
     """
 
     client_id: str
@@ -44,6 +45,14 @@ class SessionOpened(Change, frozen=True):
     session_expiry_interval: int
     will: WillState | None = None
     holder: str = ""
+    user: str | None = None
+
+
+class SessionAssigned(Change, frozen=True):
+    """An operator gave the session to a user."""
+
+    client_id: str
+    user: str
 
 
 class SessionClosed(Change, frozen=True):
@@ -203,6 +212,7 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.QUEUE_DROPPED: QueueDropped,
     RecordType.PEER_APPENDED: PeerAppended,
     RecordType.PEER_GONE: PeerGone,
+    RecordType.SESSION_ASSIGNED: SessionAssigned,
     RecordType.GROUP_MADE: GroupMade,
     RecordType.GROUP_ADVANCED: GroupAdvanced,
     RecordType.GROUP_RESET: GroupReset,

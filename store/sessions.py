@@ -39,6 +39,7 @@ class SessionState(msgspec.Struct):
     inflight: bytes = b""  # QoS 1 from queues, not acknowledged then; see SessionClosed
     holder: str = ""  # the peer that has the connection, or had it last; see SessionOpened
     shared: bytes = b""  # what was in flight then and went back to groups; see SessionClosed
+    user: str | None = None  # who owns it; empty: an anonymous client, None: not known (a session of an older log)
 
     def held_filters(self) -> list[str]:
         """Filters whose messages are kept while the client is away."""
@@ -143,12 +144,16 @@ class Sessions:
                     self._unsubscribe(session, topic_filter)
             case changes.Progress():
                 _progress(session, change)
+            case changes.SessionAssigned():
+                session.user = change.user
             case changes.WillFired():
                 session.will = None
                 if not session.connected and not session.session_expiry_interval:
                     self._end(session.client_id)
 
     def _open(self, change: changes.SessionOpened, log_offset: int) -> None:
+        known = self._sessions.get(change.client_id)
+        owner = known.user if known is not None else None
         if change.clean_start:
             self._end(change.client_id)
         session = self._sessions.get(change.client_id)
@@ -162,6 +167,8 @@ class Sessions:
         session.connected = True
         session.will = change.will
         session.holder = change.holder
+        # A named owner keeps it: the record may have been on its way when an operator assigned the session.
+        session.user = owner or (change.user if change.user is not None else owner)
         self._hold_all(session, log_offset)
 
     def _close(self, session: SessionState, change: changes.SessionClosed, log_offset: int, timestamp_ms: int) -> None:

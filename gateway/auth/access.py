@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from gateway.auth.client_ids import ANY_CLIENT_ID, ClientIds
 from gateway.auth.identity import Answer, Authenticator, Chain, Credentials, Identity
-from gateway.auth.name_patterns import Glob
 from gateway.auth.passwords import Passwords
 from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide
 from gateway.auth.scram import ScramExchange
@@ -53,8 +53,9 @@ class Parts:
     permissions: Permissions | None = None  # None: there is no file
     source: PermissionSource | None = None
     allow_anonymous: bool = False
-    client_ids: str = ""
+    client_ids: ClientIds = ANY_CLIENT_ID
     namespace_separator: str = ""
+    asks_again_s: int = 0  # how long answers of `source` count
     requests: Callable[[], Mapping[str, int]] = lambda: NO_REQUESTS
 
 
@@ -81,6 +82,11 @@ class Access:
 
     # --- who may come in
 
+    @property
+    def refuses_anonymous(self) -> bool:
+        """Whether no client comes in without being a user."""
+        return bool(self._parts.authenticators) and not self._parts.allow_anonymous
+
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
         self._chain.check(credentials, answer)
 
@@ -105,12 +111,7 @@ class Access:
 
     def may_be_called(self, identity: Identity, client_id: str) -> bool:
         """Whether a user may have this client identifier."""
-        pattern = self._parts.client_ids
-        if not pattern:
-            return True
-        if "%u" in pattern and not identity.username:
-            return False
-        return Glob.parse(pattern, identity.username).matches(client_id)
+        return self._parts.client_ids.may_take(identity.username, client_id, self._parts.passwords or ())
 
     # --- what it may do
 
@@ -123,6 +124,11 @@ class Access:
     def asks_elsewhere(self) -> bool:
         """Whether there are answers that count for a while only."""
         return self._parts.source is not None
+
+    @property
+    def asks_again_s(self) -> int:
+        """How long these count; 0: there are none."""
+        return max(1, self._parts.asks_again_s) if self.asks_elsewhere else 0
 
     def is_open_to(self, identity: Identity) -> bool:
         """Whether a client may do everything, so that nobody need be asked."""

@@ -22,7 +22,7 @@ from gateway.auth.access import Allowed, Question
 from gateway.auth.errors import AuthError
 from gateway.auth.http import Breaker, Http
 from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict, expires_ms
-from gateway.auth.permissions import MAX_QOS, REFUSED, parse_own_rules
+from gateway.auth.permissions import MAX_QOS, REFUSED, UNANSWERED, parse_own_rules
 from gateway.reason_codes import ReasonCode
 from store.namespaces import is_namespace
 
@@ -165,7 +165,7 @@ class PermissionHook:
     def ask(self, question: Question, then: Allowed) -> None:
         def heard(found: Any) -> None:
             if found is None:
-                then(REFUSED)  # not remembered: it is asked again
+                then(UNANSWERED)  # not remembered: it is asked again
                 return
             allowed = _allowed(found)
             self.cache.put(self._key_of(question), allowed)

@@ -31,6 +31,8 @@ from gateway.topics import validate_topic_filter
 MAX_QOS = 2
 REFUSED = -1
 """In place of the highest QoS that is allowed."""
+UNANSWERED = -2
+"""As REFUSED, since the server that is asked gave no answer: what was allowed before is not taken away for that."""
 MOST_RULES = 100_000
 """In a permissions file."""
 ENTRIES_PER_RULE = 4

@@ -29,7 +29,8 @@ class AuthSettings:
     client_ids: str = field(
         default="",
         metadata={
-            "doc": "Client identifiers that a user may take: %u is the user's name, * any characters; empty: all.",
+            "doc": "Client identifiers that a user may take: %u is the user's name, * any characters; empty: all. "
+            "With `%u:*` each is one user's; with another separator it is the longest known name's.",
         },
     )
     namespace_separator: str = field(

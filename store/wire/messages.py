@@ -22,6 +22,12 @@ from store.wire.client_messages import Scanned as Scanned
 from store.wire.client_messages import Seek as Seek
 from store.wire.client_messages import Sought as Sought
 from store.wire.client_messages import Wait as Wait
+from store.wire.session_messages import Claim as Claim
+from store.wire.session_messages import Claimed as Claimed
+from store.wire.session_messages import ClaimRefused as ClaimRefused
+from store.wire.session_messages import Holds as Holds
+from store.wire.session_messages import Release as Release
+from store.wire.session_messages import TakenOver as TakenOver
 
 
 class Role(StrEnum):
@@ -357,44 +363,6 @@ class DelayedCancelled(Message, frozen=True):
     was_pending: bool
 
 
-# --- sessions
-
-
-class Claim(Message, frozen=True):
-    """A client connected: its session is to be this gateway's. `clean_start` forgets what was there."""
-
-    client_id: Name
-    clean_start: bool
-
-
-class Claimed(Message, frozen=True):
-    """The session is the gateway's; `session` is store.sessions.SessionState in msgpack (empty: new).
-
-    What it says is true at `log_end`, where the log ends.
-    """
-
-    session: bytes
-    log_end: LogOffset
-
-
-class Release(Message, frozen=True):
-    """The client left, or TakenOver asked for it. Where the log knows the session, SESSION_CLOSED says so instead."""
-
-    client_id: Name
-
-
-class TakenOver(Message, frozen=True):
-    """Another gateway claimed the session: the one that has it ends the client's connection and lets go."""
-
-    client_id: Name
-
-
-class Holds(Message, frozen=True):
-    """To a store that was restarted: connections whose sessions the log does not know. TakenOver: another has one."""
-
-    client_ids: Annotated[list[Name], Items]
-
-
 # --- the table
 
 
@@ -452,6 +420,7 @@ KINDS = (
     Kind(39, Pushed, _STORE, records=True),
     Kind(40, Enough, _BOTH),
     Kind(41, Holds, _GATEWAY),
+    Kind(42, ClaimRefused, _STORE, asked=True),
     Kind(48, Publish, _CLIENT, asked=True, records=True),
     Kind(49, Published, _STORE, asked=True),
     Kind(50, Scan, _BOTH, asked=True),
