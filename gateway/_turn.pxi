@@ -26,6 +26,8 @@ cdef class Turn:
     cdef public bint congested          # the store has more to do than it can: whoever sends has to wait
     cdef readonly bint ending           # what is put into links from here on is sent before the turn is over
     cdef public uint32_t permit_epoch   # what links know of permissions is of this epoch, or is forgotten
+    cdef public uint32_t max_user_properties    # of one packet
+    cdef uint64_t worked_ns             # on packets that the compiled part does not take, in this turn
     cdef public bint checks_format      # payloads are to be what their payload format indicator says
     cdef uint32_t feeds                 # chunks taken in since there is something to end the turn for
     cdef public double now_s            # coarse clock of the loop, seconds
@@ -67,6 +69,7 @@ cdef class Turn:
         self.end = end
         self.live_only = live_only
         self.live_topics = {}
+        self.max_user_properties = 0xFFFFFFFF
 
     def __dealloc__(self):
         free(self.named)
@@ -130,6 +133,12 @@ cdef class Turn:
         self.scheduled = False
         self.ending = True
         self.feeds = 0
+        self.worked_ns = 0
+
+    @property
+    def has_worked_enough(self):
+        """What is left of the packets that take long is for a later turn."""
+        return self.worked_ns >= WORK_AT_ONCE_NS
 
     def take_dirty(self):
         self.ending = False
@@ -163,6 +172,8 @@ cdef class Turn:
 
     cdef int flags_of(self, bytes topic) except -1:
         """Asked once per topic; as publishers could name any number of them, what was learnt is forgotten now and then."""
+        if len(topic) > REMEMBERED_TOPIC_BYTES:
+            return FLAG_LIVE_ONLY if self.live_only(topic) else 0
         live = self.live_topics.get(topic)
         if live is None:
             if len(self.live_topics) >= LIVE_TOPICS_LIMIT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.broker import Broker
 from gateway.figures import Figure
 from gateway.namespace_metrics import NAMESPACES
+from notify.server import StoreServer
 
 ACCESS: tuple[Figure[Broker], ...] = (
     Figure(
@@ -44,7 +45,8 @@ ACCESS: tuple[Figure[Broker], ...] = (
     Figure(
         "penstock_permission_refused_total",
         "counter",
-        "What permissions did not allow; taken_away are subscriptions that a reload or a reconnection ended.",
+        "What permissions did not allow; taken_away are subscriptions that a reload or a reconnection ended; "
+        "withheld are messages in flight to them; session are clients that asked for another user's session.",
         lambda broker: broker.guard.refused,
         "action",
     ),
@@ -62,4 +64,19 @@ ACCESS: tuple[Figure[Broker], ...] = (
         lambda broker: broker.quotas.pauses,
     ),
     *NAMESPACES,
+)
+
+WIRE_ACCESS: tuple[Figure[StoreServer], ...] = (
+    Figure(
+        "penstock_wire_permission_refused_total",
+        "counter",
+        "Requests of clients of a store that their users may not make.",
+        lambda server: server.figures.not_permitted,
+    ),
+    Figure(
+        "penstock_wire_quota_refused_total",
+        "counter",
+        "Groups that were not made because a user has as many as quota.user_groups allows.",
+        lambda server: server.hub.consumers.quota_refused,
+    ),
 )

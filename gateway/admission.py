@@ -80,6 +80,7 @@ class Admission:
         """Let the client in, now or once its answer is there; or refuse it. Raises ProtocolError."""
         if connection in self._entering:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT [MQTT-3.1.0-2]")
+        self._registry.check_names(connect)
         method = connect.properties.authentication_method
         access = self._access
         names = Namespace(_named_outside(connection))

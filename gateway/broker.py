@@ -19,6 +19,8 @@ from gateway._wire import Turn, overdue, unsent
 from gateway.admission import Admission
 from gateway.auth.access import Access
 from gateway.auth.bans import Bans
+from gateway.auth.permissions import UNANSWERED
+from gateway.codec_primitives import Limits
 from gateway.connection import MOST_REASON_CHARACTERS, Connection, Phase
 from gateway.delivery import Delivery
 from gateway.draining import Draining
@@ -83,8 +85,12 @@ class Broker:
         self.get_buffer: Callable[[int], bytearray] = lambda _: read_buffer
         self.connections = 0
         self._new: dict[Connection, float] = {}  # without a CONNECT so far, oldest first, and since when
+        self._clogged: dict[Connection, None] = {}  # take no more for a while, since the longest time first
         self._held: list[Connection] = []  # not listened to while the store has enough to do
         self._progressed: set[Session] = set()
+        self._to_judge: deque[Session] = (
+            deque()
+        )  # whose subscriptions are to be asked about again, since answers expire
         self.bad_input: Counter[str] = Counter()
         self.keep_alive_timeouts = 0
         self.waiting = (
@@ -99,6 +105,10 @@ class Broker:
         self.draining: Draining | None = None
         self.turn = Turn(lambda: loop.call_soon(self.end_turn), self.store_batch, self.end_turn, store.is_live_only)
         self.turn.checks_format = settings.check_payload_format
+        self.turn.max_user_properties = settings.max_user_properties
+        self.packet_limits = Limits(settings.max_user_properties, settings.max_filters_per_packet)
+        self._resting: deque[Callable[[], object]] = deque()  # what is left of those who sent much at once
+        self._goes_on = False  # with that, in the loop's next turn
         self._set_clock()
         self._started_s = self.turn.now_s
         self._next_second = 0.0
@@ -110,12 +120,14 @@ class Broker:
         self.exchange = exchange = Exchange(store, journal)
         self.delivery = delivery = Delivery(store, settings, exchange)
         self.shared = SharedSubscriptions(store, settings, self.turn, journal)
+        if access is not None:
+            self.shared.knows_users = lambda: access.knows_users
         self.sys_topics = SysTopics(self, settings.sys_interval_s)
         self.subscriptions = Subscriptions(
             store, settings, self.turn, journal, exchange, delivery, self.shared, self.sys_topics, loop.call_soon
         )
         self.quotas = quotas = Quotas(quota_settings or QuotaSettings())
-        self.guard = guard = Guard(access, self.turn, events, audit)
+        self.guard = guard = Guard(access, self.turn, events, audit, loop.call_soon)
         self.registry = registry = SessionRegistry(
             store, settings, journal, exchange, delivery, self.shared, events, guard, loop.call_soon, self.opened
         )
@@ -158,6 +170,9 @@ class Broker:
             link.flush()
         if self._held and not self.store.congested:
             self._listen_again()
+        if self._resting and not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._go_on_resting)
 
     def store_batch(self) -> None:
         """Store what the turn has gathered so far, deliver what grew, acknowledge."""
@@ -184,8 +199,9 @@ class Broker:
         """The client connected to another gateway."""
         self.registry.let_go(client_id)
 
-    def unlogged(self) -> list[str]:
-        return [session.client_id for session in self.registry.sessions.values() if not session.logged]
+    def unlogged(self) -> list[tuple[str, str]]:
+        sessions = self.registry.sessions.values()
+        return [(session.client_id, session.connection.username) for session in sessions if not session.logged]
 
     def lost_entries(self, queue: Queue) -> None:
         """Who reads a queue with QoS 0 goes on at its end; who was promised more has to begin a new session."""
@@ -208,6 +224,19 @@ class Broker:
 
     def hold_back(self, connection: Connection) -> None:
         self._held.append(connection)
+
+    def rest(self, go_on: Callable[[], object]) -> None:
+        self._resting.append(go_on)
+        self.turn.request()
+
+    def _go_on_resting(self) -> None:
+        """In the order in which they came to rest, as long as the turn has not done enough for them."""
+        self._goes_on = False
+        for _ in range(len(self._resting)):
+            self._resting.popleft()()
+            if self.turn.has_worked_enough:
+                break
+        self.turn.request()
 
     def _listen_again(self) -> None:
         held, self._held = self._held, []
@@ -256,9 +285,25 @@ class Broker:
 
     def clogged(self, connection: Connection) -> None:
         """It takes no more for a while."""
+        self._clogged[connection] = None
+        if connection.all_waiting_bytes > self.settings.max_waiting_bytes:
+            self._loop.call_soon(self._relieve)
         if not self.quotas.may_wait(username_of(connection)):
             why = "quota.user_waiting_bytes is reached"
             self._loop.call_soon(partial(connection.close, ReasonCode.QUOTA_EXCEEDED, why))
+
+    def unclogged(self, connection: Connection) -> None:
+        """It takes more again."""
+        self._clogged.pop(connection, None)
+
+    def _relieve(self) -> None:
+        """Cut off the clients that have been slow for the longest time, until the others' unsent bytes fit."""
+        for connection in list(self._clogged):
+            if connection.all_waiting_bytes <= self.settings.max_waiting_bytes:
+                break
+            self.quotas.refused["waiting"] += 1
+            self.events.warning("slow", "%s: cut off, gateway.max_waiting_bytes wait for slow clients", connection.peer)
+            connection.cut_off("too slow: gateway.max_waiting_bytes wait for slow clients")
 
     def left(self, connection: Connection, why: str, reason_code: ReasonCode | None) -> None:
         """A connection ended; called once for each. `reason_code`: with which this side ended it."""
@@ -266,6 +311,7 @@ class Broker:
         if connection.entrance is not None:
             connection.entrance.connections -= 1
         self._new.pop(connection, None)
+        self._clogged.pop(connection, None)
         self.admission.left(connection)
         if connection.session is not None:
             client_id = connection.session.client_id
@@ -290,12 +336,24 @@ class Broker:
                 self._judge_subscriptions(session)
         return bool(sessions)
 
+    def _judge_in_turn(self) -> None:
+        """Answers from elsewhere count for a while: ask again about all subscriptions, some in each second of it."""
+        lasts_s = self.guard.asks_again_s
+        if not lasts_s:
+            return
+        if not self._to_judge:
+            self._to_judge = deque(self.registry.sessions.values())
+        number = min(-(-len(self.registry.sessions) // lasts_s), len(self._to_judge))
+        some = deque(self._to_judge.popleft() for _ in range(number))
+        Steps(partial(self._judge_some, some), self._loop.call_soon).start()
+
     def _judge_subscriptions(self, session: Session) -> None:
         def judged(topic_filter: str, qos: int, allowed: int) -> None:
-            if session.link is None or allowed >= qos:
+            if session.link is None or allowed >= qos or allowed == UNANSWERED:
                 return
             self.guard.took_away(session.connection, session.client_id, topic_filter)
             self.subscriptions.take_away(session, [topic_filter])
+            self.exchange.judge(session, self.guard.reads(session.connection, partial(_topic_filters, session)))
 
         held = [(reader.topic_filter, reader.qos) for reader in session.readers.values() if not reader.only_live]
         held += [(topic_filter, share.subscription.qos) for topic_filter, share in session.shares.items()]
@@ -342,6 +400,7 @@ class Broker:
             self.events.settle()
             self.journal.tell_again()
             self.guard.tick()
+            self._judge_in_turn()
             self.quotas.tick(self.turn.now_s)
 
     def _close_silent(self) -> None:
@@ -435,3 +494,7 @@ class Broker:
     def quiet(self) -> bool:
         """Nobody is connected and nothing waits to become safe."""
         return not self.connections and self.journal.quiet
+
+
+def _topic_filters(session: Session) -> list[str]:
+    return [reader.topic_filter for reader in session.readers.values()] + list(session.shares)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from gateway._wire import Link, Turn
 from gateway.auth.identity import Identity
 from gateway.codec import decode, encode
+from gateway.codec_primitives import Limits
 from gateway.codec_rules import ALLOWED_REASON_CODES
 from gateway.errors import MalformedPacket, ProtocolError
 from gateway.packets import ConnAck, Disconnect, Packet, PacketType, PubAck, PubRec, SubAck
@@ -53,6 +54,7 @@ class Owner(Protocol):
     read_buffer: bytearray
     get_buffer: Callable[[int], bytearray]  # gives the read_buffer
     deadlines: Deadlines
+    packet_limits: Limits
 
     @property
     def rules(self) -> Rules: ...
@@ -68,6 +70,12 @@ class Owner(Protocol):
 
     def clogged(self, connection: Connection) -> None:
         """It takes no more for a while. Called in the midst of writing."""
+
+    def unclogged(self, connection: Connection) -> None:
+        """It takes more again."""
+
+    def rest(self, go_on: Callable[[], object]) -> None:
+        """Call `go_on` in a later turn: so much has come at once that others are to have theirs first."""
 
     def left(self, connection: Connection, why: str, reason_code: ReasonCode | None) -> None:
         """Called once for each that arrived; `reason_code`: with which this side ended it, None if it did not."""
@@ -160,12 +168,17 @@ class Connection(Link):
         names: Namespace = DEFAULT if self.tenant is None else self.tenant.names
         return names
 
+    @property
+    def username(self) -> str:
+        """Of the user whom it was found to be, among those of all namespaces; empty for an anonymous client."""
+        return self.identity.account if self.identity is not None else ""
+
     # --- what arrives
 
     def on_packet(self, first_byte: int, body: bytes) -> None:
         """Deal with one packet that the compiled part did not take."""
         try:
-            self.owner.rules.take(self, decode(first_byte, body, self.version))
+            self.owner.rules.take(self, decode(first_byte, body, self.version, self.owner.packet_limits))
         except ProtocolError as error:
             self.refuse(error)
         except Exception:  # the edge of a connection: whatever it is, it must not reach the others
@@ -221,6 +234,19 @@ class Connection(Link):
         self._resume_reading()
         self.go_on()
 
+    def on_much(self) -> None:
+        """It sent so much at once that the rest waits for a later turn."""
+        self.resting = True
+        if self.transport is not None:
+            self.transport.pause_reading()
+        self.owner.rest(self.rest_is_over)
+
+    def rest_is_over(self) -> None:
+        self.resting = False
+        self._resume_reading()
+        if not (self.waiting or self.throttled):
+            self.go_on()
+
     def on_spent(self) -> None:
         """Its allowance is used up: take a new one, or wait until there is one. Silence is then not its fault."""
         assert self.meter is not None
@@ -238,7 +264,7 @@ class Connection(Link):
         self.on_spent()
         if not self.throttled:
             self._resume_reading()
-            if not self.waiting:
+            if not self.waiting:  # nor does anything come of it while it rests
                 self.go_on()
 
     # --- the end
@@ -260,6 +286,14 @@ class Connection(Link):
     def end(self) -> None:
         if self.transport is not None:
             self._close_transport()
+
+    def cut_off(self, message: str) -> None:
+        """End the connection at once: what it still holds is dropped, and the client is told nothing."""
+        if self.phase is not Phase.CLOSED:
+            self._leave(None, message)
+            if self.transport is not None:
+                self.fd = -1
+                self.transport.abort()
 
     def see_off(self, reason_code: ReasonCode) -> None:
         """As close(), but the client ends the connection.
@@ -357,7 +391,7 @@ class Connection(Link):
     @property
     def is_deaf(self) -> bool:
         """There is a reason not to listen to it."""
-        return self.waiting or self.closing or self.held or self.paused or self.throttled
+        return self.waiting or self.closing or self.held or self.paused or self.throttled or self.resting
 
     def eof_received(self) -> None:
         return None
@@ -373,6 +407,11 @@ class Connection(Link):
         """Sent, and not taken by the client so far, not counting what the system holds."""
         return int(self.transport.get_write_buffer_size()) if self.transport is not None else 0
 
+    @property
+    def all_waiting_bytes(self) -> int:
+        """The same of all connections of this process; 0 where that is not known."""
+        return int(self.transport.get_extra_info("held_bytes") or 0) if self.transport is not None else 0
+
     def pause_writing(self) -> None:
         self.paused = True
         self.owner.clogged(self)
@@ -385,6 +424,7 @@ class Connection(Link):
 
     def resume_writing(self) -> None:
         self.paused = False
+        self.owner.unclogged(self)
         self.unread_bytes = 0
         self._resume_reading()
         if self.session is not None:

@@ -17,7 +17,7 @@ from store.namespaces import is_servers
 RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
 ROUNDS_PER_TURN = 4
-EXPANDED_RANGES = 16  # of messages that were compressed, of 1 MiB or one message each
+EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each
 NOBODY: frozenset[Session] = frozenset()
 
 
@@ -158,7 +158,9 @@ class Delivery:
         """Deliver from all of a session's queues, merged. True if it could go on."""
         for _ in range(ROUNDS_PER_TURN):
             link = session.link
-            if link is None or link.paused or link.closing:
+            if link is not None and link.is_full():
+                link.flush()
+            if link is None or link.paused or link.closing or link.is_owing():
                 return False
             if session.backlog:
                 if not self._exchange.go_on(session):

@@ -7,7 +7,7 @@ forgets one (MQTT 5 section 4.3.3; those of QoS 1 messages from queues need not 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
 from gateway._inflight import Inflight
@@ -40,6 +40,30 @@ class Exchange:
     def __init__(self, store: Store, journal: Journal) -> None:
         self._store = store
         self._journal = journal
+        # Of sessions with messages in flight or put off that may not be allowed any more: what judges a topic.
+        self._judged: dict[Session, Callable[[bytes], bool]] = {}
+
+    def judge(self, session: Session, may_read: Callable[[bytes], bool]) -> None:
+        """Have what is in flight or put off judged by its topic before it is sent (again)."""
+        if session.backlog or session.inflight:
+            self._judged[session] = may_read
+
+    def left(self, session: Session) -> None:
+        """Its connection is gone."""
+        self._judged.pop(session, None)
+
+    def withdraw(self, session: Session, topic_filter: str) -> None:
+        """Send no more of the retained messages that one subscription was to get."""
+        if not session.backlog:
+            return
+        kept = [
+            item for item in session.backlog if not (isinstance(item, Listed) and item.topic_filter == topic_filter)
+        ]
+        for item in session.backlog:
+            if isinstance(item, Listed) and item.topic_filter == topic_filter and item.then is not None:
+                session.listings -= 1  # which would have gone on with the next page
+        session.backlog = deque(kept) if kept else ()
+        session.connection.behind = session.has_something_first
 
     def send_next(self, session: Session, readers: list[Reader], ranges: list[Records]) -> bool:
         """Put the QoS 2 messages that the readers stand at in flight. False: the window is full."""
@@ -115,6 +139,7 @@ class Exchange:
             goes_on = self._send_singly(session, backlog, started)
         if not backlog:
             session.backlog = ()
+            self._judged.pop(session, None)
         return goes_on
 
     def _send_singly(self, session: Session, backlog: deque[Waiting], started: list[Started]) -> bool:
@@ -125,6 +150,7 @@ class Exchange:
         found = self._store.read_at(wanted, SENT_BYTES_PER_ROUND, session.connection.accept_more) if wanted else {}
         if found is None:
             return False
+        may_read = self._judged.get(session)
         # In flight, but not on this connection so far; these come first.
         sent_bytes = 0
         unsent = sum(1 for _ in takewhile(lambda item: isinstance(item, int), backlog))
@@ -141,7 +167,10 @@ class Exchange:
             if sent_bytes >= SENT_BYTES_PER_ROUND:
                 break
             backlog.popleft()
-            place, size_bytes = _plain(found[log_offset] if log_offset is not None else None)
+            found_at = found[log_offset] if log_offset is not None else None
+            if may_read is not None and found_at is not None and not may_read(_topic_at(found_at)):
+                found_at = None  # as if it was gone: the handshake of its identifier ends, and the log says so
+            place, size_bytes = _plain(found_at)
             sent_bytes += size_bytes
             if isinstance(item, int):
                 unsent -= 1
@@ -274,6 +303,11 @@ def _position(item: int | Outgoing, inflight: Inflight, ring: dict[int, int]) ->
     if outgoing is None:
         return ring.get(item)
     return None if outgoing.released else outgoing.log_offset
+
+
+def _topic_at(place: tuple[Records, int]) -> bytes:
+    records, i = place
+    return Record._make(records[i]).topic
 
 
 def _plain(place: Place) -> tuple[Place, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.access_metrics import ACCESS
+from gateway.access_metrics import ACCESS, WIRE_ACCESS
 from gateway.audit_metrics import AUDIT
 from gateway.broker import Broker
 from gateway.figures import Figure, Source, Times, Value
@@ -344,7 +344,7 @@ GATEWAY_SECTIONS: Mapping[str, tuple[Figure[Broker], ...]] = {
 }
 STORE_SECTIONS: Mapping[str, tuple[Figure[MessageStore], ...]] = {"The store": STORE, "Consumer groups": GROUPS}
 LINK_SECTIONS: Mapping[str, tuple[Figure[RemoteStore], ...]] = {"The link to the store": LINK}
-WIRE_SECTIONS: Mapping[str, tuple[Figure[StoreServer], ...]] = {"The wire": WIRE}
+WIRE_SECTIONS: Mapping[str, tuple[Figure[StoreServer], ...]] = {"The wire": WIRE, "Users of the wire": WIRE_ACCESS}
 AUDIT_SECTIONS: Mapping[str, tuple[Figure[Audit], ...]] = {"The audit log": AUDIT}
 
 AnyFigure: TypeAlias = (

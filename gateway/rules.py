@@ -272,7 +272,7 @@ class PacketRules:
 
 def username_of(connection: Connection) -> str:
     """The user among those of all namespaces; empty for nobody in particular."""
-    return connection.identity.account if connection.identity is not None else ""
+    return connection.username
 
 
 PLAIN_ANSWERS: dict[int, Callable[[Exchange, Session, int], None]] = {

@@ -71,6 +71,7 @@ class Listed:
     log_offsets: list[int]
     qos: int  # the subscription's
     subscription_ids: tuple[int, ...]
+    topic_filter: str  # the subscription's
     then: Callable[[], object] | None = None  # once all of them are sent
     sent: int = 0
     asked_from: int = 0

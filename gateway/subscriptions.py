@@ -220,14 +220,14 @@ class Subscriptions:
             self._replays.begin(session, Replay(state, log_offset, end))
         self._came(request)
 
-    def _joined(self, request: _Request, state: SubscriptionState, is_there: bool) -> None:
+    def _joined(self, request: _Request, state: SubscriptionState, why_not: str) -> None:
         """A shared subscription takes effect, or its group is not to be had."""
-        if is_there:
+        if not why_not:
             self._came(request)
             return
         is_new = request.replay_from is None
         reason_code = ReasonCode.QUOTA_EXCEEDED if is_new else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        self._refused(request, state.topic_filter, reason_code, "its group is not to be had")
+        self._refused(request, state.topic_filter, reason_code, why_not)
 
     def _refused(self, request: _Request, topic_filter: str, reason_code: ReasonCode, why: str) -> None:
         """A subscription that was granted cannot take effect after all."""
@@ -272,11 +272,23 @@ class Subscriptions:
 
     def _next_retained(self, session: Session, subscription: SubscriptionState, after: str, end: int) -> None:
         """One page a turn, so that others have theirs in between."""
-        if session.link is not None:
+        if session.link is not None and not self._is_over(session, subscription):
             then = partial(self._found_more, session, subscription, end)
             self._store.retained(subscription.topic_filter, after, then)
 
+    def _is_over(self, session: Session, subscription: SubscriptionState) -> bool:
+        """Whether a subscription ended while its retained messages were listed; then that is at an end as well."""
+        if session.link is None or subscription.topic_filter in session.readers:
+            return False
+        session.listings -= 1
+        session.connection.behind = session.has_something_first
+        self._delivery.room([session])
+        self._turn.request()
+        return True
+
     def _found_more(self, session: Session, subscription: SubscriptionState, end: int, page: RetainedPage) -> None:
+        if self._is_over(session, subscription):
+            return
         session.listings -= 1
         older = [message for message in page.messages if message.log_offset < end]
         self._found_retained(session, subscription, RetainedPage(older, page.after), end)
@@ -313,6 +325,7 @@ class Subscriptions:
             for reader in session.drop_readers(topic_filter):
                 self._delivery.remove(reader)
             self._shared.unsubscribe(session, topic_filter)
+            self._exchange.withdraw(session, topic_filter)
         if topic_filters and session.expiry_s:
             self._journal.record(Unsubscribed(session.client_id, topic_filters))
 
@@ -362,7 +375,7 @@ def _lists(subscription: SubscriptionState, messages: list[RetainedMessage]) -> 
     ids = (subscription.subscription_id,) if subscription.subscription_id else ()
     for at in range(0, len(messages), SENT_PER_ROUND):
         log_offsets = [message.log_offset for message in messages[at : at + SENT_PER_ROUND]]
-        yield Listed(log_offsets, subscription.qos, ids)
+        yield Listed(log_offsets, subscription.qos, ids, subscription.topic_filter)
 
 
 def _is_group(topic_filter: str) -> bool:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from notify import client_requests, group_requests, log_requests, reads
+from notify.arrival import Arrival
 from notify.contents import filter_fault, text_fault
 from notify.events import FRAME_ROOM_BYTES, Events
 from notify.figures import Figures
+from notify.owners import Claimant, ClaimRefused
 from notify.peers import Peer, Peers, failure_code
+from notify.permissions import narrowed, shown, wanted_by
+from notify.users import Permits, User, Wanted
 from store.errors import StoreError, WireError
 from store.sessions import SessionState
 from store.wire import messages as wire
@@ -26,11 +31,12 @@ from store.wire.base import PRODUCER
 from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import ServerHandshake
-from store.wire.messages import FailureCode, Hello, Message, Refused, Role, Welcome
+from store.wire.messages import FailureCode, Hello, Message, Refused, RefusedReason, Role, Welcome
 
 log = logging.getLogger("penstock.wire")
 
 UNSENT_BYTES = 1 << 20  # with so much waiting to be sent no further request is looked at
+ITEM_ROOM_BYTES = 5  # of a text in a list, for its length
 _encode_session = msgspec.msgpack.Encoder().encode
 
 
@@ -56,12 +62,16 @@ class Conversation:
         """`wake`: outgoing() is to be called, soon."""
         self.peer: Peer | None = None
         self._events: Events  # once there is a peer
+        self.arrival = Arrival()
         self.is_closing = False  # once what is to be sent is sent
+        self.fault: WireError | None = None  # found while nobody listened
         self.opened_s = self.said_s = peers.clock()
         self._peers = peers
         self._figures = figures
         self._wake = wake
         self._handshake = ServerHandshake(self._meet, tokens)
+        self.permits = Permits(None)
+        self._is_judged = False  # a frame waits for what its user may do
         self._reader: FrameReader | None = None
         self._credit = Credit(1)
         self._frames: deque[Frame] = deque()  # received, to be looked at
@@ -92,7 +102,10 @@ class Conversation:
         self.go_on()
 
     def _greeted(self, data: bytes) -> None:
-        answer = self._handshake.feed(data)
+        self._begin(self._handshake.feed(data))
+
+    def _begin(self, answer: bytes) -> None:
+        """Send the end of the handshake, if it came to one."""
         if not answer:
             return
         self._send_bytes(answer)
@@ -111,8 +124,29 @@ class Conversation:
         assert self.peer.role is not None
         return self.peer.role
 
-    def _meet(self, hello: Hello) -> Welcome | Refused:
-        met = self._peers.meet(hello, self)
+    def _meet(self, hello: Hello) -> Welcome | Refused | None:
+        return self.arrival.meet(hello, self._let_in, self._judged_later)
+
+    def _judged_later(self, answer: Welcome | Refused) -> None:
+        """The end of a handshake that waited."""
+        if self.is_closing:
+            return
+        self._later(lambda: self._begin(self._handshake.answer(answer)))
+        self._wake(self)
+
+    def _later(self, action: Callable[[], None]) -> None:
+        """Do what an answer of somebody else allows; what is wrong is said by check()."""
+        try:
+            action()
+        except WireError as error:
+            self.fault = error
+            self._wake(self)
+
+    def _let_in(self, hello: Hello, user: User | None) -> Welcome | Refused:
+        if self.is_closing:  # it left while it was judged
+            return Refused(RefusedReason.USER, "it is gone")
+        self.permits = Permits(user)
+        met = self._peers.meet(hello, self, user.name if user is not None else "")
         if isinstance(met, Refused):
             return met
         self.peer, welcome = met
@@ -124,9 +158,44 @@ class Conversation:
 
     def go_on(self) -> None:
         """Deal with frames that wait. Raises WireError."""
-        while self._frames and self._chunks_bytes < UNSENT_BYTES and not self.is_closing:
+        while self._frames and self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self._is_judged:
             frame = self._frames.popleft()
-            _HANDLERS[type(frame.message)](self, frame, frame.message)
+            if self.permits.is_open:
+                _HANDLERS[type(frame.message)](self, frame, frame.message)
+            else:
+                self._handle_if_permitted(narrowed(frame))
+
+    def _handle_if_permitted(self, frame: Frame) -> None:
+        """Those behind it wait until it is known whether the user may."""
+        self._is_judged = True
+        at_once = True
+
+        def heard(refused: Wanted | None) -> None:
+            self._is_judged = False
+            if self.is_closing:
+                return
+            if refused is None:
+                self._later(lambda: _HANDLERS[type(frame.message)](self, frame, frame.message))
+            else:
+                self._refuse_frame(frame, refused)
+            if not at_once:
+                self._wake(self)
+
+        self.permits.judge(wanted_by(frame, self._peers.hub.messages), heard)
+        at_once = False
+
+    def _refuse_frame(self, frame: Frame, refused: Wanted) -> None:
+        """As any request that fails; a sequence of appends goes on behind it."""
+        self._figures.not_permitted += 1
+        answer = wire.Failed(FailureCode.NOT_PERMITTED, f"{refused.action} {refused.topic}")
+        if isinstance(frame.message, wire.Append | wire.Publish):
+            answer = self._known.refuse(frame.message.sequence, answer)
+            if self._known.has_too_many_refused:
+                self.fault = WireError("too many Publishes were refused without a Pong in between")
+            self._answers.append(_Answer(frame.request_id, 0, answer, frame.message.sequence))
+            self._wake(self)
+        elif frame.request_id:
+            self._answer(frame.request_id, answer)
 
     @property
     def has_room(self) -> bool:
@@ -136,7 +205,18 @@ class Conversation:
     @property
     def is_full(self) -> bool:
         """Whether it had better not be given more before what it has to say is sent."""
-        return bool(self._frames) and not self.is_closing
+        return bool(self._frames) and not self.is_closing and not self._is_judged
+
+    def check(self) -> None:
+        """Raises WireError for what _later() found wrong."""
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is not to be listened to until its user is judged."""
+        return self._is_judged or self._handshake.is_waiting
 
     # --- bytes out
 
@@ -200,8 +280,6 @@ class Conversation:
         if not self.is_closing:
             self._tell(wire.Goodbye(reason))
             self.is_closing = True
-
-    # --- for whoever owns the connection
 
     def ping(self) -> None:
         self._pings += 1
@@ -290,14 +368,9 @@ class Conversation:
     def _enough(self, _: Frame, message: wire.Enough) -> None:
         self._events.push.stop(message.refs)
 
-    def _read_at(self, frame: Frame, message: wire.ReadAt) -> None:
-        self._reply(frame, lambda limit: reads.read_positions(self._known.member, message, limit))
-
-    def _retained(self, frame: Frame, message: wire.Retained) -> None:
-        self._reply(frame, lambda limit: reads.find_retained_messages(self._known.member, message, limit))
-
-    def _list_delayed(self, frame: Frame, message: wire.ListDelayed) -> None:
-        self._reply(frame, lambda limit: reads.list_delayed(self._known.member, message, limit))
+    def _look_up(self, frame: Frame, message: Message) -> None:
+        find = _FINDS[type(message)]
+        self._reply(frame, lambda limit: find(self._known.member, message, limit))
 
     def _cancel_delayed(self, frame: Frame, message: wire.CancelDelayed) -> None:
         """The answer waits until it is as safe as what is appended."""
@@ -321,7 +394,7 @@ class Conversation:
                 answer, records = read(self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
             except StoreError as error:
                 answer = wire.Failed(failure_code(error), str(error))
-        self._answer(frame.request_id, answer, records)
+        self._answer(frame.request_id, shown(answer, self.permits), records)
         return answer
 
     def _locate(self, frame: Frame, message: wire.Locate) -> None:
@@ -348,7 +421,10 @@ class Conversation:
             self._answer(frame.request_id, wire.Failed(FailureCode.BAD_REQUEST, f"client_id {fault}"))
             return
 
-        def then(state: SessionState | None) -> None:
+        def then(state: SessionState | ClaimRefused | None) -> None:
+            if isinstance(state, ClaimRefused):
+                self._answer(frame.request_id, wire.ClaimRefused(self._fitting(state.filters)))
+                return
             session = _encode_session(state) if state is not None else b""
             if len(session) + FRAME_ROOM_BYTES > self._peers.max_frame_bytes:
                 text = f"the session of client {message.client_id} does not fit in a frame; raise wire.max_frame_bytes"
@@ -356,17 +432,24 @@ class Conversation:
             else:
                 self._answer(frame.request_id, wire.Claimed(session, self._events.told_end))
 
-        self._known.member.claim(message.client_id, message.clean_start, then)
+        claimant = Claimant(message.user, message.reads_all, message.reads, message.adopts_anonymous)
+        self._known.member.claim(message.client_id, message.clean_start, then, claimant)
+
+    def _fitting(self, topic_filters: Sequence[str]) -> list[str]:
+        """These, or none if a frame does not hold all of them: then only an operator can assign the session."""
+        size_bytes = sum(len(each.encode()) + ITEM_ROOM_BYTES for each in topic_filters)
+        fits = len(topic_filters) <= wire.MOST_ITEMS and size_bytes + FRAME_ROOM_BYTES <= self._peers.max_frame_bytes
+        return list(topic_filters) if fits else []
 
     def _release(self, _: Frame, message: wire.Release) -> None:
         self._known.member.release(message.client_id)
 
     def _holds(self, _: Frame, message: wire.Holds) -> None:
-        for client_id in message.client_ids:
+        for client_id, user in zip_longest(message.client_ids, message.users[: len(message.client_ids)]):
             fault = text_fault(client_id)
             if fault:
                 raise WireError(f"client_id {fault}")
-            self._known.member.hold_again(client_id)
+            self._known.member.hold_again(client_id, user)
 
     def _ask_group(self, frame: Frame, message: Message) -> None:
         self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
@@ -400,10 +483,7 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Check: Conversation._check,
     wire.Read: Conversation._read,
     wire.Enough: Conversation._enough,
-    wire.ReadAt: Conversation._read_at,
     wire.Locate: Conversation._locate,
-    wire.Retained: Conversation._retained,
-    wire.ListDelayed: Conversation._list_delayed,
     wire.CancelDelayed: Conversation._cancel_delayed,
     wire.Claim: Conversation._claim,
     wire.Release: Conversation._release,
@@ -418,5 +498,11 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Goodbye: Conversation._goodbye,
     wire.Hello: Conversation._unexpected,
 }
+_FINDS: dict[type[Message], Callable[..., reads.Answer]] = {
+    wire.ReadAt: reads.read_positions,
+    wire.Retained: reads.find_retained_messages,
+    wire.ListDelayed: reads.list_delayed,
+}
+_HANDLERS |= dict.fromkeys(_FINDS, Conversation._look_up)
 _HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)
 _HANDLERS |= dict.fromkeys(group_requests.REQUESTS, Conversation._ask_group)

@@ -64,6 +64,7 @@ class Peer:
         self.name = name
         self.member = member
         self.role: Role | None = None  # not known yet after a restart
+        self.user = ""  # of a client, where users are judged
         self.line: Line | None = None
         self.heard_s = heard_s
         self.queues: dict[int, Queue] = {}  # by ref
@@ -90,7 +91,7 @@ class Peer:
         if self.line is not None:
             self.line.tell_taken_over(client_id)
 
-    def unlogged(self) -> list[str]:
+    def unlogged(self) -> list[tuple[str, str]]:
         return []  # the gateway says so itself, in Holds
 
     def refused(self, mark: int, error: StoreError) -> None:
@@ -217,6 +218,12 @@ class Peer:
             if self._hub.holder(client_id) not in (None, self.member):
                 raise Fenced(client_id)
 
+    def refuse(self, sequence: int, answer: wire.Failed) -> wire.Failed:
+        """Its user may not: the answer to an Append that is not looked at. One that is stored already is no news."""
+        if sequence > self._sequence:
+            self._refuse(sequence, answer.code, PermissionError(answer.message))
+        return answer
+
     def _refuse(self, sequence: int, code: FailureCode, error: Exception) -> wire.Failed:
         if self._refused and self._refused[-1][1] == sequence - 1:
             self._refused[-1] = (self._refused[-1][0], sequence)
@@ -339,7 +346,7 @@ class Peers:
 
     # --- coming and going
 
-    def meet(self, hello: Hello, line: Line) -> tuple[Peer, Welcome] | Refused:
+    def meet(self, hello: Hello, line: Line, user: str = "") -> tuple[Peer, Welcome] | Refused:
         """Somebody who may come in did so; what he had before, if he was here, is his again."""
         if not hello.name:
             return Refused(RefusedReason.BAD_HELLO, "a peer needs a name that no other process has")
@@ -348,6 +355,8 @@ class Peers:
         known = self._role_of(hello.name)
         if known not in (None, role):
             return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of a {known}")
+        if peer is not None and peer.role is not None and peer.user != user:
+            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of another user's client")
         resumed = peer is not None
         if peer is None:
             peer = Peer(hello.name, self.hub.join(hello.name), self.hub, 0.0)
@@ -355,7 +364,7 @@ class Peers:
         if peer.line is not None:
             peer.line.close("the same peer made another connection")
             self.hub.withdraw(peer.member)
-        peer.role, peer.line, peer.heard_s = role, line, self.clock()
+        peer.role, peer.user, peer.line, peer.heard_s = role, user, line, self.clock()
         if role is Role.GATEWAY:
             self.hub.gateways[peer.name] = peer.member
         if role is Role.GATEWAY and self.hub.messages.peers.get(peer.name) is None:

@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import ssl
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import cast
 
 from notify.address import StoreAddress
+from notify.arrival import Arrival
+from notify.certificates import CertifiedRoles, names_of
 from notify.conversation import Conversation
 from notify.errors import NotifyError
 from notify.figures import Figures
@@ -28,6 +31,7 @@ from notify.settings import WireSettings
 from notify.sockets import remove_leftover, widen, write
 from notify.steps import Steps
 from notify.tls import TlsListener
+from notify.users import Judge
 from store.audit import Audit, AuditEvent
 from store.errors import WireError
 from store.ratelimit import RateLimitedLog
@@ -60,6 +64,8 @@ class StoreServer:
         self.connections_total = 0
         self._loop = asyncio.get_running_loop()
         self._tokens = tokens
+        self.roles = CertifiedRoles(())
+        self.judge: Judge | None = None  # of clients; None: users are not judged
         store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
         self.peers = Peers(hub, settings, store_name, self._loop.time)
         self.events = RateLimitedLog(log)
@@ -73,13 +79,14 @@ class StoreServer:
 
     # --- listening
 
-    async def listen(self, address: StoreAddress, tls: ssl.SSLContext | None) -> str:
+    async def listen(self, address: StoreAddress, tls: Callable[[], ssl.SSLContext] | None) -> str:
         """Accept peers from now on; returns the URL with the port that it got. Raises WireListenError."""
         try:
             if address.path:
                 await self._listen_unix(Path(address.path))
                 return address.url
             if tls is not None:
+                self.roles = CertifiedRoles(self.settings.tls_roles)
                 self._server = TlsListener(tls, self.settings.handshake_timeout_s, self._arrives, self._not_secure)
                 await self._server.listen(address.host, address.port, BACKLOG)
             else:
@@ -136,6 +143,11 @@ class StoreServer:
         for connection in dirty:
             connection.flush()
         self._progress.set()
+
+    def judge_again(self) -> None:
+        """What users may do was replaced: those who may not do everything come back, and are judged anew."""
+        for connection in list(self.connections):
+            connection.judge_again()
 
     def unready(self) -> str:
         """Why peers had better not be sent here now; empty if they may be."""
@@ -217,6 +229,8 @@ class _Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         widen(transport)
         server = self._server
+        names = names_of(transport.get_extra_info("peercert"))
+        self._conversation.arrival = Arrival(self._address, names, server.roles, server.judge)
         if server.is_stopping:  # it was still in its TLS handshake
             transport.abort()
             return
@@ -260,7 +274,7 @@ class _Connection(asyncio.Protocol):
         self._attempt(partial(conversation.received, data) if data else conversation.go_on)
         if not was_known and conversation.peer is not None:
             self._server.note(AuditEvent.PEER_CONNECTED, conversation.peer, self._address)
-        self.let_read(not conversation.is_full)
+        self.let_read(not conversation.is_full and not conversation.is_waiting)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         """Do something for this connection; if that fails nobody else is to notice."""
@@ -296,12 +310,15 @@ class _Connection(asyncio.Protocol):
         transport, conversation = self._transport, self._conversation
         if transport is None or not self._is_writable:
             return
+        self._attempt(conversation.check)
         self._attempt(self._write)
         if conversation.is_closing:
             transport.close()
         elif conversation.is_full:
             self._feed(b"")
             self._server.wake(self)
+        elif not conversation.is_waiting:
+            self.let_read(True)
 
     def _write(self) -> None:
         chunks = self._conversation.outgoing()
@@ -323,6 +340,9 @@ class _Connection(asyncio.Protocol):
                 transport.abort()
         elif now_s - conversation.said_s >= settings.heartbeat_ms / 1000 and self._is_writable:
             conversation.ping()
+            fault = conversation.permits.fault(time.time_ns() // 1_000_000)
+            if fault:
+                self.begin_anew(fault)
         unsent_bytes = transport.get_write_buffer_size()
         if unsent_bytes < self._unsent_bytes:  # slow, but there
             self._heard()
@@ -331,6 +351,15 @@ class _Connection(asyncio.Protocol):
             self._server.wake(self)
 
     # --- the end
+
+    def judge_again(self) -> None:
+        if self._conversation.permits.user is not None:
+            self.begin_anew("the files of users and permissions were read again")
+
+    def begin_anew(self, reason: str) -> None:
+        """End the connection and what it consumes: what the next one asks for is judged by what holds then."""
+        self._server.peers.groups.left(self.peer_name)
+        self.say_goodbye(reason)
 
     def say_goodbye(self, reason: str) -> None:
         self._conversation.close(reason)

@@ -75,6 +75,23 @@ class WireSettings:
         default=None,
         metadata={"doc": "PEM file with the private key of that certificate."},
     )
+    tls_client_ca_file: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file of who vouches for certificates of peers; unset: peers are not asked for any."},
+    )
+    tls_client_certificates: Literal["required", "optional"] = field(
+        default="required",
+        metadata={"doc": "Where peers are asked for certificates: whether one without is let in (optional)."},
+    )
+    tls_roles: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "doc": "Names that certificates of a role have, as common or alternative name, * for any characters; a "
+            "role that is not named here needs none of them.",
+            "shape": "ROLE=NAME",
+            "pattern": r"(gateway|client|operator)=.+",
+        },
+    )
     allow_open_beyond_loopback: bool = field(
         default=False,
         metadata={"doc": "Let other machines connect to the store without a token, or without TLS."},

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.auth.access import NO_REQUESTS, Access, Parts, PermissionSource
+from gateway.auth.client_ids import ClientIds
 from gateway.auth.identity import Authenticator, Certificates
 from gateway.auth.passwords import PasswordCheck
 from gateway.auth.settings import AuthSettings, are_permissions_configured, is_auth_configured
@@ -33,6 +34,10 @@ class Judging:
     def __init__(self, settings: AuthSettings) -> None:
         """Raises PenstockError over what is wrong in a file."""
         self._settings = settings
+        try:
+            self._client_ids = ClientIds(settings.client_ids)
+        except ValueError as error:
+            raise PenstockError(str(error)) from None
         self._files = read_files(settings)
         self._access: Access | None = None
         self.audit = Audit()  # to be replaced once there is one
@@ -114,8 +119,9 @@ class Judging:
             files.permissions,
             self._permission_hook(),
             allow_anonymous=settings.allow_anonymous,
-            client_ids=settings.client_ids,
+            client_ids=self._client_ids,
             namespace_separator=settings.namespace_separator,
+            asks_again_s=settings.http_cache_s,
             requests=self._http.counts if self._http is not None else lambda: NO_REQUESTS,
         )
 
@@ -136,7 +142,9 @@ class Judging:
             from gateway.auth.hook import ConnectHook, TimedCache
 
             cache = TimedCache[Any](settings.http_cache_entries, settings.http_cache_s, self._clock)
-            found.append(ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache))
+            found.append(
+                ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache, settings.max_client_rules)
+            )
         return found
 
     def _permission_hook(self) -> PermissionSource | None:

@@ -1,13 +1,17 @@
-"""The certificate that clients are shown, and those that they have to show: made anew when the files change."""
+"""Certificates that are shown, and those that are believed: read again when the files change."""
 
 from __future__ import annotations
 
 import logging
 import ssl
 import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from gateway.settings import GatewaySettings
-from penstock.credentials import tls_for_clients
+from notify.address import StoreAddress
+from notify.settings import WireSettings
+from penstock.credentials import tls_for_clients, tls_of_gateway, tls_of_store
 from penstock.errors import PenstockError
 from store.audit import Audit, AuditEvent
 
@@ -18,18 +22,17 @@ LOOK_EVERY_S = 1.0
 State = tuple[tuple[int, int, int] | None, ...]
 
 
-class ClientTls:
+class TlsFiles:
     """Owner of the context for new connections; those that are open go on with what they began with."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
-        """Raises PenstockError."""
-        self._settings = settings
+    def __init__(self, files: Iterable[Path | None], load: Callable[[], ssl.SSLContext | None]) -> None:
+        """`load` makes the context out of the files. Raises PenstockError, as `load` does."""
+        self._load = load
         self.audit = Audit()  # to be replaced once there is one
-        named = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca_file)
-        self._files = [file for file in named if file is not None]
+        self._files = [file for file in files if file is not None]
         self._seen = self._state()
         self._looked_s = time.monotonic()
-        self._context = tls_for_clients(settings)
+        self._context = load()
 
     @property
     def is_set(self) -> bool:
@@ -53,7 +56,7 @@ class ClientTls:
             return
         self._seen = self._state()
         try:
-            self._context = tls_for_clients(self._settings)
+            self._context = self._load()
         except PenstockError as error:
             log.error("certificates stay as they were: %s", error)
             self.audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
@@ -72,3 +75,30 @@ class ClientTls:
             else:
                 found.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
         return tuple(found)
+
+
+class ClientTls(TlsFiles):
+    """What clients of a gateway see."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        """Raises PenstockError."""
+        files = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca_file)
+        super().__init__(files, lambda: tls_for_clients(settings))
+
+
+class WireTls(TlsFiles):
+    """What gateways and clients of a store at a tls:// address see."""
+
+    def __init__(self, settings: WireSettings) -> None:
+        """Raises PenstockError."""
+        files = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca_file)
+        super().__init__(files, lambda: tls_of_store(settings))
+
+
+class StoreTls(TlsFiles):
+    """What a gateway shows to its store, and believes of it."""
+
+    def __init__(self, address: StoreAddress, settings: GatewaySettings) -> None:
+        """Raises PenstockError."""
+        files = (settings.store_ca_file, settings.store_certificate, settings.store_key)
+        super().__init__(files if address.is_tls else (), lambda: tls_of_gateway(address, settings))

@@ -27,14 +27,18 @@ def tokens_of_store(settings: WireSettings) -> Tokens:
     if not shared and not found:
         return dict.fromkeys((Role.GATEWAY.value, Role.CLIENT.value))
     if shared:
-        if Role.GATEWAY not in found and Role.CLIENT not in found:
-            log.warning(
-                "wire.token lets every client act as a gateway, which may claim any session; "
-                "set wire.gateway_token and wire.client_token instead"
-            )
         for role in (Role.GATEWAY, Role.CLIENT):
             found.setdefault(role.value, shared)
     return found
+
+
+def warn_of_shared_token(tokens: Tokens) -> None:
+    """Say so where one token lets in gateways and clients."""
+    if tokens.get(Role.GATEWAY) and tokens.get(Role.GATEWAY) == tokens.get(Role.CLIENT):
+        log.warning(
+            "wire.token lets every client act as a gateway, which may claim any session; "
+            "set wire.gateway_token and wire.client_token instead"
+        )
 
 
 def _shared_token(settings: WireSettings) -> str:
@@ -64,10 +68,13 @@ def _tokens_by_role(settings: WireSettings, shared: str) -> dict[str, str]:
     return found
 
 
-def token_of_command(wire: WireSettings, gateway: GatewaySettings) -> str:
-    """What a command shows that connects as a client: the clients' token, else what a gateway here shows."""
+def token_of_command(wire: WireSettings, gateway: GatewaySettings) -> tuple[Role, str]:
+    """As what a command connects, and what it shows: the operators' token, else the clients', else a gateway's here."""
+    operator = _token(wire.operator_token, wire.operator_token_file, "wire.operator_token", "so no operator gets in")
+    if operator:
+        return Role.OPERATOR, operator
     own = _token(wire.client_token, wire.client_token_file, "wire.client_token", "so no client would be let in")
-    return own or token_of_gateway(gateway) or _shared_token(wire)
+    return Role.CLIENT, own or token_of_gateway(gateway) or _shared_token(wire)
 
 
 def token_of_gateway(settings: GatewaySettings) -> str:
@@ -91,18 +98,39 @@ def tls_of_store(settings: WireSettings) -> ssl.SSLContext:
     certificate, key = settings.tls_certificate, settings.tls_key
     if certificate is None or key is None:
         raise UsageError("a tls:// address needs wire.tls_certificate and wire.tls_key")
-    return _server_context(certificate, key, "wire.tls_certificate", "wire.tls_key")
+    context = _server_context(certificate, key, "wire.tls_certificate", "wire.tls_key")
+    ca_file, is_optional = settings.tls_client_ca_file, settings.tls_client_certificates == "optional"
+    if ca_file is not None:
+        _trust(context, ca_file, "wire.tls_client_ca_file")
+        context.verify_mode = ssl.CERT_OPTIONAL if is_optional else ssl.CERT_REQUIRED
+    elif settings.tls_roles:
+        raise UsageError("wire.tls_roles is about certificates of peers: set wire.tls_client_ca_file as well")
+    return context
 
 
-def _server_context(certificate: Path, key: Path, certificate_setting: str, key_setting: str) -> ssl.SSLContext:
-    _read(certificate, certificate_setting)
-    _read(key, key_setting)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+def _trust(context: ssl.SSLContext, ca_file: Path, setting: str) -> None:
+    """Believe certificates for which this file vouches. Raises PenstockError."""
+    _read(ca_file, setting)
+    try:
+        context.load_verify_locations(ca_file)
+    except ssl.SSLError as error:
+        raise PenstockError(f"{ca_file}: no certificates in PEM ({error.reason}); see {setting}") from None
+
+
+def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, settings: tuple[str, str]) -> None:
+    """Show this certificate. Raises PenstockError."""
+    _read(certificate, settings[0])
+    _read(key, settings[1])
     try:
         context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError as error:
         raise PenstockError(f"{certificate} and {key}: not a certificate with its key ({error.reason})") from None
+
+
+def _server_context(certificate: Path, key: Path, certificate_setting: str, key_setting: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_pair(context, certificate, key, (certificate_setting, key_setting))
     return context
 
 
@@ -122,23 +150,20 @@ def tls_for_clients(settings: GatewaySettings) -> ssl.SSLContext | None:
     context.num_tickets = 1  # each costs a handshake some 5 % more; a device resumes one session at a time
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     if ca_file is not None:
-        _read(ca_file, "gateway.tls_client_ca_file")
-        try:
-            context.load_verify_locations(ca_file)
-        except ssl.SSLError as error:
-            raise PenstockError(
-                f"{ca_file}: no certificates in PEM ({error.reason}); see gateway.tls_client_ca_file"
-            ) from None
+        _trust(context, ca_file, "gateway.tls_client_ca_file")
         context.verify_mode = ssl.CERT_REQUIRED if asks == "required" else ssl.CERT_OPTIONAL
     return context
 
 
 def tls_of_gateway(address: StoreAddress, settings: GatewaySettings) -> ssl.SSLContext | None:
     """Whom to trust at this address; None if it is not one for TLS. Raises PenstockError."""
-    file = settings.store_ca_file
+    file, certificate, key = settings.store_ca_file, settings.store_certificate, settings.store_key
+    if (certificate is None) != (key is None):
+        raise UsageError("gateway.store_certificate and gateway.store_key go together; set both")
     if not address.is_tls:
-        if file is not None:
-            raise UsageError(f"gateway.store_ca_file is for tls:// addresses, and {address.url} is none; unset one")
+        for name, given in (("store_ca_file", file), ("store_certificate", certificate)):
+            if given is not None:
+                raise UsageError(f"gateway.{name} is for tls:// addresses, and {address.url} is none; unset one")
         return None
     if file is not None:
         _read(file, "gateway.store_ca_file")
@@ -147,6 +172,8 @@ def tls_of_gateway(address: StoreAddress, settings: GatewaySettings) -> ssl.SSLC
     except ssl.SSLError as error:
         raise PenstockError(f"{file}: no certificates in PEM ({error.reason}); see gateway.store_ca_file") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if certificate is not None and key is not None:
+        _load_pair(context, certificate, key, ("gateway.store_certificate", "gateway.store_key"))
     return context
 
 

@@ -90,16 +90,6 @@ class Stop:
                 return
 
 
-def heed_hangup(*reload: Callable[[], object]) -> None:
-    """Call these on SIGHUP. To be called in the loop, first of all: by itself the signal ends a process."""
-
-    def reload_all() -> None:
-        for each in reload:
-            each()
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_all)
-
-
 def check_admin_exposed(settings: Settings) -> None:
     """The admin endpoint asks for no password. Raises ListenError."""
     if settings.admin is not None:
@@ -127,3 +117,13 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def heed_hangup(*reload: Callable[[], object]) -> None:
+    """Call these on SIGHUP. To be called in the loop, first of all: by itself the signal ends a process."""
+
+    def reload_all() -> None:
+        for each in reload:
+            each()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_all)

@@ -50,6 +50,7 @@ async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
         judging.audit = tls.audit = audit
         heed_hangup(judging.reload, tls.reload, reopen_audit)
         hub = Hub(store)
+        hub.consumers.most_of_user = settings.quota.user_groups
         broker = Broker(hub.join("gateway"), settings.gateway, loop, judging.start(closing), settings.quota, audit)
         judging.on_reload(broker.judge_again)
         if settings.admin is not None:

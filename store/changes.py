@@ -36,7 +36,8 @@ class SubscriptionState(Change, frozen=True):
 class SessionOpened(Change, frozen=True):
     """A connection took the session; `clean_start` forgets what was there.
 
-    `holder` is the name of the peer that has the connection, empty for a gateway in the store's own process.
+    `holder` is the name of the peer that has the connection, empty for a gateway in the store's own process. `user`
+    owns the session from now on, if no other one does; empty: an anonymous client. None: an older gateway did not say.
     """
 
     client_id: str
@@ -44,6 +45,14 @@ class SessionOpened(Change, frozen=True):
     session_expiry_interval: int
     will: WillState | None = None
     holder: str = ""
+    user: str | None = None
+
+
+class SessionAssigned(Change, frozen=True):
+    """An operator gave the session to a user."""
+
+    client_id: str
+    user: str
 
 
 class SessionClosed(Change, frozen=True):
@@ -128,12 +137,18 @@ class PeerGone(Change, frozen=True):
 
 
 class GroupMade(Change, frozen=True):
-    """There is a consumer group, which begins at `queue_offset`; of one that there is already, its new settings."""
+    """There is a consumer group, which begins at `queue_offset`; of one that there is already, its new settings.
+
+    `user` made it; empty: an anonymous client, None: users are not known there. `is_shared`: a shared subscription did,
+    so that it goes when no session has one and it holds nothing; one that is not shared any more stays.
+    """
 
     name: str
     topic_filter: str
     settings: GroupSettings
     queue_offset: int
+    user: str | None = None
+    is_shared: bool = False
 
 
 class Held(msgspec.Struct, array_like=True, frozen=True):
@@ -197,6 +212,7 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.QUEUE_DROPPED: QueueDropped,
     RecordType.PEER_APPENDED: PeerAppended,
     RecordType.PEER_GONE: PeerGone,
+    RecordType.SESSION_ASSIGNED: SessionAssigned,
     RecordType.GROUP_MADE: GroupMade,
     RecordType.GROUP_ADVANCED: GroupAdvanced,
     RecordType.GROUP_RESET: GroupReset,

@@ -22,6 +22,7 @@ class RecordType(IntEnum):
     QUEUE_DROPPED = 23
     PEER_APPENDED = 24
     PEER_GONE = 25
+    SESSION_ASSIGNED = 26
     GROUP_MADE = 32
     GROUP_ADVANCED = 33
     GROUP_RESET = 34

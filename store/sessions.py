@@ -4,6 +4,7 @@ A session's position is one log_offset, `acked`: every message of its subscripti
 known beyond it (QoS 2 packet identifiers, messages outside any queue) is in `sent`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -38,6 +39,7 @@ class SessionState(msgspec.Struct):
     inflight: bytes = b""  # QoS 1 from queues, not acknowledged then; see SessionClosed
     holder: str = ""  # the peer that has the connection, or had it last; see SessionOpened
     shared: bytes = b""  # what was in flight then and went back to groups; see SessionClosed
+    user: str | None = None  # who owns it; empty: an anonymous client, None: not known (a session of an older log)
 
     def held_filters(self) -> list[str]:
         """Filters whose messages are kept while the client is away."""
@@ -69,12 +71,14 @@ class Sessions:
         self._sessions: dict[str, SessionState] = {}
         self.presence_changed: Callable[[str], None] = _nobody_asks
         self.subscription_count = 0
+        self.shares: Counter[str] = Counter()  # sessions by the shared subscription that they have
         self.connected = 0  # sessions that a connection has
         decode = msgspec.msgpack.Decoder(SessionState).decode
         for _, value in index.scan(KEY_PREFIX, KEY_END):
             session = decode(value)
             self._sessions[session.client_id] = session
             self.subscription_count += len(session.subscriptions)
+            self.shares.update(filter(is_shared, session.subscriptions))
             self.connected += session.connected
             self._hold_all(session, 0)  # their queues are there and know where they began
         self._encode = msgspec.msgpack.Encoder().encode
@@ -140,12 +144,16 @@ class Sessions:
                     self._unsubscribe(session, topic_filter)
             case changes.Progress():
                 _progress(session, change)
+            case changes.SessionAssigned():
+                session.user = change.user
             case changes.WillFired():
                 session.will = None
                 if not session.connected and not session.session_expiry_interval:
                     self._end(session.client_id)
 
     def _open(self, change: changes.SessionOpened, log_offset: int) -> None:
+        known = self._sessions.get(change.client_id)
+        owner = known.user if known is not None else None
         if change.clean_start:
             self._end(change.client_id)
         session = self._sessions.get(change.client_id)
@@ -159,6 +167,8 @@ class Sessions:
         session.connected = True
         session.will = change.will
         session.holder = change.holder
+        # A named owner keeps it: the record may have been on its way when an operator assigned the session.
+        session.user = owner or (change.user if change.user is not None else owner)
         self._hold_all(session, log_offset)
 
     def _close(self, session: SessionState, change: changes.SessionClosed, log_offset: int, timestamp_ms: int) -> None:
@@ -178,6 +188,8 @@ class Sessions:
         session = self._sessions.pop(client_id, None)
         if session is not None:
             self.subscription_count -= len(session.subscriptions)
+            for topic_filter in filter(is_shared, session.subscriptions):
+                self._count_share(topic_filter, -1)
             self.connected -= session.connected
             self._release_all(session)
 
@@ -188,14 +200,23 @@ class Sessions:
         subscription = msgspec.structs.replace(subscription, since=since)
         session.subscriptions[subscription.topic_filter] = subscription
         self.subscription_count += 1
+        if is_shared(subscription.topic_filter):
+            self._count_share(subscription.topic_filter, 1)
         if is_held(subscription) and session.session_expiry_interval:
             self._hold(subscription.topic_filter, log_offset)
 
     def _unsubscribe(self, session: SessionState, topic_filter: str) -> None:
         known = session.subscriptions.pop(topic_filter, None)
         self.subscription_count -= known is not None
+        if known is not None and is_shared(topic_filter):
+            self._count_share(topic_filter, -1)
         if known is not None and is_held(known) and session.session_expiry_interval:
             self._release(topic_filter)
+
+    def _count_share(self, topic_filter: str, number: int) -> None:
+        self.shares[topic_filter] += number
+        if not self.shares[topic_filter]:
+            del self.shares[topic_filter]
 
     def _hold_all(self, session: SessionState, log_offset: int) -> None:
         for topic_filter in session.held_filters():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from gateway.auth.client_ids import ANY_CLIENT_ID, ClientIds
 from gateway.auth.identity import Answer, Authenticator, Chain, Credentials, Identity
 from gateway.auth.passwords import Passwords
 from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide
@@ -15,6 +15,8 @@ from gateway.auth.scram import ScramExchange
 
 REMEMBERED_CLIENTS = 16_384
 """For how many clients it is known which rules of the file are for them."""
+REMEMBERED_CHARACTERS = 512
+"""Of a client's names; for one with longer names it is found out each time."""
 NO_REQUESTS: Mapping[str, int] = {"sent": 0, "failed": 0, "spared": 0}
 Allowed = Callable[[int], None]
 
@@ -51,8 +53,9 @@ class Parts:
     permissions: Permissions | None = None  # None: there is no file
     source: PermissionSource | None = None
     allow_anonymous: bool = False
-    client_ids: str = ""
+    client_ids: ClientIds = ANY_CLIENT_ID
     namespace_separator: str = ""
+    asks_again_s: int = 0  # how long answers of `source` count
     requests: Callable[[], Mapping[str, int]] = lambda: NO_REQUESTS
 
 
@@ -65,6 +68,7 @@ class Access:
 
     def _use(self, parts: Parts) -> None:
         self._parts = parts
+        self._has_scram = any(line.scram for line in (parts.passwords or {}).values())
         self._chain = Chain(list(parts.authenticators), parts.allow_anonymous)
         self._rules_for = lru_cache(REMEMBERED_CLIENTS)((parts.permissions or Permissions()).rules_for)
 
@@ -78,13 +82,18 @@ class Access:
 
     # --- who may come in
 
+    @property
+    def refuses_anonymous(self) -> bool:
+        """Whether no client comes in without being a user."""
+        return bool(self._parts.authenticators) and not self._parts.allow_anonymous
+
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
         self._chain.check(credentials, answer)
 
     def exchange(self, method: str) -> ScramExchange | None:
         """For enhanced authentication; None if there is no such method here."""
         passwords = self._parts.passwords
-        if method != "SCRAM-SHA-256" or passwords is None or not any(line.scram for line in passwords.values()):
+        if method != "SCRAM-SHA-256" or passwords is None or not self._has_scram:
             return None
         return ScramExchange(lambda username: passwords[username].scram if username in passwords else "")
 
@@ -102,20 +111,24 @@ class Access:
 
     def may_be_called(self, identity: Identity, client_id: str) -> bool:
         """Whether a user may have this client identifier."""
-        pattern = self._parts.client_ids
-        if not pattern:
-            return True
-        if "%u" in pattern and not identity.username:
-            return False
-        name = _as_text(pattern, identity.username)
-        return re.fullmatch(name, client_id, re.DOTALL) is not None
+        return self._parts.client_ids.may_take(identity.username, client_id, self._parts.passwords or ())
 
     # --- what it may do
+
+    @property
+    def knows_users(self) -> bool:
+        """Whether clients say who they are; those that need not are anonymous."""
+        return bool(self._parts.authenticators)
 
     @property
     def asks_elsewhere(self) -> bool:
         """Whether there are answers that count for a while only."""
         return self._parts.source is not None
+
+    @property
+    def asks_again_s(self) -> int:
+        """How long these count; 0: there are none."""
+        return max(1, self._parts.asks_again_s) if self.asks_elsewhere else 0
 
     def is_open_to(self, identity: Identity) -> bool:
         """Whether a client may do everything, so that nobody need be asked."""
@@ -135,7 +148,12 @@ class Access:
         return self._parts.permissions.default if self._parts.permissions is not None else REFUSED
 
     def _of_file(self, username: str, client_id: str, namespace: str) -> tuple[Rule, ...]:
-        return self._rules_for(username, client_id, namespace) if self._parts.permissions is not None else ()
+        permissions = self._parts.permissions
+        if permissions is None:
+            return ()
+        if len(username) + len(client_id) > REMEMBERED_CHARACTERS:
+            return permissions.rules_for(username, client_id, namespace)
+        return self._rules_for(username, client_id, namespace)
 
     def ask(self, question: Question, then: Allowed) -> None:
         """What decide() could not say. If that source is gone by now, it is refused."""
@@ -143,9 +161,3 @@ class Access:
             then(REFUSED)
         else:
             self._parts.source.ask(question, then)
-
-
-def _as_text(pattern: str, username: str) -> str:
-    """A regular expression for `pattern`, in which %u is this name, whatever is in it, and * any characters."""
-    parts = (re.escape(part).replace(r"\*", ".*") for part in pattern.split("%u"))
-    return re.escape(username).join(parts)

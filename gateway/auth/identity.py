@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.auth.errors import AuthError
 from gateway.auth.permissions import Rule
 from gateway.reason_codes import ReasonCode
 from store.namespaces import MARK
@@ -43,6 +44,18 @@ class Identity:
     def account(self) -> str:
         """The user among those of all namespaces."""
         return f"{MARK}{self.namespace}/{self.username}" if self.namespace and self.username else self.username
+
+
+MOST_UNIX_TIME_S = 253_402_300_799
+"""The end of the year 9999: a larger number is no time in seconds."""
+
+
+def expires_ms(seconds: object, leeway_s: int = 0) -> int:
+    """A Unix time in s, of any type that JSON has, as one in ms. Raises AuthError unless it is a time."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds <= MOST_UNIX_TIME_S:  # type: ignore[operator]  # false for NaN
+        raise AuthError("the time at which it expires is no Unix time in seconds")
+    return int((seconds + leeway_s) * 1000)  # type: ignore[operator]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,17 +19,24 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 from gateway.auth.errors import AuthError
+from gateway.auth.name_patterns import NamePattern
+from gateway.auth.rule_index import RuleIndex
 from gateway.errors import ProtocolError
 from gateway.topics import validate_topic_filter
 
 MAX_QOS = 2
 REFUSED = -1
 """In place of the highest QoS that is allowed."""
+UNANSWERED = -2
+"""As REFUSED, since the server that is asked gave no answer: what was allowed before is not taken away for that."""
 MOST_RULES = 100_000
+"""In a permissions file."""
+ENTRIES_PER_RULE = 4
+"""Topics and names that the rules of a token or an answer may have together, for each rule that they may have."""
 Level = str | None
 """One level of a topic filter: its text, or None for `+`. A `#` is left out, and noted apart."""
 
@@ -49,18 +56,22 @@ class Pattern:
 
     levels: tuple[str, ...]
     is_open: bool  # ends with #
+    fixed: Filter | None = None  # what it is for every client, if it has no placeholders
 
     @classmethod
     def parse(cls, topic_filter: str) -> Pattern:
         levels = topic_filter.split("/")
         is_open = levels[-1] == "#"
-        return cls(tuple(levels[:-1] if is_open else levels), is_open)
+        fixed = None if "%c" in topic_filter or "%u" in topic_filter else Filter.parse(topic_filter)
+        return cls(tuple(levels[:-1] if is_open else levels), is_open, fixed)
 
     def filled(self, username: str, client_id: str, denies: bool) -> Filter | None:
         """For one client; None if it cannot apply, since a name is empty or would be more than one level.
 
         To be safe, a rule that denies holds for any level in such a name's place.
         """
+        if self.fixed is not None:
+            return self.fixed
         filled: list[Level] = []
         for level in self.levels:
             if level == "+":
@@ -98,7 +109,7 @@ class Filter:
 
     def covers(self, other: Filter) -> bool:
         """Whether every topic that the other matches is matched by this."""
-        if _hides(self, other):
+        if self._begins_otherwise(other) or _hides(self, other):
             return False
         if len(other.levels) < len(self.levels) or (not self.is_open and len(other.levels) != len(self.levels)):
             return False
@@ -106,8 +117,15 @@ class Filter:
             return False
         return all(mine is None or mine == theirs for mine, theirs in zip(self.levels, other.levels, strict=False))
 
+    def _begins_otherwise(self, other: Filter) -> bool:
+        """Whether the first level is enough to say that this does not cover the other: true of most rules."""
+        return bool(self.levels) and self.levels[0] is not None and other.levels[:1] != self.levels[:1]
+
     def meets(self, other: Filter) -> bool:
         """Whether some topic is matched by both."""
+        mine, theirs = self.levels[:1], other.levels[:1]
+        if mine != theirs and mine and theirs and None not in (mine[0], theirs[0]):
+            return False
         if _hides(self, other) or _hides(other, self):
             return False
         shorter, longer = sorted((self, other), key=lambda each: len(each.levels))
@@ -129,17 +147,18 @@ class Rule:
 
     actions: Action
     max_qos: int  # REFUSED: this rule denies
+    bits: int  # of `actions`: to ask a Flag costs more than all the rest of a decision
     topics: tuple[Pattern, ...]
-    users: re.Pattern[str] | None
-    clients: re.Pattern[str] | None
-    namespaces: re.Pattern[str] | None = None
+    users: NamePattern | None
+    clients: NamePattern | None
+    namespaces: NamePattern | None = None
 
     def is_for(self, username: str, client_id: str, namespace: str = "") -> bool:
-        if self.namespaces is not None and not self.namespaces.fullmatch(namespace):
+        if self.namespaces is not None and not self.namespaces.matches(namespace):
             return False
-        if self.users is not None and (not username or not self.users.fullmatch(username)):
+        if self.users is not None and (not username or not self.users.matches(username)):
             return False
-        return self.clients is None or bool(self.clients.fullmatch(client_id))
+        return self.clients is None or self.clients.matches(client_id)
 
     def speaks_of(self, wanted: Filter, username: str, client_id: str) -> bool:
         denies = self.max_qos == REFUSED
@@ -154,28 +173,37 @@ def decide(
     rules: Iterable[Rule], username: str, client_id: str, action: Action, topic: str, namespace: str = ""
 ) -> int | None:
     """The highest QoS at which a client may do one thing with a topic (filter), or REFUSED; None: no rule says."""
-    wanted = _parsed(topic)
+    wanted, bits = Filter.parse(topic), action.value
     for rule in rules:
-        is_for = action in rule.actions and rule.is_for(username, client_id, namespace)
+        is_for = bits & rule.bits and rule.is_for(username, client_id, namespace)
         if is_for and rule.speaks_of(wanted, username, client_id):
             return rule.max_qos
     return None
 
 
-@lru_cache(4_096)
-def _parsed(topic: str) -> Filter:
-    return Filter.parse(topic)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Permissions:
-    """What a permissions file says. Rules that name their users one by one are looked up by name."""
+    """What a permissions file says. Rules that name their users or clients are looked up by name."""
 
     rules: tuple[Rule, ...] = ()
     default: int = REFUSED
 
+    @cached_property
+    def index(self) -> RuleIndex:
+        """Raises AuthError if a decision would have to look at too many rules."""
+        return RuleIndex([(rule.users, rule.clients, rule.namespaces, len(rule.topics)) for rule in self.rules])
+
+    @cached_property
+    def _for_everybody(self) -> tuple[Rule, ...]:
+        """One for all who have no rules of their own."""
+        return tuple(self.rules[number] for number in self.index.for_everybody)
+
     def rules_for(self, username: str, client_id: str, namespace: str = "") -> tuple[Rule, ...]:
-        return tuple(rule for rule in self.rules if rule.is_for(username, client_id, namespace))
+        found = self.index.find(username, client_id, namespace)
+        if found is self.index.for_everybody:
+            return self._for_everybody
+        named = (self.rules[number] for number in found)
+        return tuple(rule for rule in named if rule.is_for(username, client_id, namespace))
 
 
 def parse_permissions(document: Mapping[str, Any]) -> Permissions:
@@ -189,14 +217,25 @@ def parse_permissions(document: Mapping[str, Any]) -> Permissions:
     rules = document.get("rule", [])
     if not isinstance(rules, list):
         raise AuthError("rule: is a table; write [[rule]] with two brackets")
-    return Permissions(parse_rules(rules), MAX_QOS if default == "allow" else REFUSED)
+    permissions = Permissions(parse_rules(rules, MOST_RULES), MAX_QOS if default == "allow" else REFUSED)
+    _ = permissions.index  # now, so that what is wrong with it is said now
+    return permissions
 
 
-def parse_rules(rules: object) -> tuple[Rule, ...]:
-    """Rules out of a permissions file, a token or an answer. Raises AuthError."""
-    if not isinstance(rules, list) or len(rules) > MOST_RULES:
-        raise AuthError(f"rules are a list of at most {MOST_RULES}")
+def parse_rules(rules: object, most: int) -> tuple[Rule, ...]:
+    """Rules out of a permissions file, a token or an answer, at most so many. Raises AuthError."""
+    if not isinstance(rules, list) or len(rules) > most:
+        raise AuthError(f"rules are a list of at most {most}")
     return tuple(_parse_rule(number, rule) for number, rule in enumerate(rules, 1))
+
+
+def parse_own_rules(rules: object, most: int) -> tuple[Rule, ...]:
+    """Rules that a client brings, in a token or an answer about it: parsed in the loop, so few. Raises AuthError."""
+    if isinstance(rules, list):
+        lists = (each for rule in rules[:most] if isinstance(rule, dict) for each in rule.values())
+        if sum(len(each) for each in lists if isinstance(each, list)) > most * ENTRIES_PER_RULE:
+            raise AuthError(f"rules have at most {most * ENTRIES_PER_RULE} topics and names together")
+    return parse_rules(rules, most)
 
 
 KEYS = {"users", "clients", "namespaces", "allow", "deny", "topics", "max_qos"}
@@ -214,7 +253,7 @@ def _parse_rule(number: int, rule: object) -> Rule:
         denies = "deny" in rule
         actions = _actions("deny" if denies else "allow", rule["deny" if denies else "allow"])
         max_qos = rule.get("max_qos", MAX_QOS)
-        if isinstance(max_qos, bool) or max_qos not in (0, 1, 2):
+        if type(max_qos) is not int or max_qos not in (0, 1, 2):
             raise AuthError(f"max_qos: {max_qos!r} is not 0, 1 or 2")
         if denies and "max_qos" in rule:
             raise AuthError("max_qos: only with `allow`")
@@ -222,7 +261,8 @@ def _parse_rule(number: int, rule: object) -> Rule:
         if not topics:
             raise AuthError("topics: names none")
         users, clients, namespaces = (_names(rule, key) for key in ("users", "clients", "namespaces"))
-        return Rule(actions, REFUSED if denies else max_qos, topics, users, clients, namespaces)
+        most_qos = REFUSED if denies else max_qos
+        return Rule(actions, most_qos, actions.value, topics, users, clients, namespaces)
     except AuthError as error:
         raise RuleError(number, str(error)) from None
 
@@ -238,7 +278,7 @@ class RuleError(AuthError):
 def _actions(key: str, names: object) -> Action:
     found = Action(0)
     for name in names if isinstance(names, list) else [names]:
-        if name not in ACTIONS:
+        if not isinstance(name, str) or name not in ACTIONS:
             raise AuthError(f"{key}: {name!r} is not one of {', '.join(ACTIONS)}")
         found |= ACTIONS[name]
     if not found:
@@ -259,16 +299,11 @@ def _texts(rule: Mapping[str, Any], key: str) -> Iterator[str]:
         yield text
 
 
-def _names(rule: Mapping[str, Any], key: str) -> re.Pattern[str] | None:
+def _names(rule: Mapping[str, Any], key: str) -> NamePattern | None:
     """One pattern for all names; None if the rule does not ask."""
     if key not in rule:
         return None
     names = list(_texts(rule, key))
     if not names:
         raise AuthError(f"{key}: is empty, so the rule would hold for nobody; leave it out to mean everybody")
-    return name_pattern(names)
-
-
-def name_pattern(names: Iterable[str]) -> re.Pattern[str]:
-    """Matches these names, in which * stands for any characters."""
-    return re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in names), re.DOTALL)
+    return NamePattern.of(names)

@@ -29,7 +29,8 @@ class AuthSettings:
     client_ids: str = field(
         default="",
         metadata={
-            "doc": "Client identifiers that a user may take: %u is the user's name, * any characters; empty: all.",
+            "doc": "Client identifiers that a user may take: %u is the user's name, * any characters; empty: all. "
+            "With `%u:*` each is one user's; with another separator it is the longest known name's.",
         },
     )
     namespace_separator: str = field(
@@ -79,6 +80,14 @@ class AuthSettings:
     jwt_permissions_claim: str = field(
         default="permissions",
         metadata={"doc": "Claim with the user's permissions, in the form of the permissions file."},
+    )
+    max_client_rules: int = field(
+        default=100,
+        metadata={
+            "doc": "Permission rules that one token, or one answer of the connect hook, may bring.",
+            "at_least": 1,
+            "at_most": 1_000,
+        },
     )
     http_connect_url: str = field(
         default="",

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from gateway.auth.errors import AuthError
-from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
-from gateway.auth.permissions import parse_rules
+from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict, expires_ms
+from gateway.auth.permissions import parse_own_rules
 from gateway.auth.settings import AuthSettings
 from store.namespaces import NAME_SHAPE, is_namespace
 
@@ -109,7 +109,7 @@ def _parse_jwk(document: object, with_secrets: bool) -> Key | None:
         if not isinstance(value, bytes) and hasattr(value, "private_bytes"):
             value = value.public_key()
         algorithms = _algorithms(value)
-    except (jwt.PyJWTError, AuthError, ValueError, TypeError, KeyError):
+    except (jwt.PyJWTError, AuthError, ValueError, TypeError, KeyError, OverflowError):
         return None
     if isinstance(value, bytes) and (not with_secrets or len(value) < LEAST_SECRET_BYTES):
         return None
@@ -172,7 +172,7 @@ class TokenCheck:
             return self._identity(claims, credentials)
         except jwt.PyJWTError as error:
             return Refused(f"token: {error}")
-        except (AuthError, ValueError, TypeError, OverflowError) as error:
+        except (AuthError, ValueError, TypeError, OverflowError, RecursionError) as error:
             return Refused(f"token: {error}")
 
     def _claims(self, token: bytes) -> dict[str, Any]:
@@ -213,10 +213,9 @@ class TokenCheck:
         if client_claim and client_claim in claims and claims[client_claim] != credentials.client_id:
             raise AuthError(f"is for another client identifier ({client_claim})")
         permissions = settings.jwt_permissions_claim
-        rules = parse_rules(claims[permissions]) if permissions in claims else None
-        expires = claims.get("exp")
-        expires_ms = None if expires is None else (int(expires) + settings.jwt_leeway_s) * 1000
-        return Identity(user, rules, expires_ms, namespace=self._namespace(claims))
+        rules = parse_own_rules(claims[permissions], settings.max_client_rules) if permissions in claims else None
+        at_ms = expires_ms(claims["exp"], settings.jwt_leeway_s) if "exp" in claims else None
+        return Identity(user, rules, at_ms, namespace=self._namespace(claims))
 
     def _namespace(self, claims: Mapping[str, Any]) -> str:
         """Empty if the token names none. Raises AuthError."""
@@ -229,6 +228,14 @@ class TokenCheck:
         return namespace
 
 
+def _keys_or_fault(document: object) -> Keys | str:
+    """Keys of a JWKS, or what is wrong with it."""
+    try:
+        return parse_jwks(document, with_secrets=False)
+    except AuthError as error:
+        return str(error)
+
+
 class FetchedKeys:
     """The JWKS at an address: fetched at the start, now and then, and when a token names a key not known so far."""
 
@@ -236,9 +243,12 @@ class FetchedKeys:
     """An unknown key does not have it fetched more often."""
 
     def __init__(
-        self, get: Callable[[Callable[[Any], None]], None], clock: Callable[[], float], refresh_s: float
+        self,
+        get: Callable[[Callable[[Any], object], Callable[[Any], None]], None],
+        clock: Callable[[], float],
+        refresh_s: float,
     ) -> None:
-        """`get` fetches the document, and hands on None if it cannot."""
+        """`get` fetches the document and hands on what a function makes of it, in a thread; None if it cannot."""
         self._get = get
         self._clock = clock
         self._refresh_s = refresh_s
@@ -265,18 +275,14 @@ class FetchedKeys:
     def fetch(self) -> None:
         self._is_fetching = True
         self._fetched_s = self._clock()
-        self._get(self._got)
+        self._get(_keys_or_fault, self._got)
 
-    def _got(self, document: Any) -> None:
+    def _got(self, found: Keys | str | None) -> None:
         """What cannot be had does not take away what there is."""
         self._is_fetching = False
-        self.fault = ""
-        try:
-            if document is None:
-                raise AuthError("could not be fetched")
-            self.keys = parse_jwks(document, with_secrets=False)
-        except AuthError as error:
-            self.fault = str(error)
+        self.fault = "could not be fetched" if found is None else found if isinstance(found, str) else ""
+        if isinstance(found, tuple):
+            self.keys = found
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()

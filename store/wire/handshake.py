@@ -26,18 +26,20 @@ _STRANGERS = (
 class ServerHandshake:
     """What a store does until it knows its peer. The time a peer may take is for the caller to bound."""
 
-    def __init__(self, meet: Callable[[Hello], Welcome | Refused], tokens: Mapping[str, str | None]) -> None:
+    def __init__(self, meet: Callable[[Hello], Welcome | Refused | None], tokens: Mapping[str, str | None]) -> None:
         """`tokens`: the roles that are let in, each with the token to be shown (None: none). `meet` is asked about
-        whoever may come in; a Welcome is sent with the version that was chosen filled in."""
+        who may come in; a Welcome is sent with the version that was chosen filled in. None: answer() will be told."""
         self._meet = meet
         self._tokens = tokens
         self._received = bytearray()
+        self._version = 0
+        self._waiting: Hello | None = None
         self.hello: Hello | None = None  # who it is, once it is welcome
         self.refused: Refused | None = None  # why not; to be closed once the answer is sent
 
     @property
     def is_done(self) -> bool:
-        return self.hello is not None or self.refused is not None
+        return self.hello is not None or self.refused is not None or self._waiting is not None
 
     @property
     def rest(self) -> bytes:
@@ -72,12 +74,24 @@ class ServerHandshake:
         token = self._tokens[hello.role]
         if token is not None and not hmac.compare_digest(_digest(token), _digest(hello.token)):
             return self._refuse(RefusedReason.TOKEN, f"not the token of a {hello.role}")
+        self._version = version
+        self._waiting = hello
         answer = self._meet(hello)
+        return self.answer(answer) if answer is not None else b""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether answer() is still to be called."""
+        return self._waiting is not None
+
+    def answer(self, answer: Welcome | Refused) -> bytes:
+        """Whether a peer that was met is let in; what is to be sent."""
+        hello, self._waiting = self._waiting, None
         if isinstance(answer, Refused):
             self.refused = answer
             return encode(answer)
         self.hello = hello
-        return encode(msgspec.structs.replace(answer, version=version))
+        return encode(msgspec.structs.replace(answer, version=self._version))
 
     def _refuse(self, reason: RefusedReason, message: str) -> bytes:
         self.refused = Refused(reason, message)

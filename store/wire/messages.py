@@ -22,6 +22,12 @@ from store.wire.client_messages import Scanned as Scanned
 from store.wire.client_messages import Seek as Seek
 from store.wire.client_messages import Sought as Sought
 from store.wire.client_messages import Wait as Wait
+from store.wire.session_messages import Claim as Claim
+from store.wire.session_messages import Claimed as Claimed
+from store.wire.session_messages import ClaimRefused as ClaimRefused
+from store.wire.session_messages import Holds as Holds
+from store.wire.session_messages import Release as Release
+from store.wire.session_messages import TakenOver as TakenOver
 
 
 class Role(StrEnum):
@@ -42,6 +48,8 @@ class RefusedReason(StrEnum):
     ROLE = "role"
     TOKEN = "token"
     BUSY = "busy"
+    CERTIFICATE = "certificate"
+    USER = "user"
 
 
 class FailureCode(StrEnum):
@@ -52,6 +60,7 @@ class FailureCode(StrEnum):
     UNAVAILABLE = "unavailable"
     BAD_REQUEST = "bad_request"
     NOT_ALLOWED = "not_allowed"
+    NOT_PERMITTED = "not_permitted"
     NO_SUCH_POSITION = "no_such_position"
     FENCED = "fenced"
 
@@ -62,13 +71,16 @@ class FailureCode(StrEnum):
 class Hello(Message, frozen=True, forbid_unknown_fields=False):
     """The first frame, behind the magic: the protocol versions it speaks and who it is.
 
-    `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has.
+    `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has. `user` and
+    `password` (or a JSON Web Token in its place) say who a client is, to a store that judges what users do.
     """
 
     versions: Annotated[list[Positive], Meta(min_length=1, max_length=64)]
     role: Annotated[str, Meta(max_length=64)]
     name: Annotated[str, Meta(max_length=256)]
     token: Annotated[str, Meta(max_length=4096)] = ""
+    user: Annotated[str, Meta(max_length=1024)] = ""
+    password: Annotated[str, Meta(max_length=16384)] = ""
 
 
 class Welcome(Message, frozen=True, forbid_unknown_fields=False):
@@ -351,44 +363,6 @@ class DelayedCancelled(Message, frozen=True):
     was_pending: bool
 
 
-# --- sessions
-
-
-class Claim(Message, frozen=True):
-    """A client connected: its session is to be this gateway's. `clean_start` forgets what was there."""
-
-    client_id: Name
-    clean_start: bool
-
-
-class Claimed(Message, frozen=True):
-    """The session is the gateway's; `session` is store.sessions.SessionState in msgpack (empty: new).
-
-    What it says is true at `log_end`, where the log ends.
-    """
-
-    session: bytes
-    log_end: LogOffset
-
-
-class Release(Message, frozen=True):
-    """The client left, or TakenOver asked for it. Where the log knows the session, SESSION_CLOSED says so instead."""
-
-    client_id: Name
-
-
-class TakenOver(Message, frozen=True):
-    """Another gateway claimed the session: the one that has it ends the client's connection and lets go."""
-
-    client_id: Name
-
-
-class Holds(Message, frozen=True):
-    """To a store that was restarted: connections whose sessions the log does not know. TakenOver: another has one."""
-
-    client_ids: Annotated[list[Name], Items]
-
-
 # --- the table
 
 
@@ -446,6 +420,7 @@ KINDS = (
     Kind(39, Pushed, _STORE, records=True),
     Kind(40, Enough, _BOTH),
     Kind(41, Holds, _GATEWAY),
+    Kind(42, ClaimRefused, _STORE, asked=True),
     Kind(48, Publish, _CLIENT, asked=True, records=True),
     Kind(49, Published, _STORE, asked=True),
     Kind(50, Scan, _BOTH, asked=True),
@@ -456,23 +431,23 @@ KINDS = (
     Kind(55, Got, _STORE, asked=True, records=True),
     Kind(56, Find, _CLIENT, asked=True),
     Kind(57, Found, _STORE, asked=True, records=True),
-    Kind(64, of_group.GroupOpen, _BOTH, asked=True),
+    Kind(64, of_group.GroupOpen, _PEERS, asked=True),
     Kind(65, of_group.GroupOpened, _STORE, asked=True),
-    Kind(66, of_group.GroupClose, _BOTH),
+    Kind(66, of_group.GroupClose, _PEERS),
     Kind(67, of_group.Pop, _BOTH, asked=True),
     Kind(68, of_group.Popped, _STORE, asked=True, records=True),
     Kind(69, of_group.Ack, _BOTH, asked=True),
     Kind(70, of_group.ChangeInvisible, _BOTH, asked=True),
     Kind(71, of_group.Reject, _BOTH, asked=True),
     Kind(72, of_group.Settled, _STORE, asked=True),
-    Kind(73, of_group.GroupList, _BOTH, asked=True),
+    Kind(73, of_group.GroupList, _PEERS, asked=True),
     Kind(74, of_group.GroupsListed, _STORE, asked=True),
-    Kind(75, of_group.GroupReset, _BOTH, asked=True),
-    Kind(76, of_group.GroupDrop, _BOTH, asked=True),
+    Kind(75, of_group.GroupReset, _PEERS, asked=True),
+    Kind(76, of_group.GroupDrop, _PEERS, asked=True),
     Kind(77, of_group.GroupDone, _STORE, asked=True),
-    Kind(80, ListDelayed, _BOTH, asked=True),
+    Kind(80, ListDelayed, _PEERS, asked=True),
     Kind(81, DelayedFound, _STORE, asked=True),
-    Kind(82, CancelDelayed, _BOTH, asked=True),
+    Kind(82, CancelDelayed, _PEERS, asked=True),
     Kind(83, DelayedCancelled, _STORE, asked=True),
     Kind(96, of_log.Segments, _CLIENT, asked=True),
     Kind(97, of_log.SegmentsFound, _STORE, asked=True),

@@ -20,6 +20,7 @@ from tests.server_process import PenstockServer
 pytestmark = IN_ALL_TOPOLOGIES
 
 NUMBERS = itertools.count()
+RULE = {"allow": ["publish"], "topics": ["a/#"]}
 
 
 def allow_all(path: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -158,6 +159,21 @@ def test_answers_are_remembered_for_a_while(start_one: Any, hook: HttpAnswers) -
         (200, {"result": "allow", "user": 1}, ReasonCode.SERVER_UNAVAILABLE),
         (200, {"result": "allow", "permissions": [{}]}, ReasonCode.SERVER_UNAVAILABLE),
         (200, {"result": "allow", "expires_at": 1}, ReasonCode.NOT_AUTHORIZED),
+        (200, b'{"result": "allow", "expires_at": NaN}', ReasonCode.SERVER_UNAVAILABLE),
+        (200, b'{"result": "allow", "expires_at": Infinity}', ReasonCode.SERVER_UNAVAILABLE),
+        (200, b'{"result": "allow", "expires_at": 1e400}', ReasonCode.SERVER_UNAVAILABLE),
+        (200, b'{"result": "allow", "expires_at": 1e300}', ReasonCode.SERVER_UNAVAILABLE),
+        (200, b'{"result": "allow", "expires_at": 1' + b"0" * 4_000 + b"}", ReasonCode.SERVER_UNAVAILABLE),
+        (200, b'{"result": "allow", "expires_at": 1' + b"0" * 9_000 + b"}", ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "expires_at": -1}, ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "expires_at": True}, ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "expires_at": "4000000000"}, ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "expires_at": 4_000_000_000.5}, ReasonCode.SUCCESS),
+        (200, b'{"result": "allow", "x": ' + b"[" * 30_000 + b"]" * 30_000 + b"}", ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": ["allow"]}, ReasonCode.NOT_AUTHORIZED),
+        (200, {"result": "allow", "permissions": [{"allow": [[]], "topics": ["#"]}]}, ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "permissions": [RULE] * 100}, ReasonCode.SUCCESS),
+        (200, {"result": "allow", "permissions": [RULE] * 101}, ReasonCode.SERVER_UNAVAILABLE),
     ],
 )
 def test_what_is_made_of_its_answers(
@@ -165,8 +181,10 @@ def test_what_is_made_of_its_answers(
 ) -> None:
     settings = {"auth.http_connect_url": f"{shared_hook.url}/connect", "auth.http_breaker_failures": 1_000}
     shared_hook.respond = lambda path, body: (status, answer)
-    device = Device(shared_server(settings=settings).port, f"d{next(NUMBERS)}")  # answers are remembered
+    server = shared_server(settings=settings)
+    device = Device(server.port, f"d{next(NUMBERS)}")  # answers are remembered
     assert device.connect("u", "p").reason_code is expected
+    assert "Traceback" not in server.log_text()
 
 
 def test_permissions_and_user_from_the_answer(start: Any, hook: HttpAnswers) -> None:

@@ -83,7 +83,7 @@ def counted(store: StoreProcess, text: str) -> Callable[[], int]:
 def test_a_private_authority_and_a_token_out_of_a_file(site: Site) -> None:
     token = site.folder / "token"
     token.write_text("s3cret\n")
-    store = site.store(token_file=token)
+    store = site.store(gateway_token_file=token)
     gateway = site.gateway(store.url, store_ca_file=site.authority.certificate, store_token_file=token)
     wait_until(lambda: "ready mqtt://" in gateway.log_text(), TIMEOUT_S)
     (port,) = re.findall(r"ready mqtt://127\.0\.0\.1:(\d+) ", gateway.log_text())

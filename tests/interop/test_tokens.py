@@ -130,6 +130,42 @@ def test_claims_are_looked_at(penstock_server: ServerFactory, keys: Path) -> Non
         assert answer(server, jwt.encode({"sub": "alice", **claims}, ED_KEY, "EdDSA")) is expected, claims
 
 
+def signed(claims: str, header: str = '{"alg": "HS256"}') -> str:
+    """By hand, since libraries write no such claims."""
+    parts = [base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in (header, claims)]
+    signature = hmac.digest(SECRET.encode(), ".".join(parts).encode(), hashlib.sha256)
+    return ".".join((*parts, base64.urlsafe_b64encode(signature).decode().rstrip("=")))
+
+
+def test_claims_that_no_library_writes(server: PenstockServer) -> None:
+    """Whoever has the secret may write them: they are refused, and nothing else comes of it."""
+    many = json.dumps([{"allow": ["publish"], "topics": ["a"]}] * 101)
+    times = (
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1e400",
+        "1e300",
+        "1" + "0" * 4_000,
+        "1" + "0" * 9_000,
+        "true",
+        '"4e9"',
+        "[]",
+    )
+    for more in (
+        *(f'"exp": {exp}' for exp in times),
+        *(f'"nbf": {nbf}' for nbf in ("NaN", "1e400", "[]")),
+        f'"permissions": {many}',
+        '"permissions": [{"allow": [[]], "topics": ["#"]}]',
+        f'"x": {"[" * 20_000}{"]" * 20_000}',
+    ):
+        assert answer(server, signed(f'{{"sub": "alice", {more}}}')) is BAD, more[:40]
+    for header in ("[" * 20_000, '{"alg": ["HS256"]}', '{"alg": "HS256", "kid": {}}', '{"alg": NaN}'):
+        assert answer(server, signed('{"sub": "alice"}', header)) is BAD, header[:40]
+    assert answer(server, signed('{"sub": "alice", "exp": 4000000000.5}')) is OK
+    assert "Traceback" not in server.log_text()
+
+
 @pytest.mark.catalogue("G27")
 def test_permissions_come_from_claims(server: PenstockServer) -> None:
     rules = [

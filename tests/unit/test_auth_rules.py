@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.auth.access import Access, Parts, Question
+from gateway.auth.client_ids import MOST_CHARACTERS, ClientIds
 from gateway.auth.errors import AuthError
 from gateway.auth.hook import TimedCache
 from gateway.auth.http import Breaker
@@ -85,7 +86,43 @@ def test_a_certificate_is_a_credential_where_it_counts() -> None:
     ],
 )
 def test_client_identifiers(pattern: str, user: str, client_id: str, expected: bool) -> None:
-    assert Access(Parts(client_ids=pattern), 1).may_be_called(Identity(user), client_id) is expected
+    assert Access(Parts(client_ids=ClientIds(pattern)), 1).may_be_called(Identity(user), client_id) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "user", "client_id", "expected"),
+    [
+        ("%u-*", "dev", "dev-1-x", False),  # it is dev-1's
+        ("%u-*", "dev-1", "dev-1-x", True),
+        ("%u-*", "dev", "dev-2-x", True),  # there is no user dev-2
+        ("%u-*", "dev", "dev-1", True),  # what fits dev-1 goes on behind it
+        ("%u*", "dev", "dev-1", False),
+        ("%u*", "dev-1", "dev-1", True),
+        ("%u", "dev", "dev-1", False),
+        ("*-%u", "1", "x-dev-1", False),
+        ("*-%u", "dev-1", "x-dev-1", True),
+        ("*%u", "1", "dev-1", False),
+        ("x-%u-*-z", "dev", "x-dev-1-y-z", False),
+        ("x-%u-*-z", "dev-1", "x-dev-1-y-z", True),
+        ("%u:*", "dev", "dev:1:2", True),
+        ("%u:*", "dev:1", "dev:1:2", False),  # a name that no password file has
+    ],
+)
+def test_a_client_identifier_is_one_users(pattern: str, user: str, client_id: str, expected: bool) -> None:
+    assert ClientIds(pattern).may_take(user, client_id, {"dev", "dev-1", "1"}) is expected
+
+
+@pytest.mark.parametrize("pattern", ["*%u*", "a*b%u-*", "%u-%u"])
+def test_a_pattern_that_cannot_tell_users_apart_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="client_ids"):
+        ClientIds(pattern)
+
+
+def test_a_client_identifier_too_long_to_be_judged_is_no_users() -> None:
+    """There are as many places for a name in it as it has characters."""
+    assert ClientIds("%u-*").may_take("-", "-" * MOST_CHARACTERS, {"dev"})
+    assert not ClientIds("%u-*").may_take("-", "-" * (MOST_CHARACTERS + 1), {"dev"})
+    assert ClientIds("*").may_take("", "-" * (MOST_CHARACTERS + 1), {"dev"})
 
 
 def test_without_rules_who_is_in_may_do_everything_and_with_any_only_that() -> None:
