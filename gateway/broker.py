@@ -17,9 +17,11 @@ from typing import Protocol
 
 from gateway._wire import Turn, overdue, unsent
 from gateway.admission import Admission
+from gateway.audit import note_left, note_opened
 from gateway.auth.access import Access
 from gateway.auth.bans import Bans
 from gateway.auth.permissions import UNANSWERED
+from gateway.ban_sweep import BanSweep
 from gateway.codec_primitives import Limits
 from gateway.connection import MOST_REASON_CHARACTERS, Connection, Phase
 from gateway.delivery import Delivery
@@ -46,15 +48,12 @@ from store.audit import Audit, AuditEvent
 from store.deadlines import Deadlines
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
+from store.wire.operator_messages import BansTold, Disconnect
 
 log = logging.getLogger("penstock.gateway")
 
 READ_BUFFER_BYTES = 256 << 10
 JUDGED_AT_A_TIME = 50
-
-
-_ENDS = {None: AuditEvent.DISCONNECTED, ReasonCode.SESSION_TAKEN_OVER: AuditEvent.TAKEN_OVER}
-"""What the end of a session's connection is to the audit log, by the reason code that this side gave."""
 
 
 class Loop(Protocol):
@@ -136,6 +135,7 @@ class Broker:
         self.admission = admission = Admission(
             access, guard, quotas, registry, self.deadlines, events, bans, tenants, audit
         )
+        self.ban_sweep = BanSweep(bans, store.bans, registry.sessions, self._new, loop.call_soon, events)
         self.rules = PacketRules(
             settings,
             self.turn,
@@ -198,6 +198,14 @@ class Broker:
     def taken_over(self, client_id: str) -> None:
         """The client connected to another gateway."""
         self.registry.let_go(client_id)
+
+    def told(self, message: BansTold | Disconnect) -> None:
+        """By an operator, through the store."""
+        if isinstance(message, BansTold):
+            self.ban_sweep.take(message.bans, message.lifted)
+        else:
+            self.registry.disconnect(message.client_id, message.reason)
+        self.turn.request()
 
     def unlogged(self) -> list[tuple[str, str]]:
         sessions = self.registry.sessions.values()
@@ -277,11 +285,10 @@ class Broker:
         self._new.pop(connection, None)
         self.most_online = max(self.most_online, self.online)
         who = f" with the certificate of {connection.peer_identity}" if connection.peer_identity else ""
-        client_id, peer = connection.session.client_id, connection.peer
-        self.events.info("connected", "client %s connected from %s%s", client_id, peer, who)
-        self.audit.note(
-            AuditEvent.CONNECTED, user=username_of(connection), client_id=client_id, address=peer, reason=who.strip()
-        )
+        told = "client %s connected from %s%s"
+        self.events.info("connected", told, connection.session.client_id, connection.peer, who)
+        note_opened(self.audit, connection, who.strip())
+        self.ban_sweep.look_at(connection)  # it may have been banned while it came in
 
     def clogged(self, connection: Connection) -> None:
         """It takes no more for a while."""
@@ -314,11 +321,8 @@ class Broker:
         self._clogged.pop(connection, None)
         self.admission.left(connection)
         if connection.session is not None:
-            client_id = connection.session.client_id
-            self.events.info("disconnected", "client %s disconnected: %s", client_id, why)
-            event = _ENDS.get(reason_code, AuditEvent.CUT_OFF)
-            peer = connection.peer if connection.transport is not None else ""
-            self.audit.note(event, user=username_of(connection), client_id=client_id, address=peer, reason=why)
+            self.events.info("disconnected", "client %s disconnected: %s", connection.session.client_id, why)
+            note_left(self.audit, connection, why, reason_code)
             self.registry.left(connection)
 
     def judge_again(self) -> None:
@@ -361,16 +365,12 @@ class Broker:
             self.guard.may_subscribe(session.connection, topic_filter, partial(judged, topic_filter, qos))
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None:
-        self._count_bad(connection.peer, error)
-        if connection.phase is Phase.NEW:  # the end of one that is connected is noted as such
-            self.audit.note(AuditEvent.REFUSED, address=connection.peer, reason=error.message)
+        self.count_bad_start(connection.peer, error, connection.phase is not Phase.NEW)
 
-    def count_bad_start(self, peer: str, error: ProtocolError) -> None:
-        """Bad input from where there is no Connection yet."""
-        self._count_bad(peer, error)
-        self.audit.note(AuditEvent.REFUSED, address=peer, reason=error.message)
-
-    def _count_bad(self, peer: str, error: ProtocolError) -> None:
+    def count_bad_start(self, peer: str, error: ProtocolError, is_open: bool = False) -> None:
+        """Bad input. The end of a connection that `is_open` is noted elsewhere."""
+        if not is_open:
+            self.audit.note(AuditEvent.REFUSED, address=peer, reason=error.message)
         self.bad_input[error.reason_code.name.lower()] += 1
         message = error.message[:MOST_REASON_CHARACTERS]
         self.events.warning("input", "%s: %s (%s)", peer, message, error.reason_code.name)

@@ -87,7 +87,7 @@ class Guard:
         """On whose behalf a session is claimed. `reads`: filters that the client's permissions allow."""
         access = self._access
         adopts_anonymous = access is not None and access.refuses_anonymous
-        return Claimant(connection.username, connection.permits is None, reads, adopts_anonymous)
+        return Claimant(connection.username, connection.permits is None, reads, adopts_anonymous, connection.peer)
 
     def refuse_session(self, connection: Connection, client_id: str, has_owner: bool) -> None:
         """A client does not get the session that it asked for, and goes."""

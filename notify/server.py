@@ -28,7 +28,7 @@ from notify.figures import Figures
 from notify.hub import Hub
 from notify.peers import Peer, Peers
 from notify.settings import WireSettings
-from notify.sockets import remove_leftover, widen, write
+from notify.sockets import listening_unix_socket, remove_leftover, widen, write
 from notify.steps import Steps
 from notify.tls import TlsListener
 from notify.users import Judge
@@ -36,7 +36,7 @@ from store.audit import Audit, AuditEvent
 from store.errors import WireError
 from store.ratelimit import RateLimitedLog
 from store.wire.frames import encode
-from store.wire.messages import Refused, RefusedReason
+from store.wire.messages import Refused, RefusedReason, Role
 
 log = logging.getLogger("penstock.wire")
 
@@ -52,9 +52,17 @@ class StoreServer:
     """Owner of the connections to a store. All calls are made from the loop that is running when it is made."""
 
     def __init__(
-        self, hub: Hub, settings: WireSettings, tokens: Mapping[str, str | None], audit: Audit | None = None
+        self,
+        hub: Hub,
+        settings: WireSettings,
+        tokens: Mapping[str, str | None],
+        audit: Audit | None = None,
+        only_operators: bool = False,
     ) -> None:
-        """`tokens`: by role, what a peer has to show (None: nothing); a role that is missing is not let in."""
+        """`tokens`: by role, what a peer has to show (None: nothing); a role that is missing is not let in.
+
+        `only_operators`: the store has a gateway in this process, which does the store's upkeep.
+        """
         self.hub = hub
         self.audit = audit or Audit()
         self.settings = settings
@@ -67,11 +75,13 @@ class StoreServer:
         self.roles = CertifiedRoles(())
         self.judge: Judge | None = None  # of clients; None: users are not judged
         store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
-        self.peers = Peers(hub, settings, store_name, self._loop.time)
+        self._only_operators = only_operators
+        self.peers = Peers(hub, settings, store_name, self._loop.time, hands_out=not only_operators)
         self.events = RateLimitedLog(log)
         self._dirty: dict[_Connection, None] = {}
         self._server: asyncio.Server | TlsListener | None = None
-        self._socket_path: Path | None = None
+        self._socket_paths: list[Path] = []
+        self._operators: asyncio.Server | None = None
         self._progress = asyncio.Event()
         self._upkeep = Steps(self.hub.tick, self._loop.call_soon)
         self._cleaning_up = Steps(self.peers.go_on, self._loop.call_soon)
@@ -114,7 +124,14 @@ class StoreServer:
             self._server = await self._loop.create_unix_server(self._arrives, str(path), backlog=BACKLOG)
         finally:
             os.umask(mask)
-        self._socket_path = path
+        self._socket_paths.append(path)
+
+    async def listen_to_operators(self, path: Path) -> None:
+        """At a Unix socket that the user of this process alone may connect to. Raises OSError."""
+        listening = listening_unix_socket(path, BACKLOG, 0o600)
+        tokens = {Role.OPERATOR.value: None}
+        self._operators = await self._loop.create_unix_server(lambda: _Connection(self, tokens), sock=listening)
+        self._socket_paths.append(path)
 
     # --- the loop
 
@@ -123,7 +140,8 @@ class StoreServer:
 
     def tick(self) -> None:
         """To be called every few hundredths of a second."""
-        self._upkeep.start()
+        if not self._only_operators:
+            self._upkeep.start()
         self.peers.tick()
         self._cleaning_up.start()
         now_s = self._loop.time()
@@ -168,8 +186,9 @@ class StoreServer:
 
     async def close(self, timeout_s: float) -> None:
         """Nobody new; what was appended is answered once it is safe; then goodbye to all."""
-        if self._server is not None:
-            self._server.close()
+        for server in (self._server, self._operators):
+            if server is not None:
+                server.close()
         self.is_stopping = True
         for connection in self.connections:
             connection.let_read(False)
@@ -184,8 +203,8 @@ class StoreServer:
                 connection.abort()
         self._upkeep.stop()
         self._cleaning_up.stop()
-        if self._socket_path is not None:
-            self._socket_path.unlink(missing_ok=True)
+        for path in self._socket_paths:
+            path.unlink(missing_ok=True)
         self.events.close()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -202,14 +221,17 @@ class StoreServer:
 class _Connection(asyncio.Protocol):
     """A socket with a peer at its other end."""
 
-    def __init__(self, server: StoreServer) -> None:
+    def __init__(self, server: StoreServer, tokens: Mapping[str, str | None] | None = None) -> None:
+        """`tokens`: in place of those of the server."""
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._is_writable = True
         self._is_read = True
         self._unsent_bytes = 0
         self._address = "?"
-        self._conversation = Conversation(server.peers, server._tokens, server.figures, lambda _: server.wake(self))
+        self._conversation = Conversation(
+            server.peers, tokens or server._tokens, server.figures, lambda _: server.wake(self)
+        )
 
     @property
     def has_unanswered(self) -> bool:

@@ -20,7 +20,16 @@ from penstock.audit_file import open_audit
 from penstock.client_tls import WireTls
 from penstock.credentials import Tokens, tokens_of_store, warn_of_shared_token
 from penstock.errors import UsageError
-from penstock.process import Stop, check_admin_exposed, heed_hangup, open_admin, run, tune_garbage_collection
+from penstock.process import (
+    DRAIN_S,
+    Stop,
+    check_admin_exposed,
+    heed_hangup,
+    listen_to_operators,
+    open_admin,
+    run,
+    tune_garbage_collection,
+)
 from penstock.settings import Settings
 from penstock.store_users import StoreUsers
 
@@ -28,8 +37,6 @@ if TYPE_CHECKING:
     from penstock.admin import Admin
 
 log = logging.getLogger("penstock")
-
-DRAIN_S = 5.0
 
 
 def serve(settings: Settings) -> int:
@@ -72,6 +79,7 @@ async def _serve(
         heed_hangup(*reloads)
         hub = Hub(messages, waits_for_peers=True)
         hub.consumers.most_of_user = settings.quota.user_groups
+        hub.bans.audit = audit
         if settings.notify.events == "broadcast":
             hub.lookup = Broadcast()
         elif settings.notify.redis_url:
@@ -84,6 +92,7 @@ async def _serve(
         if settings.admin is not None:
             closing.callback(_open_admin(settings.admin, server).close)
         closing.push_async_callback(server.close, DRAIN_S)
+        await listen_to_operators(server, settings.store.data)
         url = await server.listen(address, tls.context if tls is not None else None)
         tune_garbage_collection()
         took_s = time.monotonic() - started_s
