@@ -20,7 +20,7 @@ def claim(
     told_end: Callable[[], int],
     answer: Callable[[Message], None],
 ) -> None:
-    """Claim a session for a peer. `told_end`: log_offset up to which it knows where queues end; `answer`: now or later."""
+    """Claim a session for a peer. `told_end`: log_offset up to which it knows where queues end; `answer`s later."""
     fault = text_fault(message.client_id)
     if fault:
         answer(wire.Failed(FailureCode.BAD_REQUEST, f"client_id {fault}"))
