@@ -21,6 +21,7 @@ from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from gateway.tenants import Tenants, login_name, settled
+from store.audit import Audit, AuditEvent
 from store.deadlines import Deadlines
 from store.namespaces import Namespace
 from store.ratelimit import RateLimitedLog
@@ -58,6 +59,7 @@ class Admission:
         events: RateLimitedLog,
         bans: Bans,
         tenants: Tenants,
+        audit: Audit,
     ) -> None:
         """Without `access` everybody comes in who is not banned."""
         self._access = access
@@ -68,6 +70,7 @@ class Admission:
         self._events = events
         self._bans = bans
         self._tenants = tenants
+        self._audit = audit
         self._entering: dict[Connection, _Entering] = {}
         self.refused: Counter[str] = Counter({"not_authorized": 0})  # connections by reason code
 
@@ -93,9 +96,8 @@ class Admission:
         if access is None:
             if method is not None:
                 connection.version = connect.protocol_version
-                self._refuse(
-                    connection, Refused("no authentication method is offered", ReasonCode.BAD_AUTHENTICATION_METHOD)
-                )
+                refusal = Refused("no authentication method is offered", ReasonCode.BAD_AUTHENTICATION_METHOD)
+                self._refuse(connection, refusal, connect)
                 return
             connection.version = connect.protocol_version
             if self._enters(connection, connect, Identity()) is not None:
@@ -105,7 +107,7 @@ class Admission:
         connection.version = connect.protocol_version
         entering = _Entering(connection, connect)
         if len(self._entering) >= access.max_waiting:
-            self._refuse(connection, Refused("auth.max_waiting clients wait already", ReasonCode.SERVER_BUSY))
+            self._refuse(connection, Refused("auth.max_waiting clients wait already", ReasonCode.SERVER_BUSY), connect)
             return
         self._entering[connection] = entering
         if method is not None:
@@ -126,7 +128,7 @@ class Admission:
             return  # it left meanwhile
         if not isinstance(verdict, Identity):
             del self._entering[connection]
-            self._refuse(connection, verdict or Refused("nobody knows these credentials"))
+            self._refuse(connection, verdict or Refused("nobody knows these credentials"), entering.connect)
             return
         assert self._access is not None
         connect = entering.connect
@@ -135,7 +137,7 @@ class Admission:
             refusal = Refused(
                 f"user {verdict.username} may not be called {connect.client_id}", ReasonCode.NOT_AUTHORIZED
             )
-            self._refuse(connection, refusal)
+            self._refuse(connection, refusal, connect)
             return
         identity = self._enters(connection, connect, verdict)
         if identity is None or self._is_banned(connection, connect, identity.account, connect.client_id):
@@ -143,7 +145,8 @@ class Admission:
             return
         if self._access.needs_client_id(identity):
             del self._entering[connection]
-            self._refuse(connection, Refused(UNBOUND.format(identity.username), ReasonCode.NOT_AUTHORIZED))
+            unbound = Refused(UNBOUND.format(identity.username), ReasonCode.NOT_AUTHORIZED)
+            self._refuse(connection, unbound, connect)
             return
         connection.identity = identity
         self._guard.check_will(connection, connect, partial(self._will_checked, entering))
@@ -156,13 +159,14 @@ class Admission:
             return
         identity = connection.identity
         if not allowed:
-            self._refuse(connection, Refused("its will is not allowed", ReasonCode.NOT_AUTHORIZED))
+            refusal = Refused("its will is not allowed", ReasonCode.NOT_AUTHORIZED)
+            self._refuse(connection, refusal, entering.connect)
             return
         assert identity is not None
         if not self._quotas.may_enter(identity.account, entering.connect.client_id):
             refusal = Refused(f"quota.user_connections of {identity.username} is reached", ReasonCode.QUOTA_EXCEEDED)
-            self._refuse(connection, refusal)
-        elif self._expires(connection, identity):
+            self._refuse(connection, refusal, entering.connect)
+        elif self._expires(connection, identity, entering.connect):
             self._quotas.entered(connection, identity.account)
             self._guard.watch(connection, identity)
             try:
@@ -184,17 +188,17 @@ class Admission:
             if refused is None:
                 return found
             found = refused
-        self._refuse(connection, found)
+        self._refuse(connection, found, connect)
         return None
 
-    def _expires(self, connection: Connection, identity: Identity) -> bool:
+    def _expires(self, connection: Connection, identity: Identity, connect: Connect) -> bool:
         """See to the end of what was found out. False: that is now."""
         if identity.expires_ms is None:
             self._deadlines.cancel(connection)
             return True
         left_s = (identity.expires_ms - connection.turn.now_ms) / 1000
         if left_s <= 0:
-            self._refuse(connection, Refused("its credentials have expired", ReasonCode.NOT_AUTHORIZED))
+            self._refuse(connection, Refused("its credentials have expired", ReasonCode.NOT_AUTHORIZED), connect)
             return False
         at_s = connection.turn.now_s + min(left_s, MAX_EXPIRY_AHEAD_S)
         self._deadlines.set(connection, at_s, partial(self._expired, connection))
@@ -210,12 +214,17 @@ class Admission:
         ban = self._bans.refuses(connection.host, user, client_id, connection.turn.now_ms)
         if ban is not None:
             connection.version = connect.protocol_version
-            self._refuse(connection, Refused(f"{_words(ban)} is banned: {ban.reason}", ReasonCode.BANNED))
+            refusal = Refused(f"{_words(ban)} is banned: {ban.reason}", ReasonCode.BANNED)
+            self._refuse(connection, refusal, connect)
         return ban is not None
 
-    def _refuse(self, connection: Connection, refused: Refused) -> None:
+    def _refuse(self, connection: Connection, refused: Refused, connect: Connect) -> None:
+        """`connect`: what the client said of itself."""
         self.refused[refused.reason_code.name.lower()] += 1
-        self._events.warning("auth", "%s: refused: %s", connection.peer, refused.message)
+        peer = connection.peer
+        self._events.warning("auth", "%s: refused: %s", peer, refused.message)
+        user, reason = connect.username or "", refused.message
+        self._audit.note(AuditEvent.REFUSED, user=user, client_id=connect.client_id, address=peer, reason=reason)
         connection.close(refused.reason_code)
 
     # --- the enhanced kind
@@ -229,7 +238,7 @@ class Admission:
             offered = Refused(
                 f"authentication method {method[:40]!r} is not offered", ReasonCode.BAD_AUTHENTICATION_METHOD
             )
-            self._refuse(entering.connection, offered)
+            self._refuse(entering.connection, offered, entering.connect)
         elif data is not None:
             self._step(entering, data)
         else:
@@ -268,7 +277,8 @@ class Admission:
             proof = exchange.final(data)
         except ScramFailed as error:
             self._entering.pop(connection, None)
-            self._refuse(connection, Refused(str(error), ReasonCode.NOT_AUTHORIZED))
+            entering.connect.username = exchange.username or entering.connect.username
+            self._refuse(connection, Refused(str(error), ReasonCode.NOT_AUTHORIZED), entering.connect)
             return
         identity = Identity(exchange.username, verifier=exchange.verifier)
         if entering.again:
@@ -283,7 +293,8 @@ class Admission:
         self._entering.pop(connection, None)
         known = connection.identity
         if known is None or identity.username != (known.login or known.username):
-            self._refuse(connection, Refused("re-authentication as somebody else", ReasonCode.NOT_AUTHORIZED))
+            refusal = Refused("re-authentication as somebody else", ReasonCode.NOT_AUTHORIZED)
+            self._refuse(connection, refusal, Connect(client_id=connection.client_id, username=identity.username))
             return
         connection.identity = replace(known, verifier=identity.verifier)
         self._say(entering, ReasonCode.SUCCESS, proof)

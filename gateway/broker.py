@@ -11,30 +11,32 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from gateway._wire import Turn, overdue, unsent
 from gateway.admission import Admission
+from gateway.audit import note_left, note_opened
 from gateway.auth.access import Access
 from gateway.auth.bans import Bans
-from gateway.auth.permissions import REFUSED, UNANSWERED
+from gateway.ban_sweep import BanSweep
 from gateway.certified import Certified
 from gateway.codec_primitives import Limits
-from gateway.connection import MOST_REASON_CHARACTERS, Connection
+from gateway.connection import MOST_REASON_CHARACTERS, Connection, Phase
 from gateway.delivery import Delivery
 from gateway.draining import Draining
 from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
 from gateway.guard import Guard
 from gateway.journal import Journal
+from gateway.judging import Judging
 from gateway.quota_settings import QuotaSettings
 from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from gateway.rules import PacketRules, username_of
-from gateway.session import Replay, Session
+from gateway.session import Session
 from gateway.settings import GatewaySettings
 from gateway.shared import SharedSubscriptions
 from gateway.subscriptions import Subscriptions
@@ -42,15 +44,16 @@ from gateway.sys_topics import SysTopics
 from gateway.tenants import Tenants
 from lightqueue._queues import Queue
 from notify.api import Store
-from notify.steps import Steps, some_of
+from notify.steps import Steps
+from store.audit import Audit, AuditEvent
 from store.deadlines import Deadlines
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
+from store.wire.operator_messages import BansTold, Disconnect
 
 log = logging.getLogger("penstock.gateway")
 
 READ_BUFFER_BYTES = 256 << 10
-JUDGED_AT_A_TIME = 50
 
 
 class Loop(Protocol):
@@ -71,6 +74,7 @@ class Broker:
         loop: Loop,
         access: Access | None = None,
         quota_settings: QuotaSettings | None = None,
+        audit: Audit | None = None,
     ) -> None:
         """Without `access` everybody may do everything."""
         self.store = store
@@ -83,7 +87,6 @@ class Broker:
         self._clogged: dict[Connection, None] = {}  # take no more for a while, since the longest time first
         self._held: list[Connection] = []  # not listened to while the store has enough to do
         self._progressed: set[Session] = set()
-        self._to_judge: deque[Session] = deque()  # whose subscriptions to ask about again, since answers expire
         self.bad_input: Counter[str] = Counter()
         self.keep_alive_timeouts = 0
         self.waiting = 0  # messages not acknowledged by connected clients, or not sent, a second ago at most
@@ -102,6 +105,7 @@ class Broker:
         self._next_second = 0.0
         self._upkeep = Steps(store.tick, loop.call_soon)
         self.events = events = RateLimitedLog(log)
+        self.audit = audit = audit or Audit()
         self.deadlines = Deadlines()
         self.journal = journal = Journal(store, self.turn, events)
         self.exchange = exchange = Exchange(store, journal)
@@ -115,26 +119,19 @@ class Broker:
         )
         self.quotas = quotas = Quotas(quota_settings or QuotaSettings())
         self.certified = Certified(self.deadlines, lambda: self.turn.now_s, loop.call_soon, self._disproved)
-        self.guard = guard = Guard(access, self.turn, events, loop.call_soon)
+        self.guard = guard = Guard(access, self.turn, events, audit, loop.call_soon)
         self.registry = registry = SessionRegistry(
             store, settings, journal, exchange, delivery, self.shared, events, guard, loop.call_soon, self.opened
         )
         self.bans = bans = Bans()
         self.tenants = tenants = Tenants(settings.max_namespaces)
-        self.admission = admission = Admission(access, guard, quotas, registry, self.deadlines, events, bans, tenants)
-        self.rules = PacketRules(
-            settings,
-            self.turn,
-            journal,
-            registry,
-            self.subscriptions,
-            exchange,
-            events,
-            admission,
-            guard,
-            quotas,
-            self.store_batch,
+        self.admission = admission = Admission(
+            access, guard, quotas, registry, self.deadlines, events, bans, tenants, audit
         )
+        self.judging = Judging(admission, guard, registry, self.subscriptions, exchange, loop.call_soon)
+        self.ban_sweep = BanSweep(bans, store.bans, registry.sessions, self._new, loop.call_soon, events)
+        parts = (journal, registry, self.subscriptions, exchange, events, admission, guard, quotas)
+        self.rules = PacketRules(settings, self.turn, *parts, self.store_batch)
 
     # --- the turn
 
@@ -184,6 +181,14 @@ class Broker:
     def taken_over(self, client_id: str) -> None:
         """The client connected to another gateway."""
         self.registry.let_go(client_id)
+
+    def told(self, message: BansTold | Disconnect) -> None:
+        """By an operator, through the store."""
+        if isinstance(message, BansTold):
+            self.ban_sweep.take(message.bans, message.lifted)
+        else:
+            self.registry.disconnect(message.client_id, message.reason)
+        self.turn.request()
 
     def unlogged(self) -> list[tuple[str, str]]:
         sessions = self.registry.sessions.values()
@@ -254,6 +259,7 @@ class Broker:
         else:
             return
         self.events.warning("limit", "%s: refused, %s", connection.peer, reason)
+        self.audit.note(AuditEvent.REFUSED, address=connection.peer, reason=reason)
         connection.close(None)
 
     def opened(self, connection: Connection) -> None:
@@ -262,10 +268,12 @@ class Broker:
         self._new.pop(connection, None)
         self.most_online = max(self.most_online, self.online)
         who = f" with the certificate of {connection.peer_identity}" if connection.peer_identity else ""
-        client_id = connection.session.client_id
         if not self.admission.is_known(connection):  # what it was judged by was replaced meanwhile
             self._loop.call_soon(partial(self.admission.is_known_still, connection))
-        self.events.info("connected", "client %s connected from %s%s", client_id, connection.peer, who)
+        told = "client %s connected from %s%s"
+        self.events.info("connected", told, connection.session.client_id, connection.peer, who)
+        note_opened(self.audit, connection, who.strip())
+        self.ban_sweep.look_at(connection)  # it may have been banned while it came in
 
     def clogged(self, connection: Connection) -> None:
         """It takes no more for a while."""
@@ -289,8 +297,8 @@ class Broker:
             self.events.warning("slow", "%s: cut off, gateway.max_waiting_bytes wait for slow clients", connection.peer)
             connection.cut_off("too slow: gateway.max_waiting_bytes wait for slow clients")
 
-    def left(self, connection: Connection, why: str) -> None:
-        """A connection ended; called once for each."""
+    def left(self, connection: Connection, why: str, reason_code: ReasonCode | None) -> None:
+        """A connection ended; called once for each. `reason_code`: with which this side ended it."""
         self.connections -= 1
         if connection.entrance is not None:
             connection.entrance.connections -= 1
@@ -299,69 +307,24 @@ class Broker:
         self.admission.left(connection)
         if connection.session is not None:
             self.events.info("disconnected", "client %s disconnected: %s", connection.session.client_id, why)
+            note_left(self.audit, connection, why, reason_code)
             self.registry.left(connection)
 
     def judge_again(self) -> None:
-        """What clients are judged by was replaced: who would not be let in any more has to go, and so do subscriptions
-        that would be refused."""
-        self.guard.forget()
-        work = self._judge_each(deque(self.registry.sessions.values()))
-        Steps(partial(some_of, work, JUDGED_AT_A_TIME), self._loop.call_soon).start()
+        """What clients are judged by was replaced: all of them are judged by what counts now."""
+        self.judging.begin()
 
     def _disproved(self) -> None:
         """A client's certificate counts no more."""
         self.admission.refused["not_authorized"] += 1
 
-    def _judge_each(self, sessions: deque[Session]) -> Iterator[None]:
-        """One after the other, each subscription of a session by itself."""
-        while sessions:
-            session = sessions.popleft()
-            if session.link is not None and self.admission.is_known_still(session.link):
-                yield from self._judge_subscriptions(session)
-            yield
-
-    def _judge_in_turn(self) -> None:
-        """Answers from elsewhere count for a while: ask again about all subscriptions, some in each second of it."""
-        lasts_s = self.guard.asks_again_s
-        if not lasts_s:
-            return
-        if not self._to_judge:
-            self._to_judge = deque(self.registry.sessions.values())
-        number = min(-(-len(self.registry.sessions) // lasts_s), len(self._to_judge))
-        some = deque(self._to_judge.popleft() for _ in range(number))
-        Steps(partial(some_of, self._judge_each(some), JUDGED_AT_A_TIME), self._loop.call_soon).start()
-
-    def _judge_subscriptions(self, session: Session) -> Iterator[None]:
-        def judged(topic_filter: str, qos: int, allowed: int) -> None:
-            if session.link is None or allowed >= qos or allowed == UNANSWERED:
-                return
-            self.guard.took_away(session.client_id, topic_filter)
-            self.subscriptions.take_away(session, [topic_filter])
-            self.exchange.judge(session, self.guard.reads(session.connection, partial(_topic_filters, session)))
-
-        held = [(reader.topic_filter, reader.qos) for reader in session.readers.values() if not reader.only_live]
-        held += [(topic_filter, share.subscription.qos) for topic_filter, share in session.shares.items()]
-        for topic_filter, qos in held:
-            if session.link is None:
-                return
-            self.guard.may_subscribe(session.connection, topic_filter, partial(judged, topic_filter, qos))
-            yield
-
-        def judged_replay(replay: Replay, allowed: int) -> None:
-            if session.link is not None and allowed == REFUSED:
-                self.subscriptions.replays.end(session, replay)
-
-        for replay in list(session.replays):
-            if session.link is None:
-                return
-            topic_filter = replay.subscription.topic_filter
-            self.guard.may_subscribe(session.connection, topic_filter, partial(judged_replay, replay), replays=True)
-
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None:
-        self.count_bad_start(connection.peer, error)
+        self.count_bad_start(connection.peer, error, connection.phase is not Phase.NEW)
 
-    def count_bad_start(self, peer: str, error: ProtocolError) -> None:
-        """Bad input from where there is no Connection yet."""
+    def count_bad_start(self, peer: str, error: ProtocolError, is_open: bool = False) -> None:
+        """Bad input. The end of a connection that `is_open` is noted elsewhere."""
+        if not is_open:
+            self.audit.note(AuditEvent.REFUSED, address=peer, reason=error.message)
         self.bad_input[error.reason_code.name.lower()] += 1
         message = error.message[:MOST_REASON_CHARACTERS]
         self.events.warning("input", "%s: %s (%s)", peer, message, error.reason_code.name)
@@ -383,6 +346,7 @@ class Broker:
         self.shared.tick()
         self.turn.request()
         self.journal.fail_stalled()
+        self.audit.settle()
         if self.turn.now_s >= self._next_second:
             self._next_second = self.turn.now_s + 1
             self._close_silent()
@@ -390,7 +354,7 @@ class Broker:
             self.events.settle()
             self.journal.tell_again()
             self.guard.tick()
-            self._judge_in_turn()
+            self.judging.tick()
             self.quotas.tick(self.turn.now_s)
 
     def _close_silent(self) -> None:
@@ -484,7 +448,3 @@ class Broker:
     def quiet(self) -> bool:
         """Nobody is connected and nothing waits to become safe."""
         return not self.connections and self.journal.quiet
-
-
-def _topic_filters(session: Session) -> list[str]:
-    return [reader.topic_filter for reader in session.readers.values()] + list(session.shares)

@@ -77,8 +77,8 @@ class Owner(Protocol):
     def rest(self, go_on: Callable[[], object]) -> None:
         """Call `go_on` in a later turn: so much has come at once that others are to have theirs first."""
 
-    def left(self, connection: Connection, why: str) -> None:
-        """Called once for each that arrived."""
+    def left(self, connection: Connection, why: str, reason_code: ReasonCode | None) -> None:
+        """Called once for each that arrived; `reason_code`: with which this side ended it, None if it did not."""
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None: ...
 
@@ -312,7 +312,8 @@ class Connection(Link):
         self.phase = Phase.CLOSED
         self.flush()
         self.closing = True
-        self.owner.left(self, message or (reason_code.name.lower().replace("_", " ") if reason_code else "closed"))
+        why = message or (reason_code.name.lower().replace("_", " ") if reason_code else "closed")
+        self.owner.left(self, why, reason_code)
 
     def _goodbye(self, reason_code: ReasonCode, message: str) -> bytes:
         """What the client's version and phase have for it; a long reason string is left out [MQTT-3.2.2-19]."""

@@ -21,6 +21,7 @@ from gateway.replays import reads_history
 from gateway.topics import split_shared
 from lightqueue.matching import any_of
 from notify.owners import Claimant
+from store.audit import Audit, AuditEvent
 from store.ratelimit import RateLimitedLog
 
 JUDGED_AT_A_TIME = 20  # filters of one session in a turn
@@ -37,12 +38,14 @@ class Guard:
         access: Access | None,
         turn: Turn,
         events: RateLimitedLog,
+        audit: Audit,
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
         """`soon` has something done in a later turn."""
         self._access = access
         self._turn = turn
         self._events = events
+        self._audit = audit
         self._soon = soon
         self.refused: Counter[str] = Counter(
             {"publish": 0, "subscribe": 0, "will": 0, "taken_away": 0, "session": 0, "withheld": 0}
@@ -67,11 +70,17 @@ class Guard:
         """How long answers from elsewhere count; 0: none do."""
         return self._access.asks_again_s if self._access is not None else 0
 
-    def took_away(self, client_id: str, topic_filter: str) -> None:
+    def took_away(self, connection: Connection, client_id: str, topic_filter: str) -> None:
         """A subscription was allowed when it was made, and is not any more."""
         self.refused["taken_away"] += 1
         gone = "client %s: subscription to %s taken away: not allowed any more"
         self._events.warning("permission", gone, client_id, topic_filter)
+        self._denied(connection, client_id, f"subscription to {topic_filter} taken away")
+
+    def _denied(self, connection: Connection, client_id: str, reason: str) -> None:
+        user = connection.identity.username if connection.identity is not None else ""
+        address = connection.peer
+        self._audit.note(AuditEvent.DENIED, user=user, client_id=client_id, address=address, reason=reason)
 
     # --- sessions
 
@@ -79,7 +88,7 @@ class Guard:
         """On whose behalf a session is claimed. `reads`: filters that the client's permissions allow."""
         access = self._access
         adopts_anonymous = access is not None and access.refuses_anonymous
-        return Claimant(connection.username, connection.permits is None, reads, adopts_anonymous)
+        return Claimant(connection.username, connection.permits is None, reads, adopts_anonymous, connection.peer)
 
     def refuse_session(self, connection: Connection, client_id: str, has_owner: bool) -> None:
         """A client does not get the session that it asked for, and goes."""
@@ -88,6 +97,9 @@ class Guard:
         why = "another user owns it" if has_owner else "its owner is not known, and not all it subscribes to is allowed"
         told = "%s: refused: the session of client %s is not for %s: %s; `penstock client assign` gives it to a user"
         self._events.warning("session", told, connection.peer, client_id, user, why)
+        reason = f"the session is not for it: {why}"
+        address, user = connection.peer, connection.username
+        self._audit.note(AuditEvent.REFUSED, user=user, client_id=client_id, address=address, reason=reason)
         connection.close(ReasonCode.NOT_AUTHORIZED, "the client identifier is another user's")
 
     def may_adopt(
@@ -150,6 +162,7 @@ class Guard:
                 connection.permits.add(topic_name.encode(), allowed, retain)
             if allowed < qos:
                 self.refused["publish"] += 1
+                self._denied(connection, connection.session.client_id, f"publish to {topic_name}")
             then(allowed >= qos)
             if waits:
                 connection.proceed()
@@ -177,6 +190,7 @@ class Guard:
                 refusals[number] = ReasonCode.NOT_AUTHORIZED
                 refused = "client %s: subscription to %s refused: not allowed"
                 self._events.warning("permission", refused, connection.client_id, wanted.topic_filter)
+                self._denied(connection, connection.session.client_id, f"subscribe to {wanted.topic_filter}")
             else:
                 wanted.qos = QoS(min(wanted.qos, allowed))
             if not missing and connection.phase is Phase.OPEN:

@@ -176,6 +176,19 @@ class SessionRegistry:
             session.connection.close(ReasonCode.SESSION_TAKEN_OVER)
             self._journal.store()  # what is left of it must be known before it is claimed
 
+    def presence(self, client_id: str) -> tuple[str, int] | None:
+        """Address of a client that is connected here, and since when: Unix time in ms."""
+        session = self.sessions.get(client_id)
+        link = session.link if session is not None else None
+        return (link.peer, link.opened_ms) if link is not None else None
+
+    def disconnect(self, client_id: str, reason: str) -> None:
+        """An operator says so."""
+        session = self.sessions.get(client_id)
+        if session is not None and session.link is not None:
+            why = f"an operator ended the connection: {reason}" if reason else "an operator ended the connection"
+            session.link.close(ReasonCode.ADMINISTRATIVE_ACTION, why)
+
     def _claimed(self, opening: _Opening, state: SessionState | None) -> None:
         """The session is this gateway's, and `state` what is known of it."""
         connection, connect = opening.connection, opening.connect
@@ -267,7 +280,7 @@ class SessionRegistry:
     def _forget(self, session: Session, subscription: SubscriptionState) -> None:
         """It was allowed when it was made, and is not any more."""
         if session.link is not None:
-            self._guard.took_away(session.client_id, subscription.topic_filter)
+            self._guard.took_away(session.connection, session.client_id, subscription.topic_filter)
             self._journal.record(Unsubscribed(session.client_id, [subscription.topic_filter]))
 
     def _read(self, session: Session, subscription: SubscriptionState, start: int, followed: list[Followed]) -> None:

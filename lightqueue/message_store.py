@@ -56,6 +56,7 @@ class MessageStore:
         self.retained = self._state.retained
         self.peers = self._state.peers
         self.groups = Groups(self.log, self.queues, self._state.groups, self._append_all, settings.group_flush_ms)
+        self.bans = self._state.bans
         self.keys = self._state.keys
         self.delayed = self._state.delayed
         self.dispatching = Dispatching(self.log, self.delayed, self._append_all)

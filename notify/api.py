@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
+from notify.bans import StoreBans
 from notify.history import History
 from notify.owners import UNJUDGED, Claimant, ClaimRefused
 from store._records import RecordBatch, Records
@@ -19,6 +20,7 @@ from store.errors import StoreError
 from store.group_settings import GroupSettings
 from store.group_states import GroupKey
 from store.sessions import SessionState
+from store.wire.operator_messages import BansTold, Disconnect
 
 if TYPE_CHECKING:  # a gateway apart needs none of it
     from lightqueue.message_store import MessageStore
@@ -102,6 +104,9 @@ class Listener(Protocol):
     def refused(self, mark: int, error: StoreError) -> None:
         """The store did not take the append that this mark stands for."""
 
+    def told(self, message: BansTold | Disconnect) -> None:
+        """Bans were set or lifted, or an operator ends a client's connection."""
+
     def lost_entries(self, queue: Queue) -> None:
         """The store was restarted, and what this queue had in memory is gone: it goes on at its end."""
 
@@ -121,7 +126,6 @@ class Store(Protocol):
 
     listener: Listener
     history: History
-
     is_live_only: Callable[[bytes], bool] | None
     """Says of a topic whether its messages go to no stored queue; None: no topic's do."""
     messages: MessageStore | None
@@ -132,6 +136,10 @@ class Store(Protocol):
 
     is_certain: bool
     """An append that did not fail at once gets into the log before all that follow. If not, it or they may get lost."""
+
+    @property
+    def bans(self) -> StoreBans:
+        """Who is kept out of all gateways."""
 
     # --- the way in
 
@@ -285,6 +293,8 @@ class Nobody:
         return []
 
     def refused(self, mark: int, error: StoreError) -> None: ...
+
+    def told(self, message: BansTold | Disconnect) -> None: ...
 
     def lost_entries(self, queue: Queue) -> None: ...
 

@@ -431,6 +431,9 @@ class Consumers:
     def taken_over(self, client_id: str) -> None:
         """It has no sessions."""
 
+    def told(self, _: object) -> None:
+        """Nor clients."""
+
     def refused(self, mark: int, error: StoreError) -> None:
         """A store in this process refuses at once, by an exception."""
 

@@ -13,24 +13,24 @@ from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple, NoReturn
 
-from notify import client_requests, group_requests, log_requests, reads
+from notify import client_requests, group_requests, log_requests, operator_requests, reads
 from notify.arrival import Arrival
-from notify.claim_answers import claim_answer
+from notify.claiming import claim
 from notify.contents import filter_fault, text_fault
 from notify.events import FRAME_ROOM_BYTES, Events
 from notify.figures import Figures
-from notify.owners import Claimant, ClaimRefused
+from notify.operator_line import OperatorLine
 from notify.peers import Peer, Peers, failure_code
 from notify.permissions import narrowed, shown, wanted_by
 from notify.users import Permits, User, Wanted
 from store.errors import StoreError, WireError
-from store.sessions import SessionState
 from store.wire import messages as wire
 from store.wire.base import PRODUCER
 from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import ServerHandshake
 from store.wire.messages import FailureCode, Hello, Message, Refused, RefusedReason, Role, Welcome
+from store.wire.operator_messages import BanMade
 
 log = logging.getLogger("penstock.wire")
 
@@ -60,6 +60,7 @@ class Conversation:
         self.peer: Peer | None = None
         self._events: Events  # once there is a peer
         self.arrival = Arrival()
+        self._operators: OperatorLine
         self.is_closing = False  # once what is to be sent is sent
         self.fault: WireError | None = None  # found while nobody listened
         self.opened_s = self.said_s = peers.clock()
@@ -151,6 +152,7 @@ class Conversation:
         self._events = Events(self.peer, welcome, self._figures, self._peers.max_frame_bytes, self._tell)
         for client_id in self._peers.hub.contested(self.peer.member):
             self.tell_taken_over(client_id)
+        self._operators = OperatorLine(hello, self.peer, self.tell_taken_over)
         return welcome
 
     def go_on(self) -> None:
@@ -222,6 +224,8 @@ class Conversation:
         if self.peer is not None and not self.is_closing:
             self._is_gathering = True
             try:
+                for message in self._operators.take():
+                    self._tell(message)
                 self._answer_appends()
                 self._peers.groups.consumers.turn_ends()
                 self._events.tell()
@@ -271,6 +275,10 @@ class Conversation:
 
     def tell_taken_over(self, client_id: str) -> None:
         self._events.taken_over[client_id] = None
+        self._wake(self)
+
+    def told(self, message: wire.BansTold | wire.Disconnect) -> None:
+        self._operators.told(message)
         self._wake(self)
 
     def close(self, reason: str) -> None:
@@ -376,8 +384,7 @@ class Conversation:
             answer: Message = wire.DelayedCancelled(dispatching.cancel(message.due_ms, message.log_offset))
         except StoreError as error:
             answer = wire.Failed(failure_code(error), str(error))
-        self._answers.append(_Answer(frame.request_id, self._known.member.mark, answer))
-        self._wake(self)
+        self._answer_when_safe(frame.request_id, answer)
 
     def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> Message:
         self._figures.reads += 1
@@ -413,17 +420,8 @@ class Conversation:
             self._answer(frame.request_id, wire.Failed(failure_code(error), str(error)))
 
     def _claim(self, frame: Frame, message: wire.Claim) -> None:
-        fault = text_fault(message.client_id)
-        if fault:
-            self._answer(frame.request_id, wire.Failed(FailureCode.BAD_REQUEST, f"client_id {fault}"))
-            return
-
-        def then(state: SessionState | ClaimRefused | None) -> None:
-            told_end, max_bytes = self._events.told_end, self._peers.max_frame_bytes
-            self._answer(frame.request_id, claim_answer(message.client_id, state, told_end, max_bytes))
-
-        claimant = Claimant(message.user, message.reads_all, message.reads, message.adopts_anonymous)
-        self._known.member.claim(message.client_id, message.clean_start, then, claimant)
+        answer = partial(self._answer, frame.request_id)
+        claim(self._known, message, self._peers.max_frame_bytes, lambda: self._events.told_end, answer)
 
     def _release(self, _: Frame, message: wire.Release) -> None:
         self._known.member.release(message.client_id)
@@ -434,6 +432,13 @@ class Conversation:
             if fault:
                 raise WireError(f"client_id {fault}")
             self._known.member.hold_again(client_id, user)
+
+    def _operate(self, frame: Frame, message: Message) -> None:
+        self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
+
+    def _answer_when_safe(self, request_id: int, answer: Message) -> None:
+        self._answers.append(_Answer(request_id, self._known.member.mark, answer))
+        self._wake(self)
 
     def _ask_group(self, frame: Frame, message: Message) -> None:
         self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
@@ -477,6 +482,7 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Seek: Conversation._client_read,
     wire.Get: Conversation._client_read,
     wire.Find: Conversation._client_read,
+    BanMade: lambda self, _, message: self._operators.ban_made(message),
     wire.Ping: Conversation._ping,
     wire.Pong: Conversation._pong,
     wire.Goodbye: Conversation._goodbye,
@@ -489,4 +495,5 @@ _FINDS: dict[type[Message], Callable[..., reads.Answer]] = {
 }
 _HANDLERS |= dict.fromkeys(_FINDS, Conversation._look_up)
 _HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)
+_HANDLERS |= dict.fromkeys(operator_requests.REQUESTS, Conversation._operate)
 _HANDLERS |= dict.fromkeys(group_requests.REQUESTS, Conversation._ask_group)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from lightqueue._queues import LIVE, Queue
 from lightqueue.message_store import MessageStore
+from notify.bans import LocalBans
 from notify.consumers import Consumers
 from notify.departure import Departure
 from notify.log_readers import LogReaders
@@ -24,6 +25,7 @@ from notify.retained_pages import RetainedPages
 from store._records import RecordBatch
 from store.changes import PeerGone, SessionAssigned, encode_change
 from store.errors import StoreError
+from store.wire.operator_messages import BansTold
 
 
 class _Claim(NamedTuple):
@@ -45,6 +47,9 @@ class Hub:
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
         self.readers = LogReaders(time.monotonic)
         self.retained_pages = RetainedPages(messages)
+        self.bans = LocalBans(self)
+        self.presences: dict[str, tuple[str, int]] = {}  # of connections elsewhere: address, Unix time in ms
+        self.presence_of: Callable[[str], tuple[str, int] | None] = self.presences.get
         self._members: list[Member] = []
         self.consumers = Consumers(self)
         # Who follows a queue, and how many times each. Most are followed by one member, once; then it alone stands
@@ -209,7 +214,17 @@ class Hub:
         for member in self._members:
             member.listener.safe_advanced()
 
+    def tell(self, message: BansTold) -> None:
+        """Something that concerns all gateways."""
+        for member in list(self._members):
+            member.listener.told(message)
+
     # --- sessions
+
+    def client_ids(self) -> list[str]:
+        """Of all sessions, and of all connections that have none in the log. In no order."""
+        sessions = self.messages.sessions
+        return [state.client_id for state in sessions] + [each for each in self._holders if sessions.get(each) is None]
 
     def claim(
         self, member: Member, client_id: str, clean_start: bool, then: Answer, claimant: Claimant = UNJUDGED
@@ -244,9 +259,9 @@ class Hub:
         if client_id in self._holders:
             claimant = claimant._replace(adopts_anonymous=False)
         state = self.messages.sessions.get(client_id)
-        return refusal(claimant, self._owner(client_id), state.subscriptions if state is not None else ())
+        return refusal(claimant, self.owner(client_id), state.subscriptions if state is not None else ())
 
-    def _owner(self, client_id: str) -> str | None:
+    def owner(self, client_id: str) -> str | None:
         """The user of the connection, else of the session, else of the first claim that waits; None: not known."""
         holder = self._holders.get(client_id)
         if holder is not None and holder.user is not None:
@@ -308,7 +323,7 @@ class Hub:
 
         A user who was let in under this client identifier meanwhile has to go, and what he began ends.
         """
-        owner = self._owner(client_id)
+        owner = self.owner(client_id)
         if None not in (user, owner) and user != owner:
             holder = self.holder(client_id)
             claim = _Claim(member, True, _nothing, Claimant(user))
@@ -344,6 +359,7 @@ class Hub:
 
     def _free(self, client_id: str) -> None:
         del self._holders[client_id]
+        self.presences.pop(client_id, None)
         if client_id in self._claims:
             self._freed.append(client_id)
 

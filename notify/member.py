@@ -11,6 +11,7 @@ from lightqueue.errors import NoSuchPosition
 from lightqueue.following import Followed, follow, locate
 from lightqueue.message_store import MessageStore
 from notify.api import EVENTS, NOBODY, Found, GroupSeat, Handed, Listener, Placed, RetainedPage
+from notify.bans import StoreBans
 from notify.group_seats import open_seat
 from notify.history import History, LocalHistory
 from notify.owners import UNJUDGED, Claimant, ClaimRefused, Holder
@@ -39,6 +40,7 @@ class Member:
         self.floors: dict[Queue, int] = {}
         self._hub = hub
         self.readers = hub.readers
+        self.bans: StoreBans = hub.bans
         self.history: History = LocalHistory(hub.messages)
         self.events = dict.fromkeys(EVENTS, 0)
         self._news: dict[Queue, None] = {}

@@ -23,6 +23,7 @@ class Claimant(NamedTuple):
     reads_all: bool = False
     reads: Collection[str] = ()
     adopts_anonymous: bool = False
+    address: str = ""
 
 
 class ClaimRefused(NamedTuple):

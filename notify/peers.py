@@ -29,7 +29,7 @@ from store.errors import RecordTooLarge, StoreError, StoreFull
 from store.ratelimit import RateLimitedLog
 from store.wire import messages as wire
 from store.wire.base import PRODUCER
-from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome
+from store.wire.messages import BansTold, Disconnect, FailureCode, Hello, Refused, RefusedReason, Role, Welcome
 
 log = logging.getLogger("penstock.wire")
 
@@ -53,6 +53,8 @@ class Line(Protocol):
 
     def tell_taken_over(self, client_id: str) -> None: ...
 
+    def told(self, message: BansTold | Disconnect) -> None: ...
+
     def close(self, reason: str) -> None:
         """Say goodbye, and nothing more."""
 
@@ -70,7 +72,7 @@ class Peer:
         self.queues: dict[int, Queue] = {}  # by ref
         self.refs: dict[Queue, int] = {}
         self.follows: Counter[Queue] = Counter()
-        self._hub = hub
+        self.hub = hub
         self._last_ref = 0
         self._unsafe: deque[tuple[int, int]] = deque()  # (sequence, log_offset of its end), oldest first
         state = hub.messages.peers.get(name)
@@ -90,6 +92,10 @@ class Peer:
     def taken_over(self, client_id: str) -> None:
         if self.line is not None:
             self.line.tell_taken_over(client_id)
+
+    def told(self, message: BansTold | Disconnect) -> None:
+        if self.line is not None and self.role is Role.GATEWAY:
+            self.line.told(message)
 
     def unlogged(self) -> list[tuple[str, str]]:
         return []  # the gateway says so itself, in Holds
@@ -136,7 +142,7 @@ class Peer:
             return self._refuse(sequence, failure_code(error), error)
         for change in changes:
             if isinstance(change, SessionOpened):
-                self._hub.hold(self.member, change.client_id)
+                self.hub.hold(self.member, change.client_id)
         end = start + batch.size
         self._sequence = sequence
         self._note_safe()
@@ -149,7 +155,7 @@ class Peer:
         answer = self.append(sequence, records, limit_bytes)
         if isinstance(answer, wire.Failed):
             return answer, 0
-        messages = self._hub.messages
+        messages = self.hub.messages
         if not is_again:
             assert isinstance(answer, wire.Appended)
             return published(messages, records, answer.start + RECORD_HEADER_BYTES), answer.end
@@ -157,7 +163,7 @@ class Peer:
 
     def _published_before(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
         """The answer to a Publish that was sent again. What it says need not be what it said the first time."""
-        messages = self._hub.messages
+        messages = self.hub.messages
         state = messages.peers.get(self.name)
         place = state.place(sequence) if state is not None else None
         unknown = wire.Failed(FailureCode.NO_SUCH_POSITION, "it is stored, but nobody knows any more where")
@@ -197,7 +203,7 @@ class Peer:
 
     def _limits(self, size_bytes: int) -> contents.Limits:
         """Of its records. A peer's idea of what time it is may be somewhat different."""
-        messages = self._hub.messages
+        messages = self.hub.messages
         settings = messages.settings
         latest_due_ms = messages.now_ms() + 1_000 * (settings.max_delay_s + CLOCKS_DIFFER_S)
         return contents.Limits(size_bytes, latest_due_ms, settings.max_plain_bytes)
@@ -207,7 +213,7 @@ class Peer:
         return [
             change
             for change in changes
-            if isinstance(change, SessionClosed) and self._hub.holder(change.client_id) not in (None, self.member)
+            if isinstance(change, SessionClosed) and self.hub.holder(change.client_id) not in (None, self.member)
         ]
 
     def _check_holders(self, changes: list[Change]) -> None:
@@ -215,7 +221,7 @@ class Peer:
             if isinstance(change, GroupAdvanced):
                 continue
             client_id: str = change.client_id  # type: ignore[attr-defined]
-            if self._hub.holder(client_id) not in (None, self.member):
+            if self.hub.holder(client_id) not in (None, self.member):
                 raise Fenced(client_id)
 
     def refuse(self, sequence: int, answer: wire.Failed) -> wire.Failed:
@@ -317,16 +323,20 @@ def failure_code(error: StoreError) -> FailureCode:
 class Peers:
     """Owner of all peers of a store. `clock`: monotonic seconds."""
 
-    def __init__(self, hub: Hub, settings: WireSettings, store_name: str, clock: Callable[[], float]) -> None:
-        """`store_name`: of this process and no other, since what refs stand for is known to it alone."""
+    def __init__(
+        self, hub: Hub, settings: WireSettings, store_name: str, clock: Callable[[], float], hands_out: bool = True
+    ) -> None:
+        """`store_name`: of this process and no other, since what refs stand for is known to it alone. `hands_out`:
+        peers may consume groups, so that no message is handed out which does not fit in a frame."""
         self.settings = settings
         self.clock = clock
         self.hub = hub
         self.leases_ended = 0
         self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
         answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
-        hub.consumers.clock = clock
-        hub.consumers.hand_out_at_most(answer_bytes - HEAD_ROOM_BYTES)
+        if hands_out:
+            hub.consumers.clock = clock
+            hub.consumers.hand_out_at_most(answer_bytes - HEAD_ROOM_BYTES)
         self.groups = GroupRequests(hub.consumers, answer_bytes, clock)
         self._store_name = store_name
         self._events = RateLimitedLog(log)

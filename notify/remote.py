@@ -20,6 +20,7 @@ from lightqueue._queues import LIVE, Queue
 from lightqueue.following import FROM_NOW, Followed
 from lightqueue.matching import any_of
 from notify.api import EVENTS, NOBODY, Found, Listener, Placed, RetainedMessage, RetainedPage
+from notify.bans import RemoteBans
 from notify.history import History, RemoteHistory
 from notify.lookup import Watched, queue_named
 from notify.owners import UNJUDGED, Claimant, ClaimRefused
@@ -113,6 +114,7 @@ class RemoteStore:
         self._groups = RemoteGroups(self._ask, self._tell)
         self.join_group, self.will_take = self._groups.join, self._groups.will_take
         self.history: History = RemoteHistory(self._ask)
+        self.bans = RemoteBans(self._tell, lambda: self.welcome)
 
     # --- the way in
 
@@ -160,8 +162,10 @@ class RemoteStore:
             elif isinstance(answer, wire.ClaimRefused):
                 then(ClaimRefused(tuple(answer.filters)))
 
-        user, reads_all, reads, adopts_anonymous = claimant
-        self._ask(wire.Claim(client_id, clean_start, user, reads_all, tuple(reads), adopts_anonymous), answered)
+        user, reads_all, reads, adopts_anonymous, address = claimant
+        self._ask(
+            wire.Claim(client_id, clean_start, user, reads_all, tuple(reads), adopts_anonymous, address), answered
+        )
 
     def release(self, client_id: str) -> None:
         self._tell(wire.Release(client_id))
@@ -345,7 +349,7 @@ class RemoteStore:
             self.listener.wake()
         elif isinstance(message, wire.TakenOver):
             self.listener.taken_over(message.client_id)
-        else:
+        elif not self.bans.heard(message, self.listener):
             raise WireError(f"the store sent {type(message).__name__}, which was not expected")
 
     def _answer(self, frame: Frame) -> None:

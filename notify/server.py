@@ -26,16 +26,17 @@ from notify.conversation import Conversation
 from notify.errors import NotifyError
 from notify.figures import Figures
 from notify.hub import Hub
-from notify.peers import Peers
+from notify.peers import Peer, Peers
 from notify.settings import WireSettings
-from notify.sockets import remove_leftover, widen, write
+from notify.sockets import listening_unix_socket, remove_leftover, widen, write
 from notify.steps import Steps
 from notify.tls import TlsListener
 from notify.users import Judge
+from store.audit import Audit, AuditEvent
 from store.errors import WireError
 from store.ratelimit import RateLimitedLog
 from store.wire.frames import encode
-from store.wire.messages import Refused, RefusedReason
+from store.wire.messages import Refused, RefusedReason, Role
 
 log = logging.getLogger("penstock.wire")
 
@@ -50,9 +51,20 @@ class WireListenError(NotifyError):
 class StoreServer:
     """Owner of the connections to a store. All calls are made from the loop that is running when it is made."""
 
-    def __init__(self, hub: Hub, settings: WireSettings, tokens: Mapping[str, str | None]) -> None:
-        """`tokens`: by role, what a peer has to show (None: nothing); a role that is missing is not let in."""
+    def __init__(
+        self,
+        hub: Hub,
+        settings: WireSettings,
+        tokens: Mapping[str, str | None],
+        audit: Audit | None = None,
+        only_operators: bool = False,
+    ) -> None:
+        """`tokens`: by role, what a peer has to show (None: nothing); a role that is missing is not let in.
+
+        `only_operators`: the store has a gateway in this process, which does the store's upkeep.
+        """
         self.hub = hub
+        self.audit = audit or Audit()
         self.settings = settings
         self.figures = Figures()
         self.bad_input: Counter[str] = Counter()
@@ -63,11 +75,13 @@ class StoreServer:
         self.roles = CertifiedRoles(())
         self.judge: Judge | None = None  # of clients; None: users are not judged
         store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
-        self.peers = Peers(hub, settings, store_name, self._loop.time)
+        self._only_operators = only_operators
+        self.peers = Peers(hub, settings, store_name, self._loop.time, hands_out=not only_operators)
         self.events = RateLimitedLog(log)
         self._dirty: dict[_Connection, None] = {}
         self._server: asyncio.Server | TlsListener | None = None
-        self._socket_path: Path | None = None
+        self._socket_paths: list[Path] = []
+        self._operators: asyncio.Server | None = None
         self._progress = asyncio.Event()
         self._upkeep = Steps(self.hub.tick, self._loop.call_soon)
         self._cleaning_up = Steps(self.peers.go_on, self._loop.call_soon)
@@ -110,7 +124,14 @@ class StoreServer:
             self._server = await self._loop.create_unix_server(self._arrives, str(path), backlog=BACKLOG)
         finally:
             os.umask(mask)
-        self._socket_path = path
+        self._socket_paths.append(path)
+
+    async def listen_to_operators(self, path: Path) -> None:
+        """At a Unix socket that the user of this process alone may connect to. Raises OSError."""
+        listening = listening_unix_socket(path, BACKLOG, 0o600)
+        tokens = {Role.OPERATOR.value: None}
+        self._operators = await self._loop.create_unix_server(lambda: _Connection(self, tokens), sock=listening)
+        self._socket_paths.append(path)
 
     # --- the loop
 
@@ -119,13 +140,15 @@ class StoreServer:
 
     def tick(self) -> None:
         """To be called every few hundredths of a second."""
-        self._upkeep.start()
+        if not self._only_operators:
+            self._upkeep.start()
         self.peers.tick()
         self._cleaning_up.start()
         now_s = self._loop.time()
         for connection in list(self.connections):
             connection.tick(now_s)
         self.events.settle()
+        self.audit.settle()
 
     def wake(self, connection: _Connection) -> None:
         """Send what it has to send at the end of this turn."""
@@ -153,13 +176,19 @@ class StoreServer:
     def found_bad(self, kind: str, address: str, why: object) -> None:
         self.bad_input[kind] += 1
         self.events.warning("bad_input", "peer %s: %s; its connection is closed", address, why)
+        self.audit.note(AuditEvent.PEER_REFUSED, address=address, reason=str(why))
+
+    def note(self, event: AuditEvent, peer: Peer, address: str) -> None:
+        """Have the audit log say something of a peer that was let in."""
+        self.audit.note(event, client_id=peer.name, address=address, reason=peer.role or "")
 
     # --- the end
 
     async def close(self, timeout_s: float) -> None:
         """Nobody new; what was appended is answered once it is safe; then goodbye to all."""
-        if self._server is not None:
-            self._server.close()
+        for server in (self._server, self._operators):
+            if server is not None:
+                server.close()
         self.is_stopping = True
         for connection in self.connections:
             connection.let_read(False)
@@ -174,8 +203,8 @@ class StoreServer:
                 connection.abort()
         self._upkeep.stop()
         self._cleaning_up.stop()
-        if self._socket_path is not None:
-            self._socket_path.unlink(missing_ok=True)
+        for path in self._socket_paths:
+            path.unlink(missing_ok=True)
         self.events.close()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -192,14 +221,17 @@ class StoreServer:
 class _Connection(asyncio.Protocol):
     """A socket with a peer at its other end."""
 
-    def __init__(self, server: StoreServer) -> None:
+    def __init__(self, server: StoreServer, tokens: Mapping[str, str | None] | None = None) -> None:
+        """`tokens`: in place of those of the server."""
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._is_writable = True
         self._is_read = True
         self._unsent_bytes = 0
         self._address = "?"
-        self._conversation = Conversation(server.peers, server._tokens, server.figures, lambda _: server.wake(self))
+        self._conversation = Conversation(
+            server.peers, tokens or server._tokens, server.figures, lambda _: server.wake(self)
+        )
 
     @property
     def has_unanswered(self) -> bool:
@@ -243,6 +275,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
         self._server.lost(self)
+        if self._conversation.peer is not None:
+            self._server.note(AuditEvent.PEER_LEFT, self._conversation.peer, self._address)
         self._conversation.lost()
 
     def pause_writing(self) -> None:
@@ -258,7 +292,10 @@ class _Connection(asyncio.Protocol):
     def _feed(self, data: bytes) -> None:
         """Give the conversation what came; without any, what it left for later."""
         conversation = self._conversation
+        was_known = conversation.peer is not None
         self._attempt(partial(conversation.received, data) if data else conversation.go_on)
+        if not was_known and conversation.peer is not None:
+            self._server.note(AuditEvent.PEER_CONNECTED, conversation.peer, self._address)
         self.let_read(not conversation.is_full and not conversation.is_waiting)
 
     def _attempt(self, action: Callable[[], None]) -> None:

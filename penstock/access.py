@@ -23,6 +23,7 @@ from gateway.auth.workers import Workers
 from penstock.auth_files import Files, read_files
 from penstock.errors import PenstockError
 from penstock.watched_files import WatchedFiles
+from store.audit import Audit, AuditEvent
 
 if TYPE_CHECKING:  # a process without their settings does without these, and what they import
     from gateway.auth.http import Breaker, Http
@@ -50,6 +51,7 @@ class Judging:
         self._watched = WatchedFiles((*secrets, settings.permissions_file, settings.jwt_keys_file))
         self._files = read_files(settings)
         self._access: Access | None = None
+        self.audit = Audit()  # to be replaced once there is one
         self._workers: Workers
         self._http: Http | None = None
         self._fetched: FetchedKeys | None = None
@@ -210,6 +212,7 @@ class Judging:
                 new = await _in_thread(read_files, self._settings, True)
             except PenstockError as error:
                 log.error("not reloaded, the old ones stay in force: %s", error)
+                self.audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
                 continue
             if not self._watched.are_as_noted():
                 log.warning("not reloaded, the old ones stay in force: a file was written to while it was read")
@@ -229,6 +232,7 @@ class Judging:
             self._say_what_is_unbound()
             self._tell()
         log.info("reloaded: who may come in and do what")
+        self.audit.note(AuditEvent.RELOADED, reason="who may come in and do what")
 
 
 async def _in_thread(work: Callable[..., T], *arguments: object) -> T:

@@ -18,6 +18,7 @@ from penstock.client_context import ClientContext, tls_for_clients
 from penstock.credentials import tls_of_gateway, tls_of_store
 from penstock.errors import PenstockError
 from penstock.watched_files import WatchedFiles
+from store.audit import Audit, AuditEvent
 
 if TYPE_CHECKING:  # with what it imports, it is for who has certificates of clients
     from gateway.certified import Certified
@@ -41,6 +42,7 @@ class ClientTls:
         self._reading: asyncio.Task[None] | None = None
         self._again = False
         self._is_late = False  # a CRL that should have been replaced was told of
+        self.audit = Audit()  # to be replaced once there is one
 
     @property
     def is_set(self) -> bool:
@@ -76,9 +78,11 @@ class ClientTls:
                 new = await asyncio.get_running_loop().run_in_executor(None, tls_for_clients, self._settings)
             except PenstockError as error:
                 log.error("certificates stay as they were: %s", error)
+                self.audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
                 continue
             self._use(new)
             log.info("certificates read again: %s", ", ".join(map(str, self._files.files)))
+            self.audit.note(AuditEvent.RELOADED, reason="certificates")
         self._reading = None
 
     def _use(self, new: ClientContext | None) -> None:
@@ -114,6 +118,7 @@ class TlsFiles:
         """`load` makes the context out of the files. Raises PenstockError, as `load` does."""
         self._load = load
         self._files = WatchedFiles(files)
+        self.audit = Audit()  # to be replaced once there is one
         self._context = load()
 
     @property
@@ -138,8 +143,10 @@ class TlsFiles:
             self._context = self._load()
         except PenstockError as error:
             log.error("certificates stay as they were: %s", error)
+            self.audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
         else:
             log.info("certificates read again: %s", ", ".join(map(str, self._files.files)))
+            self.audit.note(AuditEvent.RELOADED, reason="certificates")
 
 
 class WireTls(TlsFiles):

@@ -78,6 +78,13 @@ def token_of_command(wire: WireSettings, gateway: GatewaySettings) -> tuple[Role
     return Role.CLIENT, own or token_of_gateway(gateway) or _shared_token(wire)
 
 
+def token_of_operator(wire: WireSettings) -> str:
+    """What an operator's command shows. Raises PenstockError."""
+    return _token(
+        wire.operator_token, wire.operator_token_file, "wire.operator_token", "so no operator would be let in"
+    )
+
+
 def token_of_gateway(settings: GatewaySettings) -> str:
     """What a gateway shows. Raises PenstockError."""
     return _token(settings.store_token, settings.store_token_file, "gateway.store_token", "so nobody would let it in")

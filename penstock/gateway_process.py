@@ -16,11 +16,12 @@ from notify.redis_lookup import RedisEntry
 from notify.remote import RemoteStore
 from notify.store_link import StoreLink
 from penstock.access import Judging
+from penstock.audit_file import open_audit
 from penstock.client_tls import ClientTls, StoreTls
 from penstock.clients import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.credentials import token_of_gateway
 from penstock.errors import UsageError
-from penstock.process import Stop, heed_hangup, run, tune_garbage_collection
+from penstock.process import SUPERVISED, Stop, heed_hangup, run, tune_garbage_collection
 from penstock.settings import Settings
 
 log = logging.getLogger("penstock")
@@ -71,7 +72,11 @@ async def _serve(
         closing.push_async_callback(_end, link, connecting)
         if await stop.or_event(link.welcomed):
             return
-        broker = serving = Broker(store, settings.gateway, loop, judging.start(closing), settings.quota)
+        supervised = os.environ.get(SUPERVISED, "")
+        audit, reopen_audit = open_audit(settings, closing, supervised, has_data_folder=bool(supervised))
+        judging.audit = client_tls.audit = tls.audit = audit
+        heed_hangup(judging.reload, client_tls.reload, tls.reload, reopen_audit)
+        broker = serving = Broker(store, settings.gateway, loop, judging.start(closing), settings.quota, audit)
         judging.on_reload(serving.judge_again)
         client_tls.judges(serving.certified)
 

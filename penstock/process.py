@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvloop
@@ -18,13 +19,18 @@ from penstock.logs import set_up_logging
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
+    from notify.server import StoreServer
     from penstock.admin import Admin, AdminSource
 
 log = logging.getLogger("penstock")
 
 TICK_S = 0.05
+DRAIN_S = 5.0
+"""How long a store waits at its end for what its peers are still to be told."""
+OPERATOR_SOCKET = "operator.sock"
+"""In the data folder of a store that runs."""
 SUPERVISED = "PENSTOCK_SUPERVISED"
-"""In the environment of a process whose standard input is a pipe from the one that supervises it."""
+"""In the environment of a process whose standard input is a pipe from the one that supervises it: its name there."""
 ALL_STOP = b"stop\n"
 AT_ONCE = b"now\n"
 """What that one says there."""
@@ -88,6 +94,15 @@ class Stop:
             action()
             if await self.or_tick():
                 return
+
+
+async def listen_to_operators(server: StoreServer, data: Path) -> None:
+    """At a socket in the data folder. A file system without sockets costs the operators' commands, nothing else."""
+    try:
+        await server.listen_to_operators(data / OPERATOR_SOCKET)
+    except OSError as error:
+        why = error.strerror or str(error)
+        log.warning("%s: %s; `penstock client` and `penstock ban` do not work there", data / OPERATOR_SOCKET, why)
 
 
 def check_admin_exposed(settings: Settings) -> None:

@@ -25,6 +25,7 @@ TITLES = {
     "gateway": "[gateway]",
     "auth": "[auth]",
     "quota": "[quota]",
+    "audit": "[audit]",
 }
 UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 

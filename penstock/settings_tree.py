@@ -17,6 +17,7 @@ from gateway.auth.settings import AuthSettings
 from gateway.quota_settings import QuotaSettings
 from gateway.settings import GatewaySettings
 from notify.settings import NotifySettings, WireSettings
+from penstock.audit_settings import AuditSettings
 from store.settings import StoreSettings
 
 
@@ -28,6 +29,7 @@ class Settings:
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     quota: QuotaSettings = field(default_factory=QuotaSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
     admin: str | None = field(
         default=None,
         metadata={
@@ -184,6 +186,7 @@ def build(values: Mapping[str, object]) -> Settings:
         "gateway": {},
         "auth": {},
         "quota": {},
+        "audit": {},
         "": {},
     }
     for path, value in values.items():
@@ -191,7 +194,8 @@ def build(values: Mapping[str, object]) -> Settings:
     store, wire = StoreSettings(**sections["store"]), WireSettings(**sections["wire"])
     notify, gateway = NotifySettings(**sections["notify"]), GatewaySettings(**sections["gateway"])
     auth, quota = AuthSettings(**sections["auth"]), QuotaSettings(**sections["quota"])
-    return Settings(store, wire, notify, gateway, auth, quota, **sections[""])
+    audit = AuditSettings(**sections["audit"])
+    return Settings(store, wire, notify, gateway, auth, quota, audit, **sections[""])
 
 
 def value_of(settings: Settings, path: str) -> object:

@@ -6,16 +6,19 @@ import os
 import secrets
 import socket
 import ssl
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 from notify.address import StoreAddress
+from notify.sockets import unix_address
 from penstock.errors import ConnectionFailed, PenstockError
 from store.errors import HandshakeRefused, WireError
 from store.wire.base import Message
 from store.wire.frames import Frame, encode
 from store.wire.handshake import VERSIONS
-from store.wire.messages import Failed, FailureCode, Hello, Role
+from store.wire.messages import Failed, FailureCode, Goodbye, Hello, Role
 from store.wire.session import PeerSession
 
 TIMEOUT_S = 10.0
@@ -45,6 +48,8 @@ class StoreClient:
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        with suppress(OSError):
+            self._socket.sendall(encode(Goodbye("done")))
         self._socket.close()
 
     def _connected(self, address: StoreAddress, tls: ssl.SSLContext | None) -> socket.socket:
@@ -52,7 +57,8 @@ class StoreClient:
             if address.path:
                 found = socket.socket(socket.AF_UNIX)
                 found.settimeout(TIMEOUT_S)
-                found.connect(address.path)
+                with unix_address(Path(address.path)) as path:
+                    found.connect(path)
                 return found
             found = socket.create_connection((address.host, address.port), TIMEOUT_S)
             if tls is not None:

@@ -16,10 +16,20 @@ from notify.lookup import Broadcast
 from notify.redis_lookup import RedisTable
 from notify.server import StoreServer
 from penstock.access import Judging
+from penstock.audit_file import open_audit
 from penstock.client_tls import WireTls
 from penstock.credentials import Tokens, tokens_of_store, warn_of_shared_token
 from penstock.errors import UsageError
-from penstock.process import Stop, check_admin_exposed, heed_hangup, open_admin, run, tune_garbage_collection
+from penstock.process import (
+    DRAIN_S,
+    Stop,
+    check_admin_exposed,
+    heed_hangup,
+    listen_to_operators,
+    open_admin,
+    run,
+    tune_garbage_collection,
+)
 from penstock.settings import Settings
 from penstock.store_users import StoreUsers
 
@@ -27,8 +37,6 @@ if TYPE_CHECKING:
     from penstock.admin import Admin
 
 log = logging.getLogger("penstock")
-
-DRAIN_S = 5.0
 
 
 def serve(settings: Settings) -> int:
@@ -62,8 +70,16 @@ async def _serve(
         closing.callback(log.info, "stopped")
         messages = MessageStore(settings.store, on_safe)
         closing.callback(messages.close)
+        audit, reopen_audit = open_audit(settings, closing)
+        judging.audit = audit
+        reloads = [judging.reload, reopen_audit]
+        if tls is not None:
+            tls.audit = audit
+            reloads.append(tls.reload)
+        heed_hangup(*reloads)
         hub = Hub(messages, waits_for_peers=True)
         hub.consumers.most_of_user = settings.quota.user_groups
+        hub.bans.audit = audit
         if settings.notify.events == "broadcast":
             hub.lookup = Broadcast()
         elif settings.notify.redis_url:
@@ -71,11 +87,12 @@ async def _serve(
             closing.push_async_callback(redis.close)
             redis.start()
             hub.lookup = redis.table
-        server = serving = StoreServer(hub, settings.wire, tokens)
+        server = serving = StoreServer(hub, settings.wire, tokens, audit)
         _judge_clients(serving, judging, closing)
         if settings.admin is not None:
             closing.callback(_open_admin(settings.admin, server).close)
         closing.push_async_callback(server.close, DRAIN_S)
+        await listen_to_operators(server, settings.store.data)
         url = await server.listen(address, tls.context if tls is not None else None)
         tune_garbage_collection()
         took_s = time.monotonic() - started_s

@@ -99,7 +99,7 @@ def _command(name: str, address: str) -> list[str]:
 
 
 def _reload_all(children: list[Child]) -> None:
-    """SIGHUP: what the settings name is read again by each."""
+    """SIGHUP: what the settings name is read again by each, and its audit log begun anew if it was moved away."""
     for child in children:
         child.send_signal(signal.SIGHUP)
 
@@ -221,7 +221,7 @@ class Child:
             *(sys.executable, "-m", "penstock", *self._arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=environment | {SUPERVISED: "1"},
+            env=environment | {SUPERVISED: self.name},
             pass_fds=self._fds,
             start_new_session=True,  # Ctrl-C is for us: gateways end before the store does
         )

@@ -1,5 +1,7 @@
 """State changes as they stand in the log: the payloads of all record types but MESSAGE and BATCH, as msgpack arrays."""
 
+from typing import Literal
+
 import msgspec
 
 from store.group_settings import GroupSettings
@@ -201,6 +203,31 @@ class DelayedEnded(Change, frozen=True):
     messages: list[tuple[int, int]]
 
 
+BanKind = Literal["address", "user", "client_id"]
+
+
+class BanSet(Change, frozen=True):
+    """Nobody of this address, user or client_id (`kind`) comes in until Unix time `until_ms`; 0: until it is lifted.
+
+    It takes the place of the ban with the same value. `set_by`: the operator, or the gateway of an automatic one.
+    """
+
+    kind: BanKind
+    value: str
+    until_ms: int = 0
+    reason: str = ""
+    set_by: str = ""
+    automatic: bool = False
+
+
+class BanLifted(Change, frozen=True):
+    """There is no such ban any more."""
+
+    kind: BanKind
+    value: str
+    lifted_by: str = ""
+
+
 TYPES: dict[RecordType, type[Change]] = {
     RecordType.SESSION_OPENED: SessionOpened,
     RecordType.SESSION_CLOSED: SessionClosed,
@@ -218,6 +245,8 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.GROUP_RESET: GroupReset,
     RecordType.GROUP_DROPPED: GroupDropped,
     RecordType.DELAYED_ENDED: DelayedEnded,
+    RecordType.BAN_SET: BanSet,
+    RecordType.BAN_LIFTED: BanLifted,
 }
 _RECORD_TYPES = {change: record_type for record_type, change in TYPES.items()}
 _DECODERS: dict[int, msgspec.msgpack.Decoder[Change]] = {

@@ -28,6 +28,8 @@ class RecordType(IntEnum):
     GROUP_RESET = 34
     GROUP_DROPPED = 35
     DELAYED_ENDED = 40
+    BAN_SET = 48
+    BAN_LIFTED = 49
 
 
 class RecordFlag(IntFlag):

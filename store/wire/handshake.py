@@ -12,7 +12,8 @@ from store.wire.frames import HEAD, Readable, encode, read_frame, read_head
 from store.wire.messages import Hello, Message, Refused, RefusedReason, Role, Welcome
 
 MAGIC = b"PENSTOCK"
-VERSIONS = (1,)
+VERSIONS = (1, 2)
+OPERATORS_VERSION = 2  # from it on gateways are told of bans, and to disconnect clients
 MOST_HELLO_BYTES = 32 << 10
 MOST_WELCOME_BYTES = 1 << 20  # it lists the live_only filters
 

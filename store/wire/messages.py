@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
+from store.wire import operator_messages as of_operator
 from store.wire.base import MOST_ITEMS as MOST_ITEMS
 from store.wire.base import MOST_NAME_CHARACTERS as MOST_NAME_CHARACTERS
 from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueName, QueueOffset, Ref, TopicFilter
@@ -22,6 +23,8 @@ from store.wire.client_messages import Scanned as Scanned
 from store.wire.client_messages import Seek as Seek
 from store.wire.client_messages import Sought as Sought
 from store.wire.client_messages import Wait as Wait
+from store.wire.operator_messages import BansTold as BansTold
+from store.wire.operator_messages import Disconnect as Disconnect
 from store.wire.session_messages import Claim as Claim
 from store.wire.session_messages import Claimed as Claimed
 from store.wire.session_messages import ClaimRefused as ClaimRefused
@@ -382,6 +385,7 @@ class Kind(NamedTuple):
 _STORE = frozenset((Role.STORE,))
 _GATEWAY = frozenset((Role.GATEWAY,))
 _CLIENT = frozenset((Role.CLIENT,))
+_OPERATOR = frozenset((Role.OPERATOR,))
 _BOTH = frozenset((Role.GATEWAY, Role.CLIENT))
 _PEERS = frozenset((Role.GATEWAY, Role.CLIENT, Role.OPERATOR))
 _ALL = frozenset(Role)
@@ -460,4 +464,19 @@ KINDS = (
     Kind(104, of_log.ReaderNoted, _STORE, asked=True),
     Kind(105, of_log.Topics, _CLIENT, asked=True),
     Kind(106, of_log.TopicsFound, _STORE, asked=True),
+    Kind(112, of_operator.BansTold, _STORE),
+    Kind(113, of_operator.Disconnect, _STORE),
+    Kind(114, of_operator.BanMade, _GATEWAY),
+    Kind(116, of_operator.ListClients, _OPERATOR, asked=True),
+    Kind(117, of_operator.ClientsListed, _STORE, asked=True),
+    Kind(118, of_operator.ShowClient, _OPERATOR, asked=True),
+    Kind(119, of_operator.ClientShown, _STORE, asked=True),
+    Kind(120, of_operator.DisconnectClient, _OPERATOR, asked=True),
+    Kind(121, of_operator.EndSession, _OPERATOR, asked=True),
+    Kind(122, of_operator.AssignSession, _OPERATOR, asked=True),
+    Kind(123, of_operator.AddBan, _OPERATOR, asked=True),
+    Kind(124, of_operator.LiftBan, _OPERATOR, asked=True),
+    Kind(125, of_operator.OperatorDone, _STORE, asked=True),
+    Kind(126, of_operator.ListBans, _OPERATOR, asked=True),
+    Kind(127, of_operator.BansListed, _STORE, asked=True),
 )

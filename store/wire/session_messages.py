@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+from msgspec import Meta
+
 from store.wire.base import Items, LogOffset, Message, Name, TopicFilter
 
 
@@ -10,7 +12,8 @@ class Claim(Message, frozen=True):
 
     `user` wants it; empty: an anonymous client; nil: the gateway is older than ownership and is not judged. A session
     without an owner is for a user whose permissions allow all filters (`reads_all`), or each that it holds (`reads`).
-    `adopts_anonymous`: this gateway lets no anonymous clients in, so what they left has no owner.
+    `adopts_anonymous`: this gateway lets no anonymous clients in, so what they left has no owner. `address`: the
+    client's, for operators.
     """
 
     client_id: Name
@@ -19,6 +22,7 @@ class Claim(Message, frozen=True):
     reads_all: bool = False
     reads: Annotated[tuple[TopicFilter, ...], Items] = ()
     adopts_anonymous: bool = False
+    address: Annotated[str, Meta(max_length=256)] = ""
 
 
 class Claimed(Message, frozen=True):

@@ -170,7 +170,16 @@ def test_every_setting_is_documented_and_allows_its_default() -> None:
         assert setting.doc.endswith(".")
         assert setting.parse(setting.default) == setting.default
     assert set(FLAGS) <= set(SETTINGS)
-    assert {section_of(path) for path in SETTINGS} == {"", "store", "wire", "notify", "gateway", "auth", "quota"}
+    assert {section_of(path) for path in SETTINGS} == {
+        "",
+        "store",
+        "wire",
+        "notify",
+        "gateway",
+        "auth",
+        "quota",
+        "audit",
+    }
     assert len(SETTINGS) > len(fields(Settings))
 
 

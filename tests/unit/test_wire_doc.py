@@ -32,6 +32,7 @@ SENDERS = {
     "store": {Role.STORE},
     "gateway": {Role.GATEWAY},
     "client": {Role.CLIENT},
+    "operator": {Role.OPERATOR},
     "gateway, client": {Role.GATEWAY, Role.CLIENT},
     "peer": {Role.GATEWAY, Role.CLIENT, Role.OPERATOR},
     "both": set(Role),

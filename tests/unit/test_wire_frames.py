@@ -48,7 +48,7 @@ BAD_FRAMES = [
     (frame(5, b"\x90", length=0), "a frame cannot be 0 bytes long"),
     (frame(5, b"\x90", length=25), "a frame cannot be 25 bytes long"),
     (frame(5, b"\x90", length=MAX_FRAME_BYTES + 8), "a frame of 1048584 bytes; at most 1048576 are allowed"),
-    (frame(120, b"\x90"), "frame type 120 is unknown"),
+    (frame(220, b"\x90"), "frame type 220 is unknown"),
     (frame(0, b"\x90"), "frame type 0 is unknown"),
     (frame(5 | 1 << 8, b"\x90"), "Ping: bytes 5 to 7 are not zero"),
     (frame(21, b"\x92\x90\x00"), "Grew is not for a client to send"),
