@@ -179,6 +179,12 @@ class GatewaySettings:
         default=None,
         metadata={"doc": "PEM file of who vouches for the certificates of clients."},
     )
+    tls_client_crl_file: Path | None = field(
+        default=None,
+        metadata={
+            "doc": "PEM file with the revocation lists (CRLs) of who vouches for certificates of clients; unset: none."
+        },
+    )
     tls_user_name: Literal["cn", "san"] = field(
         default="cn",
         metadata={

@@ -12,7 +12,7 @@ import typer
 from gateway.version import VERSION
 from penstock.errors import PenstockError
 
-COMMANDS = ("serve", "gateway", "pub", "sub", "passwd", "chaos", "store", "group", "bench", "delayed")
+COMMANDS = ("init", "serve", "gateway", "pub", "sub", "passwd", "chaos", "store", "group", "bench", "delayed")
 """Each is what its module in penstock/commands calls so: a function, or a Typer with commands of its own."""
 
 LEAVES = ("store._records", "lightqueue._queues", "gateway._inflight", "gateway._wire", "loadtest._swarm")

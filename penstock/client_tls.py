@@ -23,7 +23,12 @@ class ClientTls:
     def __init__(self, settings: GatewaySettings) -> None:
         """Raises PenstockError."""
         self._settings = settings
-        named = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca_file)
+        named = (
+            settings.tls_certificate,
+            settings.tls_key,
+            settings.tls_client_ca_file,
+            settings.tls_client_crl_file,
+        )
         self._files = [file for file in named if file is not None]
         self._seen = self._state()
         self._looked_s = time.monotonic()

@@ -114,6 +114,10 @@ def tls_for_clients(settings: GatewaySettings) -> ssl.SSLContext | None:
         what = "optional or required" if asks == "no" else "the file with who vouches for them"
         missing = "gateway.tls_client_certificates" if asks == "no" else "gateway.tls_client_ca_file"
         raise UsageError(f"certificates of clients: {missing} is to be {what}")
+    if settings.tls_client_crl_file is not None and ca_file is None:
+        raise UsageError(
+            "gateway.tls_client_crl_file revokes certificates of clients; set gateway.tls_client_ca_file too"
+        )
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
@@ -129,8 +133,26 @@ def tls_for_clients(settings: GatewaySettings) -> ssl.SSLContext | None:
             raise PenstockError(
                 f"{ca_file}: no certificates in PEM ({error.reason}); see gateway.tls_client_ca_file"
             ) from None
+        if settings.tls_client_crl_file is not None:
+            _refuse_revoked(context, settings.tls_client_crl_file)
         context.verify_mode = ssl.CERT_REQUIRED if asks == "required" else ssl.CERT_OPTIONAL
     return context
+
+
+def _refuse_revoked(context: ssl.SSLContext, crl_file: Path) -> None:
+    """Each certificate of a client has to be in no list of its issuer's, which has to be there and up to date.
+
+    By default the ssl module would ignore lists that it has loaded.
+    """
+    if b"-----BEGIN X509 CRL-----" not in _read(crl_file, "gateway.tls_client_crl_file"):
+        raise PenstockError(f"{crl_file}: no revocation list in PEM; see gateway.tls_client_crl_file")
+    try:
+        context.load_verify_locations(crl_file)
+    except ssl.SSLError as error:
+        raise PenstockError(
+            f"{crl_file}: no revocation list in PEM ({error.reason}); see gateway.tls_client_crl_file"
+        ) from None
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def tls_of_gateway(address: StoreAddress, settings: GatewaySettings) -> ssl.SSLContext | None:
