@@ -31,7 +31,6 @@ BURST_S = 0.1
 """Clients may be let in together that were to be let in within so much time."""
 BANS_TOLD_PER_S = 10
 """Clients at banned addresses that learn it from a CONNACK; others are closed unheard. With TLS all are."""
-UNIX_MODE = 0o660
 PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 300, 30, 5
 """When the system looks whether the other end of a silent connection is there at all; MQTT's keep alive may be off."""
 
@@ -95,7 +94,7 @@ class Listener:
             shared.setblocking(False)
             return [shared]
         if self.address.path:
-            return [listening_unix_socket(Path(self.address.path), BACKLOG, UNIX_MODE)]
+            return [listening_unix_socket(Path(self.address.path), BACKLOG, int(self._settings.unix_socket_mode, 8))]
         host, port = self.address.host, self.address.port
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         sockets: list[socket.socket] = []

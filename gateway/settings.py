@@ -259,7 +259,7 @@ class GatewaySettings:
     )
     store_token: str = field(
         default="",
-        metadata={"doc": "What a gateway shows to the store to be let in; see wire.gateway_token."},
+        metadata={"doc": "What a gateway shows to the store to be let in; see wire.gateway_token.", "secret": "whole"},
     )
     store_token_file: Path | None = field(
         default=None,
@@ -310,5 +310,16 @@ class GatewaySettings:
             "doc": "Where MQTT 5 clients are told to go when a gateway stops (Server Reference); empty: they know.",
             "shape": "HOST:PORT, several with a space in between",
             "pattern": r"(?:\S+(?: \S+)*)?",
+        },
+    )
+    unix_socket_mode: Literal["0600", "0660"] = field(
+        default="0660",
+        metadata={"doc": "Mode of unix:// addresses in `listen`: whether their group may connect too."},
+    )
+    receipts: Literal["full", "off"] = field(
+        default="full",
+        metadata={
+            "doc": "Whether clients learn where their messages are stored, if they ask: log offsets grow with what "
+            "everybody publishes. off: they get bare acknowledgements."
         },
     )

@@ -41,7 +41,7 @@ class MessageStore:
         self._pages_forgotten_at = 0
         self._refusing: StoreError | None = None
         with ExitStack() as undo:
-            self.folder = DataFolder(settings.data)
+            self.folder = DataFolder(settings.data, settings.group_access)
             undo.callback(self.folder.close)
             self.log = CommitLog(self.folder.log, settings, on_safe)
             undo.callback(self.log.close)

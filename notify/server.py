@@ -119,7 +119,7 @@ class StoreServer:
 
     async def _listen_unix(self, path: Path) -> None:
         remove_leftover(path)
-        mask = os.umask(0o177)
+        mask = os.umask(0o777 & ~int(self.settings.unix_socket_mode, 8))
         try:
             self._server = await self._loop.create_unix_server(self._arrives, str(path), backlog=BACKLOG)
         finally:

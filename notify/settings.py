@@ -37,6 +37,7 @@ class WireSettings:
         metadata={
             "doc": "What a gateway or a client has to show where its role has no token of its own; without any token "
             "everybody is let in as either.",
+            "secret": "whole",
         },
     )
     token_file: Path | None = field(
@@ -45,7 +46,7 @@ class WireSettings:
     )
     gateway_token: str = field(
         default="",
-        metadata={"doc": "What a gateway has to show, and nothing else lets one in."},
+        metadata={"doc": "What a gateway has to show, and nothing else lets one in.", "secret": "whole"},
     )
     gateway_token_file: Path | None = field(
         default=None,
@@ -53,7 +54,10 @@ class WireSettings:
     )
     client_token: str = field(
         default="",
-        metadata={"doc": "What a client (the SDK, Spark, commands) has to show, and nothing else lets one in."},
+        metadata={
+            "doc": "What a client (the SDK, Spark, commands) has to show, and nothing else lets one in.",
+            "secret": "whole",
+        },
     )
     client_token_file: Path | None = field(
         default=None,
@@ -61,7 +65,7 @@ class WireSettings:
     )
     operator_token: str = field(
         default="",
-        metadata={"doc": "What an operator has to show; empty lets nobody in as one."},
+        metadata={"doc": "What an operator has to show; empty lets nobody in as one.", "secret": "whole"},
     )
     operator_token_file: Path | None = field(
         default=None,
@@ -150,6 +154,10 @@ class WireSettings:
         default=1_000,
         metadata={"doc": "Connections beyond this are refused.", "at_least": 1},
     )
+    unix_socket_mode: Literal["0600", "0660"] = field(
+        default="0600",
+        metadata={"doc": "Mode of a unix:// address: whether its group may connect too."},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +172,7 @@ class NotifySettings:
         default="",
         metadata={
             "doc": "Where the look-up table of who watches what is; empty keeps it in the store's memory.",
+            "secret": "credentials",
             "shape": "redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH",
             "pattern": r"|rediss?://[^\s]+|unix:///[^\s]+",
         },

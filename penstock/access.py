@@ -107,9 +107,7 @@ class Judging:
             keys.tick()
             if keys.fault != fault:
                 fault = keys.fault
-                log.log(
-                    logging.ERROR if fault else logging.INFO, "%s: %s", self._settings.jwt_keys_url, fault or "has keys"
-                )
+                log.log(logging.ERROR if fault else logging.INFO, "auth.jwt_keys_url: %s", fault or "has keys")
             await asyncio.sleep(KEYS_TICK_S)
 
     def _start(self, work: Any) -> None:

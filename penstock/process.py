@@ -17,6 +17,7 @@ import uvloop
 
 from penstock.logs import set_up_logging
 from penstock.settings import Settings
+from store.folder import umask_for
 
 if TYPE_CHECKING:
     from notify.server import StoreServer
@@ -38,6 +39,7 @@ AT_ONCE = b"now\n"
 
 def run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
+    os.umask(umask_for(settings.store.group_access))
     set_up_logging(settings.log_level, settings.log_format)
     _raise_descriptor_limit()
     uvloop.run(main())

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 
 from gateway.auth.settings import AuthSettings
+from notify.urls import without_credentials
 
 log = logging.getLogger("penstock.gateway")
 
@@ -128,11 +129,12 @@ class Http:
         if answer is None:
             breaker.failed(now_s)
             if breaker.is_open and not was_open:
-                log.error("%s keeps failing: not asked for a while, what depends on it is refused", url)
+                shown = without_credentials(url)
+                log.error("%s keeps failing: not asked for a while, what depends on it is refused", shown)
         else:
             breaker.succeeded()
             if was_open:
-                log.info("%s answers again", url)
+                log.info("%s answers again", without_credentials(url))
         return answer
 
     async def _get(self, url: str, read: Callable[[Any], object]) -> Any:
@@ -159,7 +161,8 @@ class Http:
                 return parse_object(data)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError) as error:
             self.failures += 1
-            log.warning("%s: %s", url, str(error) or type(error).__name__)
+            shown = without_credentials(url)
+            log.warning("%s: %s", shown, str(error).replace(url, shown) or type(error).__name__)
             return None
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-URL = {"shape": "http://... or https://...", "pattern": r"https?://\S+"}
+URL = {"shape": "http://... or https://...", "pattern": r"https?://\S+", "secret": "credentials"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def command_of(container: Object) -> Command:
 
 def compose_services() -> dict[str, Object]:
     text = (ROOT / "docker-compose.yml").read_text()
-    services: dict[str, Object] = yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))["services"]
+    services: dict[str, Object] = yaml.safe_load(re.sub(r"\$\{\w+:\?[^}]*\}", "secret", text))["services"]
     return services
 
 
@@ -114,7 +114,7 @@ def test_settings_of_the_operator_arrive(everything: Rendered) -> None:
 def test_redis_is_given_to_the_programs() -> None:
     (variable,) = SETTINGS["notify.redis_url"].environment_names
     for name, value in {
-        "everything": "redis://mqtt-redis:6379/0",
+        "everything": "redis://secret",
         "external-redis": "redis://secret",
         "no-autoscaling": "redis://redis.example.com:6379/3",
     }.items():
@@ -122,7 +122,7 @@ def test_redis_is_given_to_the_programs() -> None:
         for component in ("gateway", "store"):
             assert command_of(rendered.container(component)).variables[variable] == value
     for service in ("gateway-1", "gateway-2", "store"):
-        assert compose_command(service).variables[variable] == "redis://redis:6379/0"
+        assert compose_command(service).variables[variable] == "redis://:secret@redis:6379/0"
 
 
 @contextmanager
