@@ -109,7 +109,7 @@ class Broker:
         self.deadlines = Deadlines()
         self.journal = journal = Journal(store, self.turn, events)
         self.exchange = exchange = Exchange(store, journal)
-        self.delivery = delivery = Delivery(store, settings, exchange)
+        self.delivery = delivery = Delivery(store, settings, exchange, loop.call_soon)
         self.shared = SharedSubscriptions(store, settings, self.turn, journal)
         if access is not None:
             self.shared.knows_users = lambda: access.knows_users
@@ -197,6 +197,8 @@ class Broker:
     def lost_entries(self, queue: Queue) -> None:
         """Who reads a queue with QoS 0 goes on at its end; who was promised more has to begin a new session."""
         for reader in list(queue.readers or ()):
+            if reader.link is None:
+                continue  # on its way out
             if reader.qos and not reader.only_live:
                 reader.session.connection.close(ReasonCode.UNSPECIFIED_ERROR, "the store was restarted")
             else:

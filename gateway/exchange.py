@@ -90,7 +90,9 @@ class Exchange:
         """Have something sent before anything more from the queues."""
         if not items:
             return
-        session.backlog = deque([*session.backlog, *items])
+        if not isinstance(session.backlog, deque):
+            session.backlog = deque()
+        session.backlog.extend(items)
         session.connection.behind = True
 
     def go_on(self, session: Session) -> bool:

@@ -6,7 +6,7 @@ An answer may come later; until then the client is not listened to.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from gateway._wire import Permits, Turn
@@ -21,6 +21,7 @@ from gateway.replays import reads_history
 from gateway.topics import split_shared
 from lightqueue.matching import any_of
 from notify.owners import Claimant
+from notify.steps import in_steps
 from store.audit import Audit, AuditEvent
 from store.ratelimit import RateLimitedLog
 
@@ -196,8 +197,14 @@ class Guard:
             if not missing and connection.phase is Phase.OPEN:
                 then(refusals)
 
-        for number, wanted in enumerate(subscribe.subscriptions):
-            self.may_subscribe(connection, wanted.topic_filter, partial(heard, number), replays)
+        def ask() -> Iterator[None]:
+            for number, wanted in enumerate(subscribe.subscriptions):
+                if connection.phase is not Phase.OPEN:
+                    return
+                self.may_subscribe(connection, wanted.topic_filter, partial(heard, number), replays)
+                yield
+
+        in_steps(ask(), self._soon)
         if missing:
             connection.wait()
 

@@ -13,9 +13,7 @@ from gateway.guard import Guard
 from gateway.registry import SessionRegistry
 from gateway.session import Replay, Session
 from gateway.subscriptions import Subscriptions
-from notify.steps import Steps, some_of
-
-JUDGED_AT_A_TIME = 50
+from notify.steps import in_steps
 
 
 class Judging:
@@ -55,7 +53,7 @@ class Judging:
         self._judge(deque(self._to_judge.popleft() for _ in range(number)))
 
     def _judge(self, sessions: deque[Session]) -> None:
-        Steps(partial(some_of, self._judge_each(sessions), JUDGED_AT_A_TIME), self._soon).start()
+        in_steps(self._judge_each(sessions), self._soon)
 
     def _judge_each(self, sessions: deque[Session]) -> Iterator[None]:
         """One after the other, each subscription of a session by itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,6 +27,7 @@ from gateway.topics import topic_fault
 from lightqueue.following import FROM_NOW, Followed
 from notify.api import Store
 from notify.owners import ClaimRefused
+from notify.steps import in_steps
 from store.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, Unsubscribed, WillState
 from store.namespaces import MARK, is_reserved
 from store.ratelimit import RateLimitedLog
@@ -239,6 +240,7 @@ class SessionRegistry:
         session.connection.write(connack)
         session.connection.phase = Phase.OPEN
         session.connection.opened_ms = session.connection.turn.now_ms
+        session.connection.behind = True  # nothing is delivered before all readers are there
         known = list(state.subscriptions.values()) if state is not None else []
         shares: list[SubscriptionState] = []
         missing = len(known)
@@ -270,10 +272,14 @@ class SessionRegistry:
             then = partial(followed, subscription, start)
             self._store.follow(subscription.topic_filter, start, subscription.qos > 0, subscription.qos > 0, then)
 
-        for subscription in known:
-            if self.sessions.get(session.client_id) is not session:
-                return  # no answer about one of them
-            self._guard.may_subscribe(session.connection, subscription.topic_filter, partial(judged, subscription))
+        def judge() -> Iterator[None]:
+            for subscription in known:
+                if session.link is None or self.sessions.get(session.client_id) is not session:
+                    return  # no answer about one of them
+                self._guard.may_subscribe(session.link, subscription.topic_filter, partial(judged, subscription))
+                yield
+
+        in_steps(judge(), self._soon)
         if not known:
             self._read_on(session, shares)
 
@@ -294,6 +300,7 @@ class SessionRegistry:
         end = self._store.end
         for reader in session.add_readers(subscription, followed, start if start != FROM_NOW else end):
             reader.skip_qos0_before = 0 if self._settings.queue_qos0 else end
+            self._delivery.add(reader)
 
     def _read_on(self, session: Session, shares: list[SubscriptionState]) -> None:
         """All readers are there."""
@@ -303,8 +310,10 @@ class SessionRegistry:
         if session.connection.permits is not None:
             held = [each.topic_filter for each in session.readers.values()] + [each.topic_filter for each in shares]
             self._exchange.judge(session, self._guard.reads(session.connection, lambda: held))
+        session.connection.behind = False
         self._exchange.resend(session)
-        self._delivery.start(session)
+        self._delivery.room([session])
+        session.link.turn.request()
         self._shared.start(session, shares)
         self._tell_opened(session.link)
         if session.link.waiting:

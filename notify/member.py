@@ -140,7 +140,7 @@ class Member:
     # --- reading
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
-        return self._messages.read(queue, start, max_records, max_bytes)
+        return self._messages.queues.read(queue, start, max_records, max_bytes)
 
     def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found:
         memory = self._messages.log.memory

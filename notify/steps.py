@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from itertools import islice
+
+STEP_S = 0.0005
+"""For so long in_steps() goes on at a time, or for one piece of work."""
 
 
 class Steps:
@@ -30,6 +33,11 @@ class Steps:
         self._is_stopped = True
 
 
-def some_of(work: Iterator[None], most: int) -> bool:
-    """A step of work that is written as a generator: so many of its parts. True if there are more."""
-    return sum(1 for _ in islice(work, most)) == most
+def in_steps(work: Iterator[object], call_soon: Callable[[Callable[[], None]], object]) -> None:
+    """Run through small pieces of work: at once if they are few, else some in each turn of the loop."""
+
+    def step() -> bool:
+        ends_s = time.perf_counter() + STEP_S
+        return any(time.perf_counter() >= ends_s for _ in work)
+
+    Steps(step, call_soon).start()

@@ -4,8 +4,9 @@ A session's position is one log_offset, `acked`: every message of its subscripti
 known beyond it (QoS 2 packet identifiers, messages outside any queue) is in `sent`.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import msgspec
 
@@ -18,6 +19,7 @@ NEVER_EXPIRES_S = 0xFFFFFFFF  # a session_expiry_interval
 KEY_PREFIX = b"s"
 KEY_END = b"t"
 SHARE_PREFIX = "$share/"
+RELEASED_AT_ONCE = 64  # filters, of 5 µs or so each
 
 
 class SessionState(msgspec.Struct):
@@ -68,6 +70,7 @@ class Sessions:
         self._hold = hold
         self._release = release
         self._dirty: set[str] = set()
+        self._releasing: deque[Iterator[str]] = deque()  # filters that ended sessions had held
         self._sessions: dict[str, SessionState] = {}
         self.presence_changed: Callable[[str], None] = _nobody_asks
         self.subscription_count = 0
@@ -161,20 +164,16 @@ class Sessions:
             session = SessionState(change.client_id, 0, log_offset)
             self._sessions[change.client_id] = session
             self.connected += 1
-        self._release_all(session)
-        session.session_expiry_interval = change.session_expiry_interval
+        self._change_expiry(session, change.session_expiry_interval, log_offset)
         self.connected += not session.connected
         session.connected = True
         session.will = change.will
         session.holder = change.holder
         # A named owner keeps it: the record may have been on its way when an operator assigned the session.
         session.user = owner or (change.user if change.user is not None else owner)
-        self._hold_all(session, log_offset)
 
     def _close(self, session: SessionState, change: changes.SessionClosed, log_offset: int, timestamp_ms: int) -> None:
-        self._release_all(session)
-        session.session_expiry_interval = change.session_expiry_interval
-        self._hold_all(session, log_offset)
+        self._change_expiry(session, change.session_expiry_interval, log_offset)
         self.connected -= session.connected
         session.connected = False
         session.closed_at_ms = timestamp_ms
@@ -192,6 +191,15 @@ class Sessions:
                 self._count_share(topic_filter, -1)
             self.connected -= session.connected
             self._release_all(session)
+
+    def _change_expiry(self, session: SessionState, expiry_s: int, log_offset: int) -> None:
+        """What is held changes only with whether the session outlives its connection: there may be 10,000 filters."""
+        if session.session_expiry_interval and not expiry_s:
+            self._release_all(session)
+        is_held_now = not session.session_expiry_interval and expiry_s > 0
+        session.session_expiry_interval = expiry_s
+        if is_held_now:
+            self._hold_all(session, log_offset)
 
     def _subscribe(self, session: SessionState, subscription: SubscriptionState, log_offset: int) -> None:
         known = session.subscriptions.get(subscription.topic_filter)
@@ -223,8 +231,21 @@ class Sessions:
             self._hold(topic_filter, log_offset)
 
     def _release_all(self, session: SessionState) -> None:
-        for topic_filter in session.held_filters():
+        """Of many filters later, by release_some(): that a queue is kept for a moment longer changes no state."""
+        filters = iter(session.held_filters())
+        for topic_filter in islice(filters, RELEASED_AT_ONCE):
             self._release(topic_filter)
+        if len(session.subscriptions) > RELEASED_AT_ONCE:
+            self._releasing.append(filters)
+
+    def release_some(self) -> bool:
+        """Go on releasing filters of sessions that ended. True if there are more."""
+        if self._releasing:
+            for topic_filter in (some := list(islice(self._releasing[0], RELEASED_AT_ONCE))):
+                self._release(topic_filter)
+            if len(some) < RELEASED_AT_ONCE:
+                self._releasing.popleft()
+        return bool(self._releasing)
 
 
 def _progress(session: SessionState, change: changes.Progress) -> None:
