@@ -93,6 +93,9 @@ class Broker:
         self.draining: Draining | None = None
         self.turn = Turn(lambda: loop.call_soon(self.end_turn), self.store_batch, self.end_turn, store.is_live_only)
         self.turn.checks_format = settings.check_payload_format
+        self.turn.shed, self.turn.connecting_limit = self._shed, settings.connecting_bytes
+        self.turn.incomplete_limit = settings.incomplete_bytes
+        self.shed: Counter[str] = Counter({"connecting": 0, "connected": 0})
         self._set_clock()
         self._started_s = self.turn.now_s
         self._next_second = 0.0
@@ -247,6 +250,18 @@ class Broker:
             why = "quota.user_waiting_bytes is reached"
             self._loop.call_soon(partial(connection.close, ReasonCode.QUOTA_EXCEEDED, why))
 
+    def _shed(self, is_open: bool) -> None:
+        """Packets that are not whole take up too much: close those that have been so for the longest."""
+        name = "incomplete_bytes" if is_open else "connecting_bytes"
+        most: int = getattr(self.settings, name)
+        while self.turn.kept_bytes(is_open) > most:
+            connection: Connection = self.turn.oldest_incomplete(is_open)
+            self.shed["connected" if is_open else "connecting"] += 1
+            self.events.warning(
+                "shed", "%s: closed, its packet is not whole and gateway.%s is used up", connection.peer, name
+            )
+            connection.close(ReasonCode.QUOTA_EXCEEDED, f"gateway.{name} is used up")
+
     def left(self, connection: Connection, why: str) -> None:
         """A connection ended; called once for each."""
         self.connections -= 1
@@ -329,11 +344,12 @@ class Broker:
             self.keep_alive_timeouts += 1
             self.events.info("keepalive", "%s: silent for too long", link.peer)
             link.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
-        for connection, since_s in list(self._new.items()):
+        while self._new:
+            connection, since_s = next(iter(self._new.items()))
             if now_s - since_s < self.settings.connect_timeout_s:
                 break
             if connection.version:
-                self.registry.give_up(connection)
+                self.admission.give_up(connection)
                 continue
             self.count_bad_input(connection, ProtocolError(ReasonCode.MAXIMUM_CONNECT_TIME, "no CONNECT in time"))
             connection.close(None)

@@ -172,6 +172,7 @@ class SessionRegistry:
             return
         session.connection.write(connack)
         session.connection.phase = Phase.OPEN
+        session.connection.max_packet_in = self._settings.maximum_packet_size_bytes
         session.connection.opened_ms = session.connection.turn.now_ms
         known = list(state.subscriptions.values()) if state is not None else []
         shares: list[SubscriptionState] = []

@@ -130,7 +130,7 @@ class TlsLayer(Layer):
             self._flush()
         if filled and not self.is_closing:
             self.above.buffer_updated(filled)
-        if ended:
+        if ended and not self.above.eof_received():
             self.close()
 
     def _refuse(self, why: str) -> None:

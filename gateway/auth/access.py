@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from gateway.auth.attempts import Attempts
 from gateway.auth.identity import Answer, Authenticator, Chain, Credentials, Identity
 from gateway.auth.passwords import Passwords
 from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide
 from gateway.auth.scram import ScramExchange
+from gateway.auth.settings import AuthSettings
 
 REMEMBERED_CLIENTS = 16_384
 """For how many clients it is known which rules of the file are for them."""
@@ -59,8 +61,9 @@ class Parts:
 class Access:
     """Answers from its parts."""
 
-    def __init__(self, parts: Parts, max_waiting: int) -> None:
-        self.max_waiting = max_waiting
+    def __init__(self, parts: Parts, settings: AuthSettings, attempts: Attempts) -> None:
+        self.settings = settings
+        self.attempts = attempts
         self._use(parts)
 
     def _use(self, parts: Parts) -> None:
