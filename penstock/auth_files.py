@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from gateway.auth.errors import AuthError
-from gateway.auth.passwords import PasswordLine, Passwords, parse_passwords
+from gateway.auth.passwords import PasswordTable, parse_passwords
 from gateway.auth.permissions import Permissions, RuleError, parse_permissions
 from gateway.auth.settings import AuthSettings
 from penstock.errors import PenstockError
@@ -26,7 +26,7 @@ HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]+)")
 class Files:
     """What the files say; None where no file is named."""
 
-    passwords: Passwords | None
+    passwords: PasswordTable | None
     permissions: Permissions | None
     keys: Keys | None
     header: tuple[str, str] | None
@@ -53,7 +53,7 @@ def read_files(settings: AuthSettings) -> Files:
     )
 
 
-def read_passwords(file: Path, setting: str) -> dict[str, PasswordLine]:
+def read_passwords(file: Path, setting: str) -> PasswordTable:
     """Raises PenstockError."""
     return _parsed(file, setting, parse_passwords)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from gateway.auth.attempts import Attempts
 from gateway.auth.identity import Answer, Authenticator, Chain, Credentials, Identity
-from gateway.auth.passwords import Passwords
+from gateway.auth.passwords import PasswordTable
 from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide
 from gateway.auth.scram import ScramExchange
 from gateway.auth.settings import AuthSettings
@@ -49,7 +49,7 @@ class Parts:
     """What the settings and their files come to."""
 
     authenticators: tuple[Authenticator, ...] = ()
-    passwords: Passwords | None = None
+    passwords: PasswordTable | None = None
     permissions: Permissions | None = None  # None: there is no file
     source: PermissionSource | None = None
     allow_anonymous: bool = False
@@ -87,9 +87,9 @@ class Access:
     def exchange(self, method: str) -> ScramExchange | None:
         """For enhanced authentication; None if there is no such method here."""
         passwords = self._parts.passwords
-        if method != "SCRAM-SHA-256" or passwords is None or not any(line.scram for line in passwords.values()):
+        if method != "SCRAM-SHA-256" or passwords is None or passwords.fakes is None:
             return None
-        return ScramExchange(lambda username: passwords[username].scram if username in passwords else "")
+        return ScramExchange(lambda user: passwords[user].scram if user in passwords else "", passwords.fakes)
 
     @property
     def namespace_separator(self) -> str:
@@ -100,7 +100,7 @@ class Access:
         """Whether the password by which a client was let in is its user's password still."""
         if not identity.verifier:
             return True
-        line = (self._parts.passwords or {}).get(identity.login or identity.username)
+        line = (self._parts.passwords or PasswordTable()).get(identity.login or identity.username)
         return line is not None and identity.verifier in (line.argon2, line.scram)
 
     def may_be_called(self, identity: Identity, client_id: str) -> bool:

@@ -22,7 +22,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from gateway.auth.errors import AuthError
 from gateway.auth.identity import Answer, Credentials, Identity, Refused
-from gateway.auth.scram import ScramVerifier
+from gateway.auth.scram import FakeVerifiers, ScramVerifier
 from gateway.auth.workers import Workers
 
 HASHER = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, type=Type.ID)
@@ -44,6 +44,19 @@ class PasswordLine:
 Passwords = Mapping[str, PasswordLine]
 
 
+class PasswordTable(dict[str, PasswordLine]):
+    """The file's lines by user, and what stands for users who are not there."""
+
+    fakes: FakeVerifiers | None = None
+    """None: no line has a SCRAM verifier."""
+
+    def make_fakes(self) -> None:
+        """Their secret is the first line with a SCRAM verifier: it is there in all copies of the file, and stays."""
+        lines = [line for line in self.values() if line.scram]
+        if lines:
+            self.fakes = FakeVerifiers((line.scram for line in lines), lines[0].text(""))
+
+
 def hashed(password: str) -> str:
     """A verifier for a new password."""
     return HASHER.hash(password)
@@ -57,9 +70,9 @@ def check_name(username: str) -> None:
         raise AuthError(f"a user's name has at most {MOST_NAME_BYTES} bytes")
 
 
-def parse_passwords(text: str) -> dict[str, PasswordLine]:
+def parse_passwords(text: str) -> PasswordTable:
     """Raises AuthError, which begins with the line that is wrong."""
-    found: dict[str, PasswordLine] = {}
+    found = PasswordTable()
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -73,6 +86,7 @@ def parse_passwords(text: str) -> dict[str, PasswordLine]:
             found[username] = _parse_verifiers(verifiers)
         except AuthError as error:
             raise AuthError(f"line {number}: {error}") from None
+    found.make_fakes()
     return found
 
 
