@@ -182,6 +182,8 @@ cdef class SocketTransport:
         if not is_link:
             other = self.protocol.get_buffer(-1)
             data, size = <char *>&other[0], other.shape[0]
+        elif (<Link>self.protocol).session is None:
+            size = min(size, <size_t>(<Link>self.protocol).max_packet_in)   # no more than may be kept of it
         got = recv(self.fd, data, size, MSG_DONTWAIT)
         if got > 0:
             if is_link:

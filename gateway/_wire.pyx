@@ -5,6 +5,8 @@ dealt with here, everything else goes to `on_packet`. Out: packets are gathered 
 A Turn is what all connections of one event loop turn share: the batch to be stored, the links to be flushed.
 """
 
+from collections import OrderedDict
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -24,6 +26,7 @@ include "_turn.pxi"
 include "_tenants.pxi"
 include "_permits.pxi"
 include "_reader.pxi"
+include "_kept.pxi"
 
 
 cdef class Link:
@@ -72,6 +75,10 @@ cdef class Link:
     cdef char *partial
     cdef size_t partial_size
     cdef size_t partial_capacity
+    cdef uint32_t below_bytes           # kept for it by the layers between it and its socket
+    cdef uint32_t counted_bytes         # of both of these, as the turn knows
+    cdef uint8_t counted_open           # whether it had a session then
+    cdef bint splitting                 # what is kept is being read
 
     def __cinit__(self, *args, **kwargs):
         self.max_packet_in = 268435455 + 5
@@ -102,9 +109,9 @@ cdef class Link:
         if not self.partial_size:
             used = self.split(data, size)
             if used < size and not self.closing:
-                self.keep(data + used, size - used)
+                keep(self, data + used, size - used)
         else:
-            self.feed_partial(data, size)
+            feed_partial(self, data, size)
         if self.turn.scheduled:
             self.turn.feeds += 1
             if self.turn.feeds >= FEEDS_LIMIT:
@@ -113,29 +120,25 @@ cdef class Link:
             self.on_congested()
         return 0
 
-    cdef int feed_partial(self, const char *data, size_t size) except -1:
-        """More bytes for a packet that is not whole yet."""
-        cdef size_t used
-        self.keep(data, size)
-        used = self.split(self.partial, self.partial_size)
-        self.partial_size -= used
-        if self.partial_size and not self.closing:
-            memmove(self.partial, self.partial + used, self.partial_size)
-        else:
-            free(self.partial)
-            self.partial = NULL
-            self.partial_size = self.partial_capacity = 0
-        return 0
-
     def go_on(self):
         """Deal with what was kept while waiting."""
         self.waiting = False
         if self.partial_size and not self.closing:
-            self.feed_partial(NULL, 0)
+            feed_partial(self, NULL, 0)
 
-    cdef int keep(self, const char *data, size_t size) except -1:
-        append(&self.partial, &self.partial_size, &self.partial_capacity, data, size)
-        return 0
+    def keep_below(self, uint32_t size_bytes):
+        """The layers between it and its socket keep so much for it."""
+        self.below_bytes = size_bytes
+        if not self.closing:
+            count_kept(self)
+
+    def forget_kept(self):
+        forget_kept(self)
+
+    @property
+    def keeps_bytes(self):
+        """Whether something that came in is not dealt with so far."""
+        return self.partial_size > 0
 
     cdef Py_ssize_t split(self, const char *data, size_t size) except -1:
         """Deal with the whole packets in `data`; returns the bytes they took."""
@@ -153,6 +156,8 @@ cdef class Link:
                     self.close_for("malformed")
                 break
             if 1 + length_bytes + remaining > self.max_packet_in:
+                if not self.version:
+                    note_version(self, data + at + 1 + length_bytes, size - at - 1 - length_bytes)
                 self.close_for("too large")
                 break
             if at + 1 + length_bytes + remaining > size:

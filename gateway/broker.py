@@ -100,6 +100,9 @@ class Broker:
         self.packet_limits = Limits(settings.max_user_properties, settings.max_filters_per_packet)
         self._resting: deque[Callable[[], object]] = deque()  # what is left of those who sent much at once
         self._goes_on = False  # with that, in the loop's next turn
+        self.turn.shed, self.turn.connecting_limit = self._shed, settings.connecting_bytes
+        self.turn.incomplete_limit = settings.incomplete_bytes
+        self.shed: Counter[str] = Counter({"connecting": 0, "connected": 0})
         self._set_clock()
         self._started_s = self.turn.now_s
         self._next_second = 0.0
@@ -299,6 +302,18 @@ class Broker:
             self.events.warning("slow", "%s: cut off, gateway.max_waiting_bytes wait for slow clients", connection.peer)
             connection.cut_off("too slow: gateway.max_waiting_bytes wait for slow clients")
 
+    def _shed(self, is_open: bool) -> None:
+        """Packets that are not whole take up too much: close those that have been so for the longest."""
+        name = "incomplete_bytes" if is_open else "connecting_bytes"
+        most: int = getattr(self.settings, name)
+        while self.turn.kept_bytes(is_open) > most:
+            connection: Connection = self.turn.oldest_incomplete(is_open)
+            self.shed["connected" if is_open else "connecting"] += 1
+            self.events.warning(
+                "shed", "%s: closed, its packet is not whole and gateway.%s is used up", connection.peer, name
+            )
+            connection.close(ReasonCode.QUOTA_EXCEEDED, f"gateway.{name} is used up")
+
     def left(self, connection: Connection, why: str, reason_code: ReasonCode | None) -> None:
         """A connection ended; called once for each. `reason_code`: with which this side ended it."""
         self.connections -= 1
@@ -368,11 +383,12 @@ class Broker:
             self.keep_alive_timeouts += 1
             self.events.info("keepalive", "%s: silent for too long", link.peer)
             link.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
-        for connection, since_s in list(self._new.items()):
+        while self._new:
+            connection, since_s = next(iter(self._new.items()))
             if now_s - since_s < self.settings.connect_timeout_s:
                 break
             if connection.version:
-                self.registry.give_up(connection)
+                self.admission.give_up(connection)
                 continue
             self.count_bad_input(connection, ProtocolError(ReasonCode.MAXIMUM_CONNECT_TIME, "no CONNECT in time"))
             connection.close(None)

@@ -146,21 +146,25 @@ class Connection(Link):
         self.held = False  # not listened to, since the store has enough to do
         self.aliases: dict[int, str] | None = None
         self.tells_problems = True  # its answers may have reason strings and user properties
-        self.max_packet_in = owner.settings.maximum_packet_size_bytes
+        self.max_packet_in = min(owner.settings.max_connect_bytes, owner.settings.maximum_packet_size_bytes)
         self.ack_limit = owner.settings.receive_maximum
         self.last_seen_s = owner.turn.now_s
 
     @property
+    def address(self) -> object:
+        """The client's, as its transport says it. To keep it would cost more than the rest of this object."""
+        return self.transport.get_extra_info("peername") if self.transport is not None else None
+
+    @property
     def peer(self) -> str:
-        """The client's address. Asked for when it is needed: to keep it costs more than the rest of this object."""
-        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
-        return address_of(peer)
+        """The client's address, for people."""
+        return address_of(self.address)
 
     @property
     def host(self) -> str:
         """The client's IP address, without a port; empty if it has none."""
-        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
-        return peer[0] if isinstance(peer, tuple) else ""
+        address = self.address
+        return address[0] if isinstance(address, tuple) else ""
 
     @property
     def names(self) -> Namespace:
@@ -191,11 +195,21 @@ class Connection(Link):
     def close_for(self, fault: str) -> None:
         """The compiled part found the byte stream itself to be wrong."""
         if fault == "too large":
-            self.refuse(ProtocolError(ReasonCode.PACKET_TOO_LARGE, "packet larger than maximum_packet_size_bytes"))
+            self._refuse_large()
         elif fault == "no CONNECT":
             self.refuse(ProtocolError(ReasonCode.PROTOCOL_ERROR, "the first packet is not CONNECT [MQTT-3.1.0-1]"))
         else:
             self.refuse(MalformedPacket("fixed header: remaining length is malformed"))
+
+    def _refuse_large(self) -> None:
+        """A CONNECT that is too large comes on: who closes the socket over it takes back the CONNACK."""
+        limit = "maximum_packet_size_bytes" if self.phase is Phase.OPEN else "max_connect_bytes"
+        error = ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"packet larger than gateway.{limit}")
+        if self.phase is Phase.NEW and self.version:
+            self.owner.count_bad_input(self, error)
+            self.see_off(error.reason_code, error.message)
+        else:
+            self.refuse(error)
 
     def refuse(self, error: ProtocolError) -> None:
         """Bad input: one line in the log, a counter, the reason code that the client's version allows, and the end."""
@@ -222,9 +236,17 @@ class Connection(Link):
         properties.reason_string, properties.user_properties = None, ()
         return encode(packet, self.version)
 
-    def wait(self) -> None:
-        """Until proceed(), what the client sends ahead of its CONNACK is kept, and no more is read than has come."""
+    def wait(self, is_read: bool = False) -> None:
+        """Until proceed(), what the client sends ahead of its CONNACK is kept, and no more is read than has come.
+
+        `is_read`: up to max_packet_in is read on, so that the connection's end is seen.
+        """
         self.waiting = True
+        if self.transport is not None and not is_read:
+            self.transport.pause_reading()
+
+    def on_full(self) -> None:
+        """It waits, and has sent as much as is kept."""
         if self.transport is not None:
             self.transport.pause_reading()
 
@@ -295,13 +317,13 @@ class Connection(Link):
                 self.fd = -1
                 self.transport.abort()
 
-    def see_off(self, reason_code: ReasonCode) -> None:
+    def see_off(self, reason_code: ReasonCode, message: str = "") -> None:
         """As close(), but the client ends the connection.
 
         To close a socket over unread bytes takes the goodbye back, so what the client still sends is taken, unheeded.
         """
         if self.phase is not Phase.CLOSED:
-            self._leave(reason_code, "")
+            self._leave(reason_code, message)
             if self.transport is not None:
                 self._wait_for_end()
 
@@ -312,6 +334,7 @@ class Connection(Link):
         self.phase = Phase.CLOSED
         self.flush()
         self.closing = True
+        self.forget_kept()
         why = message or (reason_code.name.lower().replace("_", " ") if reason_code else "closed")
         self.owner.left(self, why, reason_code)
 
@@ -393,8 +416,9 @@ class Connection(Link):
         """There is a reason not to listen to it."""
         return self.waiting or self.closing or self.held or self.paused or self.throttled or self.resting
 
-    def eof_received(self) -> None:
-        return None
+    def eof_received(self) -> bool:
+        """Whether the connection is kept although the client sends nothing more: what it sent waits for its CONNACK."""
+        return self.waiting and self.keeps_bytes
 
     def let_wait(self, size_bytes: int) -> None:
         """No more is delivered while so much waits to be taken by the client."""

@@ -239,6 +239,7 @@ class SessionRegistry:
             return
         session.connection.write(connack)
         session.connection.phase = Phase.OPEN
+        session.connection.max_packet_in = self._settings.maximum_packet_size_bytes
         session.connection.opened_ms = session.connection.turn.now_ms
         session.connection.behind = True  # nothing is delivered before all readers are there
         known = list(state.subscriptions.values()) if state is not None else []

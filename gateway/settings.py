@@ -102,6 +102,29 @@ class GatewaySettings:
             "at_least": 1,
         },
     )
+    max_connect_bytes: int = field(
+        default=64 * 1024,
+        metadata={
+            "doc": "Largest CONNECT, will included, and what is kept of the packets behind it until its CONNACK.",
+            "at_least": 1_024,
+            "at_most": 16 * MIB,
+        },
+    )
+    connecting_bytes: int = field(
+        default=64 * MIB,
+        metadata={
+            "doc": "Kept for all connections without a session: parts of packets, TLS and WebSocket handshakes. Above "
+            "it, the one that is incomplete for the longest is closed.",
+            "at_least": 1 * MIB,
+        },
+    )
+    incomplete_bytes: int = field(
+        default=128 * MIB,
+        metadata={
+            "doc": "The same for connections with a session: parts of packets that are still to come in full.",
+            "at_least": 1 * MIB,
+        },
+    )
     max_keep_alive_s: int = field(
         default=0,
         metadata={

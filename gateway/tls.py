@@ -21,8 +21,16 @@ from notify.tls import STRANGERS, reason_of
 RECORD_BYTES = 16 << 10
 HANDSHAKES_AT_ONCE = 4
 """In one turn of the loop; each takes a part of a millisecond, in which nobody else is served."""
-MOST_HANDSHAKE_BYTES = 256 << 10
+MOST_HANDSHAKE_BYTES = 64 << 10
 """What may have come in before a handshake had its turn."""
+MOST_HELLO_BYTES = 16 << 10
+"""Of a ClientHello, for which OpenSSL makes room as soon as it has said how long it is."""
+HANDSHAKE = 22
+"""Type of a TLS record."""
+HELLO_HEAD_BYTES = 9
+"""Record header 5, message type 1, message length 3 (RFC 8446, 4 and 5.1)."""
+HANDSHAKE_BYTES = 48 << 10
+"""What a handshake under way takes: 46 KB were measured."""
 
 NO_CRL = "; there is no CRL of who issued it, see gateway.tls_client_crl_file"
 
@@ -60,8 +68,10 @@ class TlsLayer(Layer):
     __slots__ = (
         "_certified",
         "_connection",
+        "_context",
         "_epoch",
         "_has_turn",
+        "_hello",
         "_in_turn",
         "_incoming",
         "_is_open",
@@ -87,7 +97,9 @@ class TlsLayer(Layer):
         self._epoch = certified.epoch
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._context = context
+        self._tls: ssl.SSLObject  # made when the client begins: it takes 10 KB
+        self._hello: bytes | None = b""  # what has come of its beginning; None: it has begun
         self._is_open = False
         self._has_turn = False  # or will have it
 
@@ -96,7 +108,12 @@ class TlsLayer(Layer):
     def buffer_updated(self, size: int) -> None:
         if self.is_closing:
             return
-        self._incoming.write(memoryview(self.above.get_buffer(size))[:size])
+        data: bytes | memoryview = memoryview(self.above.get_buffer(size))[:size]
+        if self._hello is not None:
+            self._hello = data = self._hello + bytes(data)
+            if len(data) < HELLO_HEAD_BYTES or not self._begins(data):
+                return
+        self._incoming.write(data)
         if self._is_open:
             self._decrypt()
         elif self._incoming.pending > MOST_HANDSHAKE_BYTES:
@@ -104,6 +121,17 @@ class TlsLayer(Layer):
         elif not self._has_turn:
             self._has_turn = True
             self._in_turn.add(self._shake_hands)
+
+    def _begins(self, data: bytes) -> bool:
+        """The client has said how long its ClientHello is. False: it is refused."""
+        record_bytes, hello_bytes = int.from_bytes(data[3:5], "big"), int.from_bytes(data[6:9], "big")
+        if data[0] == HANDSHAKE and (record_bytes < 4 or hello_bytes > MOST_HELLO_BYTES):
+            self._refuse("TLS handshake failed: its ClientHello is too large, or cut up")
+            return False
+        self._hello = None
+        self._tls = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._connection.keep_below(HANDSHAKE_BYTES)
+        return not self.is_closing
 
     def _shake_hands(self) -> None:
         self._has_turn = False
@@ -124,6 +152,7 @@ class TlsLayer(Layer):
             self._refuse(f"TLS handshake failed: {why_not}")
             return
         self._is_open = True
+        self._connection.keep_below(0)
         connection = self._connection
         connection.peer_identity = identity_of(certificate, self._user_name)
         connection.peer_namespace = namespace_of_certificate(certificate, connection.owner.settings.tls_namespace)
@@ -168,7 +197,7 @@ class TlsLayer(Layer):
             self._flush()
         if filled and not self.is_closing:
             self.above.buffer_updated(filled)
-        if ended:
+        if ended and not self.above.eof_received():
             self.close()
 
     def _refuse(self, why: str) -> None:

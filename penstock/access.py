@@ -11,14 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.auth.access import NO_REQUESTS, Access, Parts, PermissionSource
+from gateway.auth.attempts import Attempts
 from gateway.auth.client_ids import ClientIds
+from gateway.auth.fair_queue import FairQueue
 from gateway.auth.identity import Authenticator, Certificates
-from gateway.auth.passwords import PasswordCheck
-from gateway.auth.settings import (
-    AuthSettings,
-    are_permissions_configured,
-    is_auth_configured,
-)
+from gateway.auth.limited import Limited
+from gateway.auth.passwords import PasswordCheck, Remembered
+from gateway.auth.settings import AuthSettings, are_permissions_configured, is_auth_configured
 from gateway.auth.workers import Workers
 from penstock.auth_files import Files, read_files
 from penstock.errors import PenstockError
@@ -53,6 +52,10 @@ class Judging:
         self._access: Access | None = None
         self.audit = Audit()  # to be replaced once there is one
         self._workers: Workers
+        self._attempts: Attempts
+        self._passwords: FairQueue
+        self._hooks: FairQueue
+        self._remembered: Remembered
         self._http: Http | None = None
         self._fetched: FetchedKeys | None = None
         self._tell: Callable[[], object] = lambda: None
@@ -81,7 +84,11 @@ class Judging:
         if self._asks_http:
             self._start_http(closing)
         closing.callback(self._cancel)
-        self._access = Access(self._parts(), settings.max_waiting)
+        self._attempts = Attempts(settings, loop.time)
+        self._passwords = FairQueue(settings.password_threads, loop.call_soon)
+        self._hooks = FairQueue(settings.http_connections, loop.call_soon)
+        self._remembered = Remembered(settings.password_cache_entries)
+        self._access = Access(self._parts(), settings, self._attempts)
         self._say_what_is_unbound()
         return self._access
 
@@ -150,14 +157,15 @@ class Judging:
             found.append(TokenCheck(settings, files.keys or (), self._fetched))
         if files.passwords is not None:
             is_last = not settings.http_connect_url
-            found.append(PasswordCheck(files.passwords, self._workers, settings.password_cache_entries, is_last))
+            passwords = PasswordCheck(files.passwords, self._workers, self._remembered, is_last)
+            found.append(Limited(passwords, self._attempts, self._passwords))
         if settings.http_connect_url and self._http is not None:
             from gateway.auth.hook import ConnectHook, TimedCache
 
             cache = TimedCache[Any](settings.http_cache_entries, settings.http_cache_s, self._clock)
-            found.append(
-                ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache, settings.max_client_rules)
-            )
+            most_rules = settings.max_client_rules
+            hook = ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache, most_rules)
+            found.append(Limited(hook, self._attempts, self._hooks))
         return found
 
     def _say_what_is_unbound(self) -> None:

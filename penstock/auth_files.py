@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from gateway.auth.errors import AuthError
-from gateway.auth.passwords import PasswordLine, Passwords, parse_passwords
+from gateway.auth.passwords import PasswordTable, parse_passwords
 from gateway.auth.permissions import Permissions, RuleError, check_client_ids, parse_permissions
 from gateway.auth.settings import AuthSettings, are_client_ids_bound
 from penstock.errors import PenstockError
@@ -27,7 +27,7 @@ HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]+)")
 class Files:
     """What the files say; None where no file is named."""
 
-    passwords: Passwords | None
+    passwords: PasswordTable | None
     permissions: Permissions | None
     keys: Keys | None
     header: tuple[str, str] | None
@@ -67,10 +67,10 @@ def read_files(settings: AuthSettings, again: bool = False) -> Files:
     )
 
 
-def read_passwords(file: Path, setting: str, is_whole: bool = False) -> dict[str, PasswordLine]:
+def read_passwords(file: Path, setting: str, is_whole: bool = False) -> PasswordTable:
     """Raises PenstockError; `is_whole`, also if the last line has no end: a cut verifier looks like any other."""
 
-    def parse(text: str) -> dict[str, PasswordLine]:
+    def parse(text: str) -> PasswordTable:
         if is_whole and not text.endswith("\n"):
             raise AuthError("its last line has no end, as if it were still being written; end it with a newline")
         return parse_passwords(text)

@@ -37,7 +37,7 @@ class StoreUsers:
         self._epoch += 1
 
     def admit(self, hello: Hello, address: str, names: tuple[str, ...], answer: Callable[[User | str], None]) -> None:
-        if self._waiting >= self.access.max_waiting:
+        if self._waiting >= self.access.settings.max_waiting:
             answer("too many others wait to be judged")
             return
         self._waiting += 1
@@ -93,4 +93,4 @@ class StoreUser:
 
     def _question(self, wanted: Wanted) -> Question:
         """Without a client identifier: rules with %c are about MQTT clients, and allow nothing here."""
-        return Question(self.name, "", ACTIONS[wanted.action], wanted.topic)
+        return Question(self.name, "", ACTIONS[wanted.action], wanted.topic, group=wanted.group)

@@ -10,8 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gateway.auth.access import Access, Parts
+from gateway.auth.attempts import Attempts
 from gateway.auth.passwords import PasswordLine, hashed
 from gateway.auth.scram import ScramVerifier
+from gateway.auth.settings import AuthSettings
 from gateway.codec import decode, decode_varint, encode
 from gateway.errors import ProtocolError
 from gateway.packets import (
@@ -34,6 +37,11 @@ from tests.wire_client import split_properties
 
 TIMEOUT_S = 20
 P = TypeVar("P", bound=Packet)
+
+
+def access_of(parts: Parts) -> Access:
+    """What clients are judged by, with default settings and a clock that stands still."""
+    return Access(parts, AuthSettings(), Attempts(AuthSettings(), lambda: 0.0))
 
 
 class Device:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
+from gateway.auth.attempts import Attempts
 from gateway.auth.client_ids import ANY_CLIENT_ID, ClientIds
 from gateway.auth.identity import Answer, Authenticator, Chain, Credentials, Identity
-from gateway.auth.passwords import Passwords
+from gateway.auth.passwords import PasswordTable
 from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide, name_groups, unwrapped
 from gateway.auth.scram import ScramExchange
+from gateway.auth.settings import AuthSettings
 
 REMEMBERED_CLIENTS = 16_384
 """For how many clients it is known which rules of the file are for them."""
@@ -51,7 +53,7 @@ class Parts:
     """What the settings and their files come to."""
 
     authenticators: tuple[Authenticator, ...] = ()
-    passwords: Passwords | None = None
+    passwords: PasswordTable | None = None
     permissions: Permissions | None = None  # None: there is no file
     source: PermissionSource | None = None
     allow_anonymous: bool = False
@@ -65,8 +67,9 @@ class Parts:
 class Access:
     """Answers from its parts."""
 
-    def __init__(self, parts: Parts, max_waiting: int) -> None:
-        self.max_waiting = max_waiting
+    def __init__(self, parts: Parts, settings: AuthSettings, attempts: Attempts) -> None:
+        self.settings = settings
+        self.attempts = attempts
         self._use(parts)
 
     def _use(self, parts: Parts) -> None:
@@ -96,9 +99,9 @@ class Access:
     def exchange(self, method: str) -> ScramExchange | None:
         """For enhanced authentication; None if there is no such method here."""
         passwords = self._parts.passwords
-        if method != "SCRAM-SHA-256" or passwords is None or not self._has_scram:
+        if method != "SCRAM-SHA-256" or passwords is None or passwords.fakes is None:
             return None
-        return ScramExchange(lambda username: passwords[username].scram if username in passwords else "")
+        return ScramExchange(lambda user: passwords[user].scram if user in passwords else "", passwords.fakes)
 
     @property
     def namespace_separator(self) -> str:
@@ -111,7 +114,7 @@ class Access:
             return False
         if not identity.verifier:
             return True
-        line = (self._parts.passwords or {}).get(identity.login or identity.username)
+        line = (self._parts.passwords or PasswordTable()).get(identity.login or identity.username)
         return line is not None and identity.verifier in (line.argon2, line.scram)
 
     def may_be_called(self, identity: Identity, client_id: str) -> bool:

@@ -63,7 +63,7 @@ class TimedCache(Generic[T]):
 
 
 class ConnectHook:
-    """Asks who may come in. What was allowed is remembered under a keyed hash of the credentials."""
+    """Asks who may come in, a Costly. What was allowed is remembered under a keyed hash of the credentials."""
 
     def __init__(self, http: Http, url: str, breaker: Breaker, cache: TimedCache[Identity], most_rules: int) -> None:
         self._http = http
@@ -73,16 +73,18 @@ class ConnectHook:
         self.cache = cache
         self._key = secrets.token_bytes(32)
 
-    def check(self, credentials: Credentials, answer: Answer) -> None:
-        key = self._digest(credentials)
-        known = self.cache.get(key)
+    def recall(self, credentials: Credentials, answer: Answer) -> bool:
+        known = self.cache.get(self._digest(credentials))
         if known is not None:
             answer(known)
-            return
+        return known is not None
+
+    def verify(self, credentials: Credentials, answer: Answer) -> None:
+        key = self._digest(credentials)
         try:
             body = _body(credentials)
         except UnicodeDecodeError:
-            answer(Refused("the password is not UTF-8"))
+            answer(Refused("the password is not UTF-8", is_failure=True))
             return
 
         def heard(found: Any) -> None:
@@ -129,7 +131,7 @@ def _verdict(found: Any, credentials: Credentials, most_rules: int) -> Verdict:
     if result == "ignore":
         return None
     if result != "allow":
-        return Refused("auth.http_connect_url denies it", ReasonCode.NOT_AUTHORIZED)
+        return Refused("auth.http_connect_url denies it", ReasonCode.NOT_AUTHORIZED, is_failure=True)
     user, expires_s = found.get("user", credentials.username or ""), found.get("expires_at")
     namespace = found.get("namespace", "")
     if not isinstance(namespace, str) or (namespace and not is_namespace(namespace)):

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.auth.errors import AuthError
 from gateway.auth.permissions import Rule
 from gateway.reason_codes import ReasonCode
 from store.namespaces import MARK
+
+
+class Attempt:
+    """What waits on behalf of a client that wants to come in; nobody needs it once the client has left."""
+
+    __slots__ = ("_cancel",)
+
+    def __init__(self) -> None:
+        self._cancel: Callable[[], None] | None = None
+
+    def waits(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+
+    def abandon(self) -> bool:
+        """The client left, or is answered. Whether something waited."""
+        cancel, self._cancel = self._cancel, None
+        if cancel is not None:
+            cancel()
+        return cancel is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +43,9 @@ class Credentials:
     """Whom the client's certificate names, where the listener verified one."""
     namespace: str = ""
     """That which the listener or the certificate names."""
+    source: str = ""
+    """What its address is counted by; see source_of()."""
+    attempt: Attempt = field(default_factory=Attempt, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +90,8 @@ class Refused:
 
     message: str
     reason_code: ReasonCode = ReasonCode.BAD_USER_NAME_OR_PASSWORD
+    is_failure: bool = False
+    """It was wrong about a secret, as somebody is who tries many."""
 
 
 Verdict = Identity | Refused | None
@@ -85,6 +109,9 @@ class Certificates:
 
     def check(self, credentials: Credentials, answer: Answer) -> None:
         answer(Identity(credentials.peer_identity) if credentials.peer_identity else None)
+
+
+UNKNOWN = Refused("nobody knows these credentials", is_failure=True)
 
 
 class Chain:
@@ -108,7 +135,7 @@ class Chain:
 
     def _ask(self, number: int, credentials: Credentials, answer: Answer) -> None:
         if number == len(self._authenticators):
-            answer(Refused("nobody knows these credentials"))
+            answer(UNKNOWN)
             return
 
         def heard(verdict: Verdict) -> None:

@@ -141,6 +141,51 @@ class AuthSettings:
             "at_least": 1,
         },
     )
+    max_waiting_per_address: int = field(
+        default=1_000,
+        metadata={
+            "doc": "Of these, from one address (IPv6: one /64); a fiftieth of one user, once logins failed there.",
+            "at_least": 1,
+        },
+    )
+    reauthentication_timeout_s: int = field(
+        default=30,
+        metadata={"doc": "How long a client may take to authenticate once more.", "at_least": 1},
+    )
+    max_failures: int = field(
+        default=10,
+        metadata={
+            "doc": "Failed logins of a user from one address within failure_window_s; further ones are refused "
+            "unheard, unless the password is remembered. 0: no such limit.",
+            "at_least": 0,
+        },
+    )
+    max_failures_of_address: int = field(
+        default=50,
+        metadata={"doc": "The same for all users from one address (IPv6: one /64).", "at_least": 0},
+    )
+    max_failures_of_user: int = field(
+        default=3_000,
+        metadata={
+            "doc": "Failed logins of a user within an hour, wherever from; further ones are refused unheard except "
+            "from addresses where the user was right before. 0: no such limit.",
+            "at_least": 0,
+        },
+    )
+    failure_window_s: int = field(default=60, metadata={"doc": "See max_failures.", "at_least": 1})
+    ban_failures: int = field(
+        default=100,
+        metadata={
+            "doc": "An address from which so many logins failed or were refused unheard within failure_window_s, "
+            "and none was right, is banned; 0: none is.",
+            "at_least": 0,
+        },
+    )
+    ban_s: int = field(default=600, metadata={"doc": "How long such a ban lasts.", "at_least": 1})
+    limit_loopback: bool = field(
+        default=False,
+        metadata={"doc": "Have limits and bans by address hold for this machine's own addresses too."},
+    )
     password_threads: int = field(
         default=2, metadata={"doc": "Threads that verify passwords.", "at_least": 1, "at_most": 64}
     )

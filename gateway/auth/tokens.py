@@ -168,7 +168,7 @@ class TokenCheck:
         try:
             answer(self._verdict(token, credentials))
         except UnknownKey:
-            refused = Refused("token: signed by none of the known keys")
+            refused = Refused("token: signed by none of the known keys", is_failure=True)
             if self._source is None:
                 answer(refused)
                 return

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.auth.access import Access, Parts
+from gateway.auth.access import Parts
 from gateway.auth.identity import Certificates
 from gateway.codec import encode
 from gateway.packets import (
@@ -36,6 +36,7 @@ from gateway.packets import (
 )
 from gateway.reason_codes import ReasonCode
 from lightqueue.matching import matches
+from tests.auth_client import access_of
 from tests.wire_client import Bench, Client, SlowDisk, WallClock, connect_packet
 
 pytestmark = pytest.mark.property
@@ -173,7 +174,7 @@ class World:
     def __init__(self, folder: Path, clock: WallClock, disk: SlowDisk | None) -> None:
         self.folder = folder
         self.disk = disk
-        access = Access(Parts((Certificates(),), allow_anonymous=True), 10)
+        access = access_of(Parts((Certificates(),), allow_anonymous=True))
         self.bench = Bench(folder / "0", clock, "sync" if disk else "async", segment_bytes=1 << 20, access=access)
         self.devices = {name: Device(name, 5 - i % 2) for i, name in enumerate(DEVICES)}
         self.expected: dict[str, dict[bytes, Expected]] = {name: {} for name in DEVICES}

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.access import Access, Parts
+from gateway.auth.access import Parts
 from gateway.auth.permissions import parse_permissions
 from gateway.packets import PubAck, PubComp, Publish, PubRec, PubRel, Unsubscribe
+from tests.auth_client import access_of
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client
 
@@ -23,7 +24,7 @@ def parts(rules: str) -> Parts:
 
 @pytest.fixture
 def bench(start_bench: StartBench) -> Bench:
-    return start_bench(access=Access(parts(ALL), 10))
+    return start_bench(access=access_of(parts(ALL)))
 
 
 def reload(bench: Bench, rules: str = NO_SECRETS) -> None:

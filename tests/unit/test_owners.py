@@ -18,6 +18,7 @@ from notify.owners import Claimant, ClaimRefused, refusal
 from store._records import RecordBatch
 from store.changes import SessionAssigned, SessionClosed, SessionOpened, decode_change, encode_change
 from store.records import RecordType
+from tests.auth_client import access_of
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, connect_packet
 
@@ -44,7 +45,7 @@ def rules(text: str = RULES) -> Permissions:
 
 def access(allow_anonymous: bool = True, permissions: Permissions | None = None) -> Access:
     parts = Parts((Certificates(),), permissions=permissions or rules(), allow_anonymous=allow_anonymous)
-    return Access(parts, 10)
+    return access_of(parts)
 
 
 def judge_anew(bench: Bench, allow_anonymous: bool) -> None:
