@@ -53,8 +53,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.one_of(*map(values, kind.types))
         case inspect.StructType():
             return structs(kind)
-    if isinstance(kind, msgspec.inspect.LiteralType):
-        return st.sampled_from(kind.values)
+        case inspect.LiteralType():
+            return st.sampled_from(kind.values)
     raise NotImplementedError(kind)
 
 
