@@ -15,7 +15,7 @@ FROM python:3.11-slim
 # By number, so that Kubernetes can see that it is not root.
 RUN groupadd --gid 10001 penstock \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/penstock --shell /usr/sbin/nologin penstock \
-    && install --directory --owner=10001 --group=10001 /var/lib/penstock
+    && install --directory --mode=0700 --owner=10001 --group=10001 /var/lib/penstock
 # There is one version of each among the wheels.
 # hadolint ignore=DL3013
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \

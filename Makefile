@@ -7,7 +7,7 @@ SERVERS = tests/interop tests/crash
 AT_A_TIME = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 IN_PARALLEL = $(filter-out $(SERVERS) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos nightly
+.PHONY: install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos nightly release audit
 
 # Editable, so that the compiled leaves lie beside their sources: an installed copy would be
 # shadowed by the source folders whenever something runs from here.
@@ -75,10 +75,26 @@ CHAOS_SEED ?= 1
 chaos: install
 	$(PYTHON) -m penstock chaos --seed $(CHAOS_SEED) --duration $(CHAOS_SECONDS) --rate 300
 
+# What releases are made and looked at with, apart from what is installed here.
+RELEASE_TOOLS = build/release-tools/bin/python
+$(RELEASE_TOOLS): pyproject.toml
+	$(PYTHON) -m venv build/release-tools
+	$(RELEASE_TOOLS) -m pip install --quiet $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["release"])')
+	touch $@
+
+# Into dist/: wheel, source, the hashes of all that a server depends on, a bill of materials, and checksums of these.
+release: $(RELEASE_TOOLS)
+	.ci/release $(RELEASE_TOOLS)
+
+# What is known to be vulnerable of what a release depends on. It asks an advisory database over the network.
+audit: $(RELEASE_TOOLS)
+	.ci/audit $(RELEASE_TOOLS)
+
 # Another seed each night, but the same one all night.
 nightly: install
 	$(MAKE) chaos CHAOS_SECONDS=600 CHAOS_SEED=$$(date +%Y%m%d)
 	$(PYTHON) -m penstock chaos --seed $$(date +%Y%m%d) --duration 120 --gateways 0 --rate 300
+	$(MAKE) audit
 
 docs: install
 	$(PYTHON) -m penstock.settings_docs > docs/settings.md.new

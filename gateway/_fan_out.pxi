@@ -5,26 +5,30 @@
 def fan_out(list readers not None, Records records not None, uint64_t safe):
     """Deliver one range to every reader that stands at its start and has no other; returns the others, for pulling.
 
-    Those that take it at QoS 0 share one encoding.
+    Those that take it at QoS 0 share one encoding; large payloads are shared by themselves, also with readers of other queues.
     """
     cdef Reader reader
     cdef Link link
     cdef Turn turn = None
     cdef uint64_t payload_bytes = 0, shared = 0
+    cdef uint32_t largest = 0
+    cdef bytes block
     cdef Py_ssize_t i
     if not records.count:
         return [reader for reader in readers if reader.position < reader.queue.next_offset]
     for i in range(records.count):
         payload_bytes += records.items[i].payload_length
+        largest = max(largest, records.items[i].payload_length)
     rest = []
     for reader in readers:
         link = reader.link
-        if reader.position != records.first or not reader.alone or link is None or link.paused or link.behind:
+        if reader.position != records.first or not reader.alone or link is None or link.paused or link.behind or link.is_full():
             rest.append(reader)
-        elif (reader.qos == 0 and not reader.no_local and not records.flags & (FLAG_EXPIRES | FLAG_COMPRESSED)
+        elif (reader.qos == 0 and largest < SHARED_BYTES and not reader.no_local and not records.flags & (FLAG_EXPIRES | FLAG_COMPRESSED)
                 and link.max_packet_out == 0xFFFFFFFF and not link.alias_limit
                 and reader.since <= records.items[0].log_offset):
-            link.share(shared_block(records, reader, link))
+            block = shared_block(records, reader, link)
+            link.share(block_of(block, NULL, PyBytes_GET_SIZE(block)))
             link.turn.sent[0] += records.count
             link.turn.packets_out += records.count
             link.turn.sent_payload_bytes += payload_bytes
@@ -42,6 +46,18 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
     if shared:
         turn.delivered_range(records, shared)
     return rest
+
+
+cdef Block shared_payload(Records records, Py_ssize_t i):
+    """The payload of one record, in bytes that all who are sent it share: those of the record, or a copy in its range."""
+    cdef const char *at = payload_of(records.items[i])
+    cdef size_t size = records.items[i].payload_length
+    cdef bytes data = records.blocks.get(i)
+    if data is None:
+        data = records.blocks[i] = PyBytes_FromStringAndSize(at, size)
+    if not PyBytes_AS_STRING(data) <= at < PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data):
+        at = PyBytes_AS_STRING(data)
+    return block_of(data, at, size)
 
 
 cdef bytes shared_block(Records records, Reader reader, Link link):
@@ -123,8 +139,8 @@ cdef uint16_t alias_of(Link link, const RecordHeader *record, size_t size, bint 
     The first topics of a connection have one each, and keep it. `may_set`: it may get one now, since the packet
     goes out before all that are made after it.
     """
-    if record.topic_length - hidden_from(link, record) <= ALIAS_BYTES:
-        return 0                        # it would save nothing
+    if record.topic_length - hidden_from(link, record) <= ALIAS_BYTES or record.topic_length > REMEMBERED_TOPIC_BYTES:
+        return 0                        # it would save nothing, or take much memory
     if link.aliases_out is None:
         link.aliases_out = {}
     topic = PyBytes_FromStringAndSize(topic_of(record), record.topic_length)

@@ -1,7 +1,7 @@
 # The part of _wire.pyx that knows what a client may publish, once somebody has found it out.
 
 cdef enum:
-    PERMITS_LIMIT = 256     # topics that are remembered for one connection
+    PERMITS_LIMIT = 256     # topics of REMEMBERED_TOPIC_BYTES at most that are remembered for one connection
 
 
 cdef class Permits:
@@ -21,7 +21,7 @@ cdef class Permits:
     cdef bint has(self, Part topic, int qos, bint retain) except -1:
         """Whether it is known that this may be published; if not, somebody has to find out."""
         cdef uint8_t wanted = 1 << (qos + 3 * retain)
-        if self.epoch != self.turn.permit_epoch:
+        if self.epoch != self.turn.permit_epoch or topic.size > REMEMBERED_TOPIC_BYTES:
             return False
         if (self.last_topic is not None and PyBytes_GET_SIZE(self.last_topic) == <Py_ssize_t>topic.size
                 and memcmp(PyBytes_AS_STRING(self.last_topic), topic.data, topic.size) == 0):
@@ -40,6 +40,8 @@ cdef class Permits:
 
     def add(self, bytes topic not None, int qos, bint retain):
         """Remember that this may be published, at this QoS and below; with `retain` only retained, else only not."""
+        if len(topic) > REMEMBERED_TOPIC_BYTES:
+            return                  # it is found out each time
         if self.epoch != self.turn.permit_epoch or len(self.topics) >= PERMITS_LIMIT:
             self.topics = {}
             self.epoch = self.turn.permit_epoch

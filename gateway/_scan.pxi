@@ -138,8 +138,12 @@ cdef bint is_receipt(const char *pair, size_t size) noexcept nogil:
     return size > 18 and pair[0] == 0 and pair[1] == 16 and memcmp(pair + 2, b"penstock-receipt", 16) == 0
 
 
-cdef bint plain_properties(const char *data, size_t size, Part *properties, uint8_t *flags, size_t *body_at) noexcept nogil:
-    """Check a PUBLISH's properties and step over them. False: they need the full codec (or are wrong)."""
+cdef bint plain_properties(const char *data, size_t size, uint32_t most_user, Part *properties, uint8_t *flags,
+                           size_t *body_at) noexcept nogil:
+    """Check a PUBLISH's properties and step over them. False: they need the full codec (or are wrong).
+
+    `most_user`: the full codec refuses more user properties than this.
+    """
     cdef uint32_t length, seen = 0
     cdef size_t at = 0
     cdef uint8_t identifier
@@ -154,8 +158,9 @@ cdef bint plain_properties(const char *data, size_t size, Part *properties, uint
         if value < 0:
             return False
         if identifier == 0x26:
-            if is_receipt(data + at + 1, value):
+            if is_receipt(data + at + 1, value) or not most_user:
                 return False
+            most_user -= 1
         else:
             if seen & (<uint32_t>1 << identifier):
                 return False
@@ -233,11 +238,11 @@ cdef size_t publish_size(const RecordHeader *record, size_t hidden, int qos, int
 
 cdef size_t write_publish(char *start, const RecordHeader *record, size_t hidden, int qos, uint16_t packet_id, bint dup,
                           bint retain, int version, const uint32_t *ids, int id_count, uint64_t now_ms,
-                          uint16_t alias=0, bint named=True) noexcept nogil:
-    """Write a PUBLISH at `start`, which has publish_size() bytes of room. Returns its size.
+                          uint16_t alias=0, bint named=True, bint with_payload=True) noexcept nogil:
+    """Write a PUBLISH at `start`, which has publish_size() bytes of room. Returns how many bytes it wrote.
 
     `hidden`: bytes in front of the record's topic that are left out; `alias`: a topic alias to go with it, 0 for none;
-    `named`: the topic name is there.
+    `named`: the topic name is there; `with_payload`: not only what goes before the payload.
     """
     cdef size_t topic_length = record.topic_length - hidden if named else 0
     cdef char *at = start
@@ -269,6 +274,8 @@ cdef size_t write_publish(char *start, const RecordHeader *record, size_t hidden
         if alias:
             at[0], at[1], at[2] = 0x23, <char>(alias >> 8), <char>(alias & 255)
             at += 3
+    if not with_payload:
+        return at - start
     memcpy(at, payload_of(record), record.payload_length)
     return at + record.payload_length - start
 
@@ -315,6 +322,11 @@ cdef class Merge:
     cdef bint exhausted(self) noexcept:
         """Whether all ranges are used up, or one of them, and what its reader has next is not known here."""
         return self.unknown or not self.heaped
+
+    cdef Block payload(self):
+        """That of the current message, as one block for all who are sent it from this range."""
+        cdef Records records = self.ranges[self.found_in[0]]
+        return shared_payload(records, self.at[self.found_in[0]])
 
     cdef uint64_t next_offset(self, int i) noexcept:
         return (<Records>self.ranges[i]).items[self.at[i]].log_offset

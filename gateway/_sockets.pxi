@@ -2,7 +2,6 @@
 
 import socket
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.string cimport strerror
 
@@ -62,6 +61,7 @@ cdef class Sockets:
     cdef list transports            # by descriptor
     cdef int epoll_fd
     cdef bint has_lost              # somebody, in this look
+    cdef readonly int64_t held_bytes    # of all clients: sent, and not taken by the system
     cdef epoll_event[EVENTS_AT_ONCE] events
 
     def __cinit__(self, *args):
@@ -124,7 +124,7 @@ cdef class SocketTransport:
 
     cdef Sockets sockets
     cdef object protocol
-    cdef bytearray held             # written, and not taken by the system so far; None: nothing
+    cdef Held held                  # written, and not taken by the system so far; None: nothing
     cdef size_t high_bytes          # as much of that, and the protocol is to pause
     cdef int fd
     cdef uint8_t watched            # events that epoll reports: EPOLLIN, EPOLLOUT
@@ -182,6 +182,8 @@ cdef class SocketTransport:
         if not is_link:
             other = self.protocol.get_buffer(-1)
             data, size = <char *>&other[0], other.shape[0]
+        elif (<Link>self.protocol).session is None:
+            size = min(size, <size_t>(<Link>self.protocol).max_packet_in)   # no more than may be kept of it
         got = recv(self.fd, data, size, MSG_DONTWAIT)
         if got > 0:
             if is_link:
@@ -198,13 +200,13 @@ cdef class SocketTransport:
         return 0
 
     cdef int write_held(self) except -1:
-        cdef ssize_t sent = send(self.fd, PyByteArray_AS_STRING(self.held), PyByteArray_GET_SIZE(self.held), MSG_NOSIGNAL | MSG_DONTWAIT)
+        cdef ssize_t sent = self.held.send_to(self.fd)
         if sent < 0:
             if errno != EAGAIN and errno != EINTR:
                 self.lose(system_error())
             return 0
-        del self.held[:sent]
-        if not self.held:
+        self.sockets.held_bytes -= sent
+        if not self.held.size:
             self.held = None
             if self.closing:
                 self.lose(None)
@@ -234,11 +236,25 @@ cdef class SocketTransport:
                     self.lose(system_error())
                     return
                 sent = 0
-            self.held = bytearray()
+            self.held = Held()
             self.watch_again()
         if not self.lost:
-            self.held += data[sent:]
+            self.held.add(<const char *>&data[sent], size - sent)
+            self.sockets.held_bytes += size - sent
             self.pause_if_full()
+
+    cdef int hold(self, Block block, size_t sent) except -1:
+        """Send what is left of a block of which the system took `sent` bytes; the block is not copied."""
+        if self.lost or self.ended:
+            return 0
+        if self.held is None:
+            self.held = Held()
+            self.watch_again()
+        if not self.lost:
+            self.held.hold(block, sent)
+            self.sockets.held_bytes += block.size - sent
+            self.pause_if_full()
+        return 0
 
     cdef int pause_if_full(self) except -1:
         if not self.paused and not self.lost and self.get_write_buffer_size() > self.high_bytes:
@@ -251,7 +267,7 @@ cdef class SocketTransport:
         self.pause_if_full()
 
     def get_write_buffer_size(self):
-        return PyByteArray_GET_SIZE(self.held) if self.held is not None else 0
+        return self.held.size if self.held is not None else 0
 
     def pause_reading(self):
         self.reading = False
@@ -296,7 +312,9 @@ cdef class SocketTransport:
         if not self.lost:
             self.lost = self.closing = True
             self.reading = False
-            self.held = None
+            if self.held is not None:
+                self.sockets.held_bytes -= self.held.size
+                self.held = None
             self.watch(0)
             self.sockets.has_lost = True
             self.sockets.call_soon(self._tell, error)
@@ -315,7 +333,10 @@ cdef class SocketTransport:
         self.protocol = protocol
 
     def get_extra_info(self, name):
-        """Of what asyncio's know, `peername` and `sockname`; of `socket` only the descriptor may be asked."""
+        """Of what asyncio's know, `peername` and `sockname`; of `socket` only the descriptor may be asked. `held_bytes`: what
+        all clients did not take."""
+        if name == "held_bytes":
+            return self.sockets.held_bytes
         if self.fd < 0:
             return None
         if name == "socket":

@@ -26,6 +26,8 @@ cdef class Turn:
     cdef public bint congested          # the store has more to do than it can: whoever sends has to wait
     cdef readonly bint ending           # what is put into links from here on is sent before the turn is over
     cdef public uint32_t permit_epoch   # what links know of permissions is of this epoch, or is forgotten
+    cdef public uint32_t max_user_properties    # of one packet
+    cdef uint64_t worked_ns             # on packets that the compiled part does not take, in this turn
     cdef public bint checks_format      # payloads are to be what their payload format indicator says
     cdef uint32_t feeds                 # chunks taken in since there is something to end the turn for
     cdef public double now_s            # coarse clock of the loop, seconds
@@ -56,6 +58,11 @@ cdef class Turn:
     cdef dict live_topics               # topic -> what live_only said
     cdef char *named                    # room for a topic of a namespace as it is in the log (_tenants.pxi)
     cdef bytes prefixed                 # the prefix that is there
+    cdef uint64_t kept[2]               # bytes of packets that are not whole, of links without and with a session
+    cdef tuple incomplete               # those links, the oldest first
+    cdef public object shed             # is told when the kept bytes of either reach their limit
+    cdef public uint64_t connecting_limit       # for links without a session
+    cdef public uint64_t incomplete_limit       # for links with one
 
     def __init__(self, wake, overflow, end, live_only=None):
         self.batch = RecordBatch()
@@ -67,6 +74,9 @@ cdef class Turn:
         self.end = end
         self.live_only = live_only
         self.live_topics = {}
+        self.max_user_properties = 0xFFFFFFFF
+        self.incomplete = (OrderedDict(), OrderedDict())
+        self.connecting_limit = self.incomplete_limit = 1 << 62
 
     def __dealloc__(self):
         free(self.named)
@@ -77,6 +87,27 @@ cdef class Turn:
             if not self.gathering:
                 self.wake()
         return 0
+
+    cdef int count_kept(self, Link link, bint is_open, uint32_t kept) except -1:
+        """`link` keeps so many bytes of packets that are not whole."""
+        self.kept[link.counted_open] -= link.counted_bytes
+        self.kept[is_open] += kept
+        if link.counted_bytes and (not kept or is_open != link.counted_open):
+            del self.incomplete[link.counted_open][link]
+        if kept and (not link.counted_bytes or is_open != link.counted_open):
+            self.incomplete[is_open][link] = None
+        link.counted_bytes, link.counted_open = kept, is_open
+        if self.kept[is_open] > (self.incomplete_limit if is_open else self.connecting_limit):
+            self.shed(is_open)
+        return 0
+
+    def kept_bytes(self, bint is_open):
+        """Of packets that are not whole, of links with a session or without."""
+        return self.kept[is_open]
+
+    def oldest_incomplete(self, bint is_open):
+        """The link, with a session or without, whose packet has not been whole for the longest; None: there is none."""
+        return next(iter(self.incomplete[is_open]), None)
 
     def request(self):
         """Have the turn ended soon."""
@@ -130,6 +161,12 @@ cdef class Turn:
         self.scheduled = False
         self.ending = True
         self.feeds = 0
+        self.worked_ns = 0
+
+    @property
+    def has_worked_enough(self):
+        """What is left of the packets that take long is for a later turn."""
+        return self.worked_ns >= WORK_AT_ONCE_NS
 
     def take_dirty(self):
         self.ending = False
@@ -163,6 +200,8 @@ cdef class Turn:
 
     cdef int flags_of(self, bytes topic) except -1:
         """Asked once per topic; as publishers could name any number of them, what was learnt is forgotten now and then."""
+        if len(topic) > REMEMBERED_TOPIC_BYTES:
+            return FLAG_LIVE_ONLY if self.live_only(topic) else 0
         live = self.live_topics.get(topic)
         if live is None:
             if len(self.live_topics) >= LIVE_TOPICS_LIMIT:

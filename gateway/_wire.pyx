@@ -5,6 +5,8 @@ dealt with here, everything else goes to `on_packet`. Out: packets are gathered 
 A Turn is what all connections of one event loop turn share: the batch to be stored, the links to be flushed.
 """
 
+from collections import OrderedDict
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -24,6 +26,7 @@ include "_turn.pxi"
 include "_tenants.pxi"
 include "_permits.pxi"
 include "_reader.pxi"
+include "_kept.pxi"
 
 
 cdef class Link:
@@ -52,15 +55,18 @@ cdef class Link:
     cdef public uint32_t unsafe_acks, turn_acks     # handed to the turn, and not sent yet; those of this turn
     cdef public bint metered            # what it publishes is paid for with allowances
     cdef public bint throttled          # it has none left: what comes in is kept
+    cdef public bint resting            # it brought much at once: what comes in is kept until rest_is_over()
     cdef public bint judges_retained    # messages with retain are the full codec's business
     cdef public int32_t allowed_messages
     cdef public int64_t allowed_bytes
     cdef public Permits permits         # what is known to be allowed here; None: everything is
     cdef public int fd                  # of a plain socket, to which may be sent directly; -1: only the transport knows how
+    cdef size_t unsafe_bytes            # of packets that are sent once they are safe
     cdef bint handed_over               # the transport may hold bytes that have to go first
     cdef bint is_dirty, is_ready
     cdef dict aliases_out               # topic -> the alias that stands for it towards the client
-    cdef list chunks
+    cdef list chunks                    # to be sent before `out`: blocks that other links send as well
+    cdef size_t chunk_bytes
     cdef char *out
     cdef size_t out_size, out_capacity
     cdef char *acks
@@ -69,6 +75,10 @@ cdef class Link:
     cdef char *partial
     cdef size_t partial_size
     cdef size_t partial_capacity
+    cdef uint32_t below_bytes           # kept for it by the layers between it and its socket
+    cdef uint32_t counted_bytes         # of both of these, as the turn knows
+    cdef uint8_t counted_open           # whether it had a session then
+    cdef bint splitting                 # what is kept is being read
 
     def __cinit__(self, *args, **kwargs):
         self.max_packet_in = 268435455 + 5
@@ -99,9 +109,9 @@ cdef class Link:
         if not self.partial_size:
             used = self.split(data, size)
             if used < size and not self.closing:
-                self.keep(data + used, size - used)
+                keep(self, data + used, size - used)
         else:
-            self.feed_partial(data, size)
+            feed_partial(self, data, size)
         if self.turn.scheduled:
             self.turn.feeds += 1
             if self.turn.feeds >= FEEDS_LIMIT:
@@ -110,36 +120,33 @@ cdef class Link:
             self.on_congested()
         return 0
 
-    cdef int feed_partial(self, const char *data, size_t size) except -1:
-        """More bytes for a packet that is not whole yet."""
-        cdef size_t used
-        self.keep(data, size)
-        used = self.split(self.partial, self.partial_size)
-        self.partial_size -= used
-        if self.partial_size and not self.closing:
-            memmove(self.partial, self.partial + used, self.partial_size)
-        else:
-            free(self.partial)
-            self.partial = NULL
-            self.partial_size = self.partial_capacity = 0
-        return 0
-
     def go_on(self):
         """Deal with what was kept while waiting."""
         self.waiting = False
         if self.partial_size and not self.closing:
-            self.feed_partial(NULL, 0)
+            feed_partial(self, NULL, 0)
 
-    cdef int keep(self, const char *data, size_t size) except -1:
-        append(&self.partial, &self.partial_size, &self.partial_capacity, data, size)
-        return 0
+    def keep_below(self, uint32_t size_bytes):
+        """The layers between it and its socket keep so much for it."""
+        self.below_bytes = size_bytes
+        if not self.closing:
+            count_kept(self)
+
+    def forget_kept(self):
+        forget_kept(self)
+
+    @property
+    def keeps_bytes(self):
+        """Whether something that came in is not dealt with so far."""
+        return self.partial_size > 0
 
     cdef Py_ssize_t split(self, const char *data, size_t size) except -1:
         """Deal with the whole packets in `data`; returns the bytes they took."""
         cdef size_t at = 0
         cdef int length_bytes
         cdef uint32_t remaining
-        while at + 2 <= size and not self.closing and not self.waiting and not self.throttled:
+        cdef int taken = 0
+        while at + 2 <= size and not self.closing and not self.waiting and not self.throttled and not self.resting:
             if not self.version and <uint8_t>data[at] != 0x10:
                 self.close_for("no CONNECT")
                 break
@@ -149,12 +156,19 @@ cdef class Link:
                     self.close_for("malformed")
                 break
             if 1 + length_bytes + remaining > self.max_packet_in:
+                if not self.version:
+                    note_version(self, data + at + 1 + length_bytes, size - at - 1 - length_bytes)
                 self.close_for("too large")
                 break
             if at + 1 + length_bytes + remaining > size:
                 break
             self.packet(<uint8_t>data[at], data + at + 1 + length_bytes, remaining)
             at += 1 + length_bytes + remaining
+            taken += 1
+            if taken == PACKETS_AT_ONCE or self.turn.worked_ns >= WORK_AT_ONCE_NS:
+                if at < size and not self.closing:
+                    self.on_much()
+                break
         return at
 
     cdef int packet(self, uint8_t first, const char *body, uint32_t size) except -1:
@@ -166,7 +180,7 @@ cdef class Link:
             if kind == 3 and first & 6 != 6 and self.publish(first, body, size):
                 return 0
             if size == 2 and (first == 0x50 or first == 0x62 or first == 0x70) and (body[0] or body[1]):
-                self.on_plain_answer(kind, <uint8_t>body[0] << 8 | <uint8_t>body[1])
+                self.work(first, body, size, True)
                 return 0
             if first == 0x40 and size == 2 and self.inflight.acknowledge(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
                 self.turn.acknowledged += 1
@@ -175,13 +189,25 @@ cdef class Link:
                 return 0
             if first == 0x40 and size == 2 and self.inflight.keeps(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
                 if not settle_parcel(self, <uint8_t>body[0] << 8 | <uint8_t>body[1]):
-                    self.on_plain_answer(kind, <uint8_t>body[0] << 8 | <uint8_t>body[1])
+                    self.work(first, body, size, True)
                 return 0
             if first == 0xC0 and size == 0:
                 self.put(b"\xd0\0", 2)
                 self.turn.packets_out += 1
                 return 0
-        self.on_packet(first, PyBytes_FromStringAndSize(body, size))
+        self.work(first, body, size, False)
+        return 0
+
+    cdef int work(self, uint8_t first, const char *body, uint32_t size, bint is_plain) except -1:
+        """Have the session or the rules deal with a packet, and note what that took of this turn."""
+        cdef timespec began, ended
+        clock_gettime(CLOCK_MONOTONIC, &began)
+        if is_plain:
+            self.on_plain_answer(first >> 4, <uint8_t>body[0] << 8 | <uint8_t>body[1])
+        else:
+            self.on_packet(first, PyBytes_FromStringAndSize(body, size))
+        clock_gettime(CLOCK_MONOTONIC, &ended)
+        self.turn.worked_ns += (ended.tv_sec - began.tv_sec) * 1_000_000_000 + ended.tv_nsec - began.tv_nsec
         return 0
 
     cdef int spend(self, uint32_t size) except -1:
@@ -230,7 +256,7 @@ cdef class Link:
         elif first & 8:
             return False
         if self.version == 5:
-            if not plain_properties(body + at, size - at, &properties, &flags, &at):
+            if not plain_properties(body + at, size - at, self.turn.max_user_properties, &properties, &flags, &at):
                 return False
             if self.turn.checks_format and properties.size:
                 return False
@@ -280,6 +306,7 @@ cdef class Link:
         if not self.acks_size:
             self.turn.acking.append(self)
         append(&self.acks, &self.acks_size, &self.acks_capacity, ack, size)
+        self.unsafe_bytes += size
         self.unsafe_acks += counts
         self.turn_acks += counts
         self.turn.packets_out += 1
@@ -299,18 +326,20 @@ cdef class Link:
 
     def take_acks(self):
         """The acknowledgements that belong to the batch just stored: (their packets, their number)."""
-        packets = PyBytes_FromStringAndSize(self.acks, self.acks_size)
-        count = self.turn_acks
-        self.acks_size = 0
-        self.turn_acks = 0
+        packets, count = PyBytes_FromStringAndSize(self.acks, self.acks_size), self.turn_acks
+        self.acks_size = self.turn_acks = 0
         free(self.acks)
         self.acks = NULL
         self.acks_capacity = 0
         return packets, count
 
-    def send_acks(self, bytes packets not None, uint32_t count):
+    def send_acks(self, bytes packets not None, uint32_t count, size_t refused_bytes=0):
+        cdef bint was_owing = self.is_owing()
         self.unsafe_acks -= count
-        self.put(PyBytes_AS_STRING(packets), PyBytes_GET_SIZE(packets))
+        self.unsafe_bytes -= PyBytes_GET_SIZE(packets) + refused_bytes
+        if was_owing and not self.is_owing():
+            self.mark_ready()
+        self.put_bytes(packets)
 
     # --- out
 
@@ -318,45 +347,56 @@ cdef class Link:
         if not self.is_dirty:
             self.is_dirty = True
             self.turn.dirty.append(self)
+        if not self.turn.ending:
+            self.turn.schedule()
         return 0
 
     cdef int put(self, const char *data, size_t size) except -1:
         if self.closing or not size:
             return 0
         append(&self.out, &self.out_size, &self.out_capacity, data, size)
-        self.mark_dirty()
-        if not self.turn.ending:
-            self.turn.schedule()
-        return 0
+        return self.mark_dirty()
 
     def write(self, bytes data not None):
         """Send a packet at the end of the turn, in order with everything else."""
         self.turn.packets_out += 1
-        self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        self.put_bytes(data)
 
-    cdef int share(self, bytes block) except -1:
+    cdef int put_bytes(self, bytes data) except -1:
+        if PyBytes_GET_SIZE(data) < SHARED_BYTES:
+            return self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        return 0 if self.closing else self.share(block_of(data, NULL, PyBytes_GET_SIZE(data)))
+
+    cdef int share(self, Block block) except -1:
         """Send a block that other links send as well, without copying it."""
         if self.chunks is None:
             self.chunks = []
         if self.out_size:
-            self.chunks.append(PyBytes_FromStringAndSize(self.out, self.out_size))
+            self.chunks.append(block_of(PyBytes_FromStringAndSize(self.out, self.out_size), NULL, self.out_size))
+            self.chunk_bytes += self.out_size
             self.out_size = 0
         self.chunks.append(block)
-        self.mark_dirty()
-        return 0
+        self.chunk_bytes += block.size
+        return self.mark_dirty()
+
+    cpdef bint is_full(self) noexcept:      # what is gathered has to be flushed before more is delivered
+        return self.out_size + self.chunk_bytes >= GATHERED_LIMIT
+
+    cpdef bint is_owing(self) noexcept:     # so much waits to be safe that no more is delivered before
+        return self.unsafe_bytes >= GATHERED_LIMIT
 
     def flush(self):
         """Send everything gathered: straight to the socket while it takes it, the rest through the transport."""
         cdef bint was_paused = self.paused
         cdef uint64_t sent_before = self.turn.sent_bytes
         self.is_dirty = False
-        chunks, self.chunks = self.chunks, None
+        chunks, self.chunks, self.chunk_bytes = self.chunks, None, 0
         if self.transport is not None and not self.closing:
             if chunks is not None:
                 for chunk in chunks:
-                    self.emit(PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk))
+                    self.emit((<Block>chunk).at, (<Block>chunk).size, chunk)
             if self.out_size:
-                self.emit(self.out, self.out_size)
+                self.emit(self.out, self.out_size, None)
         self.out_size = 0
         free(self.out)
         self.out = NULL
@@ -364,7 +404,8 @@ cdef class Link:
         if was_paused and self.turn.sent_bytes > sent_before:
             self.written_while_paused(self.turn.sent_bytes - sent_before)
 
-    cdef int emit(self, const char *data, size_t size) except -1:
+    cdef int emit(self, const char *data, size_t size, Block block) except -1:
+        """Send `data`, which may be a Block; much that the socket does not take of that is held by reference."""
         cdef ssize_t sent = 0
         self.turn.sent_bytes += size
         if self.fd >= 0 and not (self.handed_over and self.transport.get_write_buffer_size()):
@@ -374,7 +415,10 @@ cdef class Link:
                 return 0
             sent = max(sent, 0)             # a full buffer, or an error that the transport will meet as well
         self.handed_over = True
-        self.transport.write(PyBytes_FromStringAndSize(data + sent, size - sent))
+        if block is not None and size - sent >= SHARED_BYTES and isinstance(self.transport, SocketTransport):
+            (<SocketTransport>self.transport).hold(block, sent)
+        else:
+            self.transport.write(PyBytes_FromStringAndSize(data + sent, size - sent))
         return 0
 
     def deliver(self, list readers not None, list ranges not None, uint64_t safe):
@@ -383,61 +427,23 @@ cdef class Link:
         BLOCKED: the window or the buffer is full. SESSION: the next message is QoS 2, which the session sends itself.
         DONE: the ranges were used up, or one whose reader has more to read. QoS 2 messages at or after log_offset `safe` wait.
         """
-        cdef Merge merge = Merge(readers, ranges)
-        cdef const RecordHeader *record
-        cdef int qos
-        while not merge.exhausted():
-            record = merge.next()
-            qos = min(<int>(record.flags & FLAG_QOS), merge.qos)
-            if merge.wanted and not (qos == 0 and record.log_offset < merge.skip_qos0_before):
-                if qos == 2:
-                    return NEEDS_SESSION if record.log_offset < safe else NEEDS_MORE
-                if qos == 1 and self.inflight.full():
-                    self.inflight.blocked = True
-                    return NEEDS_MORE
-                self.encode(record, qos, merge.retain_as_published and record.flags & FLAG_RETAIN, merge.ids, merge.id_count)
-            merge.advance()
-        return DONE
-
-    def stands_at_qos2(self, list readers not None, list ranges not None):
-        """Whether the next message of some readers' ranges goes out at QoS 2."""
-        cdef Merge merge = Merge(readers, ranges)
-        cdef int qos
-        if merge.exhausted():
-            return False
-        qos = merge.next().flags & FLAG_QOS
-        return min(qos, merge.qos) == 2
-
-    def next_of(self, list readers not None, list ranges not None):
-        """What deliver() stopped at: (log_offset, QoS, retain, subscription identifiers, its range, its place there).
-
-        The readers move past it.
-        """
-        cdef Merge merge = Merge(readers, ranges)
-        cdef const RecordHeader *record = merge.next()
-        cdef object found = (record.log_offset, min(<int>(record.flags & FLAG_QOS), merge.qos),
-                             bool(merge.retain_as_published and record.flags & FLAG_RETAIN),
-                             tuple([merge.ids[i] for i in range(merge.id_count)]),
-                             ranges[merge.found_in[0]], merge.at[merge.found_in[0]])
-        merge.advance()
-        return found
-
-    cdef int encode(self, const RecordHeader *record, int qos, bint retain, const uint32_t *ids, int id_count) except -1:
-        """Append a PUBLISH for a record; one that has expired, is too large or unreadable is passed over."""
-        if fits(self, record, qos, id_count, ids) == 0:
-            self.put_publish(record, qos, self.inflight.take(record.log_offset) if qos else 0, retain, ids, id_count)
-        return 0
+        return deliver_to(self, readers, ranges, safe)
 
     cdef int put_publish(self, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count,
-                         bint is_timed=True) except -1:
+                         bint is_timed=True, Block payload=None) except -1:
+        """Append a PUBLISH for a record. `payload`: its payload, to be sent from there."""
         cdef bint named = True
         cdef uint16_t alias = 0
         cdef size_t size, hidden = hidden_from(self, record)
         if self.alias_limit:
             alias = alias_of(self, record, publish_size(record, hidden, qos, self.version, ids, id_count), True, &named)
         size = publish_size(record, hidden, qos, self.version, ids, id_count, alias, named)
+        if payload is not None:
+            size -= record.payload_length
         self.out_size += write_publish(reserve(&self.out, self.out_size, &self.out_capacity, size), record, hidden, qos, packet_id,
-                                       False, retain, self.version, ids, id_count, self.turn.now_ms, alias, named)
+                                       False, retain, self.version, ids, id_count, self.turn.now_ms, alias, named, payload is None)
+        if payload is not None:
+            self.share(payload)
         self.turn.sent[qos] += 1
         self.turn.packets_out += 1
         self.turn.sent_payload_bytes += record.payload_length
@@ -481,7 +487,8 @@ cdef class Link:
             self.turn.delivered_after(record.timestamp_ms, 1)
         return packet
 
-
+include "_delivering.pxi"
 include "_fan_out.pxi"
 include "_parcels.pxi"
+include "_held.pxi"
 include "_sockets.pxi"

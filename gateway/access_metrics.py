@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.broker import Broker
 from gateway.figures import Figure
 from gateway.namespace_metrics import NAMESPACES
+from notify.server import StoreServer
 
 ACCESS: tuple[Figure[Broker], ...] = (
     Figure(
@@ -29,6 +30,39 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "kind",
     ),
     Figure(
+        "penstock_logins_limited_total",
+        "counter",
+        "Logins refused unheard since too many failed: of the user at that address, at that address, of the user.",
+        lambda broker: broker.admission.limited,
+        "by",
+    ),
+    Figure(
+        "penstock_logins_failed_total",
+        "counter",
+        "Logins that were wrong, or refused unheard.",
+        lambda broker: broker.admission.failures,
+    ),
+    Figure(
+        "penstock_connects_abandoned_total",
+        "counter",
+        "Clients that left before they had an answer, so that what waited for them was cancelled.",
+        lambda broker: broker.admission.abandoned,
+    ),
+    Figure(
+        "penstock_incomplete_bytes",
+        "gauge",
+        "Kept of packets and handshakes that are not whole: of connections without a session, and of others.",
+        lambda broker: {"connecting": broker.turn.kept_bytes(False), "connected": broker.turn.kept_bytes(True)},
+        "phase",
+    ),
+    Figure(
+        "penstock_incomplete_closed_total",
+        "counter",
+        "Connections closed since gateway.connecting_bytes or gateway.incomplete_bytes was used up.",
+        lambda broker: broker.shed,
+        "phase",
+    ),
+    Figure(
         "penstock_connects_waiting",
         "gauge",
         "Clients that wait to hear if they may come in.",
@@ -44,7 +78,8 @@ ACCESS: tuple[Figure[Broker], ...] = (
     Figure(
         "penstock_permission_refused_total",
         "counter",
-        "What permissions did not allow; taken_away are subscriptions that a reload or a reconnection ended.",
+        "What permissions did not allow; taken_away are subscriptions that a reload or a reconnection ended; "
+        "withheld are messages in flight to them; session are clients that asked for another user's session.",
         lambda broker: broker.guard.refused,
         "action",
     ),
@@ -62,4 +97,19 @@ ACCESS: tuple[Figure[Broker], ...] = (
         lambda broker: broker.quotas.pauses,
     ),
     *NAMESPACES,
+)
+
+WIRE_ACCESS: tuple[Figure[StoreServer], ...] = (
+    Figure(
+        "penstock_wire_permission_refused_total",
+        "counter",
+        "Requests of clients of a store that their users may not make.",
+        lambda server: server.figures.not_permitted,
+    ),
+    Figure(
+        "penstock_wire_quota_refused_total",
+        "counter",
+        "Groups that were not made because a user has as many as quota.user_groups allows.",
+        lambda server: server.hub.consumers.quota_refused,
+    ),
 )

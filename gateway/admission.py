@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gateway.auth.access import NO_REQUESTS, Access
+from gateway.auth.attempts import LIMITS
 from gateway.auth.bans import Ban, Bans
-from gateway.auth.identity import Credentials, Identity, Refused, Verdict
+from gateway.auth.identity import UNKNOWN, Attempt, Credentials, Identity, Refused, Verdict
 from gateway.auth.scram import ScramExchange, ScramFailed
+from gateway.auth.sources import source_of
 from gateway.codec import encode
-from gateway.connection import Connection, Phase
+from gateway.connection import Connection, Phase, address_of
 from gateway.errors import ProtocolError
 from gateway.guard import Guard
 from gateway.packets import Auth, Connect
@@ -21,11 +23,19 @@ from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
 from gateway.tenants import Tenants, login_name, settled
+from store.audit import Audit, AuditEvent
 from store.deadlines import Deadlines
 from store.namespaces import Namespace
 from store.ratelimit import RateLimitedLog
 
+SLOW_PART = 50
+"""Where logins failed lately, this part of those that may wait from one address may be of one user."""
 MAX_EXPIRY_AHEAD_S = 10 * 365 * 24 * 3600
+GONE = ("its password was changed or taken away", "the key of its token was taken away")
+UNBOUND = (
+    "its rules have %c, the client identifier, and user {} may have any; write %u in the rules, or bind client "
+    'identifiers to users with auth.client_ids = "%u-*" or auth.jwt_client_id_claim'
+)
 
 
 @dataclass(slots=True)
@@ -38,6 +48,13 @@ class _Entering:
     method: str = ""
     has_begun: bool = False  # the exchange's first message was answered
     again: bool = False
+    source: str = ""  # what its address is counted by
+    username: str = ""  # as it logs in
+    attempt: Attempt = field(default_factory=Attempt)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.source, self.username
 
 
 class Admission:
@@ -53,6 +70,7 @@ class Admission:
         events: RateLimitedLog,
         bans: Bans,
         tenants: Tenants,
+        audit: Audit,
     ) -> None:
         """Without `access` everybody comes in who is not banned."""
         self._access = access
@@ -63,7 +81,11 @@ class Admission:
         self._events = events
         self._bans = bans
         self._tenants = tenants
+        self._audit = audit
         self._entering: dict[Connection, _Entering] = {}
+        self._entering_from: Counter[str | tuple[str, str]] = Counter()  # of these, by source, and by that and user
+        self.abandoned = 0
+        self._again = 0  # of these, those that are in already
         self.refused: Counter[str] = Counter({"not_authorized": 0})  # connections by reason code
 
     @property
@@ -77,6 +99,7 @@ class Admission:
         """Let the client in, now or once its answer is there; or refuse it. Raises ProtocolError."""
         if connection in self._entering:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT [MQTT-3.1.0-2]")
+        self._registry.check_names(connect)
         method = connect.properties.authentication_method
         access = self._access
         names = Namespace(_named_outside(connection))
@@ -87,9 +110,8 @@ class Admission:
         if access is None:
             if method is not None:
                 connection.version = connect.protocol_version
-                self._refuse(
-                    connection, Refused("no authentication method is offered", ReasonCode.BAD_AUTHENTICATION_METHOD)
-                )
+                refusal = Refused("no authentication method is offered", ReasonCode.BAD_AUTHENTICATION_METHOD)
+                self._refuse(connection, refusal, connect)
                 return
             connection.version = connect.protocol_version
             if self._enters(connection, connect, Identity()) is not None:
@@ -97,62 +119,126 @@ class Admission:
                 self._registry.open(connection, connect)
             return
         connection.version = connect.protocol_version
-        entering = _Entering(connection, connect)
-        if len(self._entering) >= access.max_waiting:
-            self._refuse(connection, Refused("auth.max_waiting clients wait already", ReasonCode.SERVER_BUSY))
+        address = connection.address
+        source = source_of(address[0]) if isinstance(address, tuple) else ""
+        username = login_name(connect.username, names.name, access.namespace_separator)
+        entering = _Entering(connection, connect, source=source, username=username or "")
+        if not self._waits(entering):
             return
-        self._entering[connection] = entering
         if method is not None:
             self._begin(entering, method, connect.properties.authentication_data)
             return
-        username = login_name(connect.username, names.name, access.namespace_separator)
         credentials = Credentials(
-            connect.client_id, username, connect.password, connection.peer, connection.peer_identity, names.name
+            connect.client_id,
+            username,
+            connect.password,
+            address_of(address),
+            connection.peer_identity,
+            names.name,
+            entering.source,
+            entering.attempt,
         )
         access.authenticate(credentials, partial(self._answered, entering))
         if connection in self._entering and connection.phase is Phase.NEW:
-            connection.wait()
+            connection.wait(is_read=True)
+
+    def _waits(self, entering: _Entering) -> bool:
+        """Add one to those that wait; refuse it if there are enough."""
+        assert self._access is not None
+        settings, source = self._access.settings, entering.source
+        if entering.again:  # its connection is what bounds it
+            self._entering[entering.connection] = entering
+            self._again += 1
+            return True
+        most, slow = settings.max_waiting_per_address, self._access.attempts.is_slow(source)
+        waiting, of_user = self._entering_from[source], self._entering_from[entering.key]
+        if len(self._entering) - self._again >= settings.max_waiting:
+            why = "auth.max_waiting clients wait already"
+        elif source and (waiting >= most or (slow and of_user >= max(1, most // SLOW_PART))):
+            why = "auth.max_waiting_per_address clients wait already"
+        else:
+            self._entering[entering.connection] = entering
+            self._entering_from.update((source, entering.key))
+            return True
+        self._refuse(entering.connection, Refused(why, ReasonCode.SERVER_BUSY), entering.connect)
+        return False
+
+    def _ends(self, connection: Connection) -> _Entering | None:
+        """Take out one of those that wait; None: it is not among them."""
+        entering = self._entering.pop(connection, None)
+        if entering is not None:
+            self.abandoned += entering.attempt.abandon()
+            self._again -= entering.again
+        if entering is not None and not entering.again:
+            for key in (entering.source, entering.key):
+                self._entering_from[key] -= 1
+                if not self._entering_from[key]:
+                    del self._entering_from[key]
+        return entering
+
+    def _count(self, entering: _Entering, username: str, verdict: Identity | Refused) -> None:
+        """Note that a client was right or wrong; an address from which too many were is banned."""
+        assert self._access is not None
+        attempts, source = self._access.attempts, entering.source
+        if isinstance(verdict, Identity) and verdict.username:
+            attempts.succeeded(source, username)
+        elif isinstance(verdict, Refused) and verdict.is_failure and attempts.failed(source, username, verdict):
+            settings = self._access.settings
+            until_ms = entering.connection.turn.now_ms + settings.ban_s * 1000
+            reason = f"{settings.ban_failures} failed logins"
+            self._bans.ban("address", source, until_ms, reason, automatic=True)
+            self._events.warning("ban", "%s is banned for %d s: %s", source, settings.ban_s, reason)
 
     def _answered(self, entering: _Entering, verdict: Verdict) -> None:
         """It is known who the client is, or that it is not to come in."""
         connection = entering.connection
+        entering.attempt.abandon()
+        if entering.exchange is None:
+            self._count(entering, entering.username, verdict or UNKNOWN)
         if self._entering.get(connection) is not entering:
             return  # it left meanwhile
         if not isinstance(verdict, Identity):
-            del self._entering[connection]
-            self._refuse(connection, verdict or Refused("nobody knows these credentials"))
+            self._ends(connection)
+            self._refuse(connection, verdict or UNKNOWN, entering.connect)
             return
         assert self._access is not None
         connect = entering.connect
         if connect.client_id and not self._access.may_be_called(verdict, connect.client_id):
-            del self._entering[connection]
+            self._ends(connection)
             refusal = Refused(
                 f"user {verdict.username} may not be called {connect.client_id}", ReasonCode.NOT_AUTHORIZED
             )
-            self._refuse(connection, refusal)
+            self._refuse(connection, refusal, connect)
             return
         identity = self._enters(connection, connect, verdict)
         if identity is None or self._is_banned(connection, connect, identity.account, connect.client_id):
-            del self._entering[connection]
+            self._ends(connection)
+            return
+        if self._access.needs_client_id(identity):
+            self._ends(connection)
+            unbound = Refused(UNBOUND.format(identity.username), ReasonCode.NOT_AUTHORIZED)
+            self._refuse(connection, unbound, connect)
             return
         connection.identity = identity
         self._guard.check_will(connection, connect, partial(self._will_checked, entering))
         if connection in self._entering and connection.phase is Phase.NEW:
-            connection.wait()
+            connection.wait(is_read=True)
 
     def _will_checked(self, entering: _Entering, allowed: bool) -> None:
         connection = entering.connection
-        if self._entering.pop(connection, None) is not entering:
+        if self._entering.get(connection) is not entering:
             return
+        self._ends(connection)
         identity = connection.identity
         if not allowed:
-            self._refuse(connection, Refused("its will is not allowed", ReasonCode.NOT_AUTHORIZED))
+            refusal = Refused("its will is not allowed", ReasonCode.NOT_AUTHORIZED)
+            self._refuse(connection, refusal, entering.connect)
             return
         assert identity is not None
         if not self._quotas.may_enter(identity.account, entering.connect.client_id):
             refusal = Refused(f"quota.user_connections of {identity.username} is reached", ReasonCode.QUOTA_EXCEEDED)
-            self._refuse(connection, refusal)
-        elif self._expires(connection, identity):
+            self._refuse(connection, refusal, entering.connect)
+        elif self._expires(connection, identity, entering.connect):
             self._quotas.entered(connection, identity.account)
             self._guard.watch(connection, identity)
             try:
@@ -174,17 +260,17 @@ class Admission:
             if refused is None:
                 return found
             found = refused
-        self._refuse(connection, found)
+        self._refuse(connection, found, connect)
         return None
 
-    def _expires(self, connection: Connection, identity: Identity) -> bool:
+    def _expires(self, connection: Connection, identity: Identity, connect: Connect) -> bool:
         """See to the end of what was found out. False: that is now."""
         if identity.expires_ms is None:
             self._deadlines.cancel(connection)
             return True
         left_s = (identity.expires_ms - connection.turn.now_ms) / 1000
         if left_s <= 0:
-            self._refuse(connection, Refused("its credentials have expired", ReasonCode.NOT_AUTHORIZED))
+            self._refuse(connection, Refused("its credentials have expired", ReasonCode.NOT_AUTHORIZED), connect)
             return False
         at_s = connection.turn.now_s + min(left_s, MAX_EXPIRY_AHEAD_S)
         self._deadlines.set(connection, at_s, partial(self._expired, connection))
@@ -200,12 +286,17 @@ class Admission:
         ban = self._bans.refuses(connection.host, user, client_id, connection.turn.now_ms)
         if ban is not None:
             connection.version = connect.protocol_version
-            self._refuse(connection, Refused(f"{_words(ban)} is banned: {ban.reason}", ReasonCode.BANNED))
+            refusal = Refused(f"{_words(ban)} is banned: {ban.reason}", ReasonCode.BANNED)
+            self._refuse(connection, refusal, connect)
         return ban is not None
 
-    def _refuse(self, connection: Connection, refused: Refused) -> None:
+    def _refuse(self, connection: Connection, refused: Refused, connect: Connect) -> None:
+        """`connect`: what the client said of itself."""
         self.refused[refused.reason_code.name.lower()] += 1
-        self._events.warning("auth", "%s: refused: %s", connection.peer, refused.message)
+        peer = connection.peer
+        self._events.warning("auth", "%s: refused: %s", peer, refused.message)
+        user, reason = connect.username or "", refused.message
+        self._audit.note(AuditEvent.REFUSED, user=user, client_id=connect.client_id, address=peer, reason=reason)
         connection.close(refused.reason_code)
 
     # --- the enhanced kind
@@ -215,11 +306,11 @@ class Admission:
         entering.exchange = self._access.exchange(method)
         entering.method = method
         if entering.exchange is None:
-            self._entering.pop(entering.connection, None)
+            self._ends(entering.connection)
             offered = Refused(
                 f"authentication method {method[:40]!r} is not offered", ReasonCode.BAD_AUTHENTICATION_METHOD
             )
-            self._refuse(entering.connection, offered)
+            self._refuse(entering.connection, offered, entering.connect)
         elif data is not None:
             self._step(entering, data)
         else:
@@ -244,23 +335,40 @@ class Admission:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH: re-authentication is not possible now")
         if method != connection.auth_method:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH: another method than in CONNECT [MQTT-4.12.1-1]")
-        self._entering[connection] = again = _Entering(connection, Connect(), again=True)
+        assert self._access is not None
+        again = _Entering(connection, Connect(), again=True, source=source_of(connection.host))
+        late_s = connection.turn.now_s + self._access.settings.reauthentication_timeout_s
+        self._deadlines.set((connection, "auth"), late_s, partial(self._too_late, again))
+        self._waits(again)
         self._begin(again, method, data)
+
+    def _too_late(self, entering: _Entering) -> None:
+        """The client does not go on with what it began."""
+        if self._ends(entering.connection) is entering:
+            late = Refused("auth.reauthentication_timeout_s is over", ReasonCode.NOT_AUTHORIZED)
+            self._refuse(entering.connection, late, entering.connect)
 
     def _step(self, entering: _Entering, data: bytes) -> None:
         exchange, connection = entering.exchange, entering.connection
         assert exchange is not None
+        assert self._access is not None
+        had_begun, entering.has_begun = entering.has_begun, True
         try:
-            if not entering.has_begun:
-                entering.has_begun = True
-                self._say(entering, ReasonCode.CONTINUE_AUTHENTICATION, exchange.first(data))
+            if not had_begun:
+                challenge = exchange.first(data)
+                refused = self._access.attempts.refuses(entering.source, exchange.username)
+                if refused is not None and not entering.again:
+                    self._fails(entering, refused)
+                else:
+                    self._say(entering, ReasonCode.CONTINUE_AUTHENTICATION, challenge)
                 return
             proof = exchange.final(data)
         except ScramFailed as error:
-            self._entering.pop(connection, None)
-            self._refuse(connection, Refused(str(error), ReasonCode.NOT_AUTHORIZED))
+            entering.connect.username = exchange.username or entering.connect.username
+            self._fails(entering, Refused(str(error), ReasonCode.NOT_AUTHORIZED, is_failure=had_begun))
             return
         identity = Identity(exchange.username, verifier=exchange.verifier)
+        self._count(entering, exchange.username, identity)
         if entering.again:
             self._proven_again(entering, identity, proof)
             return
@@ -268,12 +376,22 @@ class Admission:
         connection.auth_method = entering.method
         self._answered(entering, identity)
 
+    def _fails(self, entering: _Entering, refused: Refused) -> None:
+        """An exchange ends with a refusal."""
+        assert entering.exchange is not None
+        self._count(entering, entering.exchange.username, refused)
+        self._ends(entering.connection)
+        self._deadlines.cancel((entering.connection, "auth"))
+        self._refuse(entering.connection, refused, entering.connect)
+
     def _proven_again(self, entering: _Entering, identity: Identity, proof: bytes) -> None:
         connection = entering.connection
-        self._entering.pop(connection, None)
+        self._ends(connection)
+        self._deadlines.cancel((connection, "auth"))
         known = connection.identity
         if known is None or identity.username != (known.login or known.username):
-            self._refuse(connection, Refused("re-authentication as somebody else", ReasonCode.NOT_AUTHORIZED))
+            refusal = Refused("re-authentication as somebody else", ReasonCode.NOT_AUTHORIZED)
+            self._refuse(connection, refusal, Connect(client_id=connection.client_id, username=identity.username))
             return
         connection.identity = replace(known, verifier=identity.verifier)
         self._say(entering, ReasonCode.SUCCESS, proof)
@@ -285,19 +403,41 @@ class Admission:
     # --- leaving, and being judged again
 
     def left(self, connection: Connection) -> None:
-        self._entering.pop(connection, None)
+        self._ends(connection)
+        self._deadlines.cancel((connection, "auth"))
         self._tenants.left(connection)
         if connection.identity is not None:
             self._quotas.left(connection, connection.identity.account)
 
+    def is_known(self, connection: Connection) -> bool:
+        """Whether what let a client in still does."""
+        return connection.identity is None or self._access is None or self._access.still_knows(connection.identity)
+
+    def give_up(self, connection: Connection) -> None:
+        """It has waited for too long."""
+        entering = self._entering.get(connection)
+        if entering is not None and entering.exchange is not None:
+            late = Refused("the exchange took too long", ReasonCode.NOT_AUTHORIZED)
+            self._refuse(connection, late, entering.connect)
+        else:
+            self._registry.give_up(connection)
+
     def is_known_still(self, connection: Connection) -> bool:
         """After a reload: who would not be let in by what let him in has to go."""
-        assert self._access is not None
-        if connection.identity is None or self._access.still_knows(connection.identity):
+        if self.is_known(connection):
             return True
         self.refused["not_authorized"] += 1
-        connection.close(ReasonCode.NOT_AUTHORIZED, "its password was changed or taken away")
+        connection.close(ReasonCode.NOT_AUTHORIZED, GONE[bool(connection.identity and connection.identity.key)])
         return False
+
+    @property
+    def limited(self) -> Mapping[str, int]:
+        """Attempts that were refused unheard, by which limit."""
+        return self._access.attempts.limited if self._access is not None else dict.fromkeys(LIMITS, 0)
+
+    @property
+    def failures(self) -> int:
+        return self._access.attempts.failures if self._access is not None else 0
 
     @property
     def requests(self) -> Mapping[str, int]:

@@ -17,15 +17,20 @@ from typing import Protocol
 
 from gateway._wire import Turn, overdue, unsent
 from gateway.admission import Admission
+from gateway.audit import note_left, note_opened
 from gateway.auth.access import Access
 from gateway.auth.bans import Bans
-from gateway.connection import MOST_REASON_CHARACTERS, Connection
+from gateway.ban_sweep import BanSweep
+from gateway.certified import Certified
+from gateway.codec_primitives import Limits
+from gateway.connection import MOST_REASON_CHARACTERS, Connection, Phase
 from gateway.delivery import Delivery
 from gateway.draining import Draining
 from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
 from gateway.guard import Guard
 from gateway.journal import Journal
+from gateway.judging import Judging
 from gateway.quota_settings import QuotaSettings
 from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
@@ -40,14 +45,15 @@ from gateway.tenants import Tenants
 from lightqueue._queues import Queue
 from notify.api import Store
 from notify.steps import Steps
+from store.audit import Audit, AuditEvent
 from store.deadlines import Deadlines
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
+from store.wire.operator_messages import BansTold, Disconnect
 
 log = logging.getLogger("penstock.gateway")
 
 READ_BUFFER_BYTES = 256 << 10
-JUDGED_AT_A_TIME = 50
 
 
 class Loop(Protocol):
@@ -68,6 +74,7 @@ class Broker:
         loop: Loop,
         access: Access | None = None,
         quota_settings: QuotaSettings | None = None,
+        audit: Audit | None = None,
     ) -> None:
         """Without `access` everybody may do everything."""
         self.store = store
@@ -77,57 +84,57 @@ class Broker:
         self.get_buffer: Callable[[int], bytearray] = lambda _: read_buffer
         self.connections = 0
         self._new: dict[Connection, float] = {}  # without a CONNECT so far, oldest first, and since when
+        self._clogged: dict[Connection, None] = {}  # take no more for a while, since the longest time first
         self._held: list[Connection] = []  # not listened to while the store has enough to do
         self._progressed: set[Session] = set()
         self.bad_input: Counter[str] = Counter()
         self.keep_alive_timeouts = 0
-        self.waiting = (
-            0  # messages that connected clients have not acknowledged, or were not sent, a second ago at most
-        )
-        self.sockets_total: int = 0
-        self.opened_total: int = 0
-        self.most_online: int = 0
-        self.turns = 0
+        self.waiting = 0  # messages not acknowledged by connected clients, or not sent, a second ago at most
+        self.sockets_total = self.opened_total = self.most_online = self.turns = 0
         self.listening = False
         store.listener = self
         self.draining: Draining | None = None
         self.turn = Turn(lambda: loop.call_soon(self.end_turn), self.store_batch, self.end_turn, store.is_live_only)
         self.turn.checks_format = settings.check_payload_format
+        self.turn.max_user_properties = settings.max_user_properties
+        self.packet_limits = Limits(settings.max_user_properties, settings.max_filters_per_packet)
+        self._resting: deque[Callable[[], object]] = deque()  # what is left of those who sent much at once
+        self._goes_on = False  # with that, in the loop's next turn
+        self.turn.shed, self.turn.connecting_limit = self._shed, settings.connecting_bytes
+        self.turn.incomplete_limit = settings.incomplete_bytes
+        self.shed: Counter[str] = Counter({"connecting": 0, "connected": 0})
         self._set_clock()
         self._started_s = self.turn.now_s
         self._next_second = 0.0
         self._upkeep = Steps(store.tick, loop.call_soon)
         self.events = events = RateLimitedLog(log)
+        self.audit = audit = audit or Audit()
         self.deadlines = Deadlines()
         self.journal = journal = Journal(store, self.turn, events)
         self.exchange = exchange = Exchange(store, journal)
-        self.delivery = delivery = Delivery(store, settings, exchange)
+        self.delivery = delivery = Delivery(store, settings, exchange, loop.call_soon)
         self.shared = SharedSubscriptions(store, settings, self.turn, journal)
+        if access is not None:
+            self.shared.knows_users = lambda: access.knows_users
         self.sys_topics = SysTopics(self, settings.sys_interval_s)
         self.subscriptions = Subscriptions(
             store, settings, self.turn, journal, exchange, delivery, self.shared, self.sys_topics, loop.call_soon
         )
         self.quotas = quotas = Quotas(quota_settings or QuotaSettings())
-        self.guard = guard = Guard(access, self.turn, events)
+        self.certified = Certified(self.deadlines, lambda: self.turn.now_s, loop.call_soon, self._disproved)
+        self.guard = guard = Guard(access, self.turn, events, audit, loop.call_soon)
         self.registry = registry = SessionRegistry(
             store, settings, journal, exchange, delivery, self.shared, events, guard, loop.call_soon, self.opened
         )
         self.bans = bans = Bans()
         self.tenants = tenants = Tenants(settings.max_namespaces)
-        self.admission = admission = Admission(access, guard, quotas, registry, self.deadlines, events, bans, tenants)
-        self.rules = PacketRules(
-            settings,
-            self.turn,
-            journal,
-            registry,
-            self.subscriptions,
-            exchange,
-            events,
-            admission,
-            guard,
-            quotas,
-            self.store_batch,
+        self.admission = admission = Admission(
+            access, guard, quotas, registry, self.deadlines, events, bans, tenants, audit
         )
+        self.judging = Judging(admission, guard, registry, self.subscriptions, exchange, loop.call_soon)
+        self.ban_sweep = BanSweep(bans, store.bans, registry.sessions, self._new, loop.call_soon, events)
+        parts = (journal, registry, self.subscriptions, exchange, events, admission, guard, quotas)
+        self.rules = PacketRules(settings, self.turn, *parts, self.store_batch)
 
     # --- the turn
 
@@ -149,6 +156,9 @@ class Broker:
             link.flush()
         if self._held and not self.store.congested:
             self._listen_again()
+        if self._resting and not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._go_on_resting)
 
     def store_batch(self) -> None:
         """Store what the turn has gathered so far, deliver what grew, acknowledge."""
@@ -175,12 +185,23 @@ class Broker:
         """The client connected to another gateway."""
         self.registry.let_go(client_id)
 
-    def unlogged(self) -> list[str]:
-        return [session.client_id for session in self.registry.sessions.values() if not session.logged]
+    def told(self, message: BansTold | Disconnect) -> None:
+        """By an operator, through the store."""
+        if isinstance(message, BansTold):
+            self.ban_sweep.take(message.bans, message.lifted)
+        else:
+            self.registry.disconnect(message.client_id, message.reason)
+        self.turn.request()
+
+    def unlogged(self) -> list[tuple[str, str]]:
+        sessions = self.registry.sessions.values()
+        return [(session.client_id, session.connection.username) for session in sessions if not session.logged]
 
     def lost_entries(self, queue: Queue) -> None:
         """Who reads a queue with QoS 0 goes on at its end; who was promised more has to begin a new session."""
         for reader in list(queue.readers or ()):
+            if reader.link is None:
+                continue  # on its way out
             if reader.qos and not reader.only_live:
                 reader.session.connection.close(ReasonCode.UNSPECIFIED_ERROR, "the store was restarted")
             else:
@@ -199,6 +220,19 @@ class Broker:
 
     def hold_back(self, connection: Connection) -> None:
         self._held.append(connection)
+
+    def rest(self, go_on: Callable[[], object]) -> None:
+        self._resting.append(go_on)
+        self.turn.request()
+
+    def _go_on_resting(self) -> None:
+        """In the order in which they came to rest, as long as the turn has not done enough for them."""
+        self._goes_on = False
+        for _ in range(len(self._resting)):
+            self._resting.popleft()()
+            if self.turn.has_worked_enough:
+                break
+        self.turn.request()
 
     def _listen_again(self) -> None:
         held, self._held = self._held, []
@@ -230,6 +264,7 @@ class Broker:
         else:
             return
         self.events.warning("limit", "%s: refused, %s", connection.peer, reason)
+        self.audit.note(AuditEvent.REFUSED, address=connection.peer, reason=reason)
         connection.close(None)
 
     def opened(self, connection: Connection) -> None:
@@ -238,58 +273,75 @@ class Broker:
         self._new.pop(connection, None)
         self.most_online = max(self.most_online, self.online)
         who = f" with the certificate of {connection.peer_identity}" if connection.peer_identity else ""
-        client_id = connection.session.client_id
-        self.events.info("connected", "client %s connected from %s%s", client_id, connection.peer, who)
+        if not self.admission.is_known(connection):  # what it was judged by was replaced meanwhile
+            self._loop.call_soon(partial(self.admission.is_known_still, connection))
+        told = "client %s connected from %s%s"
+        self.events.info("connected", told, connection.session.client_id, connection.peer, who)
+        note_opened(self.audit, connection, who.strip())
+        self.ban_sweep.look_at(connection)  # it may have been banned while it came in
 
     def clogged(self, connection: Connection) -> None:
         """It takes no more for a while."""
+        self._clogged[connection] = None
+        if connection.all_waiting_bytes > self.settings.max_waiting_bytes:
+            self._loop.call_soon(self._relieve)
         if not self.quotas.may_wait(username_of(connection)):
             why = "quota.user_waiting_bytes is reached"
             self._loop.call_soon(partial(connection.close, ReasonCode.QUOTA_EXCEEDED, why))
 
-    def left(self, connection: Connection, why: str) -> None:
-        """A connection ended; called once for each."""
+    def unclogged(self, connection: Connection) -> None:
+        """It takes more again."""
+        self._clogged.pop(connection, None)
+
+    def _relieve(self) -> None:
+        """Cut off the clients that have been slow for the longest time, until the others' unsent bytes fit."""
+        for connection in list(self._clogged):
+            if connection.all_waiting_bytes <= self.settings.max_waiting_bytes:
+                break
+            self.quotas.refused["waiting"] += 1
+            self.events.warning("slow", "%s: cut off, gateway.max_waiting_bytes wait for slow clients", connection.peer)
+            connection.cut_off("too slow: gateway.max_waiting_bytes wait for slow clients")
+
+    def _shed(self, is_open: bool) -> None:
+        """Packets that are not whole take up too much: close those that have been so for the longest."""
+        name = "incomplete_bytes" if is_open else "connecting_bytes"
+        most: int = getattr(self.settings, name)
+        while self.turn.kept_bytes(is_open) > most:
+            connection: Connection = self.turn.oldest_incomplete(is_open)
+            self.shed["connected" if is_open else "connecting"] += 1
+            self.events.warning(
+                "shed", "%s: closed, its packet is not whole and gateway.%s is used up", connection.peer, name
+            )
+            connection.close(ReasonCode.QUOTA_EXCEEDED, f"gateway.{name} is used up")
+
+    def left(self, connection: Connection, why: str, reason_code: ReasonCode | None) -> None:
+        """A connection ended; called once for each. `reason_code`: with which this side ended it."""
         self.connections -= 1
         if connection.entrance is not None:
             connection.entrance.connections -= 1
         self._new.pop(connection, None)
+        self._clogged.pop(connection, None)
         self.admission.left(connection)
         if connection.session is not None:
             self.events.info("disconnected", "client %s disconnected: %s", connection.session.client_id, why)
+            note_left(self.audit, connection, why, reason_code)
             self.registry.left(connection)
 
     def judge_again(self) -> None:
-        """What clients are judged by was replaced: who would not be let in any more has to go, and so do subscriptions
-        that would be refused."""
-        self.guard.forget()
-        sessions = deque(self.registry.sessions.values())
-        Steps(partial(self._judge_some, sessions), self._loop.call_soon).start()
+        """What clients are judged by was replaced: all of them are judged by what counts now."""
+        self.judging.begin()
 
-    def _judge_some(self, sessions: deque[Session]) -> bool:
-        """The next few of them. True if there are more."""
-        for _ in range(min(JUDGED_AT_A_TIME, len(sessions))):
-            session = sessions.popleft()
-            if session.link is not None and self.admission.is_known_still(session.link):
-                self._judge_subscriptions(session)
-        return bool(sessions)
-
-    def _judge_subscriptions(self, session: Session) -> None:
-        def judged(topic_filter: str, qos: int, allowed: int) -> None:
-            if session.link is None or allowed >= qos:
-                return
-            self.guard.took_away(session.client_id, topic_filter)
-            self.subscriptions.take_away(session, [topic_filter])
-
-        held = [(reader.topic_filter, reader.qos) for reader in session.readers.values() if not reader.only_live]
-        held += [(topic_filter, share.subscription.qos) for topic_filter, share in session.shares.items()]
-        for topic_filter, qos in held:
-            self.guard.may_subscribe(session.connection, topic_filter, partial(judged, topic_filter, qos))
+    def _disproved(self) -> None:
+        """A client's certificate counts no more."""
+        self.admission.refused["not_authorized"] += 1
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None:
-        self.count_bad_start(connection.peer, error)
+        self.count_bad_start(connection.peer, error, connection.phase is not Phase.NEW)
 
-    def count_bad_start(self, peer: str, error: ProtocolError) -> None:
-        """Bad input from where there is no Connection yet."""
+    def count_bad_start(self, peer: str, error: ProtocolError, is_open: bool = False) -> None:
+        """Bad input. The end of a connection that `is_open` is noted elsewhere."""
+        if not is_open:
+            self.audit.note(AuditEvent.REFUSED, address=peer, reason=error.message)
         self.bad_input[error.reason_code.name.lower()] += 1
         message = error.message[:MOST_REASON_CHARACTERS]
         self.events.warning("input", "%s: %s (%s)", peer, message, error.reason_code.name)
@@ -311,6 +363,7 @@ class Broker:
         self.shared.tick()
         self.turn.request()
         self.journal.fail_stalled()
+        self.audit.settle()
         if self.turn.now_s >= self._next_second:
             self._next_second = self.turn.now_s + 1
             self._close_silent()
@@ -318,6 +371,7 @@ class Broker:
             self.events.settle()
             self.journal.tell_again()
             self.guard.tick()
+            self.judging.tick()
             self.quotas.tick(self.turn.now_s)
 
     def _close_silent(self) -> None:
@@ -329,11 +383,12 @@ class Broker:
             self.keep_alive_timeouts += 1
             self.events.info("keepalive", "%s: silent for too long", link.peer)
             link.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
-        for connection, since_s in list(self._new.items()):
+        while self._new:
+            connection, since_s = next(iter(self._new.items()))
             if now_s - since_s < self.settings.connect_timeout_s:
                 break
             if connection.version:
-                self.registry.give_up(connection)
+                self.admission.give_up(connection)
                 continue
             self.count_bad_input(connection, ProtocolError(ReasonCode.MAXIMUM_CONNECT_TIME, "no CONNECT in time"))
             connection.close(None)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gateway.codec_connect import decode_connect
-from gateway.codec_primitives import Buffer, Reader
+from gateway.codec_primitives import NO_LIMITS, Buffer, Limits, Reader
 from gateway.codec_rules import MQTT_5, check_packet, to_reason_code
 from gateway.errors import MalformedPacket, ProtocolError
 from gateway.packets import (
@@ -51,21 +51,37 @@ _SUBACK_CODES_3_1_1: Final = MappingProxyType(
 )
 
 _QOS_BITS: Final = 0x03
-_NO_LOCAL: Final = 0x04
-_RETAIN_AS_PUBLISHED: Final = 0x08
 _RETAIN_HANDLING_SHIFT: Final = 4
 _RESERVED_OPTIONS: Final = 0xC0
 _RESERVED_OPTIONS_3_1_1: Final = 0xFC
 
+_Options = tuple[QoS, bool, bool, RetainHandling]
+_OPTIONS: Final[MappingProxyType[int, _Options]] = MappingProxyType(
+    {
+        qos | no_local << 2 | as_published << 3 | handling << _RETAIN_HANDLING_SHIFT: (
+            qos,
+            no_local,
+            as_published,
+            handling,
+        )
+        for qos in QoS
+        for no_local in (False, True)
+        for as_published in (False, True)
+        for handling in RetainHandling
+    }
+)
+"""Subscription options by their byte (3.8.3.1); every other byte is an error."""
+_OPTIONS_3_1_1: Final = MappingProxyType({int(qos): _OPTIONS[qos] for qos in QoS})
 
-def decode(first_byte: int, body: Buffer, version: int) -> Packet:
+
+def decode(first_byte: int, body: Buffer, version: int, limits: Limits = NO_LIMITS) -> Packet:
     """The packet of which the fixed header is already split off.
 
     `version` (4 or 5) is the connection's; a CONNECT says itself which it is.
     Raises ProtocolError or MalformedPacket, and nothing else, for whatever a peer may send.
     """
     packet_type = _check_fixed_header(first_byte, version)
-    reader = Reader(body, packet_type.name)
+    reader = Reader(body, packet_type.name, 0, limits)
     if packet_type is PacketType.CONNECT:
         return decode_connect(reader)
     if packet_type is PacketType.PUBLISH:
@@ -152,35 +168,28 @@ def _read_optional_reason(reader: Reader, version: int) -> tuple[ReasonCode, Pro
 def _read_subscribe(reader: Reader, version: int) -> Subscribe:
     packet_id = reader.uint16("packet_id")
     properties = _read_properties(reader, version)
-    subscriptions = []
+    options_of = _OPTIONS if version == MQTT_5 else _OPTIONS_3_1_1
+    subscriptions: list[SubscriptionRequest] = []
     while not reader.at_end():
-        subscriptions.append(_read_subscription(reader, version))
+        topic_filter = reader.string("topic_filter")
+        options = reader.uint8("subscription options")
+        known = options_of.get(options)
+        if known is None:
+            raise _options_fault(options, version)
+        subscriptions.append(SubscriptionRequest(topic_filter, *known))
+        reader.limits.check_filters(len(subscriptions))
     return Subscribe(packet_id, tuple(subscriptions), properties)
 
 
-def _read_subscription(reader: Reader, version: int) -> SubscriptionRequest:
-    topic_filter = reader.string("topic_filter")
-    options = reader.uint8("subscription options")
-    _check_subscription_options(options, version)
-    return SubscriptionRequest(
-        topic_filter,
-        QoS(options & _QOS_BITS),
-        no_local=bool(options & _NO_LOCAL),
-        retain_as_published=bool(options & _RETAIN_AS_PUBLISHED),
-        retain_handling=RetainHandling(options >> _RETAIN_HANDLING_SHIFT),
-    )
-
-
-def _check_subscription_options(options: int, version: int) -> None:
+def _options_fault(options: int, version: int) -> ProtocolError:
     """3.8.3.1; in 3.1.1 all but the two QoS bits is reserved, and QoS 3 is malformed as well."""
     is_v5 = version == MQTT_5
     if options & (_RESERVED_OPTIONS if is_v5 else _RESERVED_OPTIONS_3_1_1):
-        raise MalformedPacket("SUBSCRIBE subscription options: reserved bit set [MQTT-3.8.3-5]")
+        return MalformedPacket("SUBSCRIBE subscription options: reserved bit set [MQTT-3.8.3-5]")
     if options & _QOS_BITS == _QOS_BITS:
         reason_code = ReasonCode.PROTOCOL_ERROR if is_v5 else ReasonCode.MALFORMED_PACKET
-        raise ProtocolError(reason_code, "SUBSCRIBE qos: 3 [3.1.1 MQTT-3-8.3-4]")
-    if options >> _RETAIN_HANDLING_SHIFT > RetainHandling.DO_NOT_SEND:
-        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "SUBSCRIBE retain_handling: 3")
+        return ProtocolError(reason_code, "SUBSCRIBE qos: 3 [3.1.1 MQTT-3-8.3-4]")
+    return ProtocolError(ReasonCode.PROTOCOL_ERROR, "SUBSCRIBE retain_handling: 3")
 
 
 def _read_suback(reader: Reader, version: int) -> SubAck:
@@ -189,6 +198,7 @@ def _read_suback(reader: Reader, version: int) -> SubAck:
     reason_codes = []
     while not reader.at_end():
         reason_codes.append(_read_suback_code(reader, version))
+        reader.limits.check_filters(len(reason_codes))
     return SubAck(packet_id, tuple(reason_codes), properties)
 
 
@@ -211,6 +221,7 @@ def _read_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
     topic_filters = []
     while not reader.at_end():
         topic_filters.append(reader.string("topic_filter"))
+        reader.limits.check_filters(len(topic_filters))
     return Unsubscribe(packet_id, tuple(topic_filters), properties)
 
 
@@ -222,6 +233,7 @@ def _read_unsuback(reader: Reader, version: int) -> UnsubAck:
     reason_codes = []
     while not reader.at_end():
         reason_codes.append(_read_reason_code(reader))
+        reader.limits.check_filters(len(reason_codes))
     return UnsubAck(packet_id, tuple(reason_codes), properties)
 
 

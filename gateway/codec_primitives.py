@@ -5,9 +5,11 @@ Every function takes the name of the field it works on, so that an error can say
 
 from __future__ import annotations
 
-from typing import Final
+import sys
+from typing import Final, NamedTuple
 
-from gateway.errors import MalformedPacket
+from gateway.errors import MalformedPacket, ProtocolError
+from gateway.reason_codes import ReasonCode
 
 Buffer = bytes | memoryview
 
@@ -16,6 +18,31 @@ _MAX_VARINT_BYTES: Final = 4
 _CONTINUATION: Final = 0x80
 _SEVEN_BITS: Final = 0x7F
 _MAX_UINT16: Final = 0xFFFF
+_NOT_FOUND: Final = -1
+
+
+class Limits(NamedTuple):
+    """How many elements one packet may bring: settings of the gateway. Both checks raise QUOTA_EXCEEDED."""
+
+    max_user_properties: int = sys.maxsize
+    max_filters_per_packet: int = sys.maxsize
+
+    def check_properties(self, count: int) -> None:
+        """Of values of one property."""
+        if count > self.max_user_properties:
+            raise _too_many("max_user_properties", self.max_user_properties)
+
+    def check_filters(self, count: int) -> None:
+        """Of topic filters, or of the reason codes that answer them."""
+        if count > self.max_filters_per_packet:
+            raise _too_many("max_filters_per_packet", self.max_filters_per_packet)
+
+
+def _too_many(setting: str, most: int) -> ProtocolError:
+    return ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"packet brings more than gateway.{setting} = {most} allows")
+
+
+NO_LIMITS: Final = Limits()
 
 
 def decode_varint(data: Buffer, pos: int, field: str = "variable byte integer") -> tuple[int, int]:
@@ -86,11 +113,12 @@ def _encode_uint(value: int, size_bytes: int, field: str) -> bytes:
 class Reader:
     """Reads fields one after another and never past its end; errors begin with its label."""
 
-    __slots__ = ("_data", "label", "pos")
+    __slots__ = ("_data", "label", "limits", "pos")
 
-    def __init__(self, data: Buffer, label: str, pos: int = 0) -> None:
+    def __init__(self, data: Buffer, label: str, pos: int = 0, limits: Limits = NO_LIMITS) -> None:
         self._data = memoryview(data)
         self.label = label
+        self.limits = limits
         self.pos = pos
 
     def at_end(self) -> bool:
@@ -98,7 +126,7 @@ class Reader:
 
     def section(self, size_bytes: int, field: str) -> Reader:
         """A reader of the next bytes only; this one goes on after them."""
-        return Reader(self._take(size_bytes, field), self.label)
+        return Reader(self._take(size_bytes, field), self.label, 0, self.limits)
 
     def rest(self) -> bytes:
         return bytes(self._take(len(self._data) - self.pos, "rest"))
@@ -109,30 +137,47 @@ class Reader:
             raise MalformedPacket(f"{self.label}: {surplus} bytes after the end of the packet")
 
     def uint8(self, field: str) -> int:
-        return self._take(1, field)[0]
+        pos = self.pos
+        if pos >= len(self._data):
+            raise MalformedPacket(f"{self.label} {field}: truncated")
+        self.pos = pos + 1
+        return self._data[pos]
 
     def uint16(self, field: str) -> int:
-        return int.from_bytes(self._take(2, field), "big")
+        data, pos = self._data, self.pos
+        if pos + 2 > len(data):
+            raise MalformedPacket(f"{self.label} {field}: truncated")
+        self.pos = pos + 2
+        return data[pos] << 8 | data[pos + 1]
 
     def uint32(self, field: str) -> int:
         return int.from_bytes(self._take(4, field), "big")
 
     def varint(self, field: str) -> int:
-        value, self.pos = decode_varint(self._data, self.pos, f"{self.label} {field}")
+        data, pos = self._data, self.pos
+        if pos < len(data) and data[pos] < _CONTINUATION:
+            self.pos = pos + 1
+            return data[pos]
+        value, self.pos = decode_varint(data, pos, f"{self.label} {field}")
         return value
 
-    def string(self, field: str) -> str:
-        data = self._take(self.uint16(field), field)
+    def string(self, field: str, part: str = "") -> str:
+        """`part` is the second half of the field's name; they are put together for an error only."""
+        data, start = self._data, self.pos + 2
+        end = start + (data[start - 2] << 8 | data[start - 1]) if start <= len(data) else _NOT_FOUND
+        if not start <= end <= len(data):
+            raise MalformedPacket(f"{self.label} {field}{part}: truncated")
+        self.pos = end
         try:
-            text = str(data, "utf-8")
+            text = str(data[start:end], "utf-8")
         except UnicodeDecodeError:
-            raise MalformedPacket(f"{self.label} {field}: not UTF-8 [MQTT-1.5.4-1]") from None
+            raise MalformedPacket(f"{self.label} {field}{part}: not UTF-8 [MQTT-1.5.4-1]") from None
         if "\0" in text:
-            raise MalformedPacket(f"{self.label} {field}: contains U+0000 [MQTT-1.5.4-2]")
+            raise MalformedPacket(f"{self.label} {field}{part}: contains U+0000 [MQTT-1.5.4-2]")
         return text
 
     def string_pair(self, field: str) -> tuple[str, str]:
-        return self.string(f"{field} name"), self.string(f"{field} value")
+        return self.string(field, " name"), self.string(field, " value")
 
     def binary(self, field: str) -> bytes:
         return bytes(self._take(self.uint16(field), field))

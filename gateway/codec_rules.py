@@ -156,8 +156,9 @@ def _subscriptions(packet: Subscribe, version: int) -> None:
     if not packet.subscriptions:
         raise _protocol_error(packet, "subscriptions: none [MQTT-3.8.3-2]")
     for request in packet.subscriptions:
-        _check_options(request)
-        is_shared = _check_filter(request.topic_filter, packet.packet_type, version)
+        if request.qos not in _QOS_VALUES or request.retain_handling not in _RETAIN_HANDLING_VALUES:
+            raise _options_fault(request)
+        is_shared = _check_filter(request.topic_filter, "SUBSCRIBE topic_filter", version)
         if is_shared and request.no_local:
             raise _protocol_error(packet, "no_local: set for a shared subscription [MQTT-3.8.3-4]")
 
@@ -166,7 +167,7 @@ def _unsubscribed_filters(packet: Unsubscribe, version: int) -> None:
     if not packet.topic_filters:
         raise _protocol_error(packet, "topic_filters: none [MQTT-3.10.3-2]")
     for topic_filter in packet.topic_filters:
-        _check_filter(topic_filter, packet.packet_type, version)
+        _check_filter(topic_filter, "UNSUBSCRIBE topic_filter", version)
 
 
 def _auth_method(packet: Auth, version: int) -> None:
@@ -178,9 +179,8 @@ def _auth_method(packet: Auth, version: int) -> None:
         raise _protocol_error(packet, "authentication_method: missing")
 
 
-def _check_filter(topic_filter: str, packet_type: PacketType, version: int) -> bool:
+def _check_filter(topic_filter: str, field: str, version: int) -> bool:
     """Whether it is a shared subscription; in MQTT 3.1.1 `$share` has no meaning of its own."""
-    field = f"{packet_type.name} topic_filter"
     if version != MQTT_5:
         validate_topic_filter(topic_filter, field)
         return False
@@ -193,13 +193,10 @@ def _check_qos(message: Publish | Will, field: str) -> None:
         raise MalformedPacket(f"{field} qos: {message.qos} is not 0, 1 or 2")
 
 
-def _check_options(request: SubscriptionRequest) -> None:
-    for name, value, allowed in (
-        ("qos", request.qos, _QOS_VALUES),
-        ("retain_handling", request.retain_handling, _RETAIN_HANDLING_VALUES),
-    ):
-        if value not in allowed:
-            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"SUBSCRIBE {name}: {value} is not 0, 1 or 2")
+def _options_fault(request: SubscriptionRequest) -> ProtocolError:
+    is_qos = request.qos not in _QOS_VALUES
+    name, value = ("qos", request.qos) if is_qos else ("retain_handling", request.retain_handling)
+    return ProtocolError(ReasonCode.PROTOCOL_ERROR, f"SUBSCRIBE {name}: {value} is not 0, 1 or 2")
 
 
 _Rule = Callable[[Any, int], None]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from gateway._wire import Link, Turn
 from gateway.auth.identity import Identity
 from gateway.codec import decode, encode
+from gateway.codec_primitives import Limits
 from gateway.codec_rules import ALLOWED_REASON_CODES
 from gateway.errors import MalformedPacket, ProtocolError
 from gateway.packets import ConnAck, Disconnect, Packet, PacketType, PubAck, PubRec, SubAck
@@ -53,6 +54,7 @@ class Owner(Protocol):
     read_buffer: bytearray
     get_buffer: Callable[[int], bytearray]  # gives the read_buffer
     deadlines: Deadlines
+    packet_limits: Limits
 
     @property
     def rules(self) -> Rules: ...
@@ -69,8 +71,14 @@ class Owner(Protocol):
     def clogged(self, connection: Connection) -> None:
         """It takes no more for a while. Called in the midst of writing."""
 
-    def left(self, connection: Connection, why: str) -> None:
-        """Called once for each that arrived."""
+    def unclogged(self, connection: Connection) -> None:
+        """It takes more again."""
+
+    def rest(self, go_on: Callable[[], object]) -> None:
+        """Call `go_on` in a later turn: so much has come at once that others are to have theirs first."""
+
+    def left(self, connection: Connection, why: str, reason_code: ReasonCode | None) -> None:
+        """Called once for each that arrived; `reason_code`: with which this side ended it, None if it did not."""
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None: ...
 
@@ -138,21 +146,25 @@ class Connection(Link):
         self.held = False  # not listened to, since the store has enough to do
         self.aliases: dict[int, str] | None = None
         self.tells_problems = True  # its answers may have reason strings and user properties
-        self.max_packet_in = owner.settings.maximum_packet_size_bytes
+        self.max_packet_in = min(owner.settings.max_connect_bytes, owner.settings.maximum_packet_size_bytes)
         self.ack_limit = owner.settings.receive_maximum
         self.last_seen_s = owner.turn.now_s
 
     @property
+    def address(self) -> object:
+        """The client's, as its transport says it. To keep it would cost more than the rest of this object."""
+        return self.transport.get_extra_info("peername") if self.transport is not None else None
+
+    @property
     def peer(self) -> str:
-        """The client's address. Asked for when it is needed: to keep it costs more than the rest of this object."""
-        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
-        return address_of(peer)
+        """The client's address, for people."""
+        return address_of(self.address)
 
     @property
     def host(self) -> str:
         """The client's IP address, without a port; empty if it has none."""
-        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
-        return peer[0] if isinstance(peer, tuple) else ""
+        address = self.address
+        return address[0] if isinstance(address, tuple) else ""
 
     @property
     def names(self) -> Namespace:
@@ -160,12 +172,17 @@ class Connection(Link):
         names: Namespace = DEFAULT if self.tenant is None else self.tenant.names
         return names
 
+    @property
+    def username(self) -> str:
+        """Of the user whom it was found to be, among those of all namespaces; empty for an anonymous client."""
+        return self.identity.account if self.identity is not None else ""
+
     # --- what arrives
 
     def on_packet(self, first_byte: int, body: bytes) -> None:
         """Deal with one packet that the compiled part did not take."""
         try:
-            self.owner.rules.take(self, decode(first_byte, body, self.version))
+            self.owner.rules.take(self, decode(first_byte, body, self.version, self.owner.packet_limits))
         except ProtocolError as error:
             self.refuse(error)
         except Exception:  # the edge of a connection: whatever it is, it must not reach the others
@@ -178,11 +195,21 @@ class Connection(Link):
     def close_for(self, fault: str) -> None:
         """The compiled part found the byte stream itself to be wrong."""
         if fault == "too large":
-            self.refuse(ProtocolError(ReasonCode.PACKET_TOO_LARGE, "packet larger than maximum_packet_size_bytes"))
+            self._refuse_large()
         elif fault == "no CONNECT":
             self.refuse(ProtocolError(ReasonCode.PROTOCOL_ERROR, "the first packet is not CONNECT [MQTT-3.1.0-1]"))
         else:
             self.refuse(MalformedPacket("fixed header: remaining length is malformed"))
+
+    def _refuse_large(self) -> None:
+        """A CONNECT that is too large comes on: who closes the socket over it takes back the CONNACK."""
+        limit = "maximum_packet_size_bytes" if self.phase is Phase.OPEN else "max_connect_bytes"
+        error = ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"packet larger than gateway.{limit}")
+        if self.phase is Phase.NEW and self.version:
+            self.owner.count_bad_input(self, error)
+            self.see_off(error.reason_code, error.message)
+        else:
+            self.refuse(error)
 
     def refuse(self, error: ProtocolError) -> None:
         """Bad input: one line in the log, a counter, the reason code that the client's version allows, and the end."""
@@ -209,9 +236,17 @@ class Connection(Link):
         properties.reason_string, properties.user_properties = None, ()
         return encode(packet, self.version)
 
-    def wait(self) -> None:
-        """Until proceed(), what the client sends ahead of its CONNACK is kept, and no more is read than has come."""
+    def wait(self, is_read: bool = False) -> None:
+        """Until proceed(), what the client sends ahead of its CONNACK is kept, and no more is read than has come.
+
+        `is_read`: up to max_packet_in is read on, so that the connection's end is seen.
+        """
         self.waiting = True
+        if self.transport is not None and not is_read:
+            self.transport.pause_reading()
+
+    def on_full(self) -> None:
+        """It waits, and has sent as much as is kept."""
         if self.transport is not None:
             self.transport.pause_reading()
 
@@ -220,6 +255,19 @@ class Connection(Link):
         self.waiting = False
         self._resume_reading()
         self.go_on()
+
+    def on_much(self) -> None:
+        """It sent so much at once that the rest waits for a later turn."""
+        self.resting = True
+        if self.transport is not None:
+            self.transport.pause_reading()
+        self.owner.rest(self.rest_is_over)
+
+    def rest_is_over(self) -> None:
+        self.resting = False
+        self._resume_reading()
+        if not (self.waiting or self.throttled):
+            self.go_on()
 
     def on_spent(self) -> None:
         """Its allowance is used up: take a new one, or wait until there is one. Silence is then not its fault."""
@@ -238,7 +286,7 @@ class Connection(Link):
         self.on_spent()
         if not self.throttled:
             self._resume_reading()
-            if not self.waiting:
+            if not self.waiting:  # nor does anything come of it while it rests
                 self.go_on()
 
     # --- the end
@@ -261,13 +309,21 @@ class Connection(Link):
         if self.transport is not None:
             self._close_transport()
 
-    def see_off(self, reason_code: ReasonCode) -> None:
+    def cut_off(self, message: str) -> None:
+        """End the connection at once: what it still holds is dropped, and the client is told nothing."""
+        if self.phase is not Phase.CLOSED:
+            self._leave(None, message)
+            if self.transport is not None:
+                self.fd = -1
+                self.transport.abort()
+
+    def see_off(self, reason_code: ReasonCode, message: str = "") -> None:
         """As close(), but the client ends the connection.
 
         To close a socket over unread bytes takes the goodbye back, so what the client still sends is taken, unheeded.
         """
         if self.phase is not Phase.CLOSED:
-            self._leave(reason_code, "")
+            self._leave(reason_code, message)
             if self.transport is not None:
                 self._wait_for_end()
 
@@ -278,7 +334,9 @@ class Connection(Link):
         self.phase = Phase.CLOSED
         self.flush()
         self.closing = True
-        self.owner.left(self, message or (reason_code.name.lower().replace("_", " ") if reason_code else "closed"))
+        self.forget_kept()
+        why = message or (reason_code.name.lower().replace("_", " ") if reason_code else "closed")
+        self.owner.left(self, why, reason_code)
 
     def _goodbye(self, reason_code: ReasonCode, message: str) -> bytes:
         """What the client's version and phase have for it; a long reason string is left out [MQTT-3.2.2-19]."""
@@ -356,10 +414,11 @@ class Connection(Link):
     @property
     def is_deaf(self) -> bool:
         """There is a reason not to listen to it."""
-        return self.waiting or self.closing or self.held or self.paused or self.throttled
+        return self.waiting or self.closing or self.held or self.paused or self.throttled or self.resting
 
-    def eof_received(self) -> None:
-        return None
+    def eof_received(self) -> bool:
+        """Whether the connection is kept although the client sends nothing more: what it sent waits for its CONNACK."""
+        return self.waiting and self.keeps_bytes
 
     def let_wait(self, size_bytes: int) -> None:
         """No more is delivered while so much waits to be taken by the client."""
@@ -371,6 +430,11 @@ class Connection(Link):
     def waiting_bytes(self) -> int:
         """Sent, and not taken by the client so far, not counting what the system holds."""
         return int(self.transport.get_write_buffer_size()) if self.transport is not None else 0
+
+    @property
+    def all_waiting_bytes(self) -> int:
+        """The same of all connections of this process; 0 where that is not known."""
+        return int(self.transport.get_extra_info("held_bytes") or 0) if self.transport is not None else 0
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -384,6 +448,7 @@ class Connection(Link):
 
     def resume_writing(self) -> None:
         self.paused = False
+        self.owner.unclogged(self)
         self.unread_bytes = 0
         self._resume_reading()
         if self.session is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from gateway._wire import BLOCKED, SESSION, Reader, fan_out
 from gateway.exchange import Exchange
@@ -11,20 +13,32 @@ from gateway.session import NONE, Session
 from gateway.settings import GatewaySettings
 from lightqueue._queues import LIVE, Queue
 from notify.api import Store
+from notify.steps import in_steps
 from store._records import Records
 from store.namespaces import is_servers
 
 RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
 ROUNDS_PER_TURN = 4
-EXPANDED_RANGES = 16  # of messages that were compressed, of 1 MiB or one message each
+CATCH_UP_S = 0.002  # that all who are behind may take of one turn, or one of them
+EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each
+SETTLED_AT_ONCE = 256  # queues of which it is said how far their readers have come
+SETTLED_SHARE = 16  # and one part in this many of all
 NOBODY: frozenset[Session] = frozenset()
 
 
 class Delivery:
     """Owner of who follows which queue in this gateway."""
 
-    def __init__(self, store: Store, settings: GatewaySettings, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: GatewaySettings,
+        exchange: Exchange,
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`soon` has something done in a later turn."""
+        self._soon = soon
         self._store = store
         self._settings = settings
         self._exchange = exchange
@@ -46,11 +60,6 @@ class Delivery:
 
     # --- who follows what
 
-    def start(self, session: Session) -> None:
-        """A session's readers were made: deliver to them from the next turn on."""
-        for reader in session.readers.values():
-            self.add(reader)
-
     def add(self, reader: Reader) -> None:
         queue = reader.queue
         if queue.readers is None:
@@ -64,13 +73,18 @@ class Delivery:
         self._fell_behind([reader])
 
     def remove(self, reader: Reader) -> None:
+        link, reader.link = reader.link, None
+        self._take_out(reader, link.durable)
+
+    def _take_out(self, reader: Reader, is_durable: bool) -> None:
+        """A reader that has no link any more."""
         queue = reader.queue
         assert queue.readers is not None
         queue.readers.remove(reader)
         self.of_server.pop(reader, None)
-        self.transient -= _is_transient(reader)
-        self.durable -= _is_durable(reader)
-        reader.link = None
+        if not reader.only_live:
+            self.durable -= is_durable
+            self.transient -= not is_durable
         if reader.session in self._lagging:
             self._lagging[reader.session].discard(reader)
         if not queue.readers:
@@ -83,13 +97,21 @@ class Delivery:
 
     def stop(self, session: Session) -> None:
         """The session's connection is gone."""
-        for reader in session.readers.values():
-            self.remove(reader)
+        readers = list(session.readers.values())
+        for reader in readers:
+            reader.link = None  # at once: nothing more is sent; what else there is to do may take several turns
+        is_durable = session.connection.durable
         session.readers = NONE
         session.replays = ()
         self._lagging.pop(session, None)
         self._behind.discard(session)
         self._waiting_safe.discard(session)
+        in_steps(self._take_out_all(readers, is_durable), self._soon)
+
+    def _take_out_all(self, readers: list[Reader], is_durable: bool) -> Iterator[None]:
+        for reader in readers:
+            self._take_out(reader, is_durable)
+            yield
 
     @property
     def pending(self) -> set[Session]:
@@ -113,6 +135,9 @@ class Delivery:
             readers = queue.readers
             if not readers:
                 continue
+            if len(readers) == 1 and not readers[0].alone:  # it goes out merged with what its session's others have
+                self._fell_behind(readers)
+                continue
             position = max(reader.position for reader in readers)
             records = self._range(queue, position) if position < queue.next_offset else None
             if records is not None:
@@ -123,7 +148,7 @@ class Delivery:
 
     def _fell_behind(self, readers: Iterable[Reader]) -> None:
         for reader in readers:
-            if reader.lag:
+            if reader.lag and reader.link is not None:
                 session = reader.session
                 if session in self._lagging:
                     self._lagging[session].add(reader)
@@ -140,13 +165,18 @@ class Delivery:
         self._behind.update(sessions)
 
     def catch_up(self) -> None:
-        """Let the sessions that are behind pull, each for a bounded number of rounds."""
+        """Let the sessions that are behind pull, each for a bounded number of rounds, for a bounded time."""
         if not self._store.has_sessions:
             return
+        ends_s = time.perf_counter() + CATCH_UP_S
         behind, self._behind = self._behind, set()
-        for session in behind:
+        while behind:
+            session = behind.pop()
             if self._pull(session):
                 self._behind.add(session)
+            if time.perf_counter() >= ends_s:
+                self._behind |= behind
+                break
         self._ranges.clear()
 
     @property
@@ -158,7 +188,9 @@ class Delivery:
         """Deliver from all of a session's queues, merged. True if it could go on."""
         for _ in range(ROUNDS_PER_TURN):
             link = session.link
-            if link is None or link.paused or link.closing:
+            if link is not None and link.is_full():
+                link.flush()
+            if link is None or link.paused or link.closing or link.is_owing() or not session.reading:
                 return False
             if session.backlog:
                 if not self._exchange.go_on(session):
@@ -197,18 +229,22 @@ class Delivery:
     def _ranges_of(self, readers: list[Reader]) -> list[Records] | None:
         """What comes next for each of a session's readers; None if the session has to wait for some of it."""
         ranges = []
-        for reader in readers:
-            if reader.qos == 0 and reader.lag > self._settings.qos0_lag_messages:
+        most_lag, share = self._settings.qos0_lag_messages, len(readers)
+        for reader in readers:  # a message may match thousands of one session's subscriptions
+            queue, position = reader.queue, reader.position
+            if reader.qos == 0 and reader.lag > most_lag:
                 self.dropped += reader.lag - 1
-                reader.position = reader.queue.next_offset - 1
-            records = self._range(reader.queue, reader.position, len(readers))
+                position = reader.position = queue.next_offset - 1
+            records = self._range(queue, position, share)
             if records is None:
-                self._waiting_read.setdefault(reader.queue, set()).add(reader.session)
-            else:
-                reader.position = max(reader.position, records.first)
-                self._may_have_moved(reader.queue)
-                ranges.append(records)
-        return ranges if len(ranges) == len(readers) else None
+                self._waiting_read.setdefault(queue, set()).add(reader.session)
+                continue
+            if records.first > position:
+                reader.position = records.first
+            if queue.kind == LIVE:
+                self._moved.add(queue)
+            ranges.append(records)
+        return ranges if len(ranges) == share else None
 
     def _range(self, queue: Queue, position: int, share: int = 1) -> Records | None:
         """`share`: so many ranges are held at a time."""
@@ -233,9 +269,11 @@ class Delivery:
 
     def settle(self) -> None:
         """Tell queues that only live in memory which entries their readers still need. To be called now and then."""
-        floors = [(queue, min(reader.position for reader in queue.readers or ())) for queue in self._moved]
-        self._moved.clear()
-        self._store.needed_from(floors)
+        moved = list(islice(self._moved, SETTLED_AT_ONCE + len(self._moved) // SETTLED_SHARE))
+        self._moved.difference_update(moved)
+        self._store.needed_from(
+            [(queue, min([reader.position for reader in queue.readers])) for queue in moved if queue.readers]
+        )
 
 
 def _is_transient(reader: Reader) -> bool:

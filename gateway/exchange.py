@@ -7,11 +7,11 @@ forgets one (MQTT 5 section 4.3.3; those of QoS 1 messages from queues need not 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
 from gateway._inflight import Inflight
-from gateway._wire import Reader, send_listed
+from gateway._wire import Reader, next_of, send_listed, stands_at_qos2
 from gateway.codec import encode, success
 from gateway.journal import Journal
 from gateway.packets import PacketType, PubComp, PubRel
@@ -40,16 +40,39 @@ class Exchange:
     def __init__(self, store: Store, journal: Journal) -> None:
         self._store = store
         self._journal = journal
+        # Of sessions with messages in flight or put off that may not be allowed any more: what judges a topic.
+        self._judged: dict[Session, Callable[[bytes], bool]] = {}
+
+    def judge(self, session: Session, may_read: Callable[[bytes], bool]) -> None:
+        """Have what is in flight or put off judged by its topic before it is sent (again)."""
+        if session.backlog or session.inflight:
+            self._judged[session] = may_read
+
+    def left(self, session: Session) -> None:
+        """Its connection is gone."""
+        self._judged.pop(session, None)
+
+    def withdraw(self, session: Session, topic_filter: str) -> None:
+        """Send no more of the retained messages that one subscription was to get."""
+        if not session.backlog:
+            return
+        kept = [
+            item for item in session.backlog if not (isinstance(item, Listed) and item.topic_filter == topic_filter)
+        ]
+        for item in session.backlog:
+            if isinstance(item, Listed) and item.topic_filter == topic_filter and item.then is not None:
+                session.listings -= 1  # which would have gone on with the next page
+        session.backlog = deque(kept) if kept else ()
+        session.connection.behind = session.has_something_first
 
     def send_next(self, session: Session, readers: list[Reader], ranges: list[Records]) -> bool:
         """Put the QoS 2 messages that the readers stand at in flight. False: the window is full."""
         started: list[Started] = []
-        link = session.connection
-        while len(started) < SENT_PER_ROUND and link.stands_at_qos2(readers, ranges):
+        while len(started) < SENT_PER_ROUND and stands_at_qos2(readers, ranges):
             if session.inflight.is_full():
                 session.inflight.blocked = True
                 break
-            log_offset, qos, retain, subscription_ids, records, place = link.next_of(readers, ranges)
+            log_offset, qos, retain, subscription_ids, records, place = next_of(readers, ranges)
             if log_offset not in session.skip:
                 outgoing = Outgoing(log_offset, qos, retain, subscription_ids)
                 started.append((session.inflight.hold(outgoing), outgoing, (records, place)))
@@ -67,7 +90,9 @@ class Exchange:
         """Have something sent before anything more from the queues."""
         if not items:
             return
-        session.backlog = deque([*session.backlog, *items])
+        if not isinstance(session.backlog, deque):
+            session.backlog = deque()
+        session.backlog.extend(items)
         session.connection.behind = True
 
     def go_on(self, session: Session) -> bool:
@@ -115,6 +140,7 @@ class Exchange:
             goes_on = self._send_singly(session, backlog, started)
         if not backlog:
             session.backlog = ()
+            self._judged.pop(session, None)
         return goes_on
 
     def _send_singly(self, session: Session, backlog: deque[Waiting], started: list[Started]) -> bool:
@@ -125,6 +151,7 @@ class Exchange:
         found = self._store.read_at(wanted, SENT_BYTES_PER_ROUND, session.connection.accept_more) if wanted else {}
         if found is None:
             return False
+        may_read = self._judged.get(session)
         # In flight, but not on this connection so far; these come first.
         sent_bytes = 0
         unsent = sum(1 for _ in takewhile(lambda item: isinstance(item, int), backlog))
@@ -141,7 +168,10 @@ class Exchange:
             if sent_bytes >= SENT_BYTES_PER_ROUND:
                 break
             backlog.popleft()
-            place, size_bytes = _plain(found[log_offset] if log_offset is not None else None)
+            found_at = found[log_offset] if log_offset is not None else None
+            if may_read is not None and found_at is not None and not may_read(_topic_at(found_at)):
+                found_at = None  # as if it was gone: the handshake of its identifier ends, and the log says so
+            place, size_bytes = _plain(found_at)
             sent_bytes += size_bytes
             if isinstance(item, int):
                 unsent -= 1
@@ -274,6 +304,11 @@ def _position(item: int | Outgoing, inflight: Inflight, ring: dict[int, int]) ->
     if outgoing is None:
         return ring.get(item)
     return None if outgoing.released else outgoing.log_offset
+
+
+def _topic_at(place: tuple[Records, int]) -> bytes:
+    records, i = place
+    return Record._make(records[i]).topic
 
 
 def _plain(place: Place) -> tuple[Place, int]:

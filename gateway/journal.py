@@ -249,7 +249,7 @@ class Journal:
         if not told:
             link.close(reason_code)
             return
-        link.send_acks(b"", count)
+        link.send_acks(b"", count, len(packets))
         for first_byte, packet_id in _answers(packets):
             if first_byte == PUBREC_BYTE:
                 link.write(encode(PubRec(packet_id, reason_code), 5))

@@ -7,12 +7,13 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
 from gateway._wire import Sockets
 from gateway.broker import Broker
-from gateway.connection import Connection, Entrance
+from gateway.connection import Connection, Entrance, address_of
 from gateway.errors import ProtocolError
 from gateway.layers import Above
 from gateway.listen_address import ListenAddress, ListenError
@@ -30,7 +31,6 @@ BURST_S = 0.1
 """Clients may be let in together that were to be let in within so much time."""
 BANS_TOLD_PER_S = 10
 """Clients at banned addresses that learn it from a CONNACK; others are closed unheard. With TLS all are."""
-UNIX_MODE = 0o660
 PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 300, 30, 5
 """When the system looks whether the other end of a silent connection is there at all; MQTT's keep alive may be off."""
 
@@ -57,6 +57,7 @@ class Listener:
         self.address = address
         self._broker = broker
         self._settings = broker.settings
+        self._proxies = _networks(self._settings.proxies) if address.proxy_protocol else []
         self._tls = tls
         self._in_turn = in_turn
         self._clients = clients
@@ -93,7 +94,7 @@ class Listener:
             shared.setblocking(False)
             return [shared]
         if self.address.path:
-            return [listening_unix_socket(Path(self.address.path), BACKLOG, UNIX_MODE)]
+            return [listening_unix_socket(Path(self.address.path), BACKLOG, int(self._settings.unix_socket_mode, 8))]
         host, port = self.address.host, self.address.port
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         sockets: list[socket.socket] = []
@@ -148,6 +149,11 @@ class Listener:
                 self._rest(listening, RETRY_S)
                 return
             self._allowed -= 1
+            if self.address.proxy_protocol and accepted.family != socket.AF_UNIX and not self._is_proxy(address):
+                why = "no PROXY protocol header is taken from it: it is not among gateway.proxies"
+                self._broker.count_bad_start(address_of(address), ProtocolError(ReasonCode.NOT_AUTHORIZED, why))
+                accepted.close()
+                continue
             if self._is_kept_out(address):
                 accepted.close()
                 continue
@@ -162,6 +168,12 @@ class Listener:
             task = self._loop.create_task(self._let_in(accepted))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _is_proxy(self, peer: tuple[str, int]) -> bool:
+        address = ip_address(peer[0].partition("%")[0])
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in self._proxies)
 
     def _wait_s(self) -> float:
         """Until the next may be let in."""
@@ -221,7 +233,9 @@ class Listener:
             protocol = WebSocketLayer(protocol, connection, most, origins)
         if self.address.is_tls:
             assert self._tls is not None
-            protocol = TlsLayer(protocol, connection, self._tls(), settings.tls_user_name, self._in_turn)
+            protocol = TlsLayer(
+                protocol, connection, self._tls(), settings.tls_user_name, self._in_turn, self._broker.certified
+            )
         if not self.address.proxy_protocol:
             return protocol
         header = ProxyHeader(protocol, self._proxy_said)
@@ -242,6 +256,14 @@ class Listener:
         late = ProtocolError(ReasonCode.MAXIMUM_CONNECT_TIME, "no PROXY protocol header in time")
         self._proxy_said(header, late)
         header.abort()
+
+
+def _networks(texts: tuple[str, ...]) -> list[IPv4Network | IPv6Network]:
+    """Raises ListenError."""
+    try:
+        return [ip_network(text, strict=False) for text in texts]
+    except ValueError as error:
+        raise ListenError(f"gateway.proxies: {error}; name addresses or networks, as 10.0.0.0/8") from None
 
 
 def _look_for_the_dead(listening: socket.socket) -> None:

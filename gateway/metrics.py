@@ -6,18 +6,21 @@ its owner keeps, so that reading them all costs the same for ten sessions and fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.access_metrics import ACCESS
+from gateway.access_metrics import ACCESS, WIRE_ACCESS
+from gateway.audit_metrics import AUDIT
 from gateway.broker import Broker
-from gateway.figures import Figure, Times, Value
+from gateway.figures import Figure, Source, Times, Value
 from gateway.group_metrics import GROUPS
 from gateway.reason_codes import ReasonCode
 from gateway.version import VERSION
+from gateway.wire_metrics import WIRE
+from store.audit import Audit
 
 if TYPE_CHECKING:  # a process has some of these only
     from lightqueue.message_store import MessageStore
@@ -333,101 +336,6 @@ LINK: tuple[Figure[RemoteStore], ...] = (
 )
 
 
-def _reader_lag(server: StoreServer) -> Value:
-    end = server.hub.messages.end
-    return {name: max(0, end - log_offset) for name, log_offset in server.hub.readers}
-
-
-WIRE: tuple[Figure[StoreServer], ...] = (
-    Figure(
-        "penstock_wire_connections",
-        "gauge",
-        "Connections of gateways and clients to the store.",
-        lambda server: len(server.connections),
-    ),
-    Figure(
-        "penstock_wire_connections_opened_total",
-        "counter",
-        "Connections that were made to the store.",
-        lambda server: server.connections_total,
-    ),
-    Figure(
-        "penstock_wire_peers",
-        "gauge",
-        "Gateways and clients that are connected, or are waited for until their lease ends.",
-        lambda server: len(server.peers),
-    ),
-    Figure(
-        "penstock_wire_leases_ended_total",
-        "counter",
-        "Gateways and clients given up because they were not heard of for lease_ms.",
-        lambda server: server.peers.leases_ended,
-    ),
-    Figure(
-        "penstock_wire_appends_total",
-        "counter",
-        "Appends that came, refused and repeated ones included.",
-        lambda server: server.figures.appends,
-    ),
-    Figure(
-        "penstock_wire_reads_total",
-        "counter",
-        "Requests that read records.",
-        lambda server: server.figures.reads,
-    ),
-    Figure(
-        "penstock_wire_pushes_total",
-        "counter",
-        "Records sent without a request, to who had read a queue to its end.",
-        lambda server: server.figures.pushes,
-    ),
-    Figure(
-        "penstock_wire_events_total",
-        "counter",
-        "Events sent that say which queues grew.",
-        lambda server: server.figures.events,
-    ),
-    Figure(
-        "penstock_wire_named_events_total",
-        "counter",
-        "Events sent that name queues, to gateways that may not follow them.",
-        lambda server: server.figures.named_events,
-    ),
-    Figure(
-        "penstock_wire_gateways",
-        "gauge",
-        "Gateways by what they are told of: what they watch, or everything.",
-        lambda server: server.hub.told(),
-        "told",
-    ),
-    Figure(
-        "penstock_wire_received_bytes_total",
-        "counter",
-        "Bytes received from gateways and clients.",
-        lambda server: server.figures.received_bytes,
-    ),
-    Figure(
-        "penstock_wire_sent_bytes_total",
-        "counter",
-        "Bytes sent to gateways and clients.",
-        lambda server: server.figures.sent_bytes,
-    ),
-    Figure(
-        "penstock_wire_bad_input_total",
-        "counter",
-        "Connections closed over what came on them: malformed, not let in, too late, too many.",
-        lambda server: server.bad_input,
-        "reason",
-    ),
-    Figure(
-        "penstock_reader_lag_bytes",
-        "gauge",
-        "Bytes of the log that a reader of it (a Spark stream with consumerName) has yet to come to.",
-        _reader_lag,
-        "reader",
-    ),
-)
-
 GATEWAY_SECTIONS: Mapping[str, tuple[Figure[Broker], ...]] = {
     "Traffic": TRAFFIC,
     "Clients": CLIENTS,
@@ -436,22 +344,27 @@ GATEWAY_SECTIONS: Mapping[str, tuple[Figure[Broker], ...]] = {
 }
 STORE_SECTIONS: Mapping[str, tuple[Figure[MessageStore], ...]] = {"The store": STORE, "Consumer groups": GROUPS}
 LINK_SECTIONS: Mapping[str, tuple[Figure[RemoteStore], ...]] = {"The link to the store": LINK}
-WIRE_SECTIONS: Mapping[str, tuple[Figure[StoreServer], ...]] = {"The wire": WIRE}
+WIRE_SECTIONS: Mapping[str, tuple[Figure[StoreServer], ...]] = {"The wire": WIRE, "Users of the wire": WIRE_ACCESS}
+AUDIT_SECTIONS: Mapping[str, tuple[Figure[Audit], ...]] = {"The audit log": AUDIT}
 
-AnyFigure: TypeAlias = "Figure[Broker] | Figure[MessageStore] | Figure[RemoteStore] | Figure[StoreServer]"
+AnyFigure: TypeAlias = (
+    "Figure[Broker] | Figure[MessageStore] | Figure[RemoteStore] | Figure[StoreServer] | Figure[Audit]"
+)
 Reading: TypeAlias = "tuple[AnyFigure, Value]"
 
 
 def all_figures() -> Iterator[tuple[str, AnyFigure]]:
     """Every metric there is, with its section."""
-    for section, of_gateway in GATEWAY_SECTIONS.items():
-        yield from ((section, figure) for figure in of_gateway)
-    for section, of_link in LINK_SECTIONS.items():
-        yield from ((section, figure) for figure in of_link)
-    for section, of_store in STORE_SECTIONS.items():
-        yield from ((section, figure) for figure in of_store)
-    for section, of_wire in WIRE_SECTIONS.items():
-        yield from ((section, figure) for figure in of_wire)
+    all_sections: tuple[Mapping[str, Iterable[AnyFigure]], ...] = (
+        GATEWAY_SECTIONS,
+        AUDIT_SECTIONS,
+        LINK_SECTIONS,
+        STORE_SECTIONS,
+        WIRE_SECTIONS,
+    )
+    for sections in all_sections:
+        for section, figures in sections.items():
+            yield from ((section, figure) for figure in figures)
 
 
 def read_all(
@@ -464,24 +377,21 @@ def read_all(
 
     To be called from the loop, which owns what is read; the answer is the caller's own.
     """
-    readings: list[Reading] = []
-    if broker is not None:
-        of_gateway = (figure for section in GATEWAY_SECTIONS.values() for figure in section)
-        readings += [(figure, _copied(figure.read(broker))) for figure in of_gateway]
-    if link is not None:
-        of_link = (figure for section in LINK_SECTIONS.values() for figure in section)
-        readings += [(figure, _copied(figure.read(link))) for figure in of_link]
-    if messages is not None:
-        of_store = (figure for section in STORE_SECTIONS.values() for figure in section)
-        readings += [(figure, _copied(figure.read(messages))) for figure in of_store]
-    if server is not None:
-        of_wire = (figure for section in WIRE_SECTIONS.values() for figure in section)
-        readings += [(figure, _copied(figure.read(server))) for figure in of_wire]
-    return readings
+    audit = broker.audit if broker is not None else server.audit if server is not None else None
+    return [
+        *_readings(GATEWAY_SECTIONS, broker),
+        *_readings(AUDIT_SECTIONS, audit),
+        *_readings(LINK_SECTIONS, link),
+        *_readings(STORE_SECTIONS, messages),
+        *_readings(WIRE_SECTIONS, server),
+    ]
 
 
-def _copied(value: Value) -> Value:
-    return dict(value) if isinstance(value, Mapping) else value
+def _readings(sections: Mapping[str, tuple[Figure[Source], ...]], source: Source | None) -> Iterator[Any]:
+    if source is not None:
+        for figure in (figure for section in sections.values() for figure in section):
+            value = figure.read(source)
+            yield figure, dict(value) if isinstance(value, Mapping) else value
 
 
 class FigureCollector(Collector):

@@ -195,6 +195,7 @@ PROPERTY_SPECS: Final[tuple[PropertySpec, ...]] = (
 )
 
 _SPEC_OF_IDENTIFIER: Final = MappingProxyType({spec.identifier: spec for spec in PROPERTY_SPECS})
+_TUPLES: Final = frozenset(spec.field for spec in PROPERTY_SPECS if spec.is_tuple)
 
 
 def decode_properties(data: Buffer, pos: int, packet: PacketContext) -> tuple[Properties, int]:
@@ -209,11 +210,20 @@ def read_properties(reader: Reader, packet: PacketContext) -> Properties:
     values: dict[str, Any] = {}
     while not section.at_end():
         spec = _read_spec(section, packet)
-        if spec.field in values and packet not in spec.may_repeat_in:
-            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{packet.name} {spec.field}: more than once")
-        value = spec.data_type.read(section, spec.field)
-        spec.check(value, f"{packet.name} {spec.field}")
-        values[spec.field] = (*values.get(spec.field, ()), value) if spec.is_tuple else value
+        field = spec.field
+        if field in values and packet not in spec.may_repeat_in:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{packet.name} {field}: more than once")
+        value = spec.data_type.read(section, field)
+        if spec.check is not _accept:
+            spec.check(value, f"{packet.name} {field}")
+        if spec.is_tuple:  # a list until all are there: a tuple for each of them would take quadratic time
+            found = values.setdefault(field, [])
+            found.append(value)
+            section.limits.check_properties(len(found))
+        else:
+            values[field] = value
+    for field in _TUPLES.intersection(values):
+        values[field] = tuple(values[field])
     return Properties(**values)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class QuotaSettings:
-    """Every limit is for one gateway process; 0 means none."""
+    """Every limit but that of groups, which a store counts, is for one gateway process; 0 means none."""
 
     client_messages_per_s: int = field(
         default=0, metadata={"doc": "Messages that a client may publish in a second; 0: any number.", "at_least": 0}
@@ -30,6 +30,13 @@ class QuotaSettings:
     user_subscriptions: int = field(
         default=0,
         metadata={"doc": "Subscriptions of all connected clients of a user; 0: any number.", "at_least": 0},
+    )
+    user_groups: int = field(
+        default=100,
+        metadata={
+            "doc": "Consumer groups that a user made and a store has, over all gateways and the SDK; 0: any number.",
+            "at_least": 0,
+        },
     )
     user_retained: int = field(
         default=0,

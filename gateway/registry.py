@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
+from gateway.auth.permissions import UNANSWERED
 from gateway.codec import encode
 from gateway.connection import Connection, Phase
 from gateway.delivery import Delivery
@@ -25,6 +26,8 @@ from gateway.shared import SharedSubscriptions
 from gateway.topics import topic_fault
 from lightqueue.following import FROM_NOW, Followed
 from notify.api import Store
+from notify.owners import ClaimRefused
+from notify.steps import in_steps
 from store.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, Unsubscribed, WillState
 from store.namespaces import MARK, is_reserved
 from store.ratelimit import RateLimitedLog
@@ -41,6 +44,10 @@ class _Opening:
     connect: Connect
     will: WillState | None
     assigned: bool  # the client identifier is of our making
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.connect.client_id, self.connection.username
 
 
 class SessionRegistry:
@@ -72,7 +79,7 @@ class SessionRegistry:
         self._tell_opened = opened
         self.sessions: dict[str, Session] = {}
         self.taken_over = 0
-        self._opening: dict[str, _Opening] = {}
+        self._opening: dict[tuple[str, str], _Opening] = {}  # by client_id and user
 
     # --- opening
 
@@ -86,12 +93,55 @@ class SessionRegistry:
         assigned = not connect.client_id
         if assigned:
             connect.client_id = connection.names.client_id(f"penstock-{secrets.token_hex(8)}")
-        self.end(connect.client_id)
+        held = self.sessions.get(connect.client_id)
+        if held is not None and held.connection.username != connection.username:
+            self._guard.refuse_session(connection, connect.client_id, has_owner=True)
+            return
+        self._end(connect.client_id, connection.username)
         opening = _Opening(connection, connect, will, assigned)
-        self._opening[connect.client_id] = opening
-        self._store.claim(connect.client_id, connect.clean_start, partial(self._claimed, opening))
+        self._opening[opening.key] = opening
+        self._claim(opening)
         if connection.phase is Phase.NEW and connection.session is None:
             connection.wait()
+
+    def check_names(self, connect: Connect) -> None:
+        """Raises ProtocolError if one is too long: both are kept in several tables."""
+        most = self._settings.max_client_id_bytes
+        if len(connect.client_id.encode()) > most:
+            fault = f"client_id: longer than gateway.max_client_id_bytes = {most}"
+            raise _refusal(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, fault, connect)
+        most = self._settings.max_username_bytes
+        if len((connect.username or "").encode()) > most:
+            fault = f"username: longer than gateway.max_username_bytes = {most}"
+            raise _refusal(ReasonCode.BAD_USER_NAME_OR_PASSWORD, fault, connect)
+
+    def _claim(self, opening: _Opening, reads: Sequence[str] = ()) -> None:
+        """`reads`: filters that are allowed to the client, if it is asked for a session without an owner."""
+        connect = opening.connect
+        claimant = self._guard.claimant(opening.connection, reads)
+        answered = partial(self._answered, opening, reads)
+        self._store.claim(connect.client_id, connect.clean_start, answered, claimant)
+
+    def _answered(self, opening: _Opening, reads: Sequence[str], answer: SessionState | ClaimRefused | None) -> None:
+        if not isinstance(answer, ClaimRefused):
+            self._claimed(opening, answer)
+        elif answer.filters and not reads:
+            judged = partial(self._may_adopt, opening, answer.filters)
+            self._guard.may_adopt(opening.connection, opening.connect.client_id, answer.filters, judged)
+        else:
+            self._refused(opening, has_owner=not answer.filters)
+
+    def _may_adopt(self, opening: _Opening, filters: Sequence[str], allowed: bool) -> None:
+        if not allowed:
+            self._refused(opening, has_owner=False)
+        elif self._opening.get(opening.key) is opening and opening.connection.phase is Phase.NEW:
+            self._claim(opening, filters)
+
+    def _refused(self, opening: _Opening, has_owner: bool) -> None:
+        if self._opening.get(opening.key) is opening:
+            del self._opening[opening.key]
+        if opening.connection.phase is Phase.NEW:
+            self._guard.refuse_session(opening.connection, opening.connect.client_id, has_owner)
 
     def _will_state(self, connection: Connection, connect: Connect) -> WillState | None:
         will = connect.will
@@ -111,10 +161,10 @@ class SessionRegistry:
         properties = encode_properties(will.properties)
         return WillState(topic_name, will.payload, int(will.qos), will.retain, properties, delay_s)
 
-    def end(self, client_id: str) -> None:
-        """There is a newer connection with this client identifier [MQTT-3.1.4-3]."""
+    def _end(self, client_id: str, user: str) -> None:
+        """There is a newer connection of this user with this client identifier [MQTT-3.1.4-3]."""
         self.let_go(client_id)
-        opening = self._opening.pop(client_id, None)
+        opening = self._opening.pop((client_id, user), None)
         if opening is not None:
             opening.connection.close(ReasonCode.SESSION_TAKEN_OVER)
 
@@ -127,17 +177,33 @@ class SessionRegistry:
             session.connection.close(ReasonCode.SESSION_TAKEN_OVER)
             self._journal.store()  # what is left of it must be known before it is claimed
 
+    def presence(self, client_id: str) -> tuple[str, int] | None:
+        """Address of a client that is connected here, and since when: Unix time in ms."""
+        session = self.sessions.get(client_id)
+        link = session.link if session is not None else None
+        return (link.peer, link.opened_ms) if link is not None else None
+
+    def disconnect(self, client_id: str, reason: str) -> None:
+        """An operator says so."""
+        session = self.sessions.get(client_id)
+        if session is not None and session.link is not None:
+            why = f"an operator ended the connection: {reason}" if reason else "an operator ended the connection"
+            session.link.close(ReasonCode.ADMINISTRATIVE_ACTION, why)
+
     def _claimed(self, opening: _Opening, state: SessionState | None) -> None:
         """The session is this gateway's, and `state` what is known of it."""
         connection, connect = opening.connection, opening.connect
-        if self._opening.get(connect.client_id) is not opening:
-            if connect.client_id not in self._opening:  # else somebody else connects under this name, and will have it
+        if self._opening.get(opening.key) is not opening:
+            if opening.key not in self._opening:  # else there is a newer connection, which will have it
                 self._store.release(connect.client_id)
             return
-        del self._opening[connect.client_id]
+        del self._opening[opening.key]
         if connection.phase is not Phase.NEW:
             self._store.release(connect.client_id)
             return
+        if state is not None and connection.username and state.user != connection.username:
+            adopted = "session of client %s, which had no owner, is user %s's from now on"
+            self._events.info("adopted", adopted, connect.client_id, connection.username)
         session = Session.restored(state) if state is not None else Session(connect.client_id, self._store.end)
         self.sessions[connect.client_id] = session
         self._configure(opening, session)
@@ -159,7 +225,8 @@ class SessionRegistry:
         session.will = opening.will
         session.logged = session.logged or session.expiry_s > 0 or session.will is not None
         if session.logged:
-            opened = SessionOpened(session.client_id, connect.clean_start, session.expiry_s, session.will)
+            user, expiry_s = connection.username, session.expiry_s
+            opened = SessionOpened(session.client_id, connect.clean_start, expiry_s, session.will, user=user)
             self._journal.record(opened)
         session.attach(connection, min(connect.properties.receive_maximum or 65_535, self._settings.max_inflight))
         connection.keep_alive_s = GRACE * self._keep_alive_s(connect)
@@ -172,7 +239,9 @@ class SessionRegistry:
             return
         session.connection.write(connack)
         session.connection.phase = Phase.OPEN
+        session.connection.max_packet_in = self._settings.maximum_packet_size_bytes
         session.connection.opened_ms = session.connection.turn.now_ms
+        session.connection.behind = True  # nothing is delivered before all readers are there
         known = list(state.subscriptions.values()) if state is not None else []
         shares: list[SubscriptionState] = []
         missing = len(known)
@@ -188,6 +257,9 @@ class SessionRegistry:
             came()
 
         def judged(subscription: SubscriptionState, allowed: int) -> None:
+            if allowed == UNANSWERED and session.link is not None:
+                session.connection.close(ReasonCode.SERVER_BUSY, "no answer about what it may subscribe to")
+                return
             if allowed < 0 or session.link is None or not session.link.names.has_filter(subscription.topic_filter):
                 self._forget(session, subscription)
                 came()
@@ -201,15 +273,21 @@ class SessionRegistry:
             then = partial(followed, subscription, start)
             self._store.follow(subscription.topic_filter, start, subscription.qos > 0, subscription.qos > 0, then)
 
-        for subscription in known:
-            self._guard.may_subscribe(session.connection, subscription.topic_filter, partial(judged, subscription))
+        def judge() -> Iterator[None]:
+            for subscription in known:
+                if session.link is None or self.sessions.get(session.client_id) is not session:
+                    return  # no answer about one of them
+                self._guard.may_subscribe(session.link, subscription.topic_filter, partial(judged, subscription))
+                yield
+
+        in_steps(judge(), self._soon)
         if not known:
             self._read_on(session, shares)
 
     def _forget(self, session: Session, subscription: SubscriptionState) -> None:
         """It was allowed when it was made, and is not any more."""
         if session.link is not None:
-            self._guard.took_away(session.client_id, subscription.topic_filter)
+            self._guard.took_away(session.connection, session.client_id, subscription.topic_filter)
             self._journal.record(Unsubscribed(session.client_id, [subscription.topic_filter]))
 
     def _read(self, session: Session, subscription: SubscriptionState, start: int, followed: list[Followed]) -> None:
@@ -223,14 +301,20 @@ class SessionRegistry:
         end = self._store.end
         for reader in session.add_readers(subscription, followed, start if start != FROM_NOW else end):
             reader.skip_qos0_before = 0 if self._settings.queue_qos0 else end
+            self._delivery.add(reader)
 
     def _read_on(self, session: Session, shares: list[SubscriptionState]) -> None:
         """All readers are there."""
         if session.link is None:
             return
         session.reading = True
+        if session.connection.permits is not None:
+            held = [each.topic_filter for each in session.readers.values()] + [each.topic_filter for each in shares]
+            self._exchange.judge(session, self._guard.reads(session.connection, lambda: held))
+        session.connection.behind = False
         self._exchange.resend(session)
-        self._delivery.start(session)
+        self._delivery.room([session])
+        session.link.turn.request()
         self._shared.start(session, shares)
         self._tell_opened(session.link)
         if session.link.waiting:
@@ -285,6 +369,7 @@ class SessionRegistry:
         self._note_position(session)
         frontier = max(session.acked, session.read_until(end))  # a replay may stand further back
         self._delivery.stop(session)
+        self._exchange.left(session)
         session.link = None
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]

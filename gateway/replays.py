@@ -12,9 +12,24 @@ from functools import partial
 from gateway._wire import Turn
 from gateway.delivery import Delivery
 from gateway.exchange import Exchange
+from gateway.packets import Subscribe
 from gateway.session import Outgoing, Replay, Session
 from notify.api import Store
 from notify.history import Page, Sought
+
+FROM_PROPERTY = "penstock-from"
+WITHOUT_HISTORY = ("now", "latest")
+
+
+def replay_from(subscribe: Subscribe) -> str | None:
+    """Where a SUBSCRIBE wants to begin; None: with what is published from now on."""
+    return dict(subscribe.properties.user_properties).get(FROM_PROPERTY)
+
+
+def reads_history(subscribe: Subscribe) -> bool:
+    """Whether a SUBSCRIBE asks for messages older than itself, retained ones aside."""
+    where = replay_from(subscribe)
+    return where is not None and where not in WITHOUT_HISTORY
 
 
 class Replays:
@@ -51,6 +66,13 @@ class Replays:
         """The subscription's readers are there; what they have comes behind it."""
         session.replays = [*session.replays, replay]
         session.connection.behind = True
+        self._delivery.room([session])
+        self._turn.request()
+
+    def end(self, session: Session, replay: Replay) -> None:
+        """It is not allowed any more; what its subscription's queues have comes at once."""
+        session.replays = [each for each in session.replays if each is not replay]
+        session.connection.behind = session.has_something_first
         self._delivery.room([session])
         self._turn.request()
 

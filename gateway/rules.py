@@ -180,7 +180,8 @@ class PacketRules:
         publish.properties.topic_alias = None
 
     def _store_publish(self, connection: Connection, publish: Publish, delay_s: int | None) -> None:
-        receipt = self._begin_receipt(connection, publish) if wants_receipt(publish) else None
+        wanted = wants_receipt(publish) and self._settings.receipts == "full"
+        receipt = self._begin_receipt(connection, publish) if wanted else None
         self._record(connection, publish, delay_s)
         self._turn.count_received(publish.qos, len(publish.payload))
         if connection.tenant is not None:
@@ -272,7 +273,7 @@ class PacketRules:
 
 def username_of(connection: Connection) -> str:
     """The user among those of all namespaces; empty for nobody in particular."""
-    return connection.identity.account if connection.identity is not None else ""
+    return connection.username
 
 
 PLAIN_ANSWERS: dict[int, Callable[[Exchange, Session, int], None]] = {

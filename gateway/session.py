@@ -71,6 +71,7 @@ class Listed:
     log_offsets: list[int]
     qos: int  # the subscription's
     subscription_ids: tuple[int, ...]
+    topic_filter: str  # the subscription's
     then: Callable[[], object] | None = None  # once all of them are sent
     sent: int = 0
     asked_from: int = 0
@@ -221,16 +222,21 @@ class Session:
             self._mark_alone(*self.readers.values())
         return dropped
 
-    def has_subscriptions(self, number: int) -> bool:
-        """Whether there are at least so many."""
-        number -= len(self.shares)
-        return len(self.readers) >= number and sum(not each.only_live for each in self.readers.values()) >= number
+    def room_for(self, number: int, most: int) -> int:
+        """How many more subscriptions make `most`; perhaps fewer than that, if there is room for `number` at least."""
+        most -= len(self.shares)
+        room = most - len(self.readers)
+        return room if room >= number else most - sum(not each.only_live for each in self.readers.values())
 
     def add_share(self, topic_filter: str, share: Share) -> None:
-        self.shares = {**self.shares, topic_filter: share}
+        if not isinstance(self.shares, dict):
+            self.shares = {}
+        self.shares[topic_filter] = share
 
     def drop_share(self, topic_filter: str) -> None:
-        self.shares = {other: share for other, share in self.shares.items() if other != topic_filter} or NONE
+        if isinstance(self.shares, dict):
+            self.shares.pop(topic_filter, None)
+        self.shares = self.shares or NONE
 
     def _mark_alone(self, changed: Reader) -> None:
         """A reader that has no other beside it takes the shared path of delivery."""

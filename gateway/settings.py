@@ -27,12 +27,50 @@ class GatewaySettings:
             "pattern": PATTERN_OF_LISTEN,
         },
     )
+    proxies: tuple[str, ...] = field(
+        default=("127.0.0.0/8", "::1/128"),
+        metadata={
+            "doc": "Networks whose proxies are believed at addresses with ?proxy_protocol=2; others are closed there.",
+            "shape": "an IP address or network, as 10.0.0.0/8",
+            "pattern": r"[0-9A-Fa-f:.]+(/\d{1,3})?",
+        },
+    )
     maximum_packet_size_bytes: int = field(
         default=1 * MIB,
         metadata={
             "doc": "Largest packet accepted from a client.",
             "at_least": 1_024,
             "at_most": 268_435_460,
+        },
+    )
+    max_client_id_bytes: int = field(
+        default=256,
+        metadata={
+            "doc": "Longest client identifier, in UTF-8; a client with a longer one is refused.",
+            "at_least": 23,
+            "at_most": 65_535,
+        },
+    )
+    max_username_bytes: int = field(
+        default=1_024,
+        metadata={
+            "doc": "Longest user name in a CONNECT, in UTF-8; a client with a longer one is refused.",
+            "at_least": 1,
+            "at_most": 65_535,
+        },
+    )
+    max_user_properties: int = field(
+        default=256,
+        metadata={
+            "doc": "User properties in one packet, or in its will; a client that sends more is refused.",
+            "at_least": 1,
+        },
+    )
+    max_filters_per_packet: int = field(
+        default=512,
+        metadata={
+            "doc": "Topic filters in one SUBSCRIBE or UNSUBSCRIBE; a client that sends more is disconnected.",
+            "at_least": 1,
         },
     )
     max_connections: int = field(
@@ -62,6 +100,29 @@ class GatewaySettings:
         metadata={
             "doc": "A connection without a CONNECT by then, TLS and WebSocket handshakes included, is closed.",
             "at_least": 1,
+        },
+    )
+    max_connect_bytes: int = field(
+        default=64 * 1024,
+        metadata={
+            "doc": "Largest CONNECT, will included, and what is kept of the packets behind it until its CONNACK.",
+            "at_least": 1_024,
+            "at_most": 16 * MIB,
+        },
+    )
+    connecting_bytes: int = field(
+        default=64 * MIB,
+        metadata={
+            "doc": "Kept for all connections without a session: parts of packets, TLS and WebSocket handshakes. Above "
+            "it, the one that is incomplete for the longest is closed.",
+            "at_least": 1 * MIB,
+        },
+    )
+    incomplete_bytes: int = field(
+        default=128 * MIB,
+        metadata={
+            "doc": "The same for connections with a session: parts of packets that are still to come in full.",
+            "at_least": 1 * MIB,
         },
     )
     max_keep_alive_s: int = field(
@@ -150,6 +211,14 @@ class GatewaySettings:
             "at_least": 1_024,
         },
     )
+    max_waiting_bytes: int = field(
+        default=1024 * MIB,
+        metadata={
+            "doc": "Unsent bytes of all clients together; beyond it, those that have been slow for the longest are "
+            "cut off. What they did not acknowledge waits for their sessions.",
+            "at_least": 1 << 20,
+        },
+    )
     sys_interval_s: int = field(
         default=10,
         metadata={"doc": "How often the $SYS topics are published; 0 for never.", "at_least": 0},
@@ -179,6 +248,18 @@ class GatewaySettings:
         default=None,
         metadata={"doc": "PEM file of who vouches for the certificates of clients."},
     )
+    tls_client_crl_file: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file of the lists (CRLs) of revoked certificates of clients, one of each authority."},
+    )
+    tls_client_crl_check: Literal["leaf", "chain"] = field(
+        default="leaf",
+        metadata={"doc": "What is looked up in them: clients' own certificates, or those that vouch for them too."},
+    )
+    tls_client_strict: bool = field(
+        default=False,
+        metadata={"doc": "Take certificates of clients only if they keep RFC 5280 to the letter (X509_STRICT)."},
+    )
     tls_user_name: Literal["cn", "san"] = field(
         default="cn",
         metadata={
@@ -201,7 +282,7 @@ class GatewaySettings:
     )
     store_token: str = field(
         default="",
-        metadata={"doc": "What a gateway shows to the store to be let in; see wire.gateway_token."},
+        metadata={"doc": "What a gateway shows to the store to be let in; see wire.gateway_token.", "secret": "whole"},
     )
     store_token_file: Path | None = field(
         default=None,
@@ -212,6 +293,14 @@ class GatewaySettings:
         metadata={
             "doc": "PEM file of who vouches for the certificate of a tls:// store; unset: whom the system trusts."
         },
+    )
+    store_certificate: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file with the certificate that a gateway shows to a tls:// store."},
+    )
+    store_key: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file with the private key of that certificate."},
     )
     store_patience_s: int = field(
         default=10,
@@ -244,5 +333,16 @@ class GatewaySettings:
             "doc": "Where MQTT 5 clients are told to go when a gateway stops (Server Reference); empty: they know.",
             "shape": "HOST:PORT, several with a space in between",
             "pattern": r"(?:\S+(?: \S+)*)?",
+        },
+    )
+    unix_socket_mode: Literal["0600", "0660"] = field(
+        default="0660",
+        metadata={"doc": "Mode of unix:// addresses in `listen`: whether their group may connect too."},
+    )
+    receipts: Literal["full", "off"] = field(
+        default="full",
+        metadata={
+            "doc": "Whether clients learn where their messages are stored, if they ask: log offsets grow with what "
+            "everybody publishes. off: they get bare acknowledgements."
         },
     )

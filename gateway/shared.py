@@ -105,22 +105,23 @@ class SharedSubscriptions:
         self._active: dict[Share, None] = {}  # have something to be done
         self._shares: dict[Share, None] = {}
         self._extended_s = 0.0
+        self.knows_users: Callable[[], bool] = lambda: False  # whether clients say who they are
         self.transient = 0  # those of sessions that end with their connection
         self.durable = 0
 
     # --- coming and going
 
     def subscribe(
-        self, session: Session, subscription: SubscriptionState, start: str, then: Callable[[bool], None]
+        self, session: Session, subscription: SubscriptionState, start: str, then: Callable[[str], None]
     ) -> None:
-        """Take part in a group, which is made if need be and begins at `start` then. `then`: whether that is so."""
+        """Take part in a group, which is made if need be and begins at `start` then. `then`: why not; empty if so."""
         share = session.shares.get(subscription.topic_filter)
         if share is not None:
             share.subscription = subscription
             share.is_leaving = False
             share.prompt = share.seat is None or _is_awaited(share.seat.settings)
             self.has_work(share)
-            then(True)
+            then("")
             return
         share = Share(self, session, subscription)
         session.add_share(subscription.topic_filter, share)
@@ -128,7 +129,9 @@ class SharedSubscriptions:
         self._count(share, 1)
         if_new = self._settings_of(share.group[0])
         handed, opened = partial(self._handed, share), partial(self._opened, share, then)
-        self._store.join_group(share.group, _consumer(session.client_id), if_new, start, handed, opened)
+        self._store.join_group(
+            share.group, _consumer(session.client_id), if_new, start, handed, opened, self._user(session)
+        )
 
     def start(self, session: Session, subscriptions: Iterable[SubscriptionState]) -> None:
         """A session has a connection again."""
@@ -146,18 +149,24 @@ class SharedSubscriptions:
             strategy=Strategy.ROUND_ROBIN if strategy == STICKY else Strategy(strategy),
         )
 
-    def _opened(self, share: Share, then: Callable[[bool], None], seat: GroupSeat | None) -> None:
+    def _user(self, session: Session) -> str | None:
+        """Whose group it becomes, if it is made."""
+        identity = session.link.identity if session.link is not None else None
+        return identity.account if identity is not None and self.knows_users() else None
+
+    def _opened(self, share: Share, then: Callable[[str], None], seat: GroupSeat | str) -> None:
         if share not in self._shares:  # the client left
-            if seat is not None:
+            if not isinstance(seat, str):
                 seat.close()
             return
-        share.seat = seat
-        if seat is None:
+        if isinstance(seat, str):
             self._forget(share)
-        else:
-            share.prompt = share.is_leaving or _is_awaited(seat.settings)
-            self.has_work(share)
-        then(seat is not None)
+            then(seat or "its group is not to be had")
+            return
+        share.seat = seat
+        share.prompt = share.is_leaving or _is_awaited(seat.settings)
+        self.has_work(share)
+        then("")
 
     def _forget(self, share: Share) -> None:
         self._count(share, -1)
@@ -421,7 +430,7 @@ def _merged(receipts: Iterable[Receipt]) -> list[Receipt]:
     return merged
 
 
-def _nothing(_: bool) -> None:
+def _nothing(_: str) -> None:
     """Nobody waits for it."""
 
 

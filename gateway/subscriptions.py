@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,8 @@ from gateway.journal import Journal
 from gateway.packets import RetainHandling, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
-from gateway.replays import Replays
+from gateway.replays import FROM_PROPERTY as FROM_PROPERTY
+from gateway.replays import Replays, reads_history, replay_from
 from gateway.session import Listed, Outgoing, Replay, Session
 from gateway.settings import GatewaySettings
 from gateway.shared import LATEST, MOST_NAME_CHARACTERS, SharedSubscriptions
@@ -24,13 +26,17 @@ from gateway.topics import split_shared, topic_fault
 from lightqueue.following import FROM_NOW, Followed
 from lightqueue.matching import has_wildcard
 from notify.api import RetainedMessage, RetainedPage, Store
+from notify.steps import in_steps
 from store.changes import Subscribed, SubscriptionState, Unsubscribed
 from store.sessions import is_shared
 
-FROM_PROPERTY = "penstock-from"
 MOST_NAMED_CHARACTERS = 100  # of a topic filter in a reason string
 
+GRANTED_PER_TURN = 16  # subscriptions, of all who ask: some 0.5 ms
+
 Refusal = tuple[ReasonCode, str]
+Granted = tuple[SubscriptionState, int]
+"""A subscription, and its place in the packet."""
 
 
 @dataclass(slots=True)
@@ -39,24 +45,33 @@ class _Request:
 
     session: Session
     subscribe: Subscribe
-    missing: int = 0  # answers of the store
+    missing: int = 0  # answers of the store, and one more until all subscriptions were looked at
+    replay_from: str | None = None
+    looked_at: int = 0  # subscriptions that are granted or refused
+    added: set[str] = field(default_factory=set)  # new subscriptions that are granted, and not in the session so far
     refusals: Mapping[int, ReasonCode] = field(default_factory=dict)  # what is not allowed, by the place in the packet
     # where a replay begins, by the place in the packet: a queue_offset, or a log_offset where no queue has all of it
     positions: dict[int, int] = field(default_factory=dict)
     log_offsets: dict[int, int] = field(default_factory=dict)
-    granted: list[tuple[SubscriptionState, int]] = field(default_factory=list)  # and its place in the packet
+    places: dict[str, list[int]] = field(default_factory=dict)  # by topic filter, once that is asked for
     answers: list[ReasonCode] = field(default_factory=list)
     why: str = ""  # one of them is a refusal
     pages: list[tuple[SubscriptionState, RetainedPage]] = field(default_factory=list)  # retained messages to be sent
 
-    @property
-    def replay_from(self) -> str | None:
-        return dict(self.subscribe.properties.user_properties).get(FROM_PROPERTY)
+    def places_of(self, topic_filter: str) -> list[int]:
+        """Where a filter stands in the packet."""
+        if not self.places:
+            for i, wanted in enumerate(self.subscribe.subscriptions):
+                self.places.setdefault(wanted.topic_filter, []).append(i)
+        return self.places[topic_filter]
 
     def refusal(self, i: int) -> Refusal | None:
         """What the client may not have."""
         reason_code = self.refusals.get(i)
-        return None if reason_code is None else (reason_code, "not allowed")
+        if reason_code is None:
+            return None
+        asks_more = reason_code is ReasonCode.NOT_AUTHORIZED and reads_history(self.subscribe)
+        return reason_code, "not allowed, or not with its history (`replay`)" if asks_more else "not allowed"
 
     def fault(self, i: int) -> Refusal | None:
         """A replay that cannot begin."""
@@ -85,7 +100,7 @@ class Subscriptions:
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
         """`soon` has something done in a later turn."""
-        self._arrived: list[_Request] = []  # to be granted at the end of this turn
+        self._arrived: deque[_Request] = deque()  # to be granted at the end of this turn
         self._store = store
         self._settings = settings
         self._turn = turn
@@ -95,21 +110,28 @@ class Subscriptions:
         self._shared = shared
         self._sys_topics = sys_topics
         self._soon = soon
-        self._replays = Replays(store, turn, exchange, delivery, soon)
+        self.replays = Replays(store, turn, exchange, delivery, soon)
 
     def subscribe(self, session: Session, subscribe: Subscribe, refusals: Mapping[int, ReasonCode]) -> None:
         """Make every granted subscription take effect, then answer. Until then the client is not listened to."""
         request = _Request(session, subscribe, refusals=refusals)
+        request.replay_from = replay_from(subscribe)
         session.connection.wait()
         if request.replay_from is None:
             self._ready(request)
         else:
             request.missing = len(subscribe.subscriptions)
-            for i, wanted in enumerate(subscribe.subscriptions):
-                if is_shared(wanted.topic_filter):  # a group that is there goes on where it is
-                    self._located(request, request.positions, i, 0)
-                else:
-                    self._locate(request, i, wanted.topic_filter, request.replay_from)
+            in_steps(self._locate_all(request, request.replay_from), self._soon)
+
+    def _locate_all(self, request: _Request, where: str) -> Iterator[None]:
+        for i, wanted in enumerate(request.subscribe.subscriptions):
+            if request.session.link is None:
+                return
+            if is_shared(wanted.topic_filter):  # a group that is there goes on where it is
+                self._located(request, request.positions, i, 0)
+            else:
+                self._locate(request, i, wanted.topic_filter, where)
+            yield
 
     def _locate(self, request: _Request, i: int, topic_filter: str, where: str) -> None:
         """A queue_offset is one of the filter's own queue; for all else only a queue that is whole will do."""
@@ -119,7 +141,7 @@ class Subscriptions:
         elif is_offset or _has_queue(topic_filter):
             self._store.locate(topic_filter, where, partial(self._located, request, request.positions, i))
         else:
-            self._replays.seek(topic_filter, where, partial(self._located, request, request.log_offsets, i))
+            self.replays.seek(topic_filter, where, partial(self._located, request, request.log_offsets, i))
 
     def _located(self, request: _Request, found: dict[int, int], i: int, position: int | None) -> None:
         if position is not None:
@@ -133,43 +155,60 @@ class Subscriptions:
         self._turn.request()
 
     def grant(self) -> None:
-        """Once what came in this turn is stored: grant what was asked for in it, all in one append."""
+        """Once what came in this turn is stored: grant the next of what was asked for, all in one append."""
         if not self._arrived:
             return
-        arrived, self._arrived = self._arrived, []
-        granted = [(request, self._check_all(request)) for request in arrived if request.session.link is not None]
+        left, parts = GRANTED_PER_TURN, []
+        while self._arrived and left > 0:
+            request = self._arrived[0]
+            begin, count = request.looked_at, len(request.subscribe.subscriptions)
+            if request.session.link is not None:
+                parts.append((request, *self._check_next(request, left)))
+                left -= request.looked_at - begin
+            if request.session.link is None or request.looked_at == count:
+                self._arrived.popleft()
         if self._journal.store():
-            for request, wanted_retained in granted:
-                self._follow(request, wanted_retained)
+            for request, granted, wanted_retained in parts:
+                self._follow(request, granted, wanted_retained)
+                if request.looked_at == len(request.subscribe.subscriptions):
+                    self._came(request)
+        if self._arrived:
+            self._turn.request()
 
-    def _check_all(self, request: _Request) -> list[SubscriptionState]:
-        """Fill in what is granted and what is answered, and record it. Returns those that want retained messages."""
-        session, subscribe = request.session, request.subscribe
-        added: set[str] = set()
-        for i, wanted in enumerate(subscribe.subscriptions):
-            refusal = request.refusal(i) or self._check(session, wanted, added) or request.fault(i)
+    def _check_next(self, request: _Request, most: int) -> tuple[list[Granted], list[SubscriptionState]]:
+        """Fill in what is granted and what is answered, and record it. Returns what is granted, and what of that wants
+        retained messages."""
+        session, begin = request.session, request.looked_at
+        wanted_now = request.subscribe.subscriptions[begin : begin + most]
+        room = session.room_for(len(wanted_now), self._settings.max_subscriptions_per_session) - len(request.added)
+        granted: list[Granted] = []
+        request.missing += not begin
+        for i, wanted in enumerate(wanted_now, begin):
+            is_new = not any(wanted.topic_filter in each for each in (session.readers, session.shares, request.added))
+            refusal = request.refusal(i) or self._check(session, wanted, is_new, room) or request.fault(i)
             if refusal is None:
-                if wanted.topic_filter not in session.readers and wanted.topic_filter not in session.shares:
-                    added.add(wanted.topic_filter)
-                request.granted.append((_state(wanted, request.subscription_id, self._store.end), i))
+                if is_new:
+                    request.added.add(wanted.topic_filter)
+                    room -= 1
+                granted.append((_state(wanted, request.subscription_id, self._store.end), i))
                 request.answers.append(ReasonCode(int(wanted.qos)))
             else:
                 request.answers.append(refusal[0])
                 topic_filter = session.connection.names.plain_filter(wanted.topic_filter)
                 request.why = request.why or f"{topic_filter[:MOST_NAMED_CHARACTERS]}: {refusal[1]}"
-        states = [state for state, _ in request.granted]
+        request.looked_at += len(wanted_now)
+        states = [state for state, _ in granted]
         wanted_retained = [state for state in states if self._wants_retained(session, state)]
-        request.missing = 1 + len(states) + len(wanted_retained)
+        request.missing += len(states) + len(wanted_retained)
         if states and session.expiry_s:
+            request.missing += 1
             self._journal.record(Subscribed(session.client_id, states))
             self._journal.when_safe(session.connection, partial(self._came, request))
-        else:
-            self._came(request)
-        return wanted_retained
+        return granted, wanted_retained
 
-    def _follow(self, request: _Request, wanted_retained: list[SubscriptionState]) -> None:
+    def _follow(self, request: _Request, granted: list[Granted], wanted_retained: list[SubscriptionState]) -> None:
         session = request.session
-        for state, i in request.granted:
+        for state, i in granted:
             if is_shared(state.topic_filter):
                 start = request.replay_from or LATEST
                 self._shared.subscribe(session, state, start, partial(self._joined, request, state))
@@ -180,14 +219,13 @@ class Subscriptions:
         for state in wanted_retained:
             self._store.retained(state.topic_filter, None, partial(self._first_page, request, state))
 
-    def _check(self, session: Session, wanted: SubscriptionRequest, added: set[str]) -> Refusal | None:
+    def _check(self, session: Session, wanted: SubscriptionRequest, is_new: bool, room: int) -> Refusal | None:
         """Why a subscription is refused; None if it is granted."""
         if is_shared(wanted.topic_filter) and not _is_group(wanted.topic_filter):
             return ReasonCode.TOPIC_FILTER_INVALID, "it names no group"
         if session.connection.tenant is not None and (fault := topic_fault(wanted.topic_filter)):
             return ReasonCode.TOPIC_FILTER_INVALID, f"with its namespace it {fault}"
-        known = any(wanted.topic_filter in each for each in (session.readers, session.shares, added))
-        if not known and session.has_subscriptions(self._settings.max_subscriptions_per_session - len(added)):
+        if is_new and room <= 0:
             return ReasonCode.QUOTA_EXCEEDED, "max_subscriptions_per_session is reached"
         return None
 
@@ -201,6 +239,7 @@ class Subscriptions:
         if not followed:
             self._refused(request, state.topic_filter, ReasonCode.QUOTA_EXCEEDED, "the store follows no more queues")
             return
+        request.added.discard(state.topic_filter)
         replaced = session.drop_readers(state.topic_filter)
         end = self._store.end
         new = session.add_readers(state, followed, end)
@@ -217,24 +256,25 @@ class Subscriptions:
         for each in new:
             self._delivery.add(each)
         if log_offset is not None:
-            self._replays.begin(session, Replay(state, log_offset, end))
+            self.replays.begin(session, Replay(state, log_offset, end))
         self._came(request)
 
-    def _joined(self, request: _Request, state: SubscriptionState, is_there: bool) -> None:
+    def _joined(self, request: _Request, state: SubscriptionState, why_not: str) -> None:
         """A shared subscription takes effect, or its group is not to be had."""
-        if is_there:
+        if not why_not:
             self._came(request)
             return
         is_new = request.replay_from is None
         reason_code = ReasonCode.QUOTA_EXCEEDED if is_new else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        self._refused(request, state.topic_filter, reason_code, "its group is not to be had")
+        self._refused(request, state.topic_filter, reason_code, why_not)
 
     def _refused(self, request: _Request, topic_filter: str, reason_code: ReasonCode, why: str) -> None:
         """A subscription that was granted cannot take effect after all."""
         plain_filter = request.session.connection.names.plain_filter(topic_filter)
         request.why = request.why or f"{plain_filter[:MOST_NAMED_CHARACTERS]}: {why}"
-        for i, wanted in enumerate(request.subscribe.subscriptions):
-            if wanted.topic_filter == topic_filter:
+        request.added.discard(topic_filter)
+        for i in request.places_of(topic_filter):
+            if i < len(request.answers):
                 request.answers[i] = reason_code
         self.take_away(request.session, [topic_filter])
         self._came(request)
@@ -249,11 +289,26 @@ class Subscriptions:
         session, link = request.session, request.session.connection
         properties = Properties(reason_string=request.why or None)
         link.write(link.fitting(SubAck(request.subscribe.packet_id, tuple(request.answers), properties)))
-        for state, page in request.pages:
-            self._sys_topics.send_to(session, state)
-            self._found_retained(session, state, page, self._store.end)
+        if request.pages:
+            session.listings += 1  # nothing newer overtakes them
+            in_steps(self._send_pages(session, request.pages, self._store.end), self._soon)
         if link.waiting:
             self._soon(link.proceed)
+
+    def _send_pages(
+        self, session: Session, pages: list[tuple[SubscriptionState, RetainedPage]], end: int
+    ) -> Iterator[None]:
+        for state, page in pages:
+            if session.link is None:
+                return
+            self._sys_topics.send_to(session, state)
+            self._found_retained(session, state, page, end)
+            yield
+        session.listings -= 1
+        if session.link is not None:
+            session.link.behind = session.has_something_first
+            self._delivery.room([session])
+            self._turn.request()
 
     # --- retained messages
 
@@ -272,11 +327,23 @@ class Subscriptions:
 
     def _next_retained(self, session: Session, subscription: SubscriptionState, after: str, end: int) -> None:
         """One page a turn, so that others have theirs in between."""
-        if session.link is not None:
+        if session.link is not None and not self._is_over(session, subscription):
             then = partial(self._found_more, session, subscription, end)
             self._store.retained(subscription.topic_filter, after, then)
 
+    def _is_over(self, session: Session, subscription: SubscriptionState) -> bool:
+        """Whether a subscription ended while its retained messages were listed; then that is at an end as well."""
+        if session.link is None or subscription.topic_filter in session.readers:
+            return False
+        session.listings -= 1
+        session.connection.behind = session.has_something_first
+        self._delivery.room([session])
+        self._turn.request()
+        return True
+
     def _found_more(self, session: Session, subscription: SubscriptionState, end: int, page: RetainedPage) -> None:
+        if self._is_over(session, subscription):
+            return
         session.listings -= 1
         older = [message for message in page.messages if message.log_offset < end]
         self._found_retained(session, subscription, RetainedPage(older, page.after), end)
@@ -313,26 +380,36 @@ class Subscriptions:
             for reader in session.drop_readers(topic_filter):
                 self._delivery.remove(reader)
             self._shared.unsubscribe(session, topic_filter)
+            self._exchange.withdraw(session, topic_filter)
         if topic_filters and session.expiry_s:
             self._journal.record(Unsubscribed(session.client_id, topic_filters))
 
     def unsubscribe(self, session: Session, unsubscribe: Unsubscribe) -> None:
-        answers = []
-        gone = []
+        answers: list[ReasonCode] = []
+        in_steps(self._unsubscribe_all(session, unsubscribe, answers), self._soon)
+        if len(answers) < len(unsubscribe.topic_filters):
+            session.connection.wait()
+
+    def _unsubscribe_all(self, session: Session, unsubscribe: Unsubscribe, answers: list[ReasonCode]) -> Iterator[None]:
         for topic_filter in unsubscribe.topic_filters:
+            if session.link is None:
+                return
             readers = session.drop_readers(topic_filter)
-            if not readers and not self._shared.unsubscribe(session, topic_filter):
+            if readers or self._shared.unsubscribe(session, topic_filter):
+                for reader in readers:
+                    self._delivery.remove(reader)
+                if session.expiry_s:
+                    self._journal.record(Unsubscribed(session.client_id, [topic_filter]))
+                answers.append(ReasonCode.SUCCESS)
+            else:
                 answers.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
-                continue
-            answers.append(ReasonCode.SUCCESS)
-            gone.append(topic_filter)
-            for reader in readers:
-                self._delivery.remove(reader)
-        if gone and session.expiry_s:
-            self._journal.record(Unsubscribed(session.client_id, gone))
+            if len(answers) < len(unsubscribe.topic_filters):
+                yield
         link = session.connection
         codes = tuple(answers) if link.version == 5 else ()
         link.answer_when_safe(encode(UnsubAck(unsubscribe.packet_id, codes), link.version))
+        if link.waiting:
+            self._soon(link.proceed)
 
 
 def _has_queue(topic_filter: str) -> bool:
@@ -362,7 +439,7 @@ def _lists(subscription: SubscriptionState, messages: list[RetainedMessage]) -> 
     ids = (subscription.subscription_id,) if subscription.subscription_id else ()
     for at in range(0, len(messages), SENT_PER_ROUND):
         log_offsets = [message.log_offset for message in messages[at : at + SENT_PER_ROUND]]
-        yield Listed(log_offsets, subscription.qos, ids)
+        yield Listed(log_offsets, subscription.qos, ids, subscription.topic_filter)
 
 
 def _is_group(topic_filter: str) -> bool:

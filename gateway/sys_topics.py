@@ -200,7 +200,7 @@ class SysTopics:
         if not readers:
             self._published.clear()
             return
-        sessions = {reader.session: None for reader in readers}
+        sessions = {reader.session: None for reader in readers if reader.link is not None}
         values = {tenant: self.values(tenant) for tenant in {session.connection.tenant for session in sessions}}
         changed = {
             tenant: {

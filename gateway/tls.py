@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
+from gateway.certified import Certified
 from gateway.connection import Connection
 from gateway.errors import ProtocolError
 from gateway.layers import Above, Layer
@@ -20,8 +21,18 @@ from notify.tls import STRANGERS, reason_of
 RECORD_BYTES = 16 << 10
 HANDSHAKES_AT_ONCE = 4
 """In one turn of the loop; each takes a part of a millisecond, in which nobody else is served."""
-MOST_HANDSHAKE_BYTES = 256 << 10
+MOST_HANDSHAKE_BYTES = 64 << 10
 """What may have come in before a handshake had its turn."""
+MOST_HELLO_BYTES = 16 << 10
+"""Of a ClientHello, for which OpenSSL makes room as soon as it has said how long it is."""
+HANDSHAKE = 22
+"""Type of a TLS record."""
+HELLO_HEAD_BYTES = 9
+"""Record header 5, message type 1, message length 3 (RFC 8446, 4 and 5.1)."""
+HANDSHAKE_BYTES = 48 << 10
+"""What a handshake under way takes: 46 KB were measured."""
+
+NO_CRL = "; there is no CRL of who issued it, see gateway.tls_client_crl_file"
 
 UserName = Literal["cn", "san"]
 NamespaceField = Literal["no", "o", "ou"]
@@ -54,18 +65,41 @@ class InTurn:
 class TlsLayer(Layer):
     """The server's end of one TLS connection."""
 
-    __slots__ = ("_connection", "_has_turn", "_in_turn", "_incoming", "_is_open", "_outgoing", "_tls", "_user_name")
+    __slots__ = (
+        "_certified",
+        "_connection",
+        "_context",
+        "_epoch",
+        "_has_turn",
+        "_hello",
+        "_in_turn",
+        "_incoming",
+        "_is_open",
+        "_outgoing",
+        "_tls",
+        "_user_name",
+    )
 
     def __init__(
-        self, above: Above, connection: Connection, context: ssl.SSLContext, user_name: UserName, in_turn: InTurn
+        self,
+        above: Above,
+        connection: Connection,
+        context: ssl.SSLContext,
+        user_name: UserName,
+        in_turn: InTurn,
+        certified: Certified,
     ) -> None:
         super().__init__(above)
         self._connection = connection
         self._user_name = user_name
         self._in_turn = in_turn
+        self._certified = certified
+        self._epoch = certified.epoch
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._context = context
+        self._tls: ssl.SSLObject  # made when the client begins: it takes 10 KB
+        self._hello: bytes | None = b""  # what has come of its beginning; None: it has begun
         self._is_open = False
         self._has_turn = False  # or will have it
 
@@ -74,7 +108,12 @@ class TlsLayer(Layer):
     def buffer_updated(self, size: int) -> None:
         if self.is_closing:
             return
-        self._incoming.write(memoryview(self.above.get_buffer(size))[:size])
+        data: bytes | memoryview = memoryview(self.above.get_buffer(size))[:size]
+        if self._hello is not None:
+            self._hello = data = self._hello + bytes(data)
+            if len(data) < HELLO_HEAD_BYTES or not self._begins(data):
+                return
+        self._incoming.write(data)
         if self._is_open:
             self._decrypt()
         elif self._incoming.pending > MOST_HANDSHAKE_BYTES:
@@ -82,6 +121,17 @@ class TlsLayer(Layer):
         elif not self._has_turn:
             self._has_turn = True
             self._in_turn.add(self._shake_hands)
+
+    def _begins(self, data: bytes) -> bool:
+        """The client has said how long its ClientHello is. False: it is refused."""
+        record_bytes, hello_bytes = int.from_bytes(data[3:5], "big"), int.from_bytes(data[6:9], "big")
+        if data[0] == HANDSHAKE and (record_bytes < 4 or hello_bytes > MOST_HELLO_BYTES):
+            self._refuse("TLS handshake failed: its ClientHello is too large, or cut up")
+            return False
+        self._hello = None
+        self._tls = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._connection.keep_below(HANDSHAKE_BYTES)
+        return not self.is_closing
 
     def _shake_hands(self) -> None:
         self._has_turn = False
@@ -96,13 +146,30 @@ class TlsLayer(Layer):
             self._flush()  # an alert, perhaps
             self._refuse(fault_of_client(error))
             return
+        certificate = self._tls.getpeercert()
+        why_not = self._certified.add(self, certificate, self._epoch) if certificate else ""
+        if why_not:
+            self._refuse(f"TLS handshake failed: {why_not}")
+            return
         self._is_open = True
-        connection, certificate = self._connection, self._tls.getpeercert()
+        self._connection.keep_below(0)
+        connection = self._connection
         connection.peer_identity = identity_of(certificate, self._user_name)
         connection.peer_namespace = namespace_of_certificate(certificate, connection.owner.settings.tls_namespace)
         self._flush()
         if self._incoming.pending:
             self._decrypt()
+
+    def certificate(self) -> bytes | None:
+        """The client's, DER."""
+        return self._tls.getpeercert(binary_form=True)
+
+    def end(self, reason_code: ReasonCode, why: str) -> None:
+        self._connection.close(reason_code, why)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._certified.left(self)
+        super().connection_lost(error)
 
     def _decrypt(self) -> None:
         """All records that are complete go up together, so far as the buffer holds them."""
@@ -130,7 +197,7 @@ class TlsLayer(Layer):
             self._flush()
         if filled and not self.is_closing:
             self.above.buffer_updated(filled)
-        if ended:
+        if ended and not self.above.eof_received():
             self.close()
 
     def _refuse(self, why: str) -> None:
@@ -186,7 +253,8 @@ def namespace_of_certificate(certificate: dict[str, Any] | None, named_by: Names
 def fault_of_client(error: Exception) -> str:
     """Why a client's handshake failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS handshake failed: its certificate is not accepted ({error.verify_message})"
+        hint = NO_CRL if "get certificate CRL" in error.verify_message else ""
+        return f"TLS handshake failed: its certificate is not accepted ({error.verify_message}){hint}"
     reason = reason_of(error)
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return "TLS handshake failed: it shows no certificate, and gateway.tls_client_certificates is required"

@@ -30,7 +30,7 @@ from store.commitlog import CommitLog
 from store.errors import StoreError
 from store.group_hands import Hand
 from store.group_settings import GroupSettings
-from store.group_states import GroupKey, GroupState, GroupStates
+from store.group_states import GroupKey, GroupState, GroupStates, Maker
 from store.groups import ConsumerKey, Group, Place
 from store.offset_ranges import as_ranges
 from store.ratelimit import RateLimitedLog
@@ -53,6 +53,7 @@ EXPIRES = int(RecordFlag.EXPIRES)
 TOO_LARGE = "larger than any answer"
 
 Append = Callable[[RecordBatch], int]
+NO_MAKER = Maker()
 
 
 class TooManyGroups(StoreError):
@@ -120,6 +121,12 @@ class GroupQueue:
     @property
     def lag(self) -> int:
         return self.group.lag(self.queue.next_offset)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody consumes it and it holds nothing, so that without it nothing would be missed."""
+        group = self.group
+        return not (group.consumers or group.in_flight or group.waiting or group.dead or self.lag)
 
     @property
     def ready(self) -> int:
@@ -352,7 +359,13 @@ class Groups:
     def get(self, key: GroupKey) -> GroupQueue | None:
         return self._groups.get(key)
 
-    def make(self, key: GroupKey, settings: GroupSettings | None, begin: Callable[[], int]) -> GroupQueue:
+    def count_of(self, user: str) -> int:
+        """How many groups a user has made that are there."""
+        return sum(each.state.user == user for each in self)
+
+    def make(
+        self, key: GroupKey, settings: GroupSettings | None, begin: Callable[[], int], maker: Maker = NO_MAKER
+    ) -> GroupQueue:
         """The group of this name over this filter, made if it is not there; what it holds is kept from now on.
 
         A new one begins at the queue_offset that `begin` says. `settings`: None for those it has; the number of
@@ -360,11 +373,13 @@ class Groups:
         """
         found = self._groups.get(key)
         assert found is None or settings is None or settings.partitions == found.settings.partitions
-        if found is not None and settings in (None, found.settings):
+        is_to_stay = found is not None and found.state.is_shared and not maker.is_shared
+        if found is not None and settings in (None, found.settings) and not is_to_stay:
             return found
         if found is None and len(self._groups) >= MOST_GROUPS:
             raise TooManyGroups
-        made = GroupMade(*key, settings or GroupSettings(), begin() if found is None else 0)
+        settings = settings or (found.settings if found is not None else GroupSettings())
+        made = GroupMade(*key, settings, begin() if found is None else 0, *maker)
         self._say(made)
         if found is not None:
             found.group.settings = made.settings

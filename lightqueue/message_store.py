@@ -41,7 +41,7 @@ class MessageStore:
         self._pages_forgotten_at = 0
         self._refusing: StoreError | None = None
         with ExitStack() as undo:
-            self.folder = DataFolder(settings.data)
+            self.folder = DataFolder(settings.data, settings.group_access)
             undo.callback(self.folder.close)
             self.log = CommitLog(self.folder.log, settings, on_safe)
             undo.callback(self.log.close)
@@ -56,6 +56,7 @@ class MessageStore:
         self.retained = self._state.retained
         self.peers = self._state.peers
         self.groups = Groups(self.log, self.queues, self._state.groups, self._append_all, settings.group_flush_ms)
+        self.bans = self._state.bans
         self.keys = self._state.keys
         self.delayed = self._state.delayed
         self.dispatching = Dispatching(self.log, self.delayed, self._append_all)
@@ -164,12 +165,13 @@ class MessageStore:
         with suppress(StoreError):  # said already; it is tried again
             self.absent.tick()
         has_more_due = self.dispatching.step(self.now_ms(), now_s)
+        is_releasing = self.sessions.release_some()
         self.upkeep.step(now_s)
         self.waiting.step()
         if self.log.memory.mapped_bytes_read > self._pages_forgotten_at + self.settings.mapped_resident_bytes:
             self._pages_forgotten_at = self.log.memory.mapped_bytes_read
             self.log.forget_pages()
-        return has_more_due or (self._refusing is None and self._state.applied < self._write_until)
+        return has_more_due or is_releasing or (self._refusing is None and self._state.applied < self._write_until)
 
     def _index_write_due(self, now_s: float) -> bool:
         if self.queues.dispatcher.pending >= self.settings.index_flush_entries:

@@ -9,8 +9,11 @@ from typing import Any
 
 from lightqueue.keys import KeyIndex
 from lightqueue.table import LogReader, QueueTable
+from store.bans import BanStates
 from store.changes import (
     TYPES,
+    BanLifted,
+    BanSet,
     DelayedEnded,
     GroupAdvanced,
     GroupDropped,
@@ -44,6 +47,7 @@ class Projection:
         self.delayed = Delayed(index)
         self.peers = Peers(index)
         self.groups = GroupStates(index, self.queues.hold, self.queues.release)
+        self.bans = BanStates(index)
         self.position = self.applied = index.applied_offset  # before `applied` the index has everything
         self._state_offset = index.state_offset
 
@@ -68,13 +72,17 @@ class Projection:
         self.sessions.stage()
         self.peers.stage()
         self.groups.stage()
+        self.bans.stage()
         missing = [part.stage(until) for part in (self.queues, self.retained, self.delayed)]
         self.keys.stage()  # after the queues' edits, which trim them
         applied = min([self.position, *(log_offset for log_offset in missing if log_offset is not None)])
         state_offset = max(self._state_offset, self.position)
         self.index.write(applied, state_offset)
         self.applied, self._state_offset = applied, state_offset
-        for part in (self.sessions, self.peers, self.groups, self.queues, self.retained, self.keys, self.delayed):
+        for part in (
+            *(self.sessions, self.peers, self.groups, self.bans),
+            *(self.queues, self.retained, self.keys, self.delayed),
+        ):
             part.written()
         return applied >= until
 
@@ -99,6 +107,8 @@ class Projection:
                 self.queues.drop(topic_filter)
         elif isinstance(change, GroupMade | GroupAdvanced | GroupReset | GroupDropped):
             self.groups.apply(change, record.log_offset)
+        elif isinstance(change, BanSet | BanLifted):
+            self.bans.apply(change, record.timestamp_ms)
         else:
             self.sessions.apply(change, record.log_offset, record.timestamp_ms)
 

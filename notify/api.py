@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
+from notify.bans import StoreBans
 from notify.history import History
+from notify.owners import UNJUDGED, Claimant, ClaimRefused
 from store._records import RecordBatch, Records
 from store.changes import GroupAdvanced
 from store.errors import StoreError
 from store.group_settings import GroupSettings
 from store.group_states import GroupKey
 from store.sessions import SessionState
+from store.wire.operator_messages import BansTold, Disconnect
 
 if TYPE_CHECKING:  # a gateway apart needs none of it
     from lightqueue.message_store import MessageStore
@@ -95,11 +98,14 @@ class Listener(Protocol):
     def taken_over(self, client_id: str) -> None:
         """Somebody else wants this session: its connection is to be ended, and what is left of it appended."""
 
-    def unlogged(self) -> list[str]:
-        """Clients that are connected and of whom the log knows nothing."""
+    def unlogged(self) -> list[tuple[str, str]]:
+        """Clients that are connected and of whom the log knows nothing: their client_ids and users."""
 
     def refused(self, mark: int, error: StoreError) -> None:
         """The store did not take the append that this mark stands for."""
+
+    def told(self, message: BansTold | Disconnect) -> None:
+        """Bans were set or lifted, or an operator ends a client's connection."""
 
     def lost_entries(self, queue: Queue) -> None:
         """The store was restarted, and what this queue had in memory is gone: it goes on at its end."""
@@ -120,7 +126,6 @@ class Store(Protocol):
 
     listener: Listener
     history: History
-
     is_live_only: Callable[[bytes], bool] | None
     """Says of a topic whether its messages go to no stored queue; None: no topic's do."""
     messages: MessageStore | None
@@ -131,6 +136,10 @@ class Store(Protocol):
 
     is_certain: bool
     """An append that did not fail at once gets into the log before all that follow. If not, it or they may get lost."""
+
+    @property
+    def bans(self) -> StoreBans:
+        """Who is kept out of all gateways."""
 
     # --- the way in
 
@@ -155,10 +164,17 @@ class Store(Protocol):
 
     # --- sessions
 
-    def claim(self, client_id: str, clean_start: bool, then: Callable[[SessionState | None], None]) -> None:
+    def claim(
+        self,
+        client_id: str,
+        clean_start: bool,
+        then: Callable[[SessionState | ClaimRefused | None], None],
+        claimant: Claimant = UNJUDGED,
+    ) -> None:
         """Have a session for this gateway alone; `then` gets what the log knows of it, None if it is new.
 
-        A connection that has it elsewhere is ended first. With `clean_start` what was there is ended.
+        A connection that has it elsewhere is ended first. With `clean_start` what was there is ended. A claim that is
+        refused changes nothing.
         """
 
     def release(self, client_id: str) -> None:
@@ -214,12 +230,13 @@ class Store(Protocol):
         if_new: GroupSettings,
         start: str,
         handed: Callable[[Handed], None],
-        then: Callable[[GroupSeat | None], None],
+        then: Callable[[GroupSeat | str], None],
+        user: str | None = None,
     ) -> None:
         """Be a consumer of a group (name, topic_filter) that is made with settings `if_new` if it is not there.
 
-        Then it begins at `start`, as in locate(), or `latest`. `handed` gets what was wanted; `then` None if the group
-        is not to be had.
+        Then it begins at `start`, as in locate(), or `latest`. `handed` gets what was wanted; `then` why not
+        if the group is not to be had. `user`: for whom it is made; None: users are not known here.
         """
 
     def will_take(self, taken: list[GroupAdvanced]) -> None:
@@ -272,10 +289,12 @@ class Nobody:
 
     def taken_over(self, client_id: str) -> None: ...
 
-    def unlogged(self) -> list[str]:
+    def unlogged(self) -> list[tuple[str, str]]:
         return []
 
     def refused(self, mark: int, error: StoreError) -> None: ...
+
+    def told(self, message: BansTold | Disconnect) -> None: ...
 
     def lost_entries(self, queue: Queue) -> None: ...
 

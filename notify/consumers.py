@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
@@ -16,13 +17,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import locate
-from lightqueue.groups import NOTHING, Dealt, GroupQueue
+from lightqueue.groups import NO_MAKER, NOTHING, Dealt, GroupQueue
 from notify.errors import NotifyError
 from store._records import Records
 from store.changes import GroupAdvanced
 from store.errors import StoreError
 from store.group_settings import GroupSettings, Strategy
-from store.group_states import GroupKey
+from store.group_states import GroupKey, Maker
 from store.groups import ConsumerKey
 from store.offset_ranges import in_ranges
 
@@ -35,10 +36,21 @@ MOST_CONSUMERS = 10_000  # of a group
 MOST_WAITING = 20_000  # requests for messages of a group
 FEW = 64  # messages that are not worth dividing
 LATEST = "latest"
+UNUSED_S = 5.0  # a group that was unused so long ago, and is now, is dropped
+MOST_DROPPED = 100  # at a time
+SHARED = "$share/{}/{}"
 
 
 class GroupRefused(NotifyError):
     """What is asked of a group is not to be had."""
+
+
+class GroupQuota(GroupRefused):
+    """A user has as many groups as it may have."""
+
+    def __init__(self, user: str, used: int) -> None:
+        who = f"user {user}" if user else "clients without a user together"
+        super().__init__(f"quota.user_groups: {who} made {used} groups that are there, and may make no more")
 
 
 class Asker(Protocol):
@@ -95,6 +107,10 @@ class Consumers:
         self._seats: dict[tuple[str, str, GroupKey], Seat] = {}
         self._waiting: dict[GroupQueue, _Waiting] = {}  # of groups that have consumers, or had them a moment ago
         self._by_queue: dict[Queue, list[GroupQueue]] = {}
+        self.most_of_user = 0  # groups that a user may make; 0: any number
+        self.quota_refused = 0
+        self._unused: set[GroupKey] = set()  # when it was looked last
+        self._look_s = 0.0
 
     def hand_out_at_most(self, size_bytes: int) -> None:
         """A larger message can be handed to nobody, and becomes a dead letter."""
@@ -114,10 +130,11 @@ class Consumers:
         settings: GroupSettings | None,
         start: str,
         if_new: GroupSettings | None = None,
+        maker: Maker = NO_MAKER,
     ) -> Seat:
         """A consumer comes; the group is made if need be. Raises StoreError, GroupRefused, NoSuchPosition.
 
-        `if_new`: the settings of a group that is made, where `settings` are none.
+        `if_new`: the settings of a group that is made, where `settings` are none; `maker`: who makes it.
         """
         known = self._groups.get(group)
         if known is None and settings is None:
@@ -128,7 +145,9 @@ class Consumers:
                 f"group {group[0]} has {now} partitions, not {wanted}; drop it (`penstock group drop`) or use another"
             )
         seat = self._seats.get((*key, group))
-        queue = self._groups.make(group, settings, lambda: self._begin(group[1], start))
+        if known is None:
+            self._check_quota(maker)
+        queue = self._groups.make(group, settings, lambda: self._begin(group[1], start), maker)
         if seat is not None:
             return seat
         if len(queue.group.consumers) >= MOST_CONSUMERS:
@@ -138,6 +157,28 @@ class Consumers:
         seat = self._seats[*key, group] = Seat(queue, key)
         queue.group.join(key)
         return seat
+
+    def _check_quota(self, maker: Maker) -> None:
+        """Whether a user may make one more group. Raises GroupQuota."""
+        if maker.user is None or not self.most_of_user:
+            return
+        used = self._groups.count_of(maker.user)
+        if used >= self.most_of_user:
+            self.quota_refused += 1
+            raise GroupQuota(maker.user, used)
+
+    def _drop_unused(self) -> None:
+        """Groups of shared subscriptions that no session has any more, online or not, once they hold nothing."""
+        shares = self._hub.messages.sessions.shares
+        unused = {
+            each.state.key
+            for each in self._groups
+            if each.state.is_shared and each.is_unused and SHARED.format(*each.state.key) not in shares
+        }
+        for key in islice(unused & self._unused, MOST_DROPPED):
+            with suppress(StoreError):  # it is tried again
+                self.drop(key)
+        self._unused = unused
 
     def _begin(self, topic_filter: str, start: str) -> int:
         """Where a new group begins."""
@@ -362,6 +403,9 @@ class Consumers:
         self._groups.tick(self.now_ms())
         self._hub.settle()
         now_s = self.clock()
+        if now_s >= self._look_s:
+            self._look_s = now_s + UNUSED_S
+            self._drop_unused()
         for queue in list(self._waiting):
             if self._waiting[queue].polls:
                 self._serve(queue)
@@ -381,11 +425,14 @@ class Consumers:
     def safe_advanced(self) -> None:
         self.turn_ends()
 
-    def unlogged(self) -> list[str]:
+    def unlogged(self) -> list[tuple[str, str]]:
         return []
 
     def taken_over(self, client_id: str) -> None:
         """It has no sessions."""
+
+    def told(self, _: object) -> None:
+        """Nor clients."""
 
     def refused(self, mark: int, error: StoreError) -> None:
         """A store in this process refuses at once, by an exception."""

@@ -10,28 +10,35 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import zip_longest
 from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from notify import client_requests, group_requests, log_requests, reads
+from notify import client_requests, group_requests, log_requests, operator_requests, reads
+from notify.arrival import Arrival
+from notify.claiming import claim
 from notify.contents import filter_fault, text_fault
 from notify.events import FRAME_ROOM_BYTES, Events
 from notify.figures import Figures
-from notify.peers import Peer, Peers, failure_code
+from notify.locating import locate
+from notify.operator_line import OperatorLine
+from notify.peers import Peer, Peers
+from notify.permissions import narrowed, shown, wanted_by
+from notify.refusals import failure_code
+from notify.users import Permits, User, Wanted
 from store.errors import StoreError, WireError
-from store.sessions import SessionState
 from store.wire import messages as wire
 from store.wire.base import PRODUCER
 from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import NO_TOKENS, ServerHandshake
-from store.wire.messages import FailureCode, Hello, Message, Refused, Role, Welcome
+from store.wire.messages import FailureCode, Hello, Message, Refused, RefusedReason, Role, Welcome
+from store.wire.operator_messages import BanMade
 
 log = logging.getLogger("penstock.wire")
 
 UNSENT_BYTES = 1 << 20  # with so much waiting to be sent no further request is looked at
-_encode_session = msgspec.msgpack.Encoder().encode
 
 
 class _Answer(NamedTuple):
@@ -57,12 +64,17 @@ class Conversation:
         """`wake`: outgoing() is to be called, soon."""
         self.peer: Peer | None = None
         self._events: Events  # once there is a peer
+        self.arrival = Arrival()
+        self._operators: OperatorLine
         self.is_closing = False  # once what is to be sent is sent
+        self.fault: WireError | None = None  # found while nobody listened
         self.opened_s = self.said_s = peers.clock()
         self._peers = peers
         self._figures = figures
         self._wake = wake
         self._handshake = ServerHandshake(self._meet, tokens, of_namespaces)
+        self.permits = Permits(None)
+        self._is_judged = False  # a frame waits for what its user may do
         self._reader: FrameReader | None = None
         self._credit = Credit(1)
         self._frames: deque[Frame] = deque()  # received, to be looked at
@@ -93,7 +105,10 @@ class Conversation:
         self.go_on()
 
     def _greeted(self, data: bytes) -> None:
-        answer = self._handshake.feed(data)
+        self._begin(self._handshake.feed(data))
+
+    def _begin(self, answer: bytes) -> None:
+        """Send the end of the handshake, if it came to one."""
         if not answer:
             return
         self._send_bytes(answer)
@@ -112,8 +127,31 @@ class Conversation:
         assert self.peer.role is not None
         return self.peer.role
 
-    def _meet(self, hello: Hello) -> Welcome | Refused:
-        met = self._peers.meet(hello, self)
+    def _meet(self, hello: Hello) -> Welcome | Refused | None:
+        return self.arrival.meet(hello, self._let_in, self._judged_later)
+
+    def _judged_later(self, answer: Welcome | Refused) -> None:
+        """The end of a handshake that waited."""
+        if self.is_closing:
+            return
+        self._later(lambda: self._begin(self._handshake.answer(answer)))
+        self._wake(self)
+
+    def _later(self, action: Callable[[], None]) -> None:
+        """Do what an answer of somebody else allows; what is wrong is said by check()."""
+        try:
+            action()
+        except WireError as error:
+            self.fault = error
+            self._wake(self)
+
+    def _let_in(self, hello: Hello, user: User | None) -> Welcome | Refused:
+        if self.is_closing:  # it left while it was judged
+            return Refused(RefusedReason.USER, "it is gone")
+        self.permits = Permits(user)
+        if user is not None:
+            hello = msgspec.structs.replace(hello, namespace=user.namespace)
+        met = self._peers.meet(hello, self, user.name if user is not None else "")
         if isinstance(met, Refused):
             return met
         self.peer, welcome = met
@@ -121,17 +159,52 @@ class Conversation:
         self._events = Events(self.peer, welcome, self._figures, self._peers.max_frame_bytes, self._tell)
         for client_id in self._peers.hub.contested(self.peer.member):
             self.tell_taken_over(client_id)
+        self._operators = OperatorLine(hello, self.peer, self.tell_taken_over)
         return welcome
 
     def go_on(self) -> None:
         """Deal with frames that wait. Raises WireError."""
-        while self._frames and self._chunks_bytes < UNSENT_BYTES and not self.is_closing:
+        while self._frames and self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self._is_judged:
             frame = self._frames.popleft()
             fault = self._known.own.fault(frame.message)
             if fault:
                 self._answer(frame.request_id, wire.Failed(FailureCode.NOT_ALLOWED, fault))
-                continue
-            _HANDLERS[type(frame.message)](self, frame, frame.message)
+            elif self.permits.is_open:
+                _HANDLERS[type(frame.message)](self, frame, frame.message)
+            else:
+                self._handle_if_permitted(narrowed(frame, self._known.own.names))
+
+    def _handle_if_permitted(self, frame: Frame) -> None:
+        """Those behind it wait until it is known whether the user may."""
+        self._is_judged = True
+        at_once = True
+
+        def heard(refused: Wanted | None) -> None:
+            self._is_judged = False
+            if self.is_closing:
+                return
+            if refused is None:
+                self._later(lambda: _HANDLERS[type(frame.message)](self, frame, frame.message))
+            else:
+                self._refuse_frame(frame, refused)
+            if not at_once:
+                self._wake(self)
+
+        self.permits.judge(wanted_by(frame, self._peers.hub.messages, self._known.own.names), heard)
+        at_once = False
+
+    def _refuse_frame(self, frame: Frame, refused: Wanted) -> None:
+        """As any request that fails; a sequence of appends goes on behind it."""
+        self._figures.not_permitted += 1
+        answer = wire.Failed(FailureCode.NOT_PERMITTED, f"{refused.action} {refused.topic}")
+        if isinstance(frame.message, wire.Append | wire.Publish):
+            answer = self._known.refuse(frame.message.sequence, answer)
+            if self._known.has_too_many_refused:
+                self.fault = WireError("too many Publishes were refused without a Pong in between")
+            self._answers.append(_Answer(frame.request_id, 0, answer, frame.message.sequence))
+            self._wake(self)
+        elif frame.request_id:
+            self._answer(frame.request_id, answer)
 
     @property
     def has_room(self) -> bool:
@@ -141,7 +214,18 @@ class Conversation:
     @property
     def is_full(self) -> bool:
         """Whether it had better not be given more before what it has to say is sent."""
-        return bool(self._frames) and not self.is_closing
+        return bool(self._frames) and not self.is_closing and not self._is_judged
+
+    def check(self) -> None:
+        """Raises WireError for what _later() found wrong."""
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is not to be listened to until its user is judged."""
+        return self._is_judged or self._handshake.is_waiting
 
     # --- bytes out
 
@@ -150,6 +234,8 @@ class Conversation:
         if self.peer is not None and not self.is_closing:
             self._is_gathering = True
             try:
+                for message in self._operators.take():
+                    self._tell(message)
                 self._answer_appends()
                 self._peers.groups.consumers.turn_ends()
                 self._events.tell()
@@ -202,12 +288,14 @@ class Conversation:
         self._events.taken_over[client_id] = None
         self._wake(self)
 
+    def told(self, message: wire.BansTold | wire.Disconnect) -> None:
+        self._operators.told(message)
+        self._wake(self)
+
     def close(self, reason: str) -> None:
         if not self.is_closing:
             self._tell(wire.Goodbye(reason))
             self.is_closing = True
-
-    # --- for whoever owns the connection
 
     def ping(self) -> None:
         self._pings += 1
@@ -296,14 +384,9 @@ class Conversation:
     def _enough(self, _: Frame, message: wire.Enough) -> None:
         self._events.push.stop(message.refs)
 
-    def _read_at(self, frame: Frame, message: wire.ReadAt) -> None:
-        self._reply(frame, lambda limit: reads.read_positions(self._known.member, message, limit))
-
-    def _retained(self, frame: Frame, message: wire.Retained) -> None:
-        self._reply(frame, lambda limit: reads.find_retained_messages(self._known.member, message, limit))
-
-    def _list_delayed(self, frame: Frame, message: wire.ListDelayed) -> None:
-        self._reply(frame, lambda limit: reads.list_delayed(self._known.member, message, limit))
+    def _look_up(self, frame: Frame, message: Message) -> None:
+        find = _FINDS[type(message)]
+        self._reply(frame, lambda limit: find(self._known.member, message, limit))
 
     def _cancel_delayed(self, frame: Frame, message: wire.CancelDelayed) -> None:
         """The answer waits until it is as safe as what is appended."""
@@ -314,8 +397,7 @@ class Conversation:
             answer: Message = wire.DelayedCancelled(was_pending)
         except StoreError as error:
             answer = wire.Failed(failure_code(error), str(error))
-        self._answers.append(_Answer(frame.request_id, self._known.member.mark, answer))
-        self._wake(self)
+        self._answer_when_safe(frame.request_id, answer)
 
     def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> Message:
         self._figures.reads += 1
@@ -329,52 +411,32 @@ class Conversation:
                 answer, records = read(self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
             except StoreError as error:
                 answer = wire.Failed(failure_code(error), str(error))
-        self._answer(frame.request_id, answer, records)
+        self._answer(frame.request_id, shown(answer, self.permits, self._known.own.names), records)
         return answer
 
     def _locate(self, frame: Frame, message: wire.Locate) -> None:
-        fault = filter_fault(message.topic_filter)
-        if fault:
-            self._answer(frame.request_id, wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}"))
-            return
-
-        def then(position: int | None) -> None:
-            if position is None:
-                text = f"{message.where!r} is no position in a stored queue of {message.topic_filter!r}"
-                self._answer(frame.request_id, wire.Failed(FailureCode.NO_SUCH_POSITION, text))
-            else:
-                self._answer(frame.request_id, wire.Located(position))
-
-        try:
-            self._known.member.locate(message.topic_filter, message.where, then)
-        except StoreError as error:
-            self._answer(frame.request_id, wire.Failed(failure_code(error), str(error)))
+        locate(self._known.member, message, partial(self._answer, frame.request_id))
 
     def _claim(self, frame: Frame, message: wire.Claim) -> None:
-        fault = text_fault(message.client_id)
-        if fault:
-            self._answer(frame.request_id, wire.Failed(FailureCode.BAD_REQUEST, f"client_id {fault}"))
-            return
-
-        def then(state: SessionState | None) -> None:
-            session = _encode_session(state) if state is not None else b""
-            if len(session) + FRAME_ROOM_BYTES > self._peers.max_frame_bytes:
-                text = f"the session of client {message.client_id} does not fit in a frame; raise wire.max_frame_bytes"
-                self._answer(frame.request_id, wire.Failed(FailureCode.UNAVAILABLE, text))
-            else:
-                self._answer(frame.request_id, wire.Claimed(session, self._events.told_end))
-
-        self._known.member.claim(message.client_id, message.clean_start, then)
+        answer = partial(self._answer, frame.request_id)
+        claim(self._known, message, self._peers.max_frame_bytes, lambda: self._events.told_end, answer)
 
     def _release(self, _: Frame, message: wire.Release) -> None:
         self._known.member.release(message.client_id)
 
     def _holds(self, _: Frame, message: wire.Holds) -> None:
-        for client_id in message.client_ids:
+        for client_id, user in zip_longest(message.client_ids, message.users[: len(message.client_ids)]):
             fault = text_fault(client_id)
             if fault:
                 raise WireError(f"client_id {fault}")
-            self._known.member.hold_again(client_id)
+            self._known.member.hold_again(client_id, user)
+
+    def _operate(self, frame: Frame, message: Message) -> None:
+        self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
+
+    def _answer_when_safe(self, request_id: int, answer: Message) -> None:
+        self._answers.append(_Answer(request_id, self._known.member.mark, answer))
+        self._wake(self)
 
     def _ask_group(self, frame: Frame, message: Message) -> None:
         self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
@@ -408,10 +470,7 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Check: Conversation._check,
     wire.Read: Conversation._read,
     wire.Enough: Conversation._enough,
-    wire.ReadAt: Conversation._read_at,
     wire.Locate: Conversation._locate,
-    wire.Retained: Conversation._retained,
-    wire.ListDelayed: Conversation._list_delayed,
     wire.CancelDelayed: Conversation._cancel_delayed,
     wire.Claim: Conversation._claim,
     wire.Release: Conversation._release,
@@ -421,10 +480,18 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.Seek: Conversation._client_read,
     wire.Get: Conversation._client_read,
     wire.Find: Conversation._client_read,
+    BanMade: lambda self, _, message: self._operators.ban_made(message),
     wire.Ping: Conversation._ping,
     wire.Pong: Conversation._pong,
     wire.Goodbye: Conversation._goodbye,
     wire.Hello: Conversation._unexpected,
 }
+_FINDS: dict[type[Message], Callable[..., reads.Answer]] = {
+    wire.ReadAt: reads.read_positions,
+    wire.Retained: reads.find_retained_messages,
+    wire.ListDelayed: reads.list_delayed,
+}
+_HANDLERS |= dict.fromkeys(_FINDS, Conversation._look_up)
 _HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)
+_HANDLERS |= dict.fromkeys(operator_requests.REQUESTS, Conversation._operate)
 _HANDLERS |= dict.fromkeys(group_requests.REQUESTS, Conversation._ask_group)

@@ -12,3 +12,4 @@ class Figures:
         self.named_events = 0
         self.received_bytes = 0
         self.sent_bytes = 0
+        self.not_permitted = 0

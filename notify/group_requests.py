@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
+from typing import Protocol
 
 from lightqueue.errors import LightQueueError
 from lightqueue.groups import Dealt, GroupQueue
 from notify.consumers import Asker, Consumers, GroupRefused, Poll, Seat
 from notify.contents import filter_fault
+from notify.users import Permits, Wanted
 from store.errors import StoreError, StoreFull
+from store.group_states import Maker
 from store.offset_ranges import as_ranges
 from store.wire import group_messages as wire
 from store.wire.base import MOST_ITEMS, Message
@@ -22,6 +25,14 @@ SHOWN_CONSUMERS = 100
 LIST_BYTES = 128 << 10  # of one GroupsListed, about: a frame has room for more
 CONSUMER_BYTES = 600
 INFO_BYTES = 200
+
+
+class Requester(Asker, Protocol):
+    """The connection of a peer."""
+
+    @property
+    def permits(self) -> Permits:
+        """What its user may do."""
 
 
 class GroupRequests:
@@ -42,7 +53,7 @@ class GroupRequests:
             self._refs.pop(self._seats.pop(key), None)
         self.consumers.left(peer)
 
-    def handle(self, peer: str, asker: Asker, message: Message, answer: Answer) -> None:
+    def handle(self, peer: str, asker: Requester, message: Message, answer: Answer) -> None:
         """Answer a request, now or later."""
         topic_filter = getattr(message, "topic_filter", None)
         fault = filter_fault(topic_filter) if topic_filter is not None else ""
@@ -60,10 +71,12 @@ class GroupRequests:
 
     # --- requests
 
-    def _open(self, peer: str, _: Asker, message: wire.GroupOpen, answer: Answer) -> None:
+    def _open(self, peer: str, asker: Requester, message: wire.GroupOpen, answer: Answer) -> None:
         key = (message.group, message.topic_filter)
         consumer = (peer, message.consumer)
-        seat = self.consumers.open(consumer, key, message.settings, message.start, message.if_new)
+        user = asker.permits.user
+        maker = Maker(user.name) if user is not None else Maker(message.user, message.if_new is not None)
+        seat = self.consumers.open(consumer, key, message.settings, message.start, message.if_new, maker)
         if seat not in self._refs:
             self._last_ref += 1
             self._refs[seat] = self._last_ref
@@ -129,10 +142,11 @@ class GroupRequests:
 
         self.consumers.said(queue, then)
 
-    def _list(self, _: str, __: Asker, message: wire.GroupList, answer: Answer) -> None:
+    def _list(self, _: str, asker: Requester, message: wire.GroupList, answer: Answer) -> None:
         found: list[wire.GroupInfo] = []
         left_bytes = LIST_BYTES
-        groups = self.consumers.listed(message.group)[message.skip :]
+        listed = self.consumers.listed(message.group)
+        groups = [each for each in listed if _sees(asker, each)][message.skip :]
         for queue in groups:
             name = queue.state
             size = INFO_BYTES + len(name.topic_filter.encode()) + len(name.name.encode())
@@ -163,6 +177,10 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.GroupDrop: GroupRequests._drop,
 }
 REQUESTS: Iterable[type[Message]] = _HANDLERS.keys()
+
+
+def _sees(asker: Requester, queue: GroupQueue) -> bool:
+    return asker.permits.sees(Wanted("subscribe", queue.state.topic_filter, queue.state.name))
 
 
 def info(queue: GroupQueue, shown: int) -> wire.GroupInfo:

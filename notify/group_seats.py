@@ -12,7 +12,7 @@ from notify.api import Handed, Receipt
 from notify.consumers import Consumers, GroupRefused, Poll, Seat
 from store.errors import StoreError
 from store.group_settings import GroupSettings
-from store.group_states import GroupKey
+from store.group_states import GroupKey, Maker
 from store.groups import ConsumerKey
 from store.ratelimit import RateLimitedLog
 
@@ -82,10 +82,11 @@ def open_seat(
     if_new: GroupSettings,
     start: str,
     handed: Callable[[Handed], None],
-) -> LocalSeat | None:
-    """None if the group is not to be had; the log says why."""
+    maker: Maker,
+) -> LocalSeat | str:
+    """Why not, if the group is not to be had; the log says so as well."""
     try:
-        return LocalSeat(consumers, consumers.open(key, group, None, start, if_new), handed)
+        return LocalSeat(consumers, consumers.open(key, group, None, start, if_new, maker), handed)
     except (StoreError, GroupRefused, LightQueueError) as error:
         _events.warning("group", "group %s over %s: %s", *group, error)
-        return None
+        return str(error)

@@ -8,29 +8,33 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from lightqueue._queues import LIVE, Queue
 from lightqueue.message_store import MessageStore
+from notify.bans import LocalBans
 from notify.consumers import Consumers
 from notify.departure import Departure
 from notify.log_readers import LogReaders
 from notify.lookup import Lookup, name_of
 from notify.member import Answer, Member
+from notify.owners import UNJUDGED, Claimant, ClaimRefused, Holder, refusal
 from notify.retained_pages import RetainedPages
 from store._records import RecordBatch
-from store.changes import PeerGone, encode_change
+from store.changes import PeerGone, SessionAssigned, encode_change
 from store.errors import StoreError
+from store.wire.operator_messages import BansTold
 
 
 class _Claim(NamedTuple):
-    """Somebody waits for a session until whoever has it lets go."""
+    """A claim that waits for a session until the member that has it lets go."""
 
     member: Member
     clean_start: bool
     then: Answer
+    claimant: Claimant
 
 
 class Hub:
@@ -43,12 +47,15 @@ class Hub:
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
         self.readers = LogReaders(time.monotonic)
         self.retained_pages = RetainedPages(messages)
+        self.bans = LocalBans(self)
+        self.presences: dict[str, tuple[str, int]] = {}  # of connections elsewhere: address, Unix time in ms
+        self.presence_of: Callable[[str], tuple[str, int] | None] = self.presences.get
         self._members: list[Member] = []
         self.consumers = Consumers(self)
         # Who follows a queue, and how many times each. Most are followed by one member, once; then it alone stands
         # there, since a hundred thousand dicts would be much.
         self._followers: dict[Queue, Member | dict[Member, int]] = {}
-        self._holders: dict[str, Member] = {}  # client_id → who has its connection
+        self._holders: dict[str, Holder] = {}  # by client_id
         self._claims: dict[str, deque[_Claim]] = {}
         self._freed: list[str] = []
         self.returning: dict[str, Member] = {}  # by name: who has yet to come back, with the sessions it had
@@ -61,7 +68,7 @@ class Hub:
         messages.absent.begin(self._presence_changed, frozenset(self.returning))
         for state in messages.sessions:
             if state.connected and state.holder in self.returning:
-                self._holders[state.client_id] = self.returning[state.holder]
+                self._holders[state.client_id] = _holder(self.returning[state.holder], state.user)
 
     def _forget_peers(self) -> None:
         batch = RecordBatch()
@@ -90,13 +97,13 @@ class Hub:
         if self.gateways.get(member.name) is member:
             del self.gateways[member.name]
         self.withdraw(member)
-        had = [client_id for client_id, holder in self._holders.items() if holder is member]
+        had = [client_id for client_id, holder in self._holders.items() if holder.member is member]
         return Departure(self, member, sorted(had, key=self._claims.__contains__), followed)
 
     def close_left(self, member: Member, client_ids: list[str]) -> None:
         """Close sessions of a member that is gone. Raises a StoreError; then whoever claims them has them even so."""
         sessions, holders = self.messages.sessions, self._holders
-        left = [client_id for client_id in client_ids if holders.get(client_id, member) is member]
+        left = [client_id for client_id in client_ids if self.holder(client_id) in (None, member)]
         states = [state for client_id in left if (state := sessions.get(client_id)) and state.connected]
         try:
             self.messages.absent.close(states)
@@ -207,15 +214,31 @@ class Hub:
         for member in self._members:
             member.listener.safe_advanced()
 
+    def tell(self, message: BansTold) -> None:
+        """Something that concerns all gateways."""
+        for member in list(self._members):
+            member.listener.told(message)
+
     # --- sessions
 
-    def claim(self, member: Member, client_id: str, clean_start: bool, then: Answer) -> None:
-        holder = self._holders.get(client_id)
+    def client_ids(self) -> list[str]:
+        """Of all sessions, and of all connections that have none in the log. In no order."""
+        sessions = self.messages.sessions
+        return [state.client_id for state in sessions] + [each for each in self._holders if sessions.get(each) is None]
+
+    def claim(
+        self, member: Member, client_id: str, clean_start: bool, then: Answer, claimant: Claimant = UNJUDGED
+    ) -> None:
+        refused = self._refusal(client_id, claimant)
+        if refused is not None:
+            then(refused)
+            return
+        holder = self.holder(client_id)
         if holder is not None and holder.is_gone:
             with suppress(StoreError):
                 self.close_left(holder, [client_id])
-            holder = self._holders.get(client_id)
-        claim = _Claim(member, clean_start, then)
+            holder = self.holder(client_id)
+        claim = _Claim(member, clean_start, then, claimant)
         waiting = self._claims.setdefault(client_id, deque())
         if holder is member or (holder is None and not waiting):
             self._grant(client_id, claim)
@@ -231,8 +254,49 @@ class Hub:
         elif holder is not None and is_contested:
             holder.listener.taken_over(client_id)
 
+    def _refusal(self, client_id: str, claimant: Claimant) -> ClaimRefused | None:
+        """What anonymous clients left may be adopted, a connection that one of them has may not."""
+        if client_id in self._holders:
+            claimant = claimant._replace(adopts_anonymous=False)
+        state = self.messages.sessions.get(client_id)
+        return refusal(claimant, self.owner(client_id), state.subscriptions if state is not None else ())
+
+    def owner(self, client_id: str) -> str | None:
+        """The user of the connection, else of the session, else of the first claim that waits; None: not known."""
+        holder = self._holders.get(client_id)
+        if holder is not None and holder.user is not None:
+            return holder.user
+        state = self.messages.sessions.get(client_id)
+        if state is not None and state.user is not None:
+            return state.user
+        waiting = self._claims.get(client_id)
+        return waiting[0].claimant.user if waiting else None
+
+    def assign(self, client_id: str, user: str) -> bool:
+        """Give a session to a user; a connection that another one has is ended. False: there is no such session.
+
+        Raises a StoreError.
+        """
+        if self.messages.sessions.get(client_id) is None:
+            return False
+        batch = RecordBatch()
+        batch.append(*encode_change(SessionAssigned(client_id, user)))
+        self.messages.append(batch)
+        waiting = self._claims.get(client_id, deque())
+        for claim in [each for each in waiting if each.claimant.user not in (None, user)]:
+            waiting.remove(claim)
+            claim.then(ClaimRefused())
+        if not waiting:
+            self._claims.pop(client_id, None)
+        holder = self._holders.get(client_id)
+        if holder is not None and holder.user != user:
+            self._holders[client_id] = _holder(holder.member, user)
+            holder.member.listener.taken_over(client_id)
+        self.settle()
+        return True
+
     def release(self, member: Member, client_id: str) -> None:
-        if self._holders.get(client_id) is member:
+        if self.holder(client_id) is member:
             self._free(client_id)
             self.messages.absent.look_at(client_id)
             self.settle(member)
@@ -244,18 +308,32 @@ class Hub:
                 claims.remove(claim)
 
     def holder(self, client_id: str) -> Member | None:
-        """Who has a session's connection."""
-        return self._holders.get(client_id)
+        """The member that has a session's connection."""
+        holder = self._holders.get(client_id)
+        return holder.member if holder is not None else None
 
     def hold(self, member: Member, client_id: str) -> None:
         """A member has a session's connection, and said so in the log, perhaps without a claim (to another process)."""
         state = self.messages.sessions.get(client_id)
         if state is not None and state.connected:
-            self._holders.setdefault(client_id, member)
+            self._holders.setdefault(client_id, _holder(member, state.user))
 
-    def hold_again(self, member: Member, client_id: str) -> None:
-        """A member has had a connection, of which the log does not know, since before this process began."""
-        holder = self._holders.setdefault(client_id, member)
+    def hold_again(self, member: Member, client_id: str, user: str | None = None) -> None:
+        """A member has had a connection, of which the log does not know, since before this process began.
+
+        A user who was let in under this client identifier meanwhile has to go, and what he began ends.
+        """
+        owner = self.owner(client_id)
+        if None not in (user, owner) and user != owner:
+            holder = self.holder(client_id)
+            claim = _Claim(member, True, _nothing, Claimant(user))
+            if holder is None or holder is member:
+                self._grant(client_id, claim)
+                return
+            self._claims.setdefault(client_id, deque()).appendleft(claim)
+            holder.listener.taken_over(client_id)
+            return
+        holder = self._holders.setdefault(client_id, _holder(member, user)).member
         if holder is not member or client_id in self._claims:
             member.listener.taken_over(client_id)
 
@@ -270,7 +348,7 @@ class Hub:
             state = self.messages.absent.claim(client_id, claim.clean_start)
         except StoreError:  # what has to be said of the old session cannot be stored, nor can a new one
             state = self.messages.sessions.get(client_id)
-        self._holders[client_id] = claim.member
+        self._holders[client_id] = _holder(claim.member, claim.claimant.user)
         claim.then(state)
 
     def _presence_changed(self, client_id: str) -> None:
@@ -281,6 +359,7 @@ class Hub:
 
     def _free(self, client_id: str) -> None:
         del self._holders[client_id]
+        self.presences.pop(client_id, None)
         if client_id in self._claims:
             self._freed.append(client_id)
 
@@ -291,6 +370,17 @@ class Hub:
             if waiting and client_id not in self._holders:
                 self._grant(client_id, waiting.popleft())
             if waiting:
-                self._holders[client_id].listener.taken_over(client_id)
+                self._holders[client_id].member.listener.taken_over(client_id)
             else:
                 self._claims.pop(client_id, None)
+
+
+def _holder(member: Member, user: str | None) -> Holder:
+    """One object for all anonymous clients of a member, of which there may be a hundred thousand."""
+    if user != "":
+        return Holder(member, user)
+    return member.anonymous
+
+
+def _nothing(_: object) -> None:
+    """No client waits for it."""

@@ -11,19 +11,21 @@ from lightqueue.errors import NoSuchPosition
 from lightqueue.following import Followed, follow, locate
 from lightqueue.message_store import MessageStore
 from notify.api import EVENTS, NOBODY, Found, GroupSeat, Handed, Listener, Placed, RetainedPage
+from notify.bans import StoreBans
 from notify.group_seats import open_seat
 from notify.history import History, LocalHistory
+from notify.owners import UNJUDGED, Claimant, ClaimRefused, Holder
 from store._records import RecordBatch, Records
 from store.changes import GroupAdvanced
 from store.group_settings import GroupSettings
-from store.group_states import GroupKey
+from store.group_states import GroupKey, Maker
 from store.sessions import SessionState
 
 if TYPE_CHECKING:
     from notify.hub import Hub
 
 MOST_NAMED = 4_096  # queues that a member is yet to be told of by name; of more it is only said that there are more
-Answer = Callable[[SessionState | None], None]
+Answer = Callable[[SessionState | ClaimRefused | None], None]
 
 
 class Member:
@@ -32,11 +34,13 @@ class Member:
     def __init__(self, hub: Hub, name: str) -> None:
         self.name = name
         self.is_gone = False
+        self.anonymous = Holder(self, "")  # of all its connections without a user
         self.is_certain = True
         self.listener: Listener = NOBODY
         self.floors: dict[Queue, int] = {}
         self._hub = hub
         self.readers = hub.readers
+        self.bans: StoreBans = hub.bans
         self.history: History = LocalHistory(hub.messages)
         self.events = dict.fromkeys(EVENTS, 0)
         self._news: dict[Queue, None] = {}
@@ -98,14 +102,14 @@ class Member:
 
     # --- sessions
 
-    def claim(self, client_id: str, clean_start: bool, then: Answer) -> None:
-        self._hub.claim(self, client_id, clean_start, then)
+    def claim(self, client_id: str, clean_start: bool, then: Answer, claimant: Claimant = UNJUDGED) -> None:
+        self._hub.claim(self, client_id, clean_start, then, claimant)
 
     def release(self, client_id: str) -> None:
         self._hub.release(self, client_id)
 
-    def hold_again(self, client_id: str) -> None:
-        self._hub.hold_again(self, client_id)
+    def hold_again(self, client_id: str, user: str | None) -> None:
+        self._hub.hold_again(self, client_id, user)
 
     # --- following queues
 
@@ -136,7 +140,7 @@ class Member:
     # --- reading
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
-        return self._messages.read(queue, start, max_records, max_bytes)
+        return self._messages.queues.read(queue, start, max_records, max_bytes)
 
     def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found:
         memory = self._messages.log.memory
@@ -163,9 +167,11 @@ class Member:
         if_new: GroupSettings,
         start: str,
         handed: Callable[[Handed], None],
-        then: Callable[[GroupSeat | None], None],
+        then: Callable[[GroupSeat | str], None],
+        user: str | None = None,
     ) -> None:
-        then(open_seat(self._hub.consumers, (self.name, consumer), group, if_new, start, handed))
+        maker = Maker(user, True)
+        then(open_seat(self._hub.consumers, (self.name, consumer), group, if_new, start, handed, maker))
 
     def will_take(self, taken: list[GroupAdvanced]) -> None:
         self._hub.consumers.will_take(taken)

@@ -1,7 +1,7 @@
 """What a client of the store may name: what is of its namespace. Gateways and operators see to that themselves.
 
-A client says in its Hello of which namespace it is, or its token does: empty is the default one, * all of them, as the
-log has their names. What is not its own is refused, or, in answers that list or find, left out.
+A client says in its Hello of which namespace it is, or its token or user does: empty is the default one, * all of them,
+as the log has their names. What is not its own is refused, or, in answers that list or find, left out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from store._records import topic_runs
-from store.namespaces import Namespace, is_namespace, namespace_of
+from store.namespaces import DEFAULT, Namespace, is_namespace, namespace_of
 from store.record_bytes import walk
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
@@ -33,6 +33,11 @@ class OwnNames:
 
     def __init__(self, namespace: str) -> None:
         self._names = None if namespace == ALL else Namespace(namespace)
+
+    @property
+    def names(self) -> Namespace:
+        """How the client knows what the log has."""
+        return self._names if self._names is not None else DEFAULT
 
     def has_topic(self, topic: str) -> bool:
         return self._names is None or namespace_of(topic) == self._names

@@ -23,14 +23,15 @@ from notify.group_requests import GroupRequests
 from notify.hub import Hub
 from notify.member import Member
 from notify.own_names import ALL, OwnNames, is_named
+from notify.refusals import Fenced, failure_code
 from notify.settings import WireSettings
 from store._records import RecordBatch, topic_runs
 from store.changes import Change, GroupAdvanced, PeerAppended, PeerGone, SessionClosed, SessionOpened, encode_change
-from store.errors import RecordTooLarge, StoreError, StoreFull
+from store.errors import RecordTooLarge, StoreError
 from store.ratelimit import RateLimitedLog
 from store.wire import messages as wire
 from store.wire.base import PRODUCER
-from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome
+from store.wire.messages import BansTold, Disconnect, FailureCode, Hello, Refused, RefusedReason, Role, Welcome
 
 log = logging.getLogger("penstock.wire")
 
@@ -54,6 +55,8 @@ class Line(Protocol):
 
     def tell_taken_over(self, client_id: str) -> None: ...
 
+    def told(self, message: BansTold | Disconnect) -> None: ...
+
     def close(self, reason: str) -> None:
         """Say goodbye, and nothing more."""
 
@@ -67,12 +70,13 @@ class Peer:
         self.role: Role | None = None  # not known yet after a restart
         self.own = OwnNames(ALL)  # what it may name
         self.namespace = ""
+        self.user = ""  # of a client, where users are judged
         self.line: Line | None = None
         self.heard_s = heard_s
         self.queues: dict[int, Queue] = {}  # by ref
         self.refs: dict[Queue, int] = {}
         self.follows: Counter[Queue] = Counter()
-        self._hub = hub
+        self.hub = hub
         self._last_ref = 0
         self._unsafe: deque[tuple[int, int]] = deque()  # (sequence, log_offset of its end), oldest first
         state = hub.messages.peers.get(name)
@@ -93,7 +97,11 @@ class Peer:
         if self.line is not None:
             self.line.tell_taken_over(client_id)
 
-    def unlogged(self) -> list[str]:
+    def told(self, message: BansTold | Disconnect) -> None:
+        if self.line is not None and self.role is Role.GATEWAY:
+            self.line.told(message)
+
+    def unlogged(self) -> list[tuple[str, str]]:
         return []  # the gateway says so itself, in Holds
 
     def refused(self, mark: int, error: StoreError) -> None:
@@ -138,7 +146,7 @@ class Peer:
             return self._refuse(sequence, failure_code(error), error)
         for change in changes:
             if isinstance(change, SessionOpened):
-                self._hub.hold(self.member, change.client_id)
+                self.hub.hold(self.member, change.client_id)
         end = start + batch.size
         self._sequence = sequence
         self._note_safe()
@@ -151,7 +159,7 @@ class Peer:
         answer = self.append(sequence, records, limit_bytes)
         if isinstance(answer, wire.Failed):
             return answer, 0
-        messages = self._hub.messages
+        messages = self.hub.messages
         if not is_again:
             assert isinstance(answer, wire.Appended)
             return published(messages, records, answer.start + RECORD_HEADER_BYTES), answer.end
@@ -159,7 +167,7 @@ class Peer:
 
     def _published_before(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
         """The answer to a Publish that was sent again. What it says need not be what it said the first time."""
-        messages = self._hub.messages
+        messages = self.hub.messages
         state = messages.peers.get(self.name)
         place = state.place(sequence) if state is not None else None
         unknown = wire.Failed(FailureCode.NO_SUCH_POSITION, "it is stored, but nobody knows any more where")
@@ -201,7 +209,7 @@ class Peer:
 
     def _limits(self, size_bytes: int) -> contents.Limits:
         """Of its records. A peer's idea of what time it is may be somewhat different."""
-        messages = self._hub.messages
+        messages = self.hub.messages
         settings = messages.settings
         latest_due_ms = messages.now_ms() + 1_000 * (settings.max_delay_s + CLOCKS_DIFFER_S)
         return contents.Limits(size_bytes, latest_due_ms, settings.max_plain_bytes)
@@ -211,7 +219,7 @@ class Peer:
         return [
             change
             for change in changes
-            if isinstance(change, SessionClosed) and self._hub.holder(change.client_id) not in (None, self.member)
+            if isinstance(change, SessionClosed) and self.hub.holder(change.client_id) not in (None, self.member)
         ]
 
     def _check_holders(self, changes: list[Change]) -> None:
@@ -219,8 +227,14 @@ class Peer:
             if isinstance(change, GroupAdvanced):
                 continue
             client_id: str = change.client_id  # type: ignore[attr-defined]
-            if self._hub.holder(client_id) not in (None, self.member):
+            if self.hub.holder(client_id) not in (None, self.member):
                 raise Fenced(client_id)
+
+    def refuse(self, sequence: int, answer: wire.Failed) -> wire.Failed:
+        """Its user may not: the answer to an Append that is not looked at. One that is stored already is no news."""
+        if sequence > self._sequence:
+            self._refuse(sequence, answer.code, PermissionError(answer.message))
+        return answer
 
     def _refuse(self, sequence: int, code: FailureCode, error: Exception) -> wire.Failed:
         if self._refused and self._refused[-1][1] == sequence - 1:
@@ -293,38 +307,23 @@ def published(messages: MessageStore, records: memoryview, log_offset: int) -> w
     return wire.Published(log_offset, found)
 
 
-class Fenced(StoreError):
-    """Another member has the session."""
-
-    def __init__(self, client_id: str) -> None:
-        super().__init__(f"the session of client {client_id} is not this gateway's any more; claim it first")
-
-
-def failure_code(error: StoreError) -> FailureCode:
-    """How a peer is told of an error."""
-    match error:
-        case StoreFull():
-            return FailureCode.STORE_FULL
-        case RecordTooLarge():
-            return FailureCode.RECORD_TOO_LARGE
-        case Fenced():
-            return FailureCode.FENCED
-    return FailureCode.UNAVAILABLE
-
-
 class Peers:
     """Owner of all peers of a store. `clock`: monotonic seconds."""
 
-    def __init__(self, hub: Hub, settings: WireSettings, store_name: str, clock: Callable[[], float]) -> None:
-        """`store_name`: of this process and no other, since what refs stand for is known to it alone."""
+    def __init__(
+        self, hub: Hub, settings: WireSettings, store_name: str, clock: Callable[[], float], hands_out: bool = True
+    ) -> None:
+        """`store_name`: of this process and no other, since what refs stand for is known to it alone. `hands_out`:
+        peers may consume groups, so that no message is handed out which does not fit in a frame."""
         self.settings = settings
         self.clock = clock
         self.hub = hub
         self.leases_ended = 0
         self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
         answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
-        hub.consumers.clock = clock
-        hub.consumers.hand_out_at_most(answer_bytes - HEAD_ROOM_BYTES)
+        if hands_out:
+            hub.consumers.clock = clock
+            hub.consumers.hand_out_at_most(answer_bytes - HEAD_ROOM_BYTES)
         self.groups = GroupRequests(hub.consumers, answer_bytes, clock)
         self._store_name = store_name
         self._events = RateLimitedLog(log)
@@ -344,7 +343,7 @@ class Peers:
 
     # --- coming and going
 
-    def meet(self, hello: Hello, line: Line) -> tuple[Peer, Welcome] | Refused:
+    def meet(self, hello: Hello, line: Line, user: str = "") -> tuple[Peer, Welcome] | Refused:
         """Somebody who may come in did so; what he had before, if he was here, is his again."""
         if not hello.name:
             return Refused(RefusedReason.BAD_HELLO, "a peer needs a name that no other process has")
@@ -355,6 +354,8 @@ class Peers:
         known = self._role_of(hello.name)
         if known not in (None, role):
             return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of a {known}")
+        if peer is not None and peer.role is not None and peer.user != user:
+            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of another user's client")
         resumed = peer is not None
         if peer is None:
             peer = Peer(hello.name, self.hub.join(hello.name), self.hub, 0.0)
@@ -366,7 +367,7 @@ class Peers:
         if peer.line is not None:
             peer.line.close("the same peer made another connection")
             self.hub.withdraw(peer.member)
-        peer.role, peer.line, peer.heard_s = role, line, self.clock()
+        peer.role, peer.user, peer.line, peer.heard_s = role, user, line, self.clock()
         if role is Role.GATEWAY:
             self.hub.gateways[peer.name] = peer.member
         if role is Role.GATEWAY and self.hub.messages.peers.get(peer.name) is None:

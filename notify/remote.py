@@ -20,8 +20,10 @@ from lightqueue._queues import LIVE, Queue
 from lightqueue.following import FROM_NOW, Followed
 from lightqueue.matching import any_of
 from notify.api import EVENTS, NOBODY, Found, Listener, Placed, RetainedMessage, RetainedPage
+from notify.bans import RemoteBans
 from notify.history import History, RemoteHistory
 from notify.lookup import Watched, queue_named
+from notify.owners import UNJUDGED, Claimant, ClaimRefused
 from notify.position_reads import PositionReads
 from notify.range_cache import RangeCache
 from notify.range_reads import RangeReads
@@ -112,6 +114,7 @@ class RemoteStore:
         self._groups = RemoteGroups(self._ask, self._tell)
         self.join_group, self.will_take = self._groups.join, self._groups.will_take
         self.history: History = RemoteHistory(self._ask)
+        self.bans = RemoteBans(self._tell, lambda: self.welcome)
 
     # --- the way in
 
@@ -145,13 +148,24 @@ class RemoteStore:
 
     # --- sessions
 
-    def claim(self, client_id: str, clean_start: bool, then: Callable[[SessionState | None], None]) -> None:
+    def claim(
+        self,
+        client_id: str,
+        clean_start: bool,
+        then: Callable[[SessionState | ClaimRefused | None], None],
+        claimant: Claimant = UNJUDGED,
+    ) -> None:
         def answered(answer: Message, _: Frame) -> None:
             if isinstance(answer, wire.Claimed):
                 self.end = max(self.end, answer.log_end)
                 then(_decode_session(answer.session) if answer.session else None)
+            elif isinstance(answer, wire.ClaimRefused):
+                then(ClaimRefused(tuple(answer.filters)))
 
-        self._ask(wire.Claim(client_id, clean_start), answered)
+        user, reads_all, reads, adopts_anonymous, address = claimant
+        self._ask(
+            wire.Claim(client_id, clean_start, user, reads_all, tuple(reads), adopts_anonymous, address), answered
+        )
 
     def release(self, client_id: str) -> None:
         self._tell(wire.Release(client_id))
@@ -335,7 +349,7 @@ class RemoteStore:
             self.listener.wake()
         elif isinstance(message, wire.TakenOver):
             self.listener.taken_over(message.client_id)
-        else:
+        elif not self.bans.heard(message, self.listener):
             raise WireError(f"the store sent {type(message).__name__}, which was not expected")
 
     def _answer(self, frame: Frame) -> None:
@@ -454,7 +468,8 @@ class RemoteStore:
         """What a log does not know, a store that was restarted cannot."""
         held = self.listener.unlogged()
         for at in range(0, len(held), wire.MOST_ITEMS):
-            self._tell(wire.Holds(held[at : at + wire.MOST_ITEMS]))
+            client_ids, users = zip(*held[at : at + wire.MOST_ITEMS], strict=True)
+            self._tell(wire.Holds(list(client_ids), users))
 
     def _followed_again(self, mirror: _Mirror, answer: Message, _: Frame) -> None:
         """The same queue in a store that was restarted. What was in its memory only is lost."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WAIT_MS = 60_000
 OF_OLD_SEATS = (wire.GroupOpen, wire.GroupClose, wire.Pop, wire.Ack, wire.ChangeInvisible, wire.Reject)
-Then = Callable[[GroupSeat | None], None]
+Then = Callable[[GroupSeat | str], None]
 
 
 class RemoteGroups:
@@ -42,8 +42,9 @@ class RemoteGroups:
         start: str,
         handed: Callable[[Handed], None],
         then: Then,
+        user: str | None = None,
     ) -> None:
-        seat = RemoteSeat(self, wire.GroupOpen(*group, consumer, None, start, if_new), handed, then)
+        seat = RemoteSeat(self, wire.GroupOpen(*group, consumer, None, start, if_new, user), handed, then)
         self.seats[seat] = None
         seat.open()
 
@@ -101,7 +102,7 @@ class RemoteSeat:
         if not isinstance(answer, wire.GroupOpened):
             if then is not None:
                 self._groups.seats.pop(self, None)
-                then(None)
+                then(answer.message if isinstance(answer, Failed) else type(answer).__name__)
             return
         if self.is_closed:
             self._groups.tell(wire.GroupClose(answer.ref))

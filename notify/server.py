@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import ssl
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,20 +20,24 @@ from pathlib import Path
 from typing import cast
 
 from notify.address import StoreAddress
+from notify.arrival import Arrival
+from notify.certificates import CertifiedRoles, names_of
 from notify.conversation import Conversation
 from notify.errors import NotifyError
 from notify.figures import Figures
 from notify.hub import Hub
-from notify.peers import Peers
+from notify.peers import Peer, Peers
 from notify.settings import WireSettings
-from notify.sockets import remove_leftover, widen, write
+from notify.sockets import listening_unix_socket, remove_leftover, widen, write
 from notify.steps import Steps
 from notify.tls import TlsListener
+from notify.users import Judge
+from store.audit import Audit, AuditEvent
 from store.errors import WireError
 from store.ratelimit import RateLimitedLog
 from store.wire.frames import encode
 from store.wire.handshake import NO_TOKENS
-from store.wire.messages import Refused, RefusedReason
+from store.wire.messages import Refused, RefusedReason, Role
 
 log = logging.getLogger("penstock.wire")
 
@@ -52,11 +57,17 @@ class StoreServer:
         hub: Hub,
         settings: WireSettings,
         tokens: Mapping[str, str | None],
+        audit: Audit | None = None,
+        only_operators: bool = False,
         of_namespaces: Mapping[str, str] = NO_TOKENS,
     ) -> None:
         """`tokens`: by role, what a peer has to show (None: nothing); a role that is missing is not let in.
-        `of_namespaces`: by namespace, what lets a client into that one alone."""
+
+        `only_operators`: the store has a gateway in this process, which does the store's upkeep. `of_namespaces`: by
+        namespace, what lets a client into that one alone.
+        """
         self.hub = hub
+        self.audit = audit or Audit()
         self.settings = settings
         self.figures = Figures()
         self.bad_input: Counter[str] = Counter()
@@ -65,12 +76,16 @@ class StoreServer:
         self._loop = asyncio.get_running_loop()
         self._tokens = tokens
         self._of_namespaces = of_namespaces
+        self.roles = CertifiedRoles(())
+        self.judge: Judge | None = None  # of clients; None: users are not judged
         store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
-        self.peers = Peers(hub, settings, store_name, self._loop.time)
+        self._only_operators = only_operators
+        self.peers = Peers(hub, settings, store_name, self._loop.time, hands_out=not only_operators)
         self.events = RateLimitedLog(log)
         self._dirty: dict[_Connection, None] = {}
         self._server: asyncio.Server | TlsListener | None = None
-        self._socket_path: Path | None = None
+        self._socket_paths: list[Path] = []
+        self._operators: asyncio.Server | None = None
         self._progress = asyncio.Event()
         self._upkeep = Steps(self.hub.tick, self._loop.call_soon)
         self._cleaning_up = Steps(self.peers.go_on, self._loop.call_soon)
@@ -78,13 +93,14 @@ class StoreServer:
 
     # --- listening
 
-    async def listen(self, address: StoreAddress, tls: ssl.SSLContext | None) -> str:
+    async def listen(self, address: StoreAddress, tls: Callable[[], ssl.SSLContext] | None) -> str:
         """Accept peers from now on; returns the URL with the port that it got. Raises WireListenError."""
         try:
             if address.path:
                 await self._listen_unix(Path(address.path))
                 return address.url
             if tls is not None:
+                self.roles = CertifiedRoles(self.settings.tls_roles)
                 self._server = TlsListener(tls, self.settings.handshake_timeout_s, self._arrives, self._not_secure)
                 await self._server.listen(address.host, address.port, BACKLOG)
             else:
@@ -107,12 +123,19 @@ class StoreServer:
 
     async def _listen_unix(self, path: Path) -> None:
         remove_leftover(path)
-        mask = os.umask(0o177)
+        mask = os.umask(0o777 & ~int(self.settings.unix_socket_mode, 8))
         try:
             self._server = await self._loop.create_unix_server(self._arrives, str(path), backlog=BACKLOG)
         finally:
             os.umask(mask)
-        self._socket_path = path
+        self._socket_paths.append(path)
+
+    async def listen_to_operators(self, path: Path) -> None:
+        """At a Unix socket that the user of this process alone may connect to. Raises OSError."""
+        listening = listening_unix_socket(path, BACKLOG, 0o600)
+        tokens = {Role.OPERATOR.value: None}
+        self._operators = await self._loop.create_unix_server(lambda: _Connection(self, tokens), sock=listening)
+        self._socket_paths.append(path)
 
     # --- the loop
 
@@ -121,13 +144,15 @@ class StoreServer:
 
     def tick(self) -> None:
         """To be called every few hundredths of a second."""
-        self._upkeep.start()
+        if not self._only_operators:
+            self._upkeep.start()
         self.peers.tick()
         self._cleaning_up.start()
         now_s = self._loop.time()
         for connection in list(self.connections):
             connection.tick(now_s)
         self.events.settle()
+        self.audit.settle()
 
     def wake(self, connection: _Connection) -> None:
         """Send what it has to send at the end of this turn."""
@@ -141,6 +166,11 @@ class StoreServer:
             connection.flush()
         self._progress.set()
 
+    def judge_again(self) -> None:
+        """What users may do was replaced: those who may not do everything come back, and are judged anew."""
+        for connection in list(self.connections):
+            connection.judge_again()
+
     def unready(self) -> str:
         """Why peers had better not be sent here now; empty if they may be."""
         if self._server is None or self.is_stopping:
@@ -150,13 +180,19 @@ class StoreServer:
     def found_bad(self, kind: str, address: str, why: object) -> None:
         self.bad_input[kind] += 1
         self.events.warning("bad_input", "peer %s: %s; its connection is closed", address, why)
+        self.audit.note(AuditEvent.PEER_REFUSED, address=address, reason=str(why))
+
+    def note(self, event: AuditEvent, peer: Peer, address: str) -> None:
+        """Have the audit log say something of a peer that was let in."""
+        self.audit.note(event, client_id=peer.name, address=address, reason=peer.role or "")
 
     # --- the end
 
     async def close(self, timeout_s: float) -> None:
         """Nobody new; what was appended is answered once it is safe; then goodbye to all."""
-        if self._server is not None:
-            self._server.close()
+        for server in (self._server, self._operators):
+            if server is not None:
+                server.close()
         self.is_stopping = True
         for connection in self.connections:
             connection.let_read(False)
@@ -171,8 +207,8 @@ class StoreServer:
                 connection.abort()
         self._upkeep.stop()
         self._cleaning_up.stop()
-        if self._socket_path is not None:
-            self._socket_path.unlink(missing_ok=True)
+        for path in self._socket_paths:
+            path.unlink(missing_ok=True)
         self.events.close()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -189,7 +225,8 @@ class StoreServer:
 class _Connection(asyncio.Protocol):
     """A socket with a peer at its other end."""
 
-    def __init__(self, server: StoreServer) -> None:
+    def __init__(self, server: StoreServer, tokens: Mapping[str, str | None] | None = None) -> None:
+        """`tokens`: in place of those of the server."""
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._is_writable = True
@@ -197,7 +234,7 @@ class _Connection(asyncio.Protocol):
         self._unsent_bytes = 0
         self._address = "?"
         self._conversation = Conversation(
-            server.peers, server._tokens, server.figures, lambda _: server.wake(self), server._of_namespaces
+            server.peers, tokens or server._tokens, server.figures, lambda _: server.wake(self), server._of_namespaces
         )
 
     @property
@@ -218,6 +255,8 @@ class _Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         widen(transport)
         server = self._server
+        names = names_of(transport.get_extra_info("peercert"))
+        self._conversation.arrival = Arrival(self._address, names, server.roles, server.judge)
         if server.is_stopping:  # it was still in its TLS handshake
             transport.abort()
             return
@@ -240,6 +279,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
         self._server.lost(self)
+        if self._conversation.peer is not None:
+            self._server.note(AuditEvent.PEER_LEFT, self._conversation.peer, self._address)
         self._conversation.lost()
 
     def pause_writing(self) -> None:
@@ -255,8 +296,11 @@ class _Connection(asyncio.Protocol):
     def _feed(self, data: bytes) -> None:
         """Give the conversation what came; without any, what it left for later."""
         conversation = self._conversation
+        was_known = conversation.peer is not None
         self._attempt(partial(conversation.received, data) if data else conversation.go_on)
-        self.let_read(not conversation.is_full)
+        if not was_known and conversation.peer is not None:
+            self._server.note(AuditEvent.PEER_CONNECTED, conversation.peer, self._address)
+        self.let_read(not conversation.is_full and not conversation.is_waiting)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         """Do something for this connection; if that fails nobody else is to notice."""
@@ -292,12 +336,15 @@ class _Connection(asyncio.Protocol):
         transport, conversation = self._transport, self._conversation
         if transport is None or not self._is_writable:
             return
+        self._attempt(conversation.check)
         self._attempt(self._write)
         if conversation.is_closing:
             transport.close()
         elif conversation.is_full:
             self._feed(b"")
             self._server.wake(self)
+        elif not conversation.is_waiting:
+            self.let_read(True)
 
     def _write(self) -> None:
         chunks = self._conversation.outgoing()
@@ -319,6 +366,9 @@ class _Connection(asyncio.Protocol):
                 transport.abort()
         elif now_s - conversation.said_s >= settings.heartbeat_ms / 1000 and self._is_writable:
             conversation.ping()
+            fault = conversation.permits.fault(time.time_ns() // 1_000_000)
+            if fault:
+                self.begin_anew(fault)
         unsent_bytes = transport.get_write_buffer_size()
         if unsent_bytes < self._unsent_bytes:  # slow, but there
             self._heard()
@@ -327,6 +377,15 @@ class _Connection(asyncio.Protocol):
             self._server.wake(self)
 
     # --- the end
+
+    def judge_again(self) -> None:
+        if self._conversation.permits.user is not None:
+            self.begin_anew("the files of users and permissions were read again")
+
+    def begin_anew(self, reason: str) -> None:
+        """End the connection and what it consumes: what the next one asks for is judged by what holds then."""
+        self._server.peers.groups.left(self.peer_name)
+        self.say_goodbye(reason)
 
     def say_goodbye(self, reason: str) -> None:
         self._conversation.close(reason)

@@ -37,6 +37,7 @@ class WireSettings:
         metadata={
             "doc": "What a gateway or a client has to show where its role has no token of its own; without any token "
             "everybody is let in as either.",
+            "secret": "whole",
         },
     )
     token_file: Path | None = field(
@@ -45,7 +46,7 @@ class WireSettings:
     )
     gateway_token: str = field(
         default="",
-        metadata={"doc": "What a gateway has to show, and nothing else lets one in."},
+        metadata={"doc": "What a gateway has to show, and nothing else lets one in.", "secret": "whole"},
     )
     gateway_token_file: Path | None = field(
         default=None,
@@ -53,7 +54,10 @@ class WireSettings:
     )
     client_token: str = field(
         default="",
-        metadata={"doc": "What a client (the SDK, Spark, commands) has to show, and nothing else lets one in."},
+        metadata={
+            "doc": "What a client (the SDK, Spark, commands) has to show, and nothing else lets one in.",
+            "secret": "whole",
+        },
     )
     client_token_file: Path | None = field(
         default=None,
@@ -61,7 +65,7 @@ class WireSettings:
     )
     operator_token: str = field(
         default="",
-        metadata={"doc": "What an operator has to show; empty lets nobody in as one."},
+        metadata={"doc": "What an operator has to show; empty lets nobody in as one.", "secret": "whole"},
     )
     operator_token_file: Path | None = field(
         default=None,
@@ -78,6 +82,23 @@ class WireSettings:
     tls_key: Path | None = field(
         default=None,
         metadata={"doc": "PEM file with the private key of that certificate."},
+    )
+    tls_client_ca_file: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file of who vouches for certificates of peers; unset: peers are not asked for any."},
+    )
+    tls_client_certificates: Literal["required", "optional"] = field(
+        default="required",
+        metadata={"doc": "Where peers are asked for certificates: whether one without is let in (optional)."},
+    )
+    tls_roles: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "doc": "Names that certificates of a role have, as common or alternative name, * for any characters; a "
+            "role that is not named here needs none of them.",
+            "shape": "ROLE=NAME",
+            "pattern": r"(gateway|client|operator)=.+",
+        },
     )
     allow_open_beyond_loopback: bool = field(
         default=False,
@@ -137,6 +158,10 @@ class WireSettings:
         default=1_000,
         metadata={"doc": "Connections beyond this are refused.", "at_least": 1},
     )
+    unix_socket_mode: Literal["0600", "0660"] = field(
+        default="0600",
+        metadata={"doc": "Mode of a unix:// address: whether its group may connect too."},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +176,7 @@ class NotifySettings:
         default="",
         metadata={
             "doc": "Where the look-up table of who watches what is; empty keeps it in the store's memory.",
+            "secret": "credentials",
             "shape": "redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH",
             "pattern": r"|rediss?://[^\s]+|unix:///[^\s]+",
         },

@@ -7,7 +7,8 @@ import errno
 import os
 import socket
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 UNIX_SEND_BYTES = 1 << 20
@@ -52,6 +53,22 @@ def listening_socket(
     return listening
 
 
+MOST_UNIX_PATH_BYTES = 107  # of sockaddr_un
+
+
+@contextmanager
+def unix_address(path: Path) -> Iterator[str]:
+    """By what the system finds a Unix socket, however long its path is. Raises OSError."""
+    if len(os.fsencode(path)) <= MOST_UNIX_PATH_BYTES:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
 def listening_unix_socket(path: Path, backlog: int, allowed: int) -> socket.socket:
     """Takes the place of what a killed process left there. `allowed`: who may connect, as file mode. Raises OSError."""
     remove_leftover(path)
@@ -59,7 +76,8 @@ def listening_unix_socket(path: Path, backlog: int, allowed: int) -> socket.sock
     mask = os.umask(0o777 & ~allowed)
     try:
         listening.setblocking(False)
-        listening.bind(str(path))
+        with unix_address(path) as address:
+            listening.bind(address)
         listening.listen(backlog)
     except OSError:
         listening.close()
@@ -73,7 +91,7 @@ def remove_leftover(path: Path) -> None:
     """What an earlier process left there goes. Raises OSError if one that runs listens there; the loop would not."""
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.stat().st_mode):
-            with socket.socket(socket.AF_UNIX) as probe:
-                if probe.connect_ex(str(path)) == 0:
+            with socket.socket(socket.AF_UNIX) as probe, unix_address(path) as address:
+                if probe.connect_ex(address) == 0:
                     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
             path.unlink()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+
+STEP_S = 0.0005
+"""For so long in_steps() goes on at a time, or for one piece of work."""
 
 
 class Steps:
@@ -27,3 +31,13 @@ class Steps:
 
     def stop(self) -> None:
         self._is_stopped = True
+
+
+def in_steps(work: Iterator[object], call_soon: Callable[[Callable[[], None]], object]) -> None:
+    """Run through small pieces of work: at once if they are few, else some in each turn of the loop."""
+
+    def step() -> bool:
+        ends_s = time.perf_counter() + STEP_S
+        return any(time.perf_counter() >= ends_s for _ in work)
+
+    Steps(step, call_soon).start()

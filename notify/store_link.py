@@ -6,12 +6,13 @@ import asyncio
 import logging
 import random
 import ssl
+from collections.abc import Callable
 from typing import cast
 
 from notify.address import StoreAddress
 from notify.remote import RemoteStore
 from notify.sockets import widen, write
-from notify.tls import fault_of_store
+from notify.tls import WANTS_CERTIFICATE, fault_of_store
 from store.errors import HandshakeRefused, WireError
 from store.wire import messages as wire
 from store.wire.frames import encode
@@ -29,6 +30,8 @@ SILENT_HEARTBEATS = 4  # a store that says nothing for so many of them is gone
 REMEDIES: dict[str, str] = {
     RefusedReason.TOKEN: "; set gateway.store_token or gateway.store_token_file to what wire.gateway_token "
     "or wire.token is there",
+    RefusedReason.CERTIFICATE: "; set gateway.store_certificate and gateway.store_key to one "
+    "that wire.tls_roles there names",
     RefusedReason.VERSION: "; let the store and its gateways be of the same release",
 }
 
@@ -36,7 +39,8 @@ REMEDIES: dict[str, str] = {
 class StoreLink(asyncio.Protocol):
     """Owner of the connection that a RemoteStore uses. run() keeps it up."""
 
-    def __init__(self, address: StoreAddress, name: str, token: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: StoreAddress, name: str, token: str, tls: Callable[[], ssl.SSLContext] | None) -> None:
+        """`tls`: asked for each connection what is shown and believed; None at an address without TLS."""
         self._address = address
         self._hello = Hello(list(VERSIONS), Role.GATEWAY, name, token)
         self._tls = tls
@@ -74,6 +78,8 @@ class StoreLink(asyncio.Protocol):
         self._why = "it closed the connection without a word"
         if self._address.host and self._tls is None:
             self._why += "; if it wants TLS, use tls:// in gateway.store"
+        elif self._tls is not None:
+            self._why += f"; {WANTS_CERTIFICATE}"
         self._is_refused = False
         address = self._address
         try:
@@ -81,7 +87,8 @@ class StoreLink(asyncio.Protocol):
                 if address.path:
                     await self._loop.create_unix_connection(lambda: self, address.path)
                 else:
-                    await self._loop.create_connection(lambda: self, address.host, address.port, ssl=self._tls)
+                    tls = self._tls() if self._tls is not None else None
+                    await self._loop.create_connection(lambda: self, address.host, address.port, ssl=tls)
         except TimeoutError:
             return "no answer; is it running, and is the address right?"
         except ssl.SSLError as error:
@@ -145,7 +152,10 @@ class StoreLink(asyncio.Protocol):
         return None
 
     def connection_lost(self, error: Exception | None) -> None:
-        if error is not None:
+        if isinstance(error, ssl.SSLError):
+            self._is_refused = True
+            self._why = fault_of_store(error)
+        elif error is not None:
             self._why = f"connection lost ({error})"
         self._transport = None
         if self._session.welcome is not None:

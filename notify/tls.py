@@ -14,17 +14,24 @@ STRANGERS = {"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "BAD_LE
 """What OpenSSL says of bytes that are no TLS."""
 
 
+WANTS_CERTIFICATE = (
+    "if it asks for certificates, set gateway.store_certificate and gateway.store_key to one for which "
+    "wire.tls_client_ca_file there vouches"
+)
+
+
 class TlsListener:
     """Accepts connections whose TLS handshake succeeds. The loop's own servers do not say why one fails, nor whose."""
 
     def __init__(
         self,
-        context: ssl.SSLContext,
+        context: Callable[[], ssl.SSLContext],
         timeout_s: float,
         let_in: Callable[[], asyncio.Protocol],
         failed: Callable[[object, str], None],
     ) -> None:
-        """`let_in` makes the protocol of a connection; `failed` is told the address of one that does not get there."""
+        """`context` is asked for each connection; `let_in` makes its protocol; `failed` is told the address of one that
+        does not get there."""
         self._context = context
         self._timeout_s = timeout_s
         self._let_in = let_in
@@ -69,7 +76,7 @@ class TlsListener:
     async def _shake_hands(self, accepted: socket.socket, address: object) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                self._let_in, accepted, ssl=self._context, ssl_handshake_timeout=self._timeout_s
+                self._let_in, accepted, ssl=self._context(), ssl_handshake_timeout=self._timeout_s
             )
         except (OSError, EOFError) as error:
             self._failed(address, fault_of_peer(error))
@@ -79,6 +86,10 @@ class TlsListener:
 def fault_of_peer(error: Exception) -> str:
     """Why a peer's handshake with a store failed."""
     reason = reason_of(error)
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "TLS handshake failed: it shows no certificate; set gateway.store_certificate there"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS handshake failed: its certificate is not accepted ({error.verify_message})"
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
         return f"TLS handshake failed: it does not accept the certificate ({reason}); see gateway.store_ca_file there"
     if reason in STRANGERS:
@@ -100,6 +111,8 @@ def fault_of_store(error: ssl.SSLError) -> str:
             remedy = "name the file with who vouches for it in gateway.store_ca_file"
         return f"the store's certificate is not accepted ({why.rstrip('.')}); {remedy}"
     reason = reason_of(error)
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return f"it does not accept this gateway's certificate ({reason}); {WANTS_CERTIFICATE}"
     if reason in STRANGERS:
         return f"it speaks no TLS ({reason}); use tcp:// in gateway.store, or tls:// in the store's wire.listen"
     return f"TLS handshake failed ({reason})"

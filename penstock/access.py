@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.auth.access import NO_REQUESTS, Access, Parts, PermissionSource
+from gateway.auth.attempts import Attempts
+from gateway.auth.client_ids import ClientIds
+from gateway.auth.fair_queue import FairQueue
 from gateway.auth.identity import Authenticator, Certificates
-from gateway.auth.passwords import PasswordCheck
+from gateway.auth.limited import Limited
+from gateway.auth.passwords import PasswordCheck, Remembered
 from gateway.auth.settings import AuthSettings, are_permissions_configured, is_auth_configured
 from gateway.auth.workers import Workers
 from penstock.auth_files import Files, read_files
 from penstock.errors import PenstockError
+from penstock.watched_files import WatchedFiles
+from store.audit import Audit, AuditEvent
 
 if TYPE_CHECKING:  # a process without their settings does without these, and what they import
     from gateway.auth.http import Breaker, Http
     from gateway.auth.tokens import FetchedKeys
 
 log = logging.getLogger("penstock")
+T = TypeVar("T")
 
 KEYS_TICK_S = 1.0
+SWITCH_S = 0.001
+"""How long a thread that reads files may keep the loop from going on, in Python."""
 
 
 class Judging:
@@ -32,9 +42,20 @@ class Judging:
     def __init__(self, settings: AuthSettings) -> None:
         """Raises PenstockError over what is wrong in a file."""
         self._settings = settings
+        try:
+            self._client_ids = ClientIds(settings.client_ids)
+        except ValueError as error:
+            raise PenstockError(str(error)) from None
+        secrets = (settings.password_file, settings.jwt_secret_file, settings.http_header_file)
+        self._watched = WatchedFiles((*secrets, settings.permissions_file, settings.jwt_keys_file))
         self._files = read_files(settings)
         self._access: Access | None = None
+        self.audit = Audit()  # to be replaced once there is one
         self._workers: Workers
+        self._attempts: Attempts
+        self._passwords: FairQueue
+        self._hooks: FairQueue
+        self._remembered: Remembered
         self._http: Http | None = None
         self._fetched: FetchedKeys | None = None
         self._tell: Callable[[], object] = lambda: None
@@ -63,7 +84,12 @@ class Judging:
         if self._asks_http:
             self._start_http(closing)
         closing.callback(self._cancel)
-        self._access = Access(self._parts(), settings.max_waiting)
+        self._attempts = Attempts(settings, loop.time)
+        self._passwords = FairQueue(settings.password_threads, loop.call_soon)
+        self._hooks = FairQueue(settings.http_connections, loop.call_soon)
+        self._remembered = Remembered(settings.password_cache_entries)
+        self._access = Access(self._parts(), settings, self._attempts)
+        self._say_what_is_unbound()
         return self._access
 
     def on_reload(self, tell: Callable[[], object]) -> None:
@@ -79,7 +105,7 @@ class Judging:
         if self._settings.jwt_keys_url:
             get = partial(http.get, self._settings.jwt_keys_url)
             clock = asyncio.get_running_loop().time
-            self._fetched = FetchedKeys(get, clock, self._settings.jwt_keys_refresh_s)
+            self._fetched = FetchedKeys(get, clock, self._settings.jwt_keys_refresh_s, lambda: self._tell())
             self._start(self._fetch_now_and_then(self._fetched))
 
     async def _fetch_now_and_then(self, keys: FetchedKeys) -> None:
@@ -88,9 +114,7 @@ class Judging:
             keys.tick()
             if keys.fault != fault:
                 fault = keys.fault
-                log.log(
-                    logging.ERROR if fault else logging.INFO, "%s: %s", self._settings.jwt_keys_url, fault or "has keys"
-                )
+                log.log(logging.ERROR if fault else logging.INFO, "auth.jwt_keys_url: %s", fault or "has keys")
             await asyncio.sleep(KEYS_TICK_S)
 
     def _start(self, work: Any) -> None:
@@ -106,15 +130,19 @@ class Judging:
 
     def _parts(self) -> Parts:
         settings, files = self._settings, self._files
+        authenticators = self._authenticators(files)
+        fingerprints = [each.key_fingerprints for each in authenticators if hasattr(each, "key_fingerprints")]
         return Parts(
-            tuple(self._authenticators(files)),
+            tuple(authenticators),
             files.passwords,
             files.permissions,
             self._permission_hook(),
             allow_anonymous=settings.allow_anonymous,
-            client_ids=settings.client_ids,
+            client_ids=self._client_ids,
             namespace_separator=settings.namespace_separator,
+            asks_again_s=settings.http_cache_s,
             requests=self._http.counts if self._http is not None else lambda: NO_REQUESTS,
+            token_keys=fingerprints[0] if fingerprints else frozenset,
         )
 
     def _authenticators(self, files: Files) -> list[Authenticator]:
@@ -129,13 +157,25 @@ class Judging:
             found.append(TokenCheck(settings, files.keys or (), self._fetched))
         if files.passwords is not None:
             is_last = not settings.http_connect_url
-            found.append(PasswordCheck(files.passwords, self._workers, settings.password_cache_entries, is_last))
+            passwords = PasswordCheck(files.passwords, self._workers, self._remembered, is_last)
+            found.append(Limited(passwords, self._attempts, self._passwords))
         if settings.http_connect_url and self._http is not None:
             from gateway.auth.hook import ConnectHook, TimedCache
 
             cache = TimedCache[Any](settings.http_cache_entries, settings.http_cache_s, self._clock)
-            found.append(ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache))
+            most_rules = settings.max_client_rules
+            hook = ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache, most_rules)
+            found.append(Limited(hook, self._attempts, self._hooks))
         return found
+
+    def _say_what_is_unbound(self) -> None:
+        if self._files.unbound:
+            log.warning(
+                "%s: rule %s: `clients` says nothing of who a client is, as each may have any client identifier; name "
+                'users instead, or set auth.client_ids = "%%u-*"',
+                self._settings.permissions_file,
+                ", ".join(map(str, self._files.unbound[:10])),
+            )
 
     def _permission_hook(self) -> PermissionSource | None:
         settings = self._settings
@@ -157,6 +197,11 @@ class Judging:
 
     # --- again
 
+    def tick(self) -> None:
+        """To be called several times a second: looks at the files now and then."""
+        if not self._is_reloading and self._watched.have_changed():
+            self.reload()
+
     def reload(self) -> None:
         """One at a time; asked again meanwhile, it is done once more."""
         self._again = True
@@ -168,12 +213,19 @@ class Judging:
         """What was in force stays so if something is wrong with what is there now."""
         while self._again:
             self._again = False
+            self._watched.note()
             try:
-                self._files = await asyncio.get_running_loop().run_in_executor(None, read_files, self._settings)
+                new = await _in_thread(read_files, self._settings, True)
             except PenstockError as error:
                 log.error("not reloaded, the old ones stay in force: %s", error)
+                self.audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
                 continue
+            if not self._watched.are_as_noted():
+                log.warning("not reloaded, the old ones stay in force: a file was written to while it was read")
+                continue  # it is read again once it has settled
+            old, self._files = [self._files], new
             self._use()
+            await _in_thread(old.clear)  # to take 100,000 users apart takes time too
         self._is_reloading = False
 
     def _use(self) -> None:
@@ -183,5 +235,17 @@ class Judging:
             if self._http is not None:
                 self._http.header = self._files.header
             self._access.replace(self._parts())
+            self._say_what_is_unbound()
             self._tell()
         log.info("reloaded: who may come in and do what")
+        self.audit.note(AuditEvent.RELOADED, reason="who may come in and do what")
+
+
+async def _in_thread(work: Callable[..., T], *arguments: object) -> T:
+    """Have work of Python's done besides the loop, which is let in more often meanwhile."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+    finally:
+        sys.setswitchinterval(before_s)

@@ -1,27 +1,19 @@
 """The admin endpoint: /metrics, /healthz and /readyz over HTTP, served by threads beside the loop.
 
 The loop owns what is asked for, so it is asked: a thread never looks at a session or a queue itself. It does the slow
-part (HTTP, text), and it can still answer when the loop no longer does. HTTP is the standard library's wsgiref, which
-handles one GET per connection; requests are bounded in number, size and time, as nothing here is worth more.
+part (HTTP, text), and it can still answer when the loop no longer does. The HTTP server is penstock.admin_server.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 import socket
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import suppress
-from http.client import HTTPException, LineTooLong
-from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector
@@ -29,6 +21,7 @@ from prometheus_client.registry import Collector
 from gateway.listen_address import ListenError
 from gateway.metrics import FigureCollector, Reading
 from notify.address import is_loopback
+from penstock.admin_server import AdminServer
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -36,14 +29,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.admin")
 
-MOST_REQUESTS = 8
-HEAD_BYTES = 16 << 10
-REQUEST_S = 5.0
 ANSWER_S = 2.0
 """How long a request waits for the loop."""
 SILENT_S = 5.0
 """A loop that has not turned for so long is stuck."""
-POLL_S = 0.25
 
 Answer = TypeVar("Answer")
 
@@ -172,96 +161,6 @@ def _text(start_response: StartResponse, status: str, text: str) -> Iterable[byt
     return [f"{text}\n".encode()]
 
 
-class _Head(io.RawIOBase):
-    """The bytes of a request as they come, up to as many as one may have."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._left_bytes = HEAD_BYTES
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._left_bytes:
-            raise LineTooLong("request")
-        size = self._connection.recv_into(buffer, min(len(buffer), self._left_bytes))
-        self._left_bytes -= size
-        return size
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = int(REQUEST_S)
-
-    def setup(self) -> None:
-        super().setup()
-        self.rfile.close()
-        self.rfile = io.BufferedReader(_Head(self.connection))
-        self._errors = io.StringIO()
-
-    def get_stderr(self) -> io.StringIO:  # where wsgiref puts the traceback of what went wrong in a page
-        return self._errors
-
-    def finish(self) -> None:
-        super().finish()
-        if self._errors.getvalue():
-            log.error("request failed: %s", self._errors.getvalue())
-
-    def log_message(self, format: str, *args: Any) -> None:
-        log.debug("%s: " + format, self.client_address[0], *args)
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each request, and few of them; one that takes too long is ended."""
-
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, address: Any, family: int, watch: LoopWatch) -> None:
-        self.address_family = family
-        self._watch = watch
-        self._open: dict[Any, float] = {}  # sockets of requests, and since when
-        self._lock = threading.Lock()
-        super().__init__(address, _Handler)
-
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # not HTTPServer's, which looks the host's name up
-        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
-        self.setup_environ()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            has_room = len(self._open) < MOST_REQUESTS
-            if has_room:
-                self._open[request] = time.monotonic()
-        if has_room:
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._open.pop(request, None)
-            super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """Called after every request, and every POLL_S."""
-        self._watch.check()
-        late_s = time.monotonic() - REQUEST_S
-        with self._lock:
-            for request in [request for request, since_s in self._open.items() if since_s < late_s]:
-                del self._open[request]
-                with suppress(OSError):  # the client may have gone
-                    request.shutdown(socket.SHUT_RDWR)  # its thread sees the end, and closes it
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        error = sys.exc_info()[1]
-        if isinstance(error, OSError | HTTPException):
-            log.debug("%s: %s", client_address[0], error)
-        else:
-            log.error("request failed", exc_info=error)
-
-
 class Admin:
     """Serves from when it is made until close()."""
 
@@ -271,21 +170,17 @@ class Admin:
         watch = LoopWatch(loop)
         try:
             family, *_, resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            self._server = _Server(resolved, family, watch)
+            self._server = AdminServer(resolved, family, watch.check)
         except OSError as error:
             reason = error.strerror or str(error)
             remedy = "stop what uses it or choose another port"
             raise ListenError(f"admin {address}: cannot listen there ({reason}); {remedy}") from error
-        self._server.set_app(AdminApp(source, watch))
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="penstock-admin")
-        self._thread.start()
+        self.url = f"http://{shown}:{self._server.port}"
+        self._server.start(AdminApp(source, watch))
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.close()
 
 
 def check_admin_exposure(address: str, allowed: bool) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from gateway.auth.errors import AuthError
-from gateway.auth.passwords import PasswordLine, Passwords, parse_passwords
-from gateway.auth.permissions import Permissions, RuleError, parse_permissions
-from gateway.auth.settings import AuthSettings
+from gateway.auth.passwords import PasswordTable, parse_passwords
+from gateway.auth.permissions import Permissions, RuleError, check_client_ids, parse_permissions
+from gateway.auth.settings import AuthSettings, are_client_ids_bound
 from penstock.errors import PenstockError
+from penstock.secret_files import check_secret, check_unchanged_by_others
 
 if TYPE_CHECKING:  # importing it takes time, which who has no tokens need not spend
     from gateway.auth.tokens import Keys
@@ -26,36 +27,55 @@ HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]+)")
 class Files:
     """What the files say; None where no file is named."""
 
-    passwords: Passwords | None
+    passwords: PasswordTable | None
     permissions: Permissions | None
     keys: Keys | None
     header: tuple[str, str] | None
+    unbound: tuple[int, ...] = ()
+    """Numbers of the rules that name client identifiers, where each client may have any."""
 
 
-def read_files(settings: AuthSettings) -> Files:
-    """Raises PenstockError."""
+def read_files(settings: AuthSettings, again: bool = False) -> Files:
+    """Raises PenstockError; `again`, also over a password file that looks as if it were still being written."""
     keys: Keys = ()
     if settings.jwt_secret_file is not None:
         from gateway.auth.tokens import secret_key
 
+        check_secret(settings.jwt_secret_file)
         secret = _read(settings.jwt_secret_file, "auth.jwt_secret_file").strip().encode()
         keys += (_parsed(settings.jwt_secret_file, "auth.jwt_secret_file", lambda _: secret_key(secret)),)
     if settings.jwt_keys_file is not None:
         from gateway.auth.tokens import parse_keys
 
+        check_unchanged_by_others(settings.jwt_keys_file)
         keys += _parsed(settings.jwt_keys_file, "auth.jwt_keys_file", parse_keys)
     password_file, header_file = settings.password_file, settings.http_header_file
+    for secret_file in (password_file, header_file):
+        if secret_file is not None:
+            check_secret(secret_file)
+    permissions = None
+    if settings.permissions_file is not None:
+        permissions = _read_permissions(settings.permissions_file, settings)
+    is_bound = permissions is None or are_client_ids_bound(settings)
+    rules = () if permissions is None or is_bound else permissions.rules
     return Files(
-        None if password_file is None else read_passwords(password_file, "auth.password_file"),
-        None if settings.permissions_file is None else _read_permissions(settings.permissions_file),
+        None if password_file is None else read_passwords(password_file, "auth.password_file", again),
+        permissions,
         keys or None,
         None if header_file is None else _parsed(header_file, "auth.http_header_file", _parse_header),
+        tuple(number for number, rule in enumerate(rules, 1) if rule.clients is not None),
     )
 
 
-def read_passwords(file: Path, setting: str) -> dict[str, PasswordLine]:
-    """Raises PenstockError."""
-    return _parsed(file, setting, parse_passwords)
+def read_passwords(file: Path, setting: str, is_whole: bool = False) -> PasswordTable:
+    """Raises PenstockError; `is_whole`, also if the last line has no end: a cut verifier looks like any other."""
+
+    def parse(text: str) -> PasswordTable:
+        if is_whole and not text.endswith("\n"):
+            raise AuthError("its last line has no end, as if it were still being written; end it with a newline")
+        return parse_passwords(text)
+
+    return _parsed(file, setting, parse)
 
 
 def _parsed(file: Path, setting: str, parse: Callable[[str], T]) -> T:
@@ -73,10 +93,13 @@ def _parse_header(text: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def _read_permissions(file: Path) -> Permissions:
+def _read_permissions(file: Path, settings: AuthSettings) -> Permissions:
+    check_unchanged_by_others(file)
     text = _read(file, "auth.permissions_file")
     try:
-        return parse_permissions(tomllib.loads(text))
+        permissions = parse_permissions(tomllib.loads(text))
+        check_client_ids(permissions, are_client_ids_bound(settings))
+        return permissions
     except tomllib.TOMLDecodeError as error:
         raise PenstockError(f"{file}: not TOML: {error}; correct the file") from None
     except RuleError as error:

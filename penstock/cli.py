@@ -12,7 +12,10 @@ import typer
 from gateway.version import VERSION
 from penstock.errors import PenstockError
 
-COMMANDS = ("serve", "gateway", "pub", "sub", "passwd", "chaos", "store", "group", "bench", "delayed")
+COMMANDS = (
+    *("init", "serve", "gateway", "store"),
+    *("pub", "sub", "passwd", "group", "delayed", "client", "ban", "bench", "chaos"),
+)
 """Each is what its module in penstock/commands calls so: a function, or a Typer with commands of its own."""
 
 LEAVES = ("store._records", "lightqueue._queues", "gateway._inflight", "gateway._wire", "loadtest._swarm")

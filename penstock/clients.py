@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -38,6 +37,13 @@ def check_exposed(settings: Settings) -> None:
 
 def say_who_may_connect(settings: Settings) -> None:
     if are_credentials_needed(settings):
+        for address in (ListenAddress.parse(url) for url in settings.gateway.listen):
+            if is_auth_configured(settings.auth) and not (address.is_local or address.is_tls):
+                log.warning(
+                    "%s: passwords and tokens of clients cross the network in the clear there; listen on %s:// instead",
+                    address,
+                    "wss" if address.is_websocket else "mqtts",
+                )
         return
     if all(ListenAddress.parse(url).is_local for url in settings.gateway.listen):
         log.info("no client needs a password, so only this machine can connect")
@@ -52,16 +58,6 @@ def are_credentials_needed(settings: Settings) -> bool:
     return is_auth_configured(settings.auth) or (
         certificates and all(each.is_tls or each.is_local for each in addresses)
     )
-
-
-def heed_hangup(*reload: Callable[[], object]) -> None:
-    """Call these on SIGHUP. To be called in the loop, first of all: by itself the signal ends a process."""
-
-    def reload_all() -> None:
-        for each in reload:
-            each()
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_all)
 
 
 def open_gateway_admin(

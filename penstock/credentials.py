@@ -12,6 +12,7 @@ from gateway.settings import GatewaySettings
 from notify.address import StoreAddress
 from notify.settings import WireSettings
 from penstock.errors import PenstockError, UsageError
+from penstock.secret_files import check_secret
 from store.namespaces import NAME_SHAPE, is_namespace
 from store.wire.messages import Role
 
@@ -34,11 +35,6 @@ def tokens_of_store(settings: WireSettings) -> Tokens:
     if not shared and not found:
         return dict.fromkeys((Role.GATEWAY.value, Role.CLIENT.value))
     if shared:
-        if Role.GATEWAY not in found and Role.CLIENT not in found:
-            log.warning(
-                "wire.token lets every client act as a gateway, which may claim any session; "
-                "set wire.gateway_token and wire.client_token instead"
-            )
         for role in (Role.GATEWAY, Role.CLIENT):
             found.setdefault(role.value, shared)
     return found
@@ -49,8 +45,11 @@ def tokens_of_namespaces(settings: WireSettings) -> dict[str, str]:
     file = settings.namespace_tokens_file
     if file is None:
         return {}
+    check_secret(file)
     found: dict[str, str] = {}
-    for number, line in enumerate(_read(file, "wire.namespace_tokens_file").decode(errors="replace").splitlines(), 1):
+    for number, line in enumerate(
+        read_bytes(file, "wire.namespace_tokens_file").decode(errors="replace").splitlines(), 1
+    ):
         name, _, token = line.strip().partition(" ")
         token = token.strip()
         if not name or name.startswith("#"):
@@ -61,6 +60,15 @@ def tokens_of_namespaces(settings: WireSettings) -> dict[str, str]:
             raise PenstockError(f"{file}: line {number}: write one line for each namespace, with a token of its own")
         found[name] = token
     return found
+
+
+def warn_of_shared_token(tokens: Tokens) -> None:
+    """Say so where one token lets in gateways and clients."""
+    if tokens.get(Role.GATEWAY) and tokens.get(Role.GATEWAY) == tokens.get(Role.CLIENT):
+        log.warning(
+            "wire.token lets every client act as a gateway, which may claim any session; "
+            "set wire.gateway_token and wire.client_token instead"
+        )
 
 
 def _shared_token(settings: WireSettings) -> str:
@@ -90,10 +98,20 @@ def _tokens_by_role(settings: WireSettings, shared: str) -> dict[str, str]:
     return found
 
 
-def token_of_command(wire: WireSettings, gateway: GatewaySettings) -> str:
-    """What a command shows that connects as a client: the clients' token, else what a gateway here shows."""
+def token_of_command(wire: WireSettings, gateway: GatewaySettings) -> tuple[Role, str]:
+    """As what a command connects, and what it shows: the operators' token, else the clients', else a gateway's here."""
+    operator = _token(wire.operator_token, wire.operator_token_file, "wire.operator_token", "so no operator gets in")
+    if operator:
+        return Role.OPERATOR, operator
     own = _token(wire.client_token, wire.client_token_file, "wire.client_token", "so no client would be let in")
-    return own or token_of_gateway(gateway) or _shared_token(wire)
+    return Role.CLIENT, own or token_of_gateway(gateway) or _shared_token(wire)
+
+
+def token_of_operator(wire: WireSettings) -> str:
+    """What an operator's command shows. Raises PenstockError."""
+    return _token(
+        wire.operator_token, wire.operator_token_file, "wire.operator_token", "so no operator would be let in"
+    )
 
 
 def token_of_gateway(settings: GatewaySettings) -> str:
@@ -106,7 +124,8 @@ def _token(token: str, file: Path | None, setting: str, if_empty: str) -> str:
         return token
     if token:
         raise UsageError(f"{setting} and {setting}_file are both set; unset one")
-    token = _read(file, f"{setting}_file").decode(errors="replace").strip()
+    check_secret(file)
+    token = read_bytes(file, f"{setting}_file").decode(errors="replace").strip()
     if not token:
         raise UsageError(f"{file}: empty, {if_empty}; write the token into it")
     return token
@@ -117,66 +136,66 @@ def tls_of_store(settings: WireSettings) -> ssl.SSLContext:
     certificate, key = settings.tls_certificate, settings.tls_key
     if certificate is None or key is None:
         raise UsageError("a tls:// address needs wire.tls_certificate and wire.tls_key")
-    return _server_context(certificate, key, "wire.tls_certificate", "wire.tls_key")
+    context = server_context(certificate, key, "wire.tls_certificate", "wire.tls_key")
+    ca_file, is_optional = settings.tls_client_ca_file, settings.tls_client_certificates == "optional"
+    if ca_file is not None:
+        _trust(context, ca_file, "wire.tls_client_ca_file")
+        context.verify_mode = ssl.CERT_OPTIONAL if is_optional else ssl.CERT_REQUIRED
+    elif settings.tls_roles:
+        raise UsageError("wire.tls_roles is about certificates of peers: set wire.tls_client_ca_file as well")
+    return context
 
 
-def _server_context(certificate: Path, key: Path, certificate_setting: str, key_setting: str) -> ssl.SSLContext:
-    _read(certificate, certificate_setting)
-    _read(key, key_setting)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+def _trust(context: ssl.SSLContext, ca_file: Path, setting: str) -> None:
+    """Believe certificates for which this file vouches. Raises PenstockError."""
+    read_bytes(ca_file, setting)
+    try:
+        context.load_verify_locations(ca_file)
+    except ssl.SSLError as error:
+        raise PenstockError(f"{ca_file}: no certificates in PEM ({error.reason}); see {setting}") from None
+
+
+def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, settings: tuple[str, str]) -> None:
+    """Show this certificate. Raises PenstockError."""
+    check_secret(key)
+    read_bytes(certificate, settings[0])
+    read_bytes(key, settings[1])
     try:
         context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError as error:
         raise PenstockError(f"{certificate} and {key}: not a certificate with its key ({error.reason})") from None
-    return context
 
 
-def tls_for_clients(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """What mqtts:// and wss:// are secured with; None if nothing is set for it. Raises PenstockError."""
-    certificate, key, ca_file = settings.tls_certificate, settings.tls_key, settings.tls_client_ca_file
-    asks = settings.tls_client_certificates
-    if (ca_file is None) != (asks == "no"):
-        what = "optional or required" if asks == "no" else "the file with who vouches for them"
-        missing = "gateway.tls_client_certificates" if asks == "no" else "gateway.tls_client_ca_file"
-        raise UsageError(f"certificates of clients: {missing} is to be {what}")
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        raise UsageError("gateway.tls_certificate and gateway.tls_key go together; set both")
-    context = _server_context(certificate, key, "gateway.tls_certificate", "gateway.tls_key")
-    context.num_tickets = 1  # each costs a handshake some 5 % more; a device resumes one session at a time
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    if ca_file is not None:
-        _read(ca_file, "gateway.tls_client_ca_file")
-        try:
-            context.load_verify_locations(ca_file)
-        except ssl.SSLError as error:
-            raise PenstockError(
-                f"{ca_file}: no certificates in PEM ({error.reason}); see gateway.tls_client_ca_file"
-            ) from None
-        context.verify_mode = ssl.CERT_REQUIRED if asks == "required" else ssl.CERT_OPTIONAL
+def server_context(certificate: Path, key: Path, certificate_setting: str, key_setting: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_pair(context, certificate, key, (certificate_setting, key_setting))
     return context
 
 
 def tls_of_gateway(address: StoreAddress, settings: GatewaySettings) -> ssl.SSLContext | None:
     """Whom to trust at this address; None if it is not one for TLS. Raises PenstockError."""
-    file = settings.store_ca_file
+    file, certificate, key = settings.store_ca_file, settings.store_certificate, settings.store_key
+    if (certificate is None) != (key is None):
+        raise UsageError("gateway.store_certificate and gateway.store_key go together; set both")
     if not address.is_tls:
-        if file is not None:
-            raise UsageError(f"gateway.store_ca_file is for tls:// addresses, and {address.url} is none; unset one")
+        for name, given in (("store_ca_file", file), ("store_certificate", certificate)):
+            if given is not None:
+                raise UsageError(f"gateway.{name} is for tls:// addresses, and {address.url} is none; unset one")
         return None
     if file is not None:
-        _read(file, "gateway.store_ca_file")
+        read_bytes(file, "gateway.store_ca_file")
     try:
         context = ssl.create_default_context(cafile=file)
     except ssl.SSLError as error:
         raise PenstockError(f"{file}: no certificates in PEM ({error.reason}); see gateway.store_ca_file") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if certificate is not None and key is not None:
+        _load_pair(context, certificate, key, ("gateway.store_certificate", "gateway.store_key"))
     return context
 
 
-def _read(file: Path, setting: str) -> bytes:
+def read_bytes(file: Path, setting: str) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:

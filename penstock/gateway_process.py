@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 import socket
-import ssl
 from contextlib import AsyncExitStack, suppress
 
 from gateway.broker import Broker
@@ -17,11 +16,12 @@ from notify.redis_lookup import RedisEntry
 from notify.remote import RemoteStore
 from notify.store_link import StoreLink
 from penstock.access import Judging
-from penstock.client_tls import ClientTls
-from penstock.clients import Listeners, check_exposed, heed_hangup, open_gateway_admin, say_who_may_connect
-from penstock.credentials import tls_of_gateway, token_of_gateway
+from penstock.audit_file import open_audit
+from penstock.client_tls import ClientTls, StoreTls
+from penstock.clients import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
+from penstock.credentials import token_of_gateway
 from penstock.errors import UsageError
-from penstock.process import Stop, run, tune_garbage_collection
+from penstock.process import SUPERVISED, Stop, heed_hangup, run, tune_garbage_collection
 from penstock.settings import Settings
 
 log = logging.getLogger("penstock")
@@ -33,7 +33,7 @@ def serve(settings: Settings) -> int:
         raise UsageError("no store to connect to; give its address with --store tcp://HOST:PORT")
     address = StoreAddress.parse(settings.gateway.store)
     token = token_of_gateway(settings.gateway)
-    tls = tls_of_gateway(address, settings.gateway)
+    tls = StoreTls(address, settings.gateway)
     check_exposed(settings)
     client_tls, judging = ClientTls(settings.gateway), Judging(settings.auth)
     return run(settings, lambda: _serve(settings, address, token, tls, client_tls, judging))
@@ -43,19 +43,19 @@ async def _serve(
     settings: Settings,
     address: StoreAddress,
     token: str,
-    tls: ssl.SSLContext | None,
+    tls: StoreTls,
     client_tls: ClientTls,
     judging: Judging,
 ) -> None:
     """Clients are let in once a store is there; if it goes away later, they stay, and wait."""
     stop = Stop()
-    heed_hangup(judging.reload, client_tls.reload)
+    heed_hangup(judging.reload, client_tls.reload, tls.reload)
     judging.load()
     loop = asyncio.get_running_loop()
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
     log.info("penstock %s gateway %s starting, store=%s", VERSION, name, address.url)
     say_who_may_connect(settings)
-    link = StoreLink(address, name, token, tls)
+    link = StoreLink(address, name, token, tls.context if tls.is_set else None)
     patience_s, cache_bytes = settings.gateway.store_patience_s, settings.gateway.range_cache_bytes
     store = RemoteStore(patience_s, cache_bytes, link.flush, link.wake, loop.time)
     link.store = store
@@ -72,12 +72,19 @@ async def _serve(
         closing.push_async_callback(_end, link, connecting)
         if await stop.or_event(link.welcomed):
             return
-        broker = serving = Broker(store, settings.gateway, loop, judging.start(closing), settings.quota)
+        supervised = os.environ.get(SUPERVISED, "")
+        audit, reopen_audit = open_audit(settings, closing, supervised, has_data_folder=bool(supervised))
+        judging.audit = client_tls.audit = tls.audit = audit
+        heed_hangup(judging.reload, client_tls.reload, tls.reload, reopen_audit)
+        broker = serving = Broker(store, settings.gateway, loop, judging.start(closing), settings.quota, audit)
         judging.on_reload(serving.judge_again)
+        client_tls.judges(serving.certified)
 
         def tick() -> None:
             link.tick()
             client_tls.tick()
+            judging.tick()
+            tls.tick()
             serving.tick()
 
         listeners = Listeners(broker, client_tls)

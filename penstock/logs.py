@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -40,6 +41,11 @@ class TextLines(logging.Formatter):
         return TRACEBACK_INDENT.join(printable(line) for line in super().format(record).split("\n"))
 
 
+def json_line(fields: Mapping[str, object]) -> str:
+    """One JSON object in which nothing ends the line for any of its readers."""
+    return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(fields, ensure_ascii=False))
+
+
 class JsonLines(logging.Formatter):
     """For collectors: one object per line. `event` is there for what happens often, and names its kind."""
 
@@ -54,7 +60,7 @@ class JsonLines(logging.Formatter):
             line["event"] = record.event
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(line, ensure_ascii=False))
+        return json_line(line)
 
 
 def set_up_logging(level: str, form: str) -> None:

@@ -10,21 +10,28 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from penstock.logs import set_up_logging
 from penstock.settings import Settings
+from store.folder import umask_for
 
 if TYPE_CHECKING:
+    from notify.server import StoreServer
     from penstock.admin import Admin, AdminSource
 
 log = logging.getLogger("penstock")
 
 TICK_S = 0.05
+DRAIN_S = 5.0
+"""How long a store waits at its end for what its peers are still to be told."""
+OPERATOR_SOCKET = "operator.sock"
+"""In the data folder of a store that runs."""
 SUPERVISED = "PENSTOCK_SUPERVISED"
-"""In the environment of a process whose standard input is a pipe from the one that supervises it."""
+"""In the environment of a process whose standard input is a pipe from the one that supervises it: its name there."""
 ALL_STOP = b"stop\n"
 AT_ONCE = b"now\n"
 """What that one says there."""
@@ -32,6 +39,7 @@ AT_ONCE = b"now\n"
 
 def run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
+    os.umask(umask_for(settings.store.group_access))
     set_up_logging(settings.log_level, settings.log_format)
     _raise_descriptor_limit()
     uvloop.run(main())
@@ -90,6 +98,15 @@ class Stop:
                 return
 
 
+async def listen_to_operators(server: StoreServer, data: Path) -> None:
+    """At a socket in the data folder. A file system without sockets costs the operators' commands, nothing else."""
+    try:
+        await server.listen_to_operators(data / OPERATOR_SOCKET)
+    except OSError as error:
+        why = error.strerror or str(error)
+        log.warning("%s: %s; `penstock client` and `penstock ban` do not work there", data / OPERATOR_SOCKET, why)
+
+
 def check_admin_exposed(settings: Settings) -> None:
     """The admin endpoint asks for no password. Raises ListenError."""
     if settings.admin is not None:
@@ -117,3 +134,13 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def heed_hangup(*reload: Callable[[], object]) -> None:
+    """Call these on SIGHUP. To be called in the loop, first of all: by itself the signal ends a process."""
+
+    def reload_all() -> None:
+        for each in reload:
+            each()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_all)

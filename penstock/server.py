@@ -11,10 +11,12 @@ from gateway.broker import Broker
 from gateway.version import VERSION
 from lightqueue.message_store import MessageStore
 from notify.hub import Hub
+from notify.server import StoreServer
 from penstock.access import Judging
+from penstock.audit_file import open_audit
 from penstock.client_tls import ClientTls
-from penstock.clients import Listeners, check_exposed, heed_hangup, open_gateway_admin, say_who_may_connect
-from penstock.process import Stop, run, tune_garbage_collection
+from penstock.clients import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
+from penstock.process import DRAIN_S, Stop, heed_hangup, listen_to_operators, run, tune_garbage_collection
 from penstock.settings import Settings
 
 log = logging.getLogger("penstock")
@@ -30,7 +32,7 @@ def serve(settings: Settings) -> int:
 async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
     """The store with its recovery, the gateway, the admin endpoint, and only then the clients; the end in reverse."""
     stop = Stop()
-    heed_hangup(judging.reload, tls.reload)
+    heed_hangup(judging.reload, tls.reload)  # until there is an audit log
     loop = asyncio.get_running_loop()
     started_s = time.monotonic()
     log.info("penstock %s starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
@@ -45,15 +47,27 @@ async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
         closing.callback(log.info, "stopped")
         store = MessageStore(settings.store, on_safe)
         closing.callback(store.close)
+        audit, reopen_audit = open_audit(settings, closing)
+        judging.audit = tls.audit = audit
+        heed_hangup(judging.reload, tls.reload, reopen_audit)
         hub = Hub(store)
-        broker = Broker(hub.join("gateway"), settings.gateway, loop, judging.start(closing), settings.quota)
+        hub.consumers.most_of_user = settings.quota.user_groups
+        hub.bans.audit = audit
+        broker = Broker(hub.join("gateway"), settings.gateway, loop, judging.start(closing), settings.quota, audit)
         judging.on_reload(broker.judge_again)
+        tls.judges(broker.certified)
+        hub.presence_of = broker.registry.presence
+        operators = StoreServer(hub, settings.wire, {}, audit, only_operators=True)
+        closing.push_async_callback(operators.close, DRAIN_S)
+        await listen_to_operators(operators, settings.store.data)
         if settings.admin is not None:
             closing.callback(open_gateway_admin(settings.admin, lambda: broker, store, None).close)
 
         def tick() -> None:
             tls.tick()
+            judging.tick()
             broker.tick()
+            operators.tick()
 
         listeners = Listeners(broker, tls)
         closing.push_async_callback(listeners.close, stop, tick)

@@ -52,15 +52,15 @@ def load(
     return settings
 
 
-def render(settings: Settings) -> str:
-    """The settings as a TOML file that `--config` accepts."""
+def render(settings: Settings, hide_secrets: bool = True) -> str:
+    """The settings as a TOML file that `--config` accepts; of a secret it says only that there is one."""
     lines: list[str] = []
     for section in ("", *sorted(SECTIONS)):
         if section:
             lines += ["", f"[{section}]"]
         for setting in SETTINGS.values():
             if section_of(setting.path) == section:
-                lines += _toml_lines(setting, value_of(settings, setting.path))
+                lines += _toml_lines(setting, value_of(settings, setting.path), hide_secrets)
     return "\n".join(lines) + "\n"
 
 
@@ -144,9 +144,13 @@ def _check_together(settings: Settings) -> None:
         )
 
 
-def _toml_lines(setting: Setting, value: object) -> Iterator[str]:
+def _toml_lines(setting: Setting, value: object, hide_secrets: bool) -> Iterator[str]:
     yield f"# {setting.doc} Takes {setting.allowed}."
     name = setting.path.rpartition(".")[2]
+    shown = setting.shown(value) if hide_secrets else None
+    if shown is not None:
+        yield f"# {name} is set, but hidden here, as it is a secret: {_toml_value(shown)}"
+        return
     yield f"# {name} is not set" if value is None else f"{name} = {_toml_value(value)}"
 
 

@@ -11,7 +11,7 @@ HEAD = """\
 
 A flag wins over an environment variable, which wins over the TOML file named by `--config` (or
 `PENSTOCK_CONFIG`), which wins over the default. `penstock serve --print-config` prints what is in
-force as such a file.
+force as such a file, with secrets left out.
 
 Every setting has an environment variable: `store.flush` is `PENSTOCK_STORE__FLUSH`, `log_level` is
 `PENSTOCK_LOG_LEVEL`. Those with a flag have a short one too, shown below. A list is separated by
@@ -25,6 +25,7 @@ TITLES = {
     "gateway": "[gateway]",
     "auth": "[auth]",
     "quota": "[quota]",
+    "audit": "[audit]",
 }
 UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 

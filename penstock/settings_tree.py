@@ -17,6 +17,8 @@ from gateway.auth.settings import AuthSettings
 from gateway.quota_settings import QuotaSettings
 from gateway.settings import GatewaySettings
 from notify.settings import NotifySettings, WireSettings
+from notify.urls import without_credentials
+from penstock.audit_settings import AuditSettings
 from store.settings import StoreSettings
 
 
@@ -28,6 +30,7 @@ class Settings:
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     quota: QuotaSettings = field(default_factory=QuotaSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
     admin: str | None = field(
         default=None,
         metadata={
@@ -39,6 +42,10 @@ class Settings:
     allow_admin_beyond_loopback: bool = field(
         default=False,
         metadata={"doc": "Let other machines ask the admin endpoint, which wants no password."},
+    )
+    allow_open_files: bool = field(
+        default=False,
+        metadata={"doc": "Take files with secrets that other users of the machine can read or write to."},
     )
     log_level: Literal["debug", "info", "warning", "error"] = field(
         default="info", metadata={"doc": "The least severe log lines that are written."}
@@ -72,11 +79,20 @@ class Setting:
     annotation: Any
     default: object
     limits: Mapping[str, Any]
-    """The field's metadata: `doc` and, where given, `at_least`, `at_most`, `shape`, `pattern`."""
+    """The field's metadata: `doc` and, where given, `at_least`, `at_most`, `shape`, `pattern`, `secret`."""
 
     @property
     def doc(self) -> str:
         return str(self.limits["doc"])
+
+    def shown(self, value: object) -> str | None:
+        """The value without what is secret in it; None if nothing is. Of a URL, host and path are no secret."""
+        what = self.limits.get("secret")
+        if what == "whole" and value not in ("", None):
+            return "***"
+        if what == "credentials" and isinstance(value, str) and without_credentials(value) != value:
+            return without_credentials(value)
+        return None
 
     @property
     def flag(self) -> str | None:
@@ -122,15 +138,16 @@ class Setting:
         """The value that `raw` stands for. Raises NotAllowed if there is none."""
         if self.is_list and isinstance(raw, str):
             raw = [item.strip() for item in raw.split(",") if item.strip()]
+        quoted = self.shown(raw) or repr(raw)
         if isinstance(raw, bool) and self.kind is not bool:  # pydantic takes True for 1
-            raise NotAllowed(f"{raw!r} is not {self.allowed}")
+            raise NotAllowed(f"{quoted} is not {self.allowed}")
         try:
             value: object = TypeAdapter(self.annotation).validate_python(raw)
         except ValueError:
-            raise NotAllowed(f"{raw!r} is not {self.allowed}") from None
+            raise NotAllowed(f"{quoted} is not {self.allowed}") from None
         for item in value if isinstance(value, tuple) else (value,):
             if not self._within_limits(item):
-                raise NotAllowed(f"{item!r} is not {self._allowed_item}")
+                raise NotAllowed(f"{self.shown(item) or repr(item)} is not {self._allowed_item}")
         return value
 
     def _within_limits(self, item: object) -> bool:
@@ -180,6 +197,7 @@ def build(values: Mapping[str, object]) -> Settings:
         "gateway": {},
         "auth": {},
         "quota": {},
+        "audit": {},
         "": {},
     }
     for path, value in values.items():
@@ -187,7 +205,8 @@ def build(values: Mapping[str, object]) -> Settings:
     store, wire = StoreSettings(**sections["store"]), WireSettings(**sections["wire"])
     notify, gateway = NotifySettings(**sections["notify"]), GatewaySettings(**sections["gateway"])
     auth, quota = AuthSettings(**sections["auth"]), QuotaSettings(**sections["quota"])
-    return Settings(store, wire, notify, gateway, auth, quota, **sections[""])
+    audit = AuditSettings(**sections["audit"])
+    return Settings(store, wire, notify, gateway, auth, quota, audit, **sections[""])
 
 
 def value_of(settings: Settings, path: str) -> object:

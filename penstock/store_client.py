@@ -6,16 +6,19 @@ import os
 import secrets
 import socket
 import ssl
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 from notify.address import StoreAddress
+from notify.sockets import unix_address
 from penstock.errors import ConnectionFailed, PenstockError
 from store.errors import HandshakeRefused, WireError
 from store.wire.base import Message
 from store.wire.frames import Frame, encode
 from store.wire.handshake import VERSIONS
-from store.wire.messages import Failed, Hello, Role
+from store.wire.messages import Failed, FailureCode, Goodbye, Hello, Role
 from store.wire.session import PeerSession
 
 TIMEOUT_S = 10.0
@@ -25,14 +28,14 @@ M = TypeVar("M", bound=Message)
 
 
 class StoreClient:
-    """A peer of a store, of role `client`. Every method raises PenstockError, in one line."""
+    """A peer of a store, of role `client` or `operator`. Every method raises PenstockError, in one line."""
 
-    def __init__(self, address: StoreAddress, token: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: StoreAddress, token: str, tls: ssl.SSLContext | None, role: Role = Role.CLIENT) -> None:
         """`tls`: whom to trust, at an address with TLS."""
         self._url = address.url
         self._socket = self._connected(address, tls)
         self._frames: list[Frame] = []
-        self._session = PeerSession(Hello(list(VERSIONS), Role.CLIENT, _own_name(), token, "*"), self._send)
+        self._session = PeerSession(Hello(list(VERSIONS), role, _own_name(), token, namespace="*"), self._send)
         try:
             self._send(self._session.greeting)
             while self._session.welcome is None:
@@ -45,6 +48,8 @@ class StoreClient:
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        with suppress(OSError):
+            self._socket.sendall(encode(Goodbye("done")))
         self._socket.close()
 
     def _connected(self, address: StoreAddress, tls: ssl.SSLContext | None) -> socket.socket:
@@ -52,7 +57,8 @@ class StoreClient:
             if address.path:
                 found = socket.socket(socket.AF_UNIX)
                 found.settimeout(TIMEOUT_S)
-                found.connect(address.path)
+                with unix_address(Path(address.path)) as path:
+                    found.connect(path)
                 return found
             found = socket.create_connection((address.host, address.port), TIMEOUT_S)
             if tls is not None:
@@ -83,7 +89,8 @@ class StoreClient:
 
     def _checked(self, message: Message, kind: type[M]) -> M:
         if isinstance(message, Failed):
-            raise PenstockError(message.message)
+            is_bare = message.code is FailureCode.NOT_PERMITTED
+            raise PenstockError(f"not permitted: {message.message}" if is_bare else message.message)
         if not isinstance(message, kind):
             raise ConnectionFailed(f"{self._url}: the store answered with {type(message).__name__}")
         return message

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -16,34 +16,51 @@ from notify.hub import Hub
 from notify.lookup import Broadcast
 from notify.redis_lookup import RedisTable
 from notify.server import StoreServer
-from penstock.credentials import Tokens, tls_of_store, tokens_of_namespaces, tokens_of_store
+from penstock.access import Judging
+from penstock.audit_file import open_audit
+from penstock.client_tls import WireTls
+from penstock.credentials import Tokens, tokens_of_namespaces, tokens_of_store, warn_of_shared_token
 from penstock.errors import UsageError
-from penstock.process import Stop, check_admin_exposed, open_admin, run, tune_garbage_collection
+from penstock.process import (
+    DRAIN_S,
+    Stop,
+    check_admin_exposed,
+    heed_hangup,
+    listen_to_operators,
+    open_admin,
+    run,
+    tune_garbage_collection,
+)
 from penstock.settings import Settings
+from penstock.store_users import StoreUsers
 
 if TYPE_CHECKING:
     from penstock.admin import Admin
 
 log = logging.getLogger("penstock")
 
-DRAIN_S = 5.0
-
 
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     address = StoreAddress.parse(settings.wire.listen, any_port=True)
     tokens = tokens_of_store(settings.wire)
-    tls = tls_of_store(settings.wire) if address.is_tls else None
+    tls = WireTls(settings.wire) if address.is_tls else None
     check_exposed(address, settings, tokens)
-    return run(settings, lambda: _serve(settings, address, tokens, tls))
+    judging = Judging(settings.auth)
+    return run(settings, lambda: _serve(settings, address, tokens, tls, judging))
 
 
-async def _serve(settings: Settings, address: StoreAddress, tokens: Tokens, tls: ssl.SSLContext | None) -> None:
+async def _serve(
+    settings: Settings, address: StoreAddress, tokens: Tokens, tls: WireTls | None, judging: Judging
+) -> None:
     """The store with its recovery, the admin endpoint, and only then the peers; the end in reverse."""
     stop = Stop()
+    heed_hangup(judging.reload, *(each.reload for each in (tls,) if each is not None))
+    judging.load()
     loop = asyncio.get_running_loop()
     started_s = time.monotonic()
     log.info("penstock %s store starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
+    warn_of_shared_token(tokens)
     server: StoreServer | None = None
 
     def on_safe() -> None:
@@ -54,7 +71,16 @@ async def _serve(settings: Settings, address: StoreAddress, tokens: Tokens, tls:
         closing.callback(log.info, "stopped")
         messages = MessageStore(settings.store, on_safe)
         closing.callback(messages.close)
+        audit, reopen_audit = open_audit(settings, closing)
+        judging.audit = audit
+        reloads = [judging.reload, reopen_audit]
+        if tls is not None:
+            tls.audit = audit
+            reloads.append(tls.reload)
+        heed_hangup(*reloads)
         hub = Hub(messages, waits_for_peers=True)
+        hub.consumers.most_of_user = settings.quota.user_groups
+        hub.bans.audit = audit
         if settings.notify.events == "broadcast":
             hub.lookup = Broadcast()
         elif settings.notify.redis_url:
@@ -62,18 +88,44 @@ async def _serve(settings: Settings, address: StoreAddress, tokens: Tokens, tls:
             closing.push_async_callback(redis.close)
             redis.start()
             hub.lookup = redis.table
-        server = StoreServer(hub, settings.wire, tokens, tokens_of_namespaces(settings.wire))
+        of_namespaces = tokens_of_namespaces(settings.wire)
+        server = serving = StoreServer(hub, settings.wire, tokens, audit, of_namespaces=of_namespaces)
+        _judge_clients(serving, judging, of_namespaces, closing)
         if settings.admin is not None:
             closing.callback(_open_admin(settings.admin, server).close)
         closing.push_async_callback(server.close, DRAIN_S)
-        url = await server.listen(address, tls)
+        await listen_to_operators(server, settings.store.data)
+        url = await server.listen(address, tls.context if tls is not None else None)
         tune_garbage_collection()
         took_s = time.monotonic() - started_s
         log.info(
             "started in %.2f s: %d sessions, %d bytes replayed", took_s, len(messages.sessions), messages.replayed_bytes
         )
         print(f"ready {url} data={settings.store.data}", flush=True)
-        await stop.tick(server.tick)
+
+        def tick() -> None:
+            serving.tick()
+            if tls is not None:
+                tls.tick()
+
+        await stop.tick(tick)
+
+
+def _judge_clients(
+    server: StoreServer, judging: Judging, of_namespaces: Mapping[str, str], closing: AsyncExitStack
+) -> None:
+    """Where [auth] says who may come in or do what, it says so of the store's clients as well."""
+    access = judging.start(closing)
+    if access is None:
+        return
+    users = StoreUsers(access, of_namespaces)
+    server.judge = users
+
+    def again() -> None:
+        users.replaced()
+        server.judge_again()
+
+    judging.on_reload(again)
 
 
 def _open_admin(address: str, server: StoreServer) -> Admin:

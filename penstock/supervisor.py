@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.listen_address import ListenAddress
-from gateway.listener import BACKLOG, UNIX_MODE
+from gateway.listener import BACKLOG
 from gateway.version import VERSION
 from notify.sockets import listening_unix_socket
 from penstock.access import Judging
@@ -58,20 +58,23 @@ async def _serve(settings: Settings, gateways: int) -> None:
     log.info("penstock %s starting: a store and %d gateways, data=%s", VERSION, gateways, settings.store.data)
     with ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
-        reserved = [undo.enter_context(_Reserved(url)) for url in settings.gateway.listen]
+        unix_mode = int(settings.gateway.unix_socket_mode, 8)
+        reserved = [undo.enter_context(_Reserved(url, unix_mode)) for url in settings.gateway.listen]
         urls = tuple(each.url for each in reserved)
         fds = tuple(fd for each in reserved for fd in each.fds)
         address = f"unix://{folder}/store.sock"
         gateway = replace(settings.gateway, listen=urls, store=address, reuse_port=True, store_ca_file=None)
         gateway = replace(gateway, store_token="", store_token_file=None)
-        wire = replace(settings.wire, **NO_TOKENS)  # nobody else can use that socket
+        # No other user can connect to that socket.
+        wire = replace(settings.wire, **NO_TOKENS, unix_socket_mode="0600")
         config = folder / "penstock.toml"
         admin = None if settings.admin is None else "127.0.0.1:0"
-        config.write_text(render(replace(settings, wire=wire, gateway=gateway, admin=admin)), encoding="utf-8")
+        shared = replace(settings, wire=wire, gateway=gateway, admin=admin)
+        config.write_text(render(shared, hide_secrets=False), encoding="utf-8")
         grace_s = settings.gateway.drain_timeout_s + GRACE_S
         names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
         children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s, fds) for name in names]
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_all, children[1:])
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_all, children)
         async with AsyncExitStack() as closing:  # gateways end before the store does
             if settings.admin is not None:
                 closing.callback(_open_admin(settings.admin, children).close)
@@ -98,9 +101,9 @@ def _command(name: str, address: str) -> list[str]:
     return ["store", "--listen", address] if name == "store" else ["gateway"]
 
 
-def _reload_all(gateways: list[Child]) -> None:
-    """SIGHUP: what the settings name is read again by each."""
-    for child in gateways:
+def _reload_all(children: list[Child]) -> None:
+    """SIGHUP: what the settings name is read again by each, and its audit log begun anew if it was moved away."""
+    for child in children:
         child.send_signal(signal.SIGHUP)
 
 
@@ -114,12 +117,12 @@ class _Reserved:
     Processes listen on the same port each for itself. A Unix socket they inherit (`fds`).
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, unix_mode: int) -> None:
         address = ListenAddress.parse(url)
         self.fds: tuple[int, ...] = ()
         try:
             self._socket = (
-                listening_unix_socket(Path(address.path), BACKLOG, UNIX_MODE) if address.path else _bound(address)
+                listening_unix_socket(Path(address.path), BACKLOG, unix_mode) if address.path else _bound(address)
             )
         except OSError as error:
             reason = error.strerror or str(error)
@@ -221,7 +224,7 @@ class Child:
             *(sys.executable, "-m", "penstock", *self._arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=environment | {SUPERVISED: "1"},
+            env=environment | {SUPERVISED: self.name},
             pass_fds=self._fds,
             start_new_session=True,  # Ctrl-C is for us: gateways end before the store does
         )

@@ -19,6 +19,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
@@ -26,6 +27,7 @@ from penstock.sdk import client as aio
 from penstock.sdk.autobatch import AutoBatch
 from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.compression import Compression
+from penstock.sdk.credentials import Password
 from penstock.sdk.delivery import Deliveries as AsyncDeliveries
 from penstock.sdk.delivery import Delivery as AsyncDelivery
 from penstock.sdk.errors import ClientClosed
@@ -42,6 +44,7 @@ from penstock.sdk.subscription import Subscription as AsyncSubscription
 T = TypeVar("T")
 B = TypeVar("B")
 
+CLOSING_S = 0.01  # for a connection that was aborted to be closed
 MOST_SENT = 10_000  # messages without a receipt; with more, send() waits
 
 
@@ -53,15 +56,29 @@ class Client:
         url: str = "penstock://localhost:7700",
         *,
         token: str = "",
+        user: str = "",
+        password: Password = "",
         namespace: str = "",
         tls: ssl.SSLContext | None = None,
+        cert: str | Path | None = None,
+        key: str | Path | None = None,
         timeout_s: float = 30.0,
         autobatch: bool | AutoBatch = False,
         compress: bool | Compression = True,
     ) -> None:
         """As penstock.Client. Raises AddressError."""
         self._client = aio.Client(
-            url, token=token, namespace=namespace, tls=tls, timeout_s=timeout_s, autobatch=autobatch, compress=compress
+            url,
+            token=token,
+            user=user,
+            password=password,
+            namespace=namespace,
+            tls=tls,
+            cert=cert,
+            key=key,
+            timeout_s=timeout_s,
+            autobatch=autobatch,
+            compress=compress,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -94,7 +111,7 @@ class Client:
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            loop.call_soon_threadsafe(loop.call_later, CLOSING_S, loop.stop)
             thread.join()
             loop.close()
 

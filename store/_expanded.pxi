@@ -53,11 +53,16 @@ cdef bytes expanded_record(const RecordHeader *record, bytes payload):
     return data
 
 
-def expanded(Records records not None, plain, uint64_t most_bytes, Py_ssize_t start=0, Py_ssize_t count=-1):
+def expand_record(bytes raw not None, bytes payload not None):
+    """A whole record as it stands in the log, with another payload in the place of its compressed one."""
+    return expanded_record(<const RecordHeader *>PyBytes_AS_STRING(raw), payload)
+
+
+def expanded(Records records not None, whole, uint64_t most_bytes, Py_ssize_t start=0, Py_ssize_t count=-1):
     """Records from number `start` on with payloads as they were published; `records` itself if none of these is compressed.
 
-    `plain` makes a payload of a frame; where it gives None, the record stays as it is. The range ends early once its
-    payloads have `most_bytes`.
+    `whole` gets a record and the frame in it, and gives what expand_record() makes of them, or None: then the record stays
+    as it is. The range ends early once its payloads have `most_bytes`. What `whole` gave is in `blocks`, by the number.
     """
     cdef Py_ssize_t i, end = records.count if count < 0 else min(start + count, records.count)
     cdef const RecordHeader *record
@@ -71,15 +76,15 @@ def expanded(Records records not None, plain, uint64_t most_bytes, Py_ssize_t st
     if not flags & FLAG_COMPRESSED:
         return records
     found = Records(records.first + start)
-    kept = [records]
-    found.owner = kept
+    found.owner = records
     for i in range(start, end):
         record = records.items[i]
-        payload = plain(payload_of(record)[:record.payload_length]) if record.flags & FLAG_COMPRESSED else None
-        if payload is not None:
-            data = expanded_record(record, payload)
-            kept.append(data)
+        data = None
+        if record.flags & FLAG_COMPRESSED:
+            data = whole((<const char *>record)[:record.length], payload_of(record)[:record.payload_length])
+        if data is not None:
             record = <const RecordHeader *>PyBytes_AS_STRING(data)
+            found.blocks[found.count] = data
         found.push(record)
         total += record.payload_length
         if total >= most_bytes:

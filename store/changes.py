@@ -1,5 +1,7 @@
 """State changes as they stand in the log: the payloads of all record types but MESSAGE and BATCH, as msgpack arrays."""
 
+from typing import Literal
+
 import msgspec
 
 from store.group_settings import GroupSettings
@@ -36,7 +38,8 @@ class SubscriptionState(Change, frozen=True):
 class SessionOpened(Change, frozen=True):
     """A connection took the session; `clean_start` forgets what was there.
 
-    `holder` is the name of the peer that has the connection, empty for a gateway in the store's own process.
+    `holder` is the name of the peer that has the connection, empty for a gateway in the store's own process. `user`
+    owns the session from now on, if no other one does; empty: an anonymous client. None: an older gateway did not say.
     """
 
     client_id: str
@@ -44,6 +47,14 @@ class SessionOpened(Change, frozen=True):
     session_expiry_interval: int
     will: WillState | None = None
     holder: str = ""
+    user: str | None = None
+
+
+class SessionAssigned(Change, frozen=True):
+    """An operator gave the session to a user."""
+
+    client_id: str
+    user: str
 
 
 class SessionClosed(Change, frozen=True):
@@ -128,12 +139,18 @@ class PeerGone(Change, frozen=True):
 
 
 class GroupMade(Change, frozen=True):
-    """There is a consumer group, which begins at `queue_offset`; of one that there is already, its new settings."""
+    """There is a consumer group, which begins at `queue_offset`; of one that there is already, its new settings.
+
+    `user` made it; empty: an anonymous client, None: users are not known there. `is_shared`: a shared subscription did,
+    so that it goes when no session has one and it holds nothing; one that is not shared any more stays.
+    """
 
     name: str
     topic_filter: str
     settings: GroupSettings
     queue_offset: int
+    user: str | None = None
+    is_shared: bool = False
 
 
 class Held(msgspec.Struct, array_like=True, frozen=True):
@@ -186,6 +203,31 @@ class DelayedEnded(Change, frozen=True):
     messages: list[tuple[int, int]]
 
 
+BanKind = Literal["address", "user", "client_id"]
+
+
+class BanSet(Change, frozen=True):
+    """Nobody of this address, user or client_id (`kind`) comes in until Unix time `until_ms`; 0: until it is lifted.
+
+    It takes the place of the ban with the same value. `set_by`: the operator, or the gateway of an automatic one.
+    """
+
+    kind: BanKind
+    value: str
+    until_ms: int = 0
+    reason: str = ""
+    set_by: str = ""
+    automatic: bool = False
+
+
+class BanLifted(Change, frozen=True):
+    """There is no such ban any more."""
+
+    kind: BanKind
+    value: str
+    lifted_by: str = ""
+
+
 TYPES: dict[RecordType, type[Change]] = {
     RecordType.SESSION_OPENED: SessionOpened,
     RecordType.SESSION_CLOSED: SessionClosed,
@@ -197,11 +239,14 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.QUEUE_DROPPED: QueueDropped,
     RecordType.PEER_APPENDED: PeerAppended,
     RecordType.PEER_GONE: PeerGone,
+    RecordType.SESSION_ASSIGNED: SessionAssigned,
     RecordType.GROUP_MADE: GroupMade,
     RecordType.GROUP_ADVANCED: GroupAdvanced,
     RecordType.GROUP_RESET: GroupReset,
     RecordType.GROUP_DROPPED: GroupDropped,
     RecordType.DELAYED_ENDED: DelayedEnded,
+    RecordType.BAN_SET: BanSet,
+    RecordType.BAN_LIFTED: BanLifted,
 }
 _RECORD_TYPES = {change: record_type for record_type, change in TYPES.items()}
 _DECODERS: dict[int, msgspec.msgpack.Decoder[Change]] = {

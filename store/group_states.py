@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,6 +19,13 @@ KEY_END = b"h"
 GroupKey = tuple[str, str]  # name, topic_filter
 
 
+class Maker(NamedTuple):
+    """Who makes a group, see store.changes.GroupMade."""
+
+    user: str | None = None
+    is_shared: bool = False
+
+
 class GroupState(msgspec.Struct):
     """One group: all before the `positions` of its partitions is done with, but for `entries`, by queue_offset."""
 
@@ -27,6 +35,8 @@ class GroupState(msgspec.Struct):
     positions: list[int]
     entries: dict[int, Entry] = {}
     dead_letters: int = 0
+    user: str | None = None  # who made it; see store.changes.GroupMade
+    is_shared: bool = False
 
     @property
     def key(self) -> GroupKey:
@@ -67,10 +77,13 @@ class GroupStates:
         match change:
             case GroupMade() if state is None:
                 positions = [change.queue_offset] * change.settings.lanes
-                self._states[key] = GroupState(change.name, change.topic_filter, change.settings, positions)
+                state = GroupState(change.name, change.topic_filter, change.settings, positions)
+                state.user, state.is_shared = change.user, change.is_shared
+                self._states[key] = state
                 self._hold(change.topic_filter, log_offset)
             case GroupMade() if state is not None:
                 state.settings = change.settings
+                state.is_shared = state.is_shared and change.is_shared
             case GroupAdvanced() if state is not None:
                 _advance(state, change)
             case GroupReset() if state is not None:

@@ -22,11 +22,14 @@ class RecordType(IntEnum):
     QUEUE_DROPPED = 23
     PEER_APPENDED = 24
     PEER_GONE = 25
+    SESSION_ASSIGNED = 26
     GROUP_MADE = 32
     GROUP_ADVANCED = 33
     GROUP_RESET = 34
     GROUP_DROPPED = 35
     DELAYED_ENDED = 40
+    BAN_SET = 48
+    BAN_LIFTED = 49
 
 
 class RecordFlag(IntFlag):

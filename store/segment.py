@@ -42,7 +42,7 @@ class Segment:
     def create(cls, folder: Path, base: int, size_bytes: int, epoch: int, created_ms: int) -> "Segment":
         """Make a file of its final size with nothing but a header. Raises OSError (ENOSPC: nothing is left behind)."""
         path = folder / f"{base:020}{SUFFIX}"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)  # the umask may take more away
         try:
             os.ftruncate(fd, size_bytes)
             os.posix_fallocate(fd, 0, HEADER_BYTES)

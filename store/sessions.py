@@ -4,7 +4,9 @@ A session's position is one log_offset, `acked`: every message of its subscripti
 known beyond it (QoS 2 packet identifiers, messages outside any queue) is in `sent`.
 """
 
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import msgspec
 
@@ -17,6 +19,7 @@ NEVER_EXPIRES_S = 0xFFFFFFFF  # a session_expiry_interval
 KEY_PREFIX = b"s"
 KEY_END = b"t"
 SHARE_PREFIX = "$share/"
+RELEASED_AT_ONCE = 64  # filters, of 5 µs or so each
 
 
 class SessionState(msgspec.Struct):
@@ -38,6 +41,7 @@ class SessionState(msgspec.Struct):
     inflight: bytes = b""  # QoS 1 from queues, not acknowledged then; see SessionClosed
     holder: str = ""  # the peer that has the connection, or had it last; see SessionOpened
     shared: bytes = b""  # what was in flight then and went back to groups; see SessionClosed
+    user: str | None = None  # who owns it; empty: an anonymous client, None: not known (a session of an older log)
 
     def held_filters(self) -> list[str]:
         """Filters whose messages are kept while the client is away."""
@@ -66,15 +70,18 @@ class Sessions:
         self._hold = hold
         self._release = release
         self._dirty: set[str] = set()
+        self._releasing: deque[Iterator[str]] = deque()  # filters that ended sessions had held
         self._sessions: dict[str, SessionState] = {}
         self.presence_changed: Callable[[str], None] = _nobody_asks
         self.subscription_count = 0
+        self.shares: Counter[str] = Counter()  # sessions by the shared subscription that they have
         self.connected = 0  # sessions that a connection has
         decode = msgspec.msgpack.Decoder(SessionState).decode
         for _, value in index.scan(KEY_PREFIX, KEY_END):
             session = decode(value)
             self._sessions[session.client_id] = session
             self.subscription_count += len(session.subscriptions)
+            self.shares.update(filter(is_shared, session.subscriptions))
             self.connected += session.connected
             self._hold_all(session, 0)  # their queues are there and know where they began
         self._encode = msgspec.msgpack.Encoder().encode
@@ -140,12 +147,16 @@ class Sessions:
                     self._unsubscribe(session, topic_filter)
             case changes.Progress():
                 _progress(session, change)
+            case changes.SessionAssigned():
+                session.user = change.user
             case changes.WillFired():
                 session.will = None
                 if not session.connected and not session.session_expiry_interval:
                     self._end(session.client_id)
 
     def _open(self, change: changes.SessionOpened, log_offset: int) -> None:
+        known = self._sessions.get(change.client_id)
+        owner = known.user if known is not None else None
         if change.clean_start:
             self._end(change.client_id)
         session = self._sessions.get(change.client_id)
@@ -153,18 +164,16 @@ class Sessions:
             session = SessionState(change.client_id, 0, log_offset)
             self._sessions[change.client_id] = session
             self.connected += 1
-        self._release_all(session)
-        session.session_expiry_interval = change.session_expiry_interval
+        self._change_expiry(session, change.session_expiry_interval, log_offset)
         self.connected += not session.connected
         session.connected = True
         session.will = change.will
         session.holder = change.holder
-        self._hold_all(session, log_offset)
+        # A named owner keeps it: the record may have been on its way when an operator assigned the session.
+        session.user = owner or (change.user if change.user is not None else owner)
 
     def _close(self, session: SessionState, change: changes.SessionClosed, log_offset: int, timestamp_ms: int) -> None:
-        self._release_all(session)
-        session.session_expiry_interval = change.session_expiry_interval
-        self._hold_all(session, log_offset)
+        self._change_expiry(session, change.session_expiry_interval, log_offset)
         self.connected -= session.connected
         session.connected = False
         session.closed_at_ms = timestamp_ms
@@ -178,8 +187,19 @@ class Sessions:
         session = self._sessions.pop(client_id, None)
         if session is not None:
             self.subscription_count -= len(session.subscriptions)
+            for topic_filter in filter(is_shared, session.subscriptions):
+                self._count_share(topic_filter, -1)
             self.connected -= session.connected
             self._release_all(session)
+
+    def _change_expiry(self, session: SessionState, expiry_s: int, log_offset: int) -> None:
+        """What is held changes only with whether the session outlives its connection: there may be 10,000 filters."""
+        if session.session_expiry_interval and not expiry_s:
+            self._release_all(session)
+        is_held_now = not session.session_expiry_interval and expiry_s > 0
+        session.session_expiry_interval = expiry_s
+        if is_held_now:
+            self._hold_all(session, log_offset)
 
     def _subscribe(self, session: SessionState, subscription: SubscriptionState, log_offset: int) -> None:
         known = session.subscriptions.get(subscription.topic_filter)
@@ -188,22 +208,44 @@ class Sessions:
         subscription = msgspec.structs.replace(subscription, since=since)
         session.subscriptions[subscription.topic_filter] = subscription
         self.subscription_count += 1
+        if is_shared(subscription.topic_filter):
+            self._count_share(subscription.topic_filter, 1)
         if is_held(subscription) and session.session_expiry_interval:
             self._hold(subscription.topic_filter, log_offset)
 
     def _unsubscribe(self, session: SessionState, topic_filter: str) -> None:
         known = session.subscriptions.pop(topic_filter, None)
         self.subscription_count -= known is not None
+        if known is not None and is_shared(topic_filter):
+            self._count_share(topic_filter, -1)
         if known is not None and is_held(known) and session.session_expiry_interval:
             self._release(topic_filter)
+
+    def _count_share(self, topic_filter: str, number: int) -> None:
+        self.shares[topic_filter] += number
+        if not self.shares[topic_filter]:
+            del self.shares[topic_filter]
 
     def _hold_all(self, session: SessionState, log_offset: int) -> None:
         for topic_filter in session.held_filters():
             self._hold(topic_filter, log_offset)
 
     def _release_all(self, session: SessionState) -> None:
-        for topic_filter in session.held_filters():
+        """Of many filters later, by release_some(): that a queue is kept for a moment longer changes no state."""
+        filters = iter(session.held_filters())
+        for topic_filter in islice(filters, RELEASED_AT_ONCE):
             self._release(topic_filter)
+        if len(session.subscriptions) > RELEASED_AT_ONCE:
+            self._releasing.append(filters)
+
+    def release_some(self) -> bool:
+        """Go on releasing filters of sessions that ended. True if there are more."""
+        if self._releasing:
+            for topic_filter in (some := list(islice(self._releasing[0], RELEASED_AT_ONCE))):
+                self._release(topic_filter)
+            if len(some) < RELEASED_AT_ONCE:
+                self._releasing.popleft()
+        return bool(self._releasing)
 
 
 def _progress(session: SessionState, change: changes.Progress) -> None:

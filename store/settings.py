@@ -189,3 +189,7 @@ class StoreSettings:
             "at_least": 1 * MIB,
         },
     )
+    group_access: bool = field(
+        default=False,
+        metadata={"doc": "Let the group of the data folder read what is in it, as a backup or Spark may need."},
+    )

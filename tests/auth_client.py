@@ -10,8 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gateway.auth.access import Access, Parts
+from gateway.auth.attempts import Attempts
 from gateway.auth.passwords import PasswordLine, hashed
 from gateway.auth.scram import ScramVerifier
+from gateway.auth.settings import AuthSettings
 from gateway.codec import decode, decode_varint, encode
 from gateway.errors import ProtocolError
 from gateway.packets import (
@@ -26,12 +29,19 @@ from gateway.packets import (
     Subscribe,
     SubscriptionRequest,
 )
+from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
+from gateway.replays import FROM_PROPERTY
 from tests.server_process import PenstockServer
 from tests.wire_client import split_properties
 
 TIMEOUT_S = 20
 P = TypeVar("P", bound=Packet)
+
+
+def access_of(parts: Parts) -> Access:
+    """What clients are judged by, with default settings and a clock that stands still."""
+    return Access(parts, AuthSettings(), Attempts(AuthSettings(), lambda: 0.0))
 
 
 class Device:
@@ -103,8 +113,10 @@ class Device:
         self.publish(topic, payload, 1, retain=retain)
         return self.next(PubAck).reason_code
 
-    def subscribe(self, topic_filter: str, qos: int = 0) -> ReasonCode:
-        self.send(Subscribe(self.next_id(), (SubscriptionRequest(topic_filter, QoS(qos)),)))
+    def subscribe(self, topic_filter: str, qos: int = 0, history: str = "") -> ReasonCode:
+        """`history`: where in it to begin."""
+        properties = Properties(user_properties=((FROM_PROPERTY, history),) if history else ())
+        self.send(Subscribe(self.next_id(), (SubscriptionRequest(topic_filter, QoS(qos)),), properties))
         return self.next(SubAck).reason_codes[0]
 
     def closed_with(self) -> ReasonCode | None:
@@ -127,7 +139,14 @@ def write_passwords(file: Path, passwords: Mapping[str, str], scram: bool = Fals
         PasswordLine(hashed(password), ScramVerifier.of(password).text() if scram else "").text(user)
         for user, password in passwords.items()
     )
-    file.write_text("".join(f"{line}\n" for line in lines))
+    return write_secret(file, "".join(f"{line}\n" for line in lines))
+
+
+def write_secret(file: Path, text: str) -> Path:
+    """A file that no other user can read."""
+    file.touch(0o600)
+    file.chmod(0o600)
+    file.write_text(text)
     return file
 
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from gateway.auth.access import Access
 from gateway.broker import Broker
 from gateway.codec import decode, decode_varint, encode, encode_varint
 from gateway.connection import Connection, Entrance
@@ -349,11 +350,13 @@ class Bench:
         flush: str = "async",
         segment_bytes: int = 16 << 20,
         apart: bool = False,
+        access: Access | None = None,
         **settings: Any,
     ) -> None:
-        """`apart`: the gateway's store is at the other end of a wire."""
+        """`apart`: the gateway's store is at the other end of a wire. `access`: what clients are judged by."""
         self.loop = FakeLoop()
         self.apart = apart
+        self.access = access
         self._clock = clock
         self.store_settings = StoreSettings(folder, flush, segment_bytes)  # type: ignore[arg-type]
         self.settings = GatewaySettings(**settings)
@@ -365,7 +368,8 @@ class Bench:
         self.wire: WireBetween | None = None
         if self.apart:
             self.wire = WireBetween(self.hub, self.loop, self.store_settings.flush_timeout_ms / 1000)
-        self.broker = Broker(self.wire.gateway if self.wire else self.hub.join("gateway"), self.settings, self.loop)
+        store = self.wire.gateway if self.wire else self.hub.join("gateway")
+        self.broker = Broker(store, self.settings, self.loop, self.access)
         self.run()
 
     def run(self) -> None:
@@ -409,13 +413,15 @@ class Bench:
 
     # --- clients
 
-    def client(self, version: int = 5) -> Client:
-        """A network connection on which nothing was said yet."""
-        return Client(self, version)
+    def client(self, version: int = 5, user: str = "", namespace: str = "") -> Client:
+        """A network connection on which nothing was said yet; `user`: whom its certificate names."""
+        client = Client(self, version, namespace)
+        client.connection.peer_identity = user
+        return client
 
     def connect(self, client_id: str = "", version: int = 5, **fields: Any) -> Client:
-        """A client that was accepted, at a listener of `namespace`."""
-        client = Client(self, version, fields.pop("namespace", ""))
+        """A client that was accepted, at a listener of `namespace`; `user` as in client()."""
+        client = self.client(version, fields.pop("user", ""), fields.pop("namespace", ""))
         connack = client.connect(client_id, **fields)
         assert connack.reason_code == 0, connack
         return client

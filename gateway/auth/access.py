@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
+from gateway.auth.attempts import Attempts
+from gateway.auth.client_ids import ANY_CLIENT_ID, ClientIds
 from gateway.auth.identity import Answer, Authenticator, Chain, Credentials, Identity
-from gateway.auth.passwords import Passwords
-from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide
+from gateway.auth.passwords import PasswordTable
+from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide, name_groups, unwrapped
 from gateway.auth.scram import ScramExchange
+from gateway.auth.settings import AuthSettings
 
 REMEMBERED_CLIENTS = 16_384
 """For how many clients it is known which rules of the file are for them."""
+REMEMBERED_CHARACTERS = 512
+"""Of a client's names; for one with longer names it is found out each time."""
 NO_REQUESTS: Mapping[str, int] = {"sent": 0, "failed": 0, "spared": 0}
 Allowed = Callable[[int], None]
 
@@ -27,9 +31,11 @@ class Question:
     client_id: str
     action: Action
     topic: str
-    """A topic name, or with SUBSCRIBE a topic filter."""
+    """A topic name, or with SUBSCRIBE and REPLAY a topic filter."""
     namespace: str = ""
     """In which these names are the client's."""
+    group: str | None = None
+    """The share name, of a shared subscription."""
 
 
 class PermissionSource(Protocol):
@@ -47,24 +53,28 @@ class Parts:
     """What the settings and their files come to."""
 
     authenticators: tuple[Authenticator, ...] = ()
-    passwords: Passwords | None = None
+    passwords: PasswordTable | None = None
     permissions: Permissions | None = None  # None: there is no file
     source: PermissionSource | None = None
     allow_anonymous: bool = False
-    client_ids: str = ""
+    client_ids: ClientIds = ANY_CLIENT_ID
     namespace_separator: str = ""
+    asks_again_s: int = 0  # how long answers of `source` count
     requests: Callable[[], Mapping[str, int]] = lambda: NO_REQUESTS
+    token_keys: Callable[[], frozenset[bytes]] = frozenset  # fingerprints of those that count now
 
 
 class Access:
     """Answers from its parts."""
 
-    def __init__(self, parts: Parts, max_waiting: int) -> None:
-        self.max_waiting = max_waiting
+    def __init__(self, parts: Parts, settings: AuthSettings, attempts: Attempts) -> None:
+        self.settings = settings
+        self.attempts = attempts
         self._use(parts)
 
     def _use(self, parts: Parts) -> None:
         self._parts = parts
+        self._has_scram = any(line.scram for line in (parts.passwords or {}).values())
         self._chain = Chain(list(parts.authenticators), parts.allow_anonymous)
         self._rules_for = lru_cache(REMEMBERED_CLIENTS)((parts.permissions or Permissions()).rules_for)
 
@@ -78,15 +88,20 @@ class Access:
 
     # --- who may come in
 
+    @property
+    def refuses_anonymous(self) -> bool:
+        """Whether no client comes in without being a user."""
+        return bool(self._parts.authenticators) and not self._parts.allow_anonymous
+
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
         self._chain.check(credentials, answer)
 
     def exchange(self, method: str) -> ScramExchange | None:
         """For enhanced authentication; None if there is no such method here."""
         passwords = self._parts.passwords
-        if method != "SCRAM-SHA-256" or passwords is None or not any(line.scram for line in passwords.values()):
+        if method != "SCRAM-SHA-256" or passwords is None or passwords.fakes is None:
             return None
-        return ScramExchange(lambda username: passwords[username].scram if username in passwords else "")
+        return ScramExchange(lambda user: passwords[user].scram if user in passwords else "", passwords.fakes)
 
     @property
     def namespace_separator(self) -> str:
@@ -94,28 +109,43 @@ class Access:
         return self._parts.namespace_separator
 
     def still_knows(self, identity: Identity) -> bool:
-        """Whether the password by which a client was let in is its user's password still."""
+        """Whether the password by which a client was let in is its user's still, and its token's key a key still."""
+        if identity.key and identity.key not in self._parts.token_keys():
+            return False
         if not identity.verifier:
             return True
-        line = (self._parts.passwords or {}).get(identity.login or identity.username)
+        line = (self._parts.passwords or PasswordTable()).get(identity.login or identity.username)
         return line is not None and identity.verifier in (line.argon2, line.scram)
 
     def may_be_called(self, identity: Identity, client_id: str) -> bool:
         """Whether a user may have this client identifier."""
-        pattern = self._parts.client_ids
-        if not pattern:
-            return True
-        if "%u" in pattern and not identity.username:
+        return self._parts.client_ids.may_take(identity.username, client_id, self._parts.passwords or ())
+
+    def needs_client_id(self, identity: Identity) -> bool:
+        """Whether a client's rules say `%c` while it may have the client identifier of any other."""
+        if identity.owns_client_id or self._parts.client_ids.names_user:
             return False
-        name = _as_text(pattern, identity.username)
-        return re.fullmatch(name, client_id, re.DOTALL) is not None
+        permissions = self._parts.permissions
+        return (permissions is not None and permissions.names_client_id) or any(
+            rule.names_client_id for rule in identity.rules or ()
+        )
 
     # --- what it may do
+
+    @property
+    def knows_users(self) -> bool:
+        """Whether clients say who they are; those that need not are anonymous."""
+        return bool(self._parts.authenticators)
 
     @property
     def asks_elsewhere(self) -> bool:
         """Whether there are answers that count for a while only."""
         return self._parts.source is not None
+
+    @property
+    def asks_again_s(self) -> int:
+        """How long these count; 0: there are none."""
+        return max(1, self._parts.asks_again_s) if self.asks_elsewhere else 0
 
     def is_open_to(self, identity: Identity) -> bool:
         """Whether a client may do everything, so that nobody need be asked."""
@@ -126,26 +156,33 @@ class Access:
         if self.is_open_to(identity):
             return MAX_QOS
         username, client_id = question.username, question.client_id
-        for rules in (identity.rules or (), self._of_file(username, client_id, question.namespace)):
-            allowed = decide(rules, username, client_id, question.action, question.topic, question.namespace)
+        permissions, namespace = self._parts.permissions, question.namespace
+        names_groups = permissions is not None and permissions.names_groups
+        for rules in (identity.rules or (), self._of_file(username, client_id, namespace)):
+            group = question.group if names_groups or name_groups(rules) else None
+            allowed = decide(rules, username, client_id, question.action, question.topic, namespace, group)
             if allowed is not None:
                 return allowed
         if self._parts.source is not None:
-            return self._parts.source.known(question)
-        return self._parts.permissions.default if self._parts.permissions is not None else REFUSED
+            return self._parts.source.known(_for_others(question))
+        return permissions.default if permissions is not None else REFUSED
 
     def _of_file(self, username: str, client_id: str, namespace: str) -> tuple[Rule, ...]:
-        return self._rules_for(username, client_id, namespace) if self._parts.permissions is not None else ()
+        permissions = self._parts.permissions
+        if permissions is None:
+            return ()
+        if len(username) + len(client_id) > REMEMBERED_CHARACTERS:
+            return permissions.rules_for(username, client_id, namespace)
+        return self._rules_for(username, client_id, namespace)
 
     def ask(self, question: Question, then: Allowed) -> None:
         """What decide() could not say. If that source is gone by now, it is refused."""
         if self._parts.source is None:
             then(REFUSED)
         else:
-            self._parts.source.ask(question, then)
+            self._parts.source.ask(_for_others(question), then)
 
 
-def _as_text(pattern: str, username: str) -> str:
-    """A regular expression for `pattern`, in which %u is this name, whatever is in it, and * any characters."""
-    parts = (re.escape(part).replace(r"\*", ".*") for part in pattern.split("%u"))
-    return re.escape(username).join(parts)
+def _for_others(question: Question) -> Question:
+    """They are asked about the topic that matters, and know nothing of groups."""
+    return replace(question, topic=unwrapped(question.topic), group=None)

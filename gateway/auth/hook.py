@@ -1,13 +1,13 @@
 """The HTTP hooks: a server elsewhere that says who may connect, and what each may do. They fail closed.
 
     POST {"client_id": ..., "username": ..., "password": ..., "peer": ..., "certificate": ...}
-    POST {"client_id": ..., "username": ..., "action": "publish" | "retain" | "subscribe", "topic": ...}
+    POST {"client_id": ..., "username": ..., "action": "publish" | "retain" | "subscribe" | "replay", "topic": ...}
 
 Both have `namespace` as well where it is not the default one.
 
 The answer is `{"result": "allow"}`, or "deny", or (to the first) "ignore": ask the next. With "allow" may come, to the
-first, `user`, `namespace`, `permissions` (rules as in the permissions file) and `expires_at` (Unix time, s); to the
-second, `max_qos`.
+first, `user`, `namespace`, `client_id` (to say that this one is the user's own), `permissions` (rules as in the
+permissions file) and `expires_at` (Unix time, s); to the second, `max_qos`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from gateway.auth.access import Allowed, Question
 from gateway.auth.errors import AuthError
 from gateway.auth.http import Breaker, Http
-from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
-from gateway.auth.permissions import MAX_QOS, REFUSED, parse_rules
+from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict, expires_ms
+from gateway.auth.permissions import MAX_QOS, REFUSED, UNANSWERED, parse_own_rules
 from gateway.reason_codes import ReasonCode
 from store.namespaces import is_namespace
 
 T = TypeVar("T")
+MOST_KEY_CHARACTERS = 200
+"""Of a question as it stands in the cache; a longer one is there as its hash, since clients choose the topics."""
 
 
 class TimedCache(Generic[T]):
@@ -61,29 +63,32 @@ class TimedCache(Generic[T]):
 
 
 class ConnectHook:
-    """Asks who may come in. What was allowed is remembered under a keyed hash of the credentials."""
+    """Asks who may come in, a Costly. What was allowed is remembered under a keyed hash of the credentials."""
 
-    def __init__(self, http: Http, url: str, breaker: Breaker, cache: TimedCache[Identity]) -> None:
+    def __init__(self, http: Http, url: str, breaker: Breaker, cache: TimedCache[Identity], most_rules: int) -> None:
         self._http = http
+        self._most_rules = most_rules
         self._url = url
         self._breaker = breaker
         self.cache = cache
         self._key = secrets.token_bytes(32)
 
-    def check(self, credentials: Credentials, answer: Answer) -> None:
-        key = self._digest(credentials)
-        known = self.cache.get(key)
+    def recall(self, credentials: Credentials, answer: Answer) -> bool:
+        known = self.cache.get(self._digest(credentials))
         if known is not None:
             answer(known)
-            return
+        return known is not None
+
+    def verify(self, credentials: Credentials, answer: Answer) -> None:
+        key = self._digest(credentials)
         try:
             body = _body(credentials)
         except UnicodeDecodeError:
-            answer(Refused("the password is not UTF-8"))
+            answer(Refused("the password is not UTF-8", is_failure=True))
             return
 
         def heard(found: Any) -> None:
-            verdict = _verdict(found, credentials)
+            verdict = _verdict(found, credentials, self._most_rules)
             if isinstance(verdict, Identity):
                 self.cache.put(key, verdict)
             answer(verdict)
@@ -91,12 +96,16 @@ class ConnectHook:
         self._http.post(self._url, self._breaker, body, heard)
 
     def _digest(self, credentials: Credentials) -> bytes:
-        found = hashlib.blake2b(key=self._key, digest_size=32)
         username = None if credentials.username is None else credentials.username.encode()
         outside = (credentials.peer_identity.encode(), credentials.namespace.encode())
-        for text in (credentials.client_id.encode(), username, credentials.password, *outside):
-            found.update(b"\0" if text is None else len(text).to_bytes(5, "big") + text)
-        return found.digest()
+        return _digest(self._key, (credentials.client_id.encode(), username, credentials.password, *outside))
+
+
+def _digest(key: bytes, texts: Iterable[bytes | None]) -> bytes:
+    found = hashlib.blake2b(key=key, digest_size=32)
+    for text in texts:
+        found.update(b"\0" if text is None else len(text).to_bytes(5, "big") + text)
+    return found.digest()
 
 
 def _body(credentials: Credentials) -> dict[str, Any]:
@@ -115,25 +124,28 @@ def _named(namespace: str) -> dict[str, str]:
     return {"namespace": namespace} if namespace else {}
 
 
-def _verdict(found: Any, credentials: Credentials) -> Verdict:
+def _verdict(found: Any, credentials: Credentials, most_rules: int) -> Verdict:
     if found is None:
         return Refused("auth.http_connect_url gave no answer", ReasonCode.SERVER_UNAVAILABLE)
     result = found.get("result")
     if result == "ignore":
         return None
     if result != "allow":
-        return Refused("auth.http_connect_url denies it", ReasonCode.NOT_AUTHORIZED)
+        return Refused("auth.http_connect_url denies it", ReasonCode.NOT_AUTHORIZED, is_failure=True)
     user, expires_s = found.get("user", credentials.username or ""), found.get("expires_at")
     namespace = found.get("namespace", "")
     if not isinstance(namespace, str) or (namespace and not is_namespace(namespace)):
         return Refused("auth.http_connect_url names no namespace", ReasonCode.SERVER_UNAVAILABLE)
-    if not isinstance(user, str) or not (expires_s is None or isinstance(expires_s, int | float)):
-        return Refused("auth.http_connect_url answers nonsense", ReasonCode.SERVER_UNAVAILABLE)
+    if found.get("client_id", credentials.client_id) != credentials.client_id:
+        return Refused("auth.http_connect_url says that it has another client identifier", ReasonCode.NOT_AUTHORIZED)
     try:
-        rules = parse_rules(found["permissions"]) if "permissions" in found else None
+        if not isinstance(user, str):
+            raise AuthError("user: is not a text")
+        rules = parse_own_rules(found["permissions"], most_rules) if "permissions" in found else None
+        at_ms = None if expires_s is None else expires_ms(expires_s)
+        return Identity(user, rules, at_ms, namespace=namespace, owns_client_id="client_id" in found)
     except AuthError as error:
-        return Refused(f"auth.http_connect_url: permissions: {error}", ReasonCode.SERVER_UNAVAILABLE)
-    return Identity(user, rules, None if expires_s is None else int(expires_s * 1000), namespace=namespace)
+        return Refused(f"auth.http_connect_url: its answer cannot be used: {error}", ReasonCode.SERVER_UNAVAILABLE)
 
 
 class PermissionHook:
@@ -144,17 +156,24 @@ class PermissionHook:
         self._url = url
         self._breaker = breaker
         self.cache = cache
+        self._key = secrets.token_bytes(32)
 
     def known(self, question: Question) -> int | None:
-        return self.cache.get(question)
+        return self.cache.get(self._key_of(question))
+
+    def _key_of(self, question: Question) -> object:
+        texts = (question.client_id, question.username, question.topic, question.namespace)
+        if sum(map(len, texts)) <= MOST_KEY_CHARACTERS:
+            return question
+        return question.action.value, _digest(self._key, [text.encode() for text in texts])
 
     def ask(self, question: Question, then: Allowed) -> None:
         def heard(found: Any) -> None:
             if found is None:
-                then(REFUSED)  # not remembered: it is asked again
+                then(UNANSWERED)  # not remembered: it is asked again
                 return
             allowed = _allowed(found)
-            self.cache.put(question, allowed)
+            self.cache.put(self._key_of(question), allowed)
             then(allowed)
 
         body = {
@@ -169,6 +188,6 @@ class PermissionHook:
 
 def _allowed(found: dict[str, Any]) -> int:
     max_qos = found.get("max_qos", MAX_QOS)
-    if found.get("result") != "allow" or isinstance(max_qos, bool) or max_qos not in (0, 1, 2):
+    if found.get("result") != "allow" or type(max_qos) is not int or max_qos not in (0, 1, 2):
         return REFUSED
-    return int(max_qos)
+    return max_qos

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
 
 from gateway.auth.settings import AuthSettings
+from notify.urls import without_credentials
 
 log = logging.getLogger("penstock.gateway")
 
-MOST_ANSWER_BYTES = 1 << 20
+MOST_ANSWER_BYTES = 64 << 10
+MOST_DOCUMENT_BYTES = 512 << 10
+PARSED_AT_ONCE_BYTES = 8 << 10
+"""A longer answer is parsed in a thread."""
 DENIALS = frozenset({401, 403})
 """Status codes that are an answer, and not a failure."""
 
@@ -52,6 +57,28 @@ class Breaker:
             self._until_s = now_s + self._pause_s
 
 
+def parse_object(data: bytes | bytearray) -> dict[str, Any]:
+    """A JSON object as the standard has it: without NaN, Infinity, and numbers that no float holds.
+
+    Raises ValueError, and RecursionError over what is nested too deeply.
+    """
+    found = json.loads(data, parse_constant=_no_number, parse_float=_finite)
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON object")
+    return found
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return number
+
+
 class Http:
     """Owner of the connections to HTTP servers, and of what waits for their answers."""
 
@@ -82,9 +109,9 @@ class Http:
             return
         self._start(self._post(url, breaker, body), then)
 
-    def get(self, url: str, then: Callable[[Any], None]) -> None:
-        """Hand on the JSON that is there, or None."""
-        self._start(self._get(url), then)
+    def get(self, url: str, read: Callable[[Any], object], then: Callable[[Any], None]) -> None:
+        """Hand on what `read` makes, in a thread, of the JSON that is there; None if there is none."""
+        self._start(self._get(url, read), then)
 
     def _start(self, request: Any, then: Callable[[Any], None]) -> None:
         async def run() -> None:
@@ -102,15 +129,17 @@ class Http:
         if answer is None:
             breaker.failed(now_s)
             if breaker.is_open and not was_open:
-                log.error("%s keeps failing: not asked for a while, what depends on it is refused", url)
+                shown = without_credentials(url)
+                log.error("%s keeps failing: not asked for a while, what depends on it is refused", shown)
         else:
             breaker.succeeded()
             if was_open:
-                log.info("%s answers again", url)
+                log.info("%s answers again", without_credentials(url))
         return answer
 
-    async def _get(self, url: str) -> Any:
-        return await self._answer("GET", url)
+    async def _get(self, url: str, read: Callable[[Any], object]) -> Any:
+        document = await self._answer("GET", url)
+        return None if document is None else await asyncio.to_thread(read, document)
 
     async def _answer(self, method: str, url: str, **arguments: Any) -> Any:
         """None if there is none in time, or none that makes sense; what is wrong is in the log."""
@@ -121,18 +150,19 @@ class Http:
                     return {"result": "deny"}
                 if response.status != 200:
                     raise ValueError(f"status {response.status}")
-                data = await response.content.read(MOST_ANSWER_BYTES + 1)
-                while len(data) <= MOST_ANSWER_BYTES and (more := await response.content.read(MOST_ANSWER_BYTES)):
+                most = MOST_ANSWER_BYTES if method == "POST" else MOST_DOCUMENT_BYTES
+                data = bytearray()
+                while len(data) <= most and (more := await response.content.read(most)):
                     data += more
-                if len(data) > MOST_ANSWER_BYTES:
-                    raise ValueError(f"more than {MOST_ANSWER_BYTES} bytes")
-                answer = json.loads(data)
-                if not isinstance(answer, dict):
-                    raise ValueError("not a JSON object")
-                return answer
+                if len(data) > most:
+                    raise ValueError(f"more than {most} bytes")
+                if len(data) > PARSED_AT_ONCE_BYTES:
+                    return await asyncio.to_thread(parse_object, data)
+                return parse_object(data)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError) as error:
             self.failures += 1
-            log.warning("%s: %s", url, str(error) or type(error).__name__)
+            shown = without_credentials(url)
+            log.warning("%s: %s", shown, str(error).replace(url, shown) or type(error).__name__)
             return None
 
     async def close(self) -> None:

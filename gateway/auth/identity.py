@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.auth.errors import AuthError
 from gateway.auth.permissions import Rule
 from gateway.reason_codes import ReasonCode
 from store.namespaces import MARK
+
+
+class Attempt:
+    """What waits on behalf of a client that wants to come in; nobody needs it once the client has left."""
+
+    __slots__ = ("_cancel",)
+
+    def __init__(self) -> None:
+        self._cancel: Callable[[], None] | None = None
+
+    def waits(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+
+    def abandon(self) -> bool:
+        """The client left, or is answered. Whether something waited."""
+        cancel, self._cancel = self._cancel, None
+        if cancel is not None:
+            cancel()
+        return cancel is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +43,9 @@ class Credentials:
     """Whom the client's certificate names, where the listener verified one."""
     namespace: str = ""
     """That which the listener or the certificate names."""
+    source: str = ""
+    """What its address is counted by; see source_of()."""
+    attempt: Attempt = field(default_factory=Attempt, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +61,27 @@ class Identity:
     """By which line of the password file it was let in: if that is another one later, it has to go."""
     namespace: str = ""  # empty: the default one, or none is named so far
     login: str = ""  # what the password file calls the user, if that is another name
+    key: bytes = b""
+    """Fingerprint of the key that its token is signed by: once that is gone, it has to go too."""
+    owns_client_id: bool = False
+    """What let it in says that this client identifier is its own, so that rules may say `%c`."""
 
     @property
     def account(self) -> str:
         """The user among those of all namespaces."""
         return f"{MARK}{self.namespace}/{self.username}" if self.namespace and self.username else self.username
+
+
+MOST_UNIX_TIME_S = 253_402_300_799
+"""The end of the year 9999: a larger number is no time in seconds."""
+
+
+def expires_ms(seconds: object, leeway_s: int = 0) -> int:
+    """A Unix time in s, of any type that JSON has, as one in ms. Raises AuthError unless it is a time."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds <= MOST_UNIX_TIME_S:  # type: ignore[operator]  # false for NaN
+        raise AuthError("the time at which it expires is no Unix time in seconds")
+    return int((seconds + leeway_s) * 1000)  # type: ignore[operator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +90,8 @@ class Refused:
 
     message: str
     reason_code: ReasonCode = ReasonCode.BAD_USER_NAME_OR_PASSWORD
+    is_failure: bool = False
+    """It was wrong about a secret, as somebody is who tries many."""
 
 
 Verdict = Identity | Refused | None
@@ -68,6 +109,9 @@ class Certificates:
 
     def check(self, credentials: Credentials, answer: Answer) -> None:
         answer(Identity(credentials.peer_identity) if credentials.peer_identity else None)
+
+
+UNKNOWN = Refused("nobody knows these credentials", is_failure=True)
 
 
 class Chain:
@@ -91,7 +135,7 @@ class Chain:
 
     def _ask(self, number: int, credentials: Credentials, answer: Answer) -> None:
         if number == len(self._authenticators):
-            answer(Refused("nobody knows these credentials"))
+            answer(UNKNOWN)
             return
 
         def heard(verdict: Verdict) -> None:

@@ -21,8 +21,8 @@ from argon2 import PasswordHasher, Type, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from gateway.auth.errors import AuthError
-from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
-from gateway.auth.scram import ScramVerifier
+from gateway.auth.identity import Answer, Credentials, Identity, Refused
+from gateway.auth.scram import FakeVerifiers, ScramVerifier
 from gateway.auth.workers import Workers
 
 HASHER = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, type=Type.ID)
@@ -44,6 +44,19 @@ class PasswordLine:
 Passwords = Mapping[str, PasswordLine]
 
 
+class PasswordTable(dict[str, PasswordLine]):
+    """The file's lines by user, and what stands for users who are not there."""
+
+    fakes: FakeVerifiers | None = None
+    """None: no line has a SCRAM verifier."""
+
+    def make_fakes(self) -> None:
+        """Their secret is the first line with a SCRAM verifier: it is there in all copies of the file, and stays."""
+        lines = [line for line in self.values() if line.scram]
+        if lines:
+            self.fakes = FakeVerifiers((line.scram for line in lines), lines[0].text(""))
+
+
 def hashed(password: str) -> str:
     """A verifier for a new password."""
     return HASHER.hash(password)
@@ -57,9 +70,9 @@ def check_name(username: str) -> None:
         raise AuthError(f"a user's name has at most {MOST_NAME_BYTES} bytes")
 
 
-def parse_passwords(text: str) -> dict[str, PasswordLine]:
+def parse_passwords(text: str) -> PasswordTable:
     """Raises AuthError, which begins with the line that is wrong."""
-    found: dict[str, PasswordLine] = {}
+    found = PasswordTable()
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -73,6 +86,7 @@ def parse_passwords(text: str) -> dict[str, PasswordLine]:
             found[username] = _parse_verifiers(verifiers)
         except AuthError as error:
             raise AuthError(f"line {number}: {error}") from None
+    found.make_fakes()
     return found
 
 
@@ -95,56 +109,72 @@ def _parse_verifiers(text: str) -> PasswordLine:
     return PasswordLine(argon2, scram)
 
 
-class PasswordCheck:
-    """Passwords of CONNECT against the file. Verifying runs in threads; what was verified is remembered for a while."""
+class Remembered:
+    """Passwords that were right, as keyed hashes of verifier and password: of another verifier they say nothing."""
 
-    def __init__(self, passwords: Passwords, workers: Workers, cache_entries: int, is_last: bool) -> None:
+    def __init__(self, entries: int) -> None:
+        self._most = entries
+        self._key = secrets.token_bytes(32)  # so they are worth nothing outside this process
+        self._verified: OrderedDict[str, bytes] = OrderedDict()
+
+    def has(self, username: str, verifier: str, password: bytes) -> bool:
+        remembered = self._verified.get(username)
+        if remembered is None or not hmac.compare_digest(remembered, self._digest(verifier, password)):
+            return False
+        self._verified.move_to_end(username)
+        return True
+
+    def add(self, username: str, verifier: str, password: bytes) -> None:
+        if self._most:
+            self._verified[username] = self._digest(verifier, password)
+            self._verified.move_to_end(username)
+            if len(self._verified) > self._most:
+                self._verified.popitem(last=False)
+
+    def _digest(self, verifier: str, password: bytes) -> bytes:
+        return hashlib.blake2b(verifier.encode() + b"\0" + password, key=self._key, digest_size=32).digest()
+
+
+class PasswordCheck:
+    """Passwords of CONNECT against the file, a Costly: verifying runs in threads, what was verified is remembered."""
+
+    def __init__(self, passwords: Passwords, workers: Workers, remembered: Remembered, is_last: bool) -> None:
         """`is_last`: an unknown user will not be known to anybody else, so he is to cost as much as any."""
         self.passwords = passwords
         self._workers = workers
-        self._cache_entries = cache_entries
+        self._remembered = remembered
         self._is_last = is_last
-        self._key = secrets.token_bytes(32)
-        self._verified: OrderedDict[str, bytes] = OrderedDict()
 
-    def check(self, credentials: Credentials, answer: Answer) -> None:
+    def recall(self, credentials: Credentials, answer: Answer) -> bool:
         username, password = credentials.username or "", credentials.password or b""
-        line = self.passwords.get(username)
-        if line is None or not line.argon2:
-            self._unknown(password, answer)
-            return
-        known = Identity(username, verifier=line.argon2)
-        digest = self._digest(line.argon2, password)
-        remembered = self._verified.get(username)
-        if remembered is not None and hmac.compare_digest(remembered, digest):
-            self._verified.move_to_end(username)
-            answer(known)
-            return
+        verifier = self._verifier(username)
+        if verifier and self._remembered.has(username, verifier, password):
+            answer(Identity(username, verifier=verifier))
+            return True
+        if not verifier and not self._is_last:
+            answer(None)
+            return True
+        return False
+
+    def verify(self, credentials: Credentials, answer: Answer) -> None:
+        username, password = credentials.username or "", credentials.password or b""
+        verifier = self._verifier(username)
 
         def heard(is_right: bool) -> None:
-            verdict: Verdict = known if is_right else Refused(f"wrong password of user {username}")
-            if is_right:
-                self._remember(username, digest)
-            answer(verdict)
+            if not verifier:
+                answer(None)
+            elif is_right:
+                self._remembered.add(username, verifier, password)
+                answer(Identity(username, verifier=verifier))
+            else:
+                answer(Refused(f"wrong password of user {username}", is_failure=True))
 
-        self._workers.do(_verify(line.argon2, password), heard)
+        self._workers.do(lambda: _verify(verifier or _nobodys(), password)(), heard)
 
-    def _unknown(self, password: bytes, answer: Answer) -> None:
-        if self._is_last:
-            self._workers.do(lambda: _verify(_nobodys(), password)(), lambda _: answer(None))
-        else:
-            answer(None)
-
-    def _digest(self, verifier: str, password: bytes) -> bytes:
-        """Worth nothing outside this process."""
-        return hashlib.blake2b(verifier.encode() + b"\0" + password, key=self._key, digest_size=32).digest()
-
-    def _remember(self, username: str, digest: bytes) -> None:
-        if self._cache_entries:
-            self._verified[username] = digest
-            self._verified.move_to_end(username)
-            if len(self._verified) > self._cache_entries:
-                self._verified.popitem(last=False)
+    def _verifier(self, username: str) -> str:
+        """Empty: there is none."""
+        line = self.passwords.get(username)
+        return line.argon2 if line is not None else ""
 
 
 @cache

@@ -5,12 +5,14 @@
     [[rule]]
     users = ["alice", "sensor-*"]           # and/or clients = [...]; * stands for any characters; none: everybody
     namespaces = ["acme"]                   # "" is the default one; none: all of them
-    allow = ["publish", "retain"]           # or deny = [...]; of publish, retain, subscribe
-    topics = ["devices/%c/#"]               # topic filters; %c is the client identifier, %u the user's name
+    allow = ["publish", "retain"]           # or deny = [...]; of publish, retain, subscribe, replay
+    topics = ["devices/%u/#"]               # topic filters; %u is the user's name, %c the client identifier
+    groups = ["billing", "%u-*"]            # of $share; where a rule has them, joining a group needs one that names it
     max_qos = 1                             # only with allow; 2 if it is not given
 
-A retained PUBLISH needs both `publish` and `retain`. To allow a subscription a rule's filter has to cover it whole; to
-deny it, it is enough that some topic is in both.
+A retained PUBLISH needs both `publish` and `retain`, reading history both `subscribe` and `replay`. To allow a
+subscription a rule's filter has to cover it whole; to deny it, it is enough that some topic is in both. What stands
+behind `$dead/GROUP/` is judged as well: a dead letter is a message of the topic that is named there.
 """
 
 from __future__ import annotations
@@ -19,17 +21,24 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 from gateway.auth.errors import AuthError
+from gateway.auth.name_patterns import NamePattern
+from gateway.auth.rule_index import RuleIndex
 from gateway.errors import ProtocolError
 from gateway.topics import validate_topic_filter
 
 MAX_QOS = 2
 REFUSED = -1
 """In place of the highest QoS that is allowed."""
+UNANSWERED = -2
+"""As REFUSED, since the server that is asked gave no answer: what was allowed before is not taken away for that."""
 MOST_RULES = 100_000
+"""In a permissions file."""
+ENTRIES_PER_RULE = 4
+"""Topics and names that the rules of a token or an answer may have together, for each rule that they may have."""
 Level = str | None
 """One level of a topic filter: its text, or None for `+`. A `#` is left out, and noted apart."""
 
@@ -38,6 +47,7 @@ class Action(Flag):
     PUBLISH = auto()
     RETAIN = auto()
     SUBSCRIBE = auto()
+    REPLAY = auto()
 
 
 ACTIONS = {action.name.lower(): action for action in Action if action.name}
@@ -49,18 +59,23 @@ class Pattern:
 
     levels: tuple[str, ...]
     is_open: bool  # ends with #
+    fixed: Filter | None = None  # what it is for every client, if it has no placeholders
 
     @classmethod
     def parse(cls, topic_filter: str) -> Pattern:
         levels = topic_filter.split("/")
         is_open = levels[-1] == "#"
-        return cls(tuple(levels[:-1] if is_open else levels), is_open)
+        fixed = None if "%c" in topic_filter or "%u" in topic_filter else Filter.parse(topic_filter)
+        return cls(tuple(levels[:-1] if is_open else levels), is_open, fixed)
 
     def filled(self, username: str, client_id: str, denies: bool) -> Filter | None:
-        """For one client; None if it cannot apply, since a name is empty or would be more than one level.
+        """For one client; None if it cannot apply: a name is empty, would be more than one level, or makes a level that
+        begins with `$`, which is the server's.
 
-        To be safe, a rule that denies holds for any level in such a name's place.
+        To be safe, a rule that denies holds for any level in the place of a name that is empty or more than one.
         """
+        if self.fixed is not None:
+            return self.fixed
         filled: list[Level] = []
         for level in self.levels:
             if level == "+":
@@ -68,12 +83,12 @@ class Pattern:
                 continue
             if "%" in level:
                 names = [name for mark, name in (("%c", client_id), ("%u", username)) if mark in level]
-                if any(not name or set(name) & set("/+#") for name in names):
-                    if not denies:
-                        return None
-                    filled.append(None)
-                    continue
-                level = _fill(level, username, client_id)
+                is_bad = any(not name or set(name) & set("/+#") for name in names)
+                text = _fill(level, username, client_id)
+                if not denies and (is_bad or (text.startswith("$") and not level.startswith("$"))):
+                    return None
+                filled.append(None if is_bad else text)
+                continue
             filled.append(level)
         return Filter(tuple(filled), self.is_open)
 
@@ -98,7 +113,7 @@ class Filter:
 
     def covers(self, other: Filter) -> bool:
         """Whether every topic that the other matches is matched by this."""
-        if _hides(self, other):
+        if self._begins_otherwise(other) or _hides(self, other):
             return False
         if len(other.levels) < len(self.levels) or (not self.is_open and len(other.levels) != len(self.levels)):
             return False
@@ -106,9 +121,17 @@ class Filter:
             return False
         return all(mine is None or mine == theirs for mine, theirs in zip(self.levels, other.levels, strict=False))
 
-    def meets(self, other: Filter) -> bool:
-        """Whether some topic is matched by both."""
-        if _hides(self, other) or _hides(other, self):
+    def _begins_otherwise(self, other: Filter) -> bool:
+        """Whether the first level is enough to say that this does not cover the other: true of most rules."""
+        return bool(self.levels) and self.levels[0] is not None and other.levels[:1] != self.levels[:1]
+
+    def meets(self, other: Filter, is_inside: bool = False) -> bool:
+        """Whether some topic is matched by both. `is_inside`: the other stands behind `$dead/GROUP/`, where a wildcard
+        means what starts with $ too."""
+        mine, theirs = self.levels[:1], other.levels[:1]
+        if mine != theirs and mine and theirs and None not in (mine[0], theirs[0]):
+            return False
+        if _hides(self, other) or (not is_inside and _hides(other, self)):
             return False
         shorter, longer = sorted((self, other), key=lambda each: len(each.levels))
         if len(shorter.levels) != len(longer.levels) and not shorter.is_open:
@@ -123,59 +146,173 @@ def _hides(wide: Filter, other: Filter) -> bool:
     return first is not None and first.startswith("$") and (not wide.levels or wide.levels[0] is None)
 
 
+WRAPPERS = ("$dead", "$delayed", "$share")
+"""First of the two levels that stand before a topic or topic filter: `$dead/GROUP/TOPIC`, and so on."""
+MOST_WRAPPERS = 4
+EVERYTHING = Filter((), is_open=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A topic (filter) that a client asks for, and what it stands for."""
+
+    whole: Filter
+    inner: Filter | None = None
+    """What stands behind `$dead/GROUP/`, where that is one filter."""
+    hidden: tuple[Filter, ...] = ()
+    """All that may stand there: `$dead/GROUP/+/+/x` means a topic `$dead/OTHER/x` as well."""
+
+    @classmethod
+    def parse(cls, topic: str) -> Wanted:
+        whole = inner = Filter.parse(topic)
+        hidden: list[Filter] = []
+        is_plain = True
+        while inner.levels and (inner.levels[0] in WRAPPERS or (hidden and inner.levels[0] is None)):
+            is_plain = is_plain and inner.levels[0] is not None
+            if len(inner.levels) <= 2 and not inner.is_open and (len(inner.levels) < 2 or not is_plain):
+                break
+            behind = Filter(inner.levels[2:], inner.is_open)
+            # a topic that would be too long loses what stands behind `$dead/GROUP`, so that may be anything
+            inner = behind if behind.levels and len(hidden) < MOST_WRAPPERS else EVERYTHING
+            hidden.append(inner)
+        begins_plainly = bool(hidden) and is_plain and bool(inner.levels) and inner.levels[0] is not None
+        return cls(whole, inner if begins_plainly else None, tuple(hidden))
+
+    def is_covered_by(self, mine: Filter) -> bool:
+        return mine.covers(self.whole) or (self.inner is not None and mine.covers(self.inner))
+
+    def is_met_by(self, mine: Filter) -> bool:
+        return mine.meets(self.whole) or any(mine.meets(each, is_inside=True) for each in self.hidden)
+
+
+def unwrapped(topic: str) -> str:
+    """What stands behind `$dead/GROUP/` and the like; `#` if that is not told."""
+    for _ in range(MOST_WRAPPERS):
+        first, *others = topic.split("/", 2)
+        if first not in WRAPPERS or not others:
+            return topic
+        topic = others[1] if len(others) == 2 else "#"
+    return "#" if topic.startswith(WRAPPERS) else topic
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What is allowed, or denied, to whom."""
 
     actions: Action
     max_qos: int  # REFUSED: this rule denies
+    bits: int  # of `actions`: to ask a Flag costs more than all the rest of a decision
     topics: tuple[Pattern, ...]
-    users: re.Pattern[str] | None
-    clients: re.Pattern[str] | None
-    namespaces: re.Pattern[str] | None = None
+    users: NamePattern | None
+    clients: NamePattern | None
+    namespaces: NamePattern | None = None
+    groups: tuple[str, ...] | None = None  # as they are written
+
+    @property
+    def names_client_id(self) -> bool:
+        """Whether what it says depends on the client identifier, by `%c`."""
+        levels = [level for pattern in self.topics for level in pattern.levels]
+        return any("%c" in text for text in (*levels, *(self.groups or ())))
 
     def is_for(self, username: str, client_id: str, namespace: str = "") -> bool:
-        if self.namespaces is not None and not self.namespaces.fullmatch(namespace):
+        if self.namespaces is not None and not self.namespaces.matches(namespace):
             return False
-        if self.users is not None and (not username or not self.users.fullmatch(username)):
+        if self.users is not None and (not username or not self.users.matches(username)):
             return False
-        return self.clients is None or bool(self.clients.fullmatch(client_id))
+        return self.clients is None or self.clients.matches(client_id)
 
-    def speaks_of(self, wanted: Filter, username: str, client_id: str) -> bool:
+    def speaks_of(self, wanted: Wanted, username: str, client_id: str) -> bool:
         denies = self.max_qos == REFUSED
         for pattern in self.topics:
             mine = pattern.filled(username, client_id, denies)
-            if mine is not None and (mine.meets(wanted) if denies else mine.covers(wanted)):
+            if mine is not None and (wanted.is_met_by(mine) if denies else wanted.is_covered_by(mine)):
                 return True
         return False
 
+    def has_group(self, group: str | None, username: str, client_id: str) -> bool:
+        """Whether the rule speaks of joining a group; None: of a subscription that is not shared."""
+        denies = self.max_qos == REFUSED
+        if self.groups is None:
+            return denies or group is None
+        if group is None:
+            return not denies
+        return any(_is_group(pattern, group, username, client_id, denies) for pattern in self.groups)
+
+
+def _is_group(pattern: str, group: str, username: str, client_id: str, denies: bool) -> bool:
+    """A name that is empty makes a pattern that allows nothing, or denies all."""
+    if any(mark in pattern and not name for mark, name in (("%c", client_id), ("%u", username))):
+        return denies
+    first, *others = (_fill(piece, username, client_id) for piece in pattern.split("*"))
+    if not others:
+        return group == first
+    last = others.pop()
+    if not group.startswith(first) or not group.endswith(last):
+        return False
+    at, end = len(first), len(group) - len(last)
+    for piece in others:
+        at = group.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return at <= end
+
 
 def decide(
-    rules: Iterable[Rule], username: str, client_id: str, action: Action, topic: str, namespace: str = ""
+    rules: Iterable[Rule],
+    username: str,
+    client_id: str,
+    action: Action,
+    topic: str,
+    namespace: str = "",
+    group: str | None = None,
 ) -> int | None:
-    """The highest QoS at which a client may do one thing with a topic (filter), or REFUSED; None: no rule says."""
-    wanted = _parsed(topic)
+    """The highest QoS at which a client may do one thing with a topic (filter), or REFUSED; None: no rule says.
+
+    `group`: of a shared subscription, where groups have to be named; see name_groups().
+    """
+    wanted, bits = Wanted.parse(topic), action.value
     for rule in rules:
-        is_for = action in rule.actions and rule.is_for(username, client_id, namespace)
-        if is_for and rule.speaks_of(wanted, username, client_id):
+        if (
+            bits & rule.bits
+            and rule.is_for(username, client_id, namespace)
+            and rule.has_group(group, username, client_id)
+            and rule.speaks_of(wanted, username, client_id)
+        ):
             return rule.max_qos
     return None
 
 
-@lru_cache(4_096)
-def _parsed(topic: str) -> Filter:
-    return Filter.parse(topic)
+def name_groups(rules: Iterable[Rule]) -> bool:
+    """Whether joining a group is a right of its own among these rules: some of them name groups."""
+    return any(rule.groups is not None for rule in rules)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Permissions:
-    """What a permissions file says. Rules that name their users one by one are looked up by name."""
+    """What a permissions file says. Rules that name their users or clients are looked up by name."""
 
     rules: tuple[Rule, ...] = ()
     default: int = REFUSED
+    names_groups: bool = False
+    names_client_id: bool = False
+
+    @cached_property
+    def index(self) -> RuleIndex:
+        """Raises AuthError if a decision would have to look at too many rules."""
+        return RuleIndex([(rule.users, rule.clients, rule.namespaces, len(rule.topics)) for rule in self.rules])
+
+    @cached_property
+    def _for_everybody(self) -> tuple[Rule, ...]:
+        """One for all who have no rules of their own."""
+        return tuple(self.rules[number] for number in self.index.for_everybody)
 
     def rules_for(self, username: str, client_id: str, namespace: str = "") -> tuple[Rule, ...]:
-        return tuple(rule for rule in self.rules if rule.is_for(username, client_id, namespace))
+        found = self.index.find(username, client_id, namespace)
+        if found is self.index.for_everybody:
+            return self._for_everybody
+        named = (self.rules[number] for number in found)
+        return tuple(rule for rule in named if rule.is_for(username, client_id, namespace))
 
 
 def parse_permissions(document: Mapping[str, Any]) -> Permissions:
@@ -189,17 +326,42 @@ def parse_permissions(document: Mapping[str, Any]) -> Permissions:
     rules = document.get("rule", [])
     if not isinstance(rules, list):
         raise AuthError("rule: is a table; write [[rule]] with two brackets")
-    return Permissions(parse_rules(rules), MAX_QOS if default == "allow" else REFUSED)
+    parsed = parse_rules(rules, MOST_RULES)
+    names_client_id = any(rule.names_client_id for rule in parsed)
+    most_qos = MAX_QOS if default == "allow" else REFUSED
+    permissions = Permissions(parsed, most_qos, name_groups(parsed), names_client_id)
+    _ = permissions.index  # now, so that what is wrong with it is said now
+    return permissions
 
 
-def parse_rules(rules: object) -> tuple[Rule, ...]:
-    """Rules out of a permissions file, a token or an answer. Raises AuthError."""
-    if not isinstance(rules, list) or len(rules) > MOST_RULES:
-        raise AuthError(f"rules are a list of at most {MOST_RULES}")
+def check_client_ids(permissions: Permissions, are_bound: bool) -> None:
+    """Raises RuleError if a rule says `%c` where each client may have the client identifier of any other."""
+    for number, rule in enumerate(permissions.rules, 1):
+        if rule.names_client_id and not are_bound:
+            raise RuleError(
+                number,
+                "%c is the client identifier, and each client may have any, so one could pose as another; write %u, "
+                'the name of the user, or bind client identifiers to users with auth.client_ids = "%u-*"',
+            )
+
+
+def parse_rules(rules: object, most: int) -> tuple[Rule, ...]:
+    """Rules out of a permissions file, a token or an answer, at most so many. Raises AuthError."""
+    if not isinstance(rules, list) or len(rules) > most:
+        raise AuthError(f"rules are a list of at most {most}")
     return tuple(_parse_rule(number, rule) for number, rule in enumerate(rules, 1))
 
 
-KEYS = {"users", "clients", "namespaces", "allow", "deny", "topics", "max_qos"}
+def parse_own_rules(rules: object, most: int) -> tuple[Rule, ...]:
+    """Rules that a client brings, in a token or an answer about it: parsed in the loop, so few. Raises AuthError."""
+    if isinstance(rules, list):
+        lists = (each for rule in rules[:most] if isinstance(rule, dict) for each in rule.values())
+        if sum(len(each) for each in lists if isinstance(each, list)) > most * ENTRIES_PER_RULE:
+            raise AuthError(f"rules have at most {most * ENTRIES_PER_RULE} topics and names together")
+    return parse_rules(rules, most)
+
+
+KEYS = {"users", "clients", "namespaces", "allow", "deny", "topics", "groups", "max_qos"}
 
 
 def _parse_rule(number: int, rule: object) -> Rule:
@@ -214,7 +376,7 @@ def _parse_rule(number: int, rule: object) -> Rule:
         denies = "deny" in rule
         actions = _actions("deny" if denies else "allow", rule["deny" if denies else "allow"])
         max_qos = rule.get("max_qos", MAX_QOS)
-        if isinstance(max_qos, bool) or max_qos not in (0, 1, 2):
+        if type(max_qos) is not int or max_qos not in (0, 1, 2):
             raise AuthError(f"max_qos: {max_qos!r} is not 0, 1 or 2")
         if denies and "max_qos" in rule:
             raise AuthError("max_qos: only with `allow`")
@@ -222,7 +384,8 @@ def _parse_rule(number: int, rule: object) -> Rule:
         if not topics:
             raise AuthError("topics: names none")
         users, clients, namespaces = (_names(rule, key) for key in ("users", "clients", "namespaces"))
-        return Rule(actions, REFUSED if denies else max_qos, topics, users, clients, namespaces)
+        groups, most_qos = _groups(rule, actions), REFUSED if denies else max_qos
+        return Rule(actions, most_qos, actions.value, topics, users, clients, namespaces, groups)
     except AuthError as error:
         raise RuleError(number, str(error)) from None
 
@@ -238,7 +401,7 @@ class RuleError(AuthError):
 def _actions(key: str, names: object) -> Action:
     found = Action(0)
     for name in names if isinstance(names, list) else [names]:
-        if name not in ACTIONS:
+        if not isinstance(name, str) or name not in ACTIONS:
             raise AuthError(f"{key}: {name!r} is not one of {', '.join(ACTIONS)}")
         found |= ACTIONS[name]
     if not found:
@@ -259,16 +422,25 @@ def _texts(rule: Mapping[str, Any], key: str) -> Iterator[str]:
         yield text
 
 
-def _names(rule: Mapping[str, Any], key: str) -> re.Pattern[str] | None:
+def _groups(rule: Mapping[str, Any], actions: Action) -> tuple[str, ...] | None:
+    if "groups" not in rule:
+        return None
+    groups = tuple(_texts(rule, "groups"))
+    if not groups:
+        raise AuthError('groups: is empty; leave it out, or write ["*"] to mean all')
+    if not actions & (Action.SUBSCRIBE | Action.REPLAY):
+        raise AuthError("groups: only with subscribe or replay")
+    for group in groups:
+        if not group or set(group) & set("/+#"):
+            raise AuthError(f"groups: {group!r} is no share name, which is not empty and has no /, + or #")
+    return groups
+
+
+def _names(rule: Mapping[str, Any], key: str) -> NamePattern | None:
     """One pattern for all names; None if the rule does not ask."""
     if key not in rule:
         return None
     names = list(_texts(rule, key))
     if not names:
         raise AuthError(f"{key}: is empty, so the rule would hold for nobody; leave it out to mean everybody")
-    return name_pattern(names)
-
-
-def name_pattern(names: Iterable[str]) -> re.Pattern[str]:
-    """Matches these names, in which * stands for any characters."""
-    return re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in names), re.DOTALL)
+    return NamePattern.of(names)

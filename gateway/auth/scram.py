@@ -10,9 +10,11 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from gateway.auth.errors import AuthError
@@ -25,7 +27,6 @@ METHOD = "SCRAM-SHA-256"
 ITERATIONS = 4_096
 MOST_BYTES = 4_096
 """Of one message of a client's."""
-_FAKE_KEY = secrets.token_bytes(32)
 
 
 @cache
@@ -74,18 +75,42 @@ class ScramVerifier:
         return f"{METHOD}${self.iterations}:{salt}${stored_key}:{server_key}"
 
 
-def _fake(username: str) -> ScramVerifier:
-    """For a user who does not exist: the same each time, and no password fits."""
-    salt = hmac.digest(_FAKE_KEY, username.encode(), hashlib.sha256)[:16]
-    return ScramVerifier(ITERATIONS, salt, secrets.token_bytes(32), secrets.token_bytes(32))
+class FakeVerifiers:
+    """For users who do not exist: no password fits, and a challenge does not tell them from those who do.
+
+    Salt and iterations of a name are the same each time, at each gateway that has the password file, and as long and
+    as many as those of the file's users are.
+    """
+
+    def __init__(self, verifiers: Iterable[str], secret: str) -> None:
+        """`verifiers` are those of the file, one at least; what only the file's readers know is the `secret`."""
+        shapes = Counter(_shape(verifier) for verifier in verifiers)
+        self._users = shapes.total()
+        names = sorted(shapes)
+        self._shapes = list(zip(names, accumulate(shapes[shape] for shape in names), strict=True))
+        self._key = hashlib.blake2b(secret.encode(), person=b"penstock-scram").digest()
+
+    def of(self, username: str) -> ScramVerifier:
+        chosen = hmac.digest(self._key, username.encode(), hashlib.sha256)
+        place = int.from_bytes(chosen[:8], "big") * self._users >> 64
+        iterations, salt_bytes = next(shape for shape, before in self._shapes if place < before)
+        salt = hashlib.shake_256(chosen).digest(salt_bytes)
+        return ScramVerifier(iterations, salt, secrets.token_bytes(32), secrets.token_bytes(32))
+
+
+def _shape(verifier: str) -> tuple[int, int]:
+    """(iterations, bytes of the salt) of a verifier as text."""
+    count, _, salt = verifier.split("$")[1].partition(":")
+    return int(count), len(base64.b64decode(salt))
 
 
 class ScramExchange:
     """One client's exchange: first(), then final(). Both raise ScramFailed."""
 
-    def __init__(self, verifier_of: Callable[[str], str]) -> None:
+    def __init__(self, verifier_of: Callable[[str], str], fakes: FakeVerifiers) -> None:
         """`verifier_of` gives a user's SCRAM verifier, or an empty text."""
         self._verifier_of = verifier_of
+        self._fakes = fakes
         self._server: ScramServer = _mechanism().make_server(self._auth_info)
         self._is_known = False
         self.username = ""
@@ -95,7 +120,7 @@ class ScramExchange:
         self.username = username
         self.verifier = self._verifier_of(username)
         self._is_known = bool(self.verifier)
-        known = ScramVerifier.parse(self.verifier) if self._is_known else _fake(username)
+        known = ScramVerifier.parse(self.verifier) if self._is_known else self._fakes.of(username)
         return known.salt, known.stored_key, known.server_key, known.iterations
 
     def first(self, message: bytes) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-URL = {"shape": "http://... or https://...", "pattern": r"https?://\S+"}
+URL = {"shape": "http://... or https://...", "pattern": r"https?://\S+", "secret": "credentials"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class AuthSettings:
     client_ids: str = field(
         default="",
         metadata={
-            "doc": "Client identifiers that a user may take: %u is the user's name, * any characters; empty: all.",
+            "doc": "Client identifiers that a user may take: %u is the user's name, * any characters; empty: all. "
+            "With `%u:*` each is one user's; with another separator it is the longest known name's.",
         },
     )
     namespace_separator: str = field(
@@ -67,6 +68,9 @@ class AuthSettings:
             "at_most": 600,
         },
     )
+    jwt_require_exp: bool = field(
+        default=True, metadata={"doc": "Refuse tokens without `exp`, which would be good for ever."}
+    )
     jwt_user_claim: str = field(default="sub", metadata={"doc": "Claim that names the user."})
     jwt_client_id_claim: str = field(
         default="",
@@ -79,6 +83,14 @@ class AuthSettings:
     jwt_permissions_claim: str = field(
         default="permissions",
         metadata={"doc": "Claim with the user's permissions, in the form of the permissions file."},
+    )
+    max_client_rules: int = field(
+        default=100,
+        metadata={
+            "doc": "Permission rules that one token, or one answer of the connect hook, may bring.",
+            "at_least": 1,
+            "at_most": 1_000,
+        },
     )
     http_connect_url: str = field(
         default="",
@@ -129,6 +141,51 @@ class AuthSettings:
             "at_least": 1,
         },
     )
+    max_waiting_per_address: int = field(
+        default=1_000,
+        metadata={
+            "doc": "Of these, from one address (IPv6: one /64); a fiftieth of one user, once logins failed there.",
+            "at_least": 1,
+        },
+    )
+    reauthentication_timeout_s: int = field(
+        default=30,
+        metadata={"doc": "How long a client may take to authenticate once more.", "at_least": 1},
+    )
+    max_failures: int = field(
+        default=10,
+        metadata={
+            "doc": "Failed logins of a user from one address within failure_window_s; further ones are refused "
+            "unheard, unless the password is remembered. 0: no such limit.",
+            "at_least": 0,
+        },
+    )
+    max_failures_of_address: int = field(
+        default=50,
+        metadata={"doc": "The same for all users from one address (IPv6: one /64).", "at_least": 0},
+    )
+    max_failures_of_user: int = field(
+        default=3_000,
+        metadata={
+            "doc": "Failed logins of a user within an hour, wherever from; further ones are refused unheard except "
+            "from addresses where the user was right before. 0: no such limit.",
+            "at_least": 0,
+        },
+    )
+    failure_window_s: int = field(default=60, metadata={"doc": "See max_failures.", "at_least": 1})
+    ban_failures: int = field(
+        default=100,
+        metadata={
+            "doc": "An address from which so many logins failed or were refused unheard within failure_window_s, "
+            "and none was right, is banned; 0: none is.",
+            "at_least": 0,
+        },
+    )
+    ban_s: int = field(default=600, metadata={"doc": "How long such a ban lasts.", "at_least": 1})
+    limit_loopback: bool = field(
+        default=False,
+        metadata={"doc": "Have limits and bans by address hold for this machine's own addresses too."},
+    )
     password_threads: int = field(
         default=2, metadata={"doc": "Threads that verify passwords.", "at_least": 1, "at_most": 64}
     )
@@ -150,6 +207,16 @@ def is_auth_configured(settings: AuthSettings) -> bool:
         or settings.jwt_keys_file
         or settings.jwt_keys_url
         or settings.http_connect_url
+    )
+
+
+def are_client_ids_bound(settings: AuthSettings) -> bool:
+    """Whether no user can take another one's client identifier, whatever lets him in: rules may say `%c` then."""
+    if "%u" in settings.client_ids:
+        return True
+    others = settings.password_file or settings.client_certificates or settings.http_connect_url
+    return bool(settings.jwt_client_id_claim and not others and not settings.allow_anonymous) and is_auth_configured(
+        settings
     )
 
 

@@ -36,6 +36,15 @@ def source_of(text: str) -> str:
     return str(address)
 
 
+@lru_cache(REMEMBERED_ADDRESSES)
+def network_of(source: str) -> str:
+    """The neighbours of a source: the /24 of an IPv4 address, the /48 of an IPv6 network."""
+    address = parse_address(source.partition("/")[0])
+    if address is None:
+        return ""
+    return str(ipaddress.ip_network((address, 24 if address.version == 4 else 48), strict=False))
+
+
 def is_loopback(text: str) -> bool:
     """Of this machine: loopback addresses, and what is no IP address (a Unix socket)."""
     address = parse_address(text.partition("/")[0])

@@ -5,20 +5,22 @@ So a token signed by HMAC with an RSA key's public text as its secret, or not si
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import jwt
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
 from gateway.auth.errors import AuthError
-from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
-from gateway.auth.permissions import parse_rules
+from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict, expires_ms
+from gateway.auth.permissions import parse_own_rules
 from gateway.auth.settings import AuthSettings
 from store.namespaces import NAME_SHAPE, is_namespace
 
@@ -39,9 +41,21 @@ class Key:
     value: Any
     algorithms: tuple[str, ...]
     key_id: str | None = None
+    fingerprint: bytes = field(default=b"", compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fingerprint", _fingerprint(self.value))
 
 
 Keys = tuple[Key, ...]
+_PROCESS_KEY = secrets.token_bytes(32)
+
+
+def _fingerprint(value: Any) -> bytes:
+    """Of a secret, one that is worth nothing outside this process."""
+    if not isinstance(value, bytes):
+        value = value.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.blake2b(value, key=_PROCESS_KEY, digest_size=16).digest()
 
 
 def secret_key(secret: bytes) -> Key:
@@ -109,7 +123,7 @@ def _parse_jwk(document: object, with_secrets: bool) -> Key | None:
         if not isinstance(value, bytes) and hasattr(value, "private_bytes"):
             value = value.public_key()
         algorithms = _algorithms(value)
-    except (jwt.PyJWTError, AuthError, ValueError, TypeError, KeyError):
+    except (jwt.PyJWTError, AuthError, ValueError, TypeError, KeyError, OverflowError):
         return None
     if isinstance(value, bytes) and (not with_secrets or len(value) < LEAST_SECRET_BYTES):
         return None
@@ -144,6 +158,7 @@ class TokenCheck:
         self._settings = settings
         self._keys = tuple(keys)
         self._source = source
+        self._fingerprinted: tuple[Keys | None, frozenset[bytes]] = (None, frozenset())
 
     def check(self, credentials: Credentials, answer: Answer) -> None:
         token = credentials.password or b""
@@ -153,11 +168,22 @@ class TokenCheck:
         try:
             answer(self._verdict(token, credentials))
         except UnknownKey:
-            refused = Refused("token: signed by none of the known keys")
+            refused = Refused("token: signed by none of the known keys", is_failure=True)
             if self._source is None:
                 answer(refused)
                 return
             self._source.refresh(lambda: answer(self._once_more(token, credentials, refused)))
+
+    def key_fingerprints(self) -> frozenset[bytes]:
+        """Of all keys that tokens may be signed by now."""
+        fetched = self._source.keys if self._source is not None else ()
+        if fetched is not self._fingerprinted[0]:
+            self._fingerprinted = fetched, frozenset(key.fingerprint for key in self._known)
+        return self._fingerprinted[1]
+
+    @property
+    def _known(self) -> Keys:
+        return self._keys + (self._source.keys if self._source is not None else ())
 
     def _once_more(self, token: bytes, credentials: Credentials, refused: Refused) -> Verdict:
         try:
@@ -168,25 +194,25 @@ class TokenCheck:
     def _verdict(self, token: bytes, credentials: Credentials) -> Verdict:
         """Raises UnknownKey."""
         try:
-            claims = self._claims(token)
-            return self._identity(claims, credentials)
+            claims, key = self._claims(token)
+            return replace(self._identity(claims, credentials), key=key.fingerprint)
         except jwt.PyJWTError as error:
             return Refused(f"token: {error}")
-        except (AuthError, ValueError, TypeError, OverflowError) as error:
+        except (AuthError, ValueError, TypeError, OverflowError, RecursionError) as error:
             return Refused(f"token: {error}")
 
-    def _claims(self, token: bytes) -> dict[str, Any]:
+    def _claims(self, token: bytes) -> tuple[dict[str, Any], Key]:
+        """And by which key they are signed."""
         header = jwt.get_unverified_header(token)
         algorithm, key_id = header.get("alg"), header.get("kid")
-        known = self._keys + (self._source.keys if self._source is not None else ())
         fitting = [
             key
-            for key in known
+            for key in self._known
             if algorithm in key.algorithms and (key_id is None or key.key_id is None or key.key_id == key_id)
         ]
         for key in fitting[:MOST_TRIES]:
             try:
-                return self._decode(token, key, str(algorithm))
+                return self._decode(token, key, str(algorithm)), key
             except jwt.InvalidSignatureError:
                 continue
         raise UnknownKey
@@ -213,10 +239,12 @@ class TokenCheck:
         if client_claim and client_claim in claims and claims[client_claim] != credentials.client_id:
             raise AuthError(f"is for another client identifier ({client_claim})")
         permissions = settings.jwt_permissions_claim
-        rules = parse_rules(claims[permissions]) if permissions in claims else None
-        expires = claims.get("exp")
-        expires_ms = None if expires is None else (int(expires) + settings.jwt_leeway_s) * 1000
-        return Identity(user, rules, expires_ms, namespace=self._namespace(claims))
+        if "exp" not in claims and settings.jwt_require_exp:
+            raise AuthError("has no `exp`, so it would be good for ever (auth.jwt_require_exp)")
+        rules = parse_own_rules(claims[permissions], settings.max_client_rules) if permissions in claims else None
+        at_ms = expires_ms(claims["exp"], settings.jwt_leeway_s) if "exp" in claims else None
+        owns_client_id = bool(client_claim) and client_claim in claims
+        return Identity(user, rules, at_ms, namespace=self._namespace(claims), owns_client_id=owns_client_id)
 
     def _namespace(self, claims: Mapping[str, Any]) -> str:
         """Empty if the token names none. Raises AuthError."""
@@ -229,6 +257,14 @@ class TokenCheck:
         return namespace
 
 
+def _keys_or_fault(document: object) -> Keys | str:
+    """Keys of a JWKS, or what is wrong with it."""
+    try:
+        return parse_jwks(document, with_secrets=False)
+    except AuthError as error:
+        return str(error)
+
+
 class FetchedKeys:
     """The JWKS at an address: fetched at the start, now and then, and when a token names a key not known so far."""
 
@@ -236,12 +272,18 @@ class FetchedKeys:
     """An unknown key does not have it fetched more often."""
 
     def __init__(
-        self, get: Callable[[Callable[[Any], None]], None], clock: Callable[[], float], refresh_s: float
+        self,
+        get: Callable[[Callable[[Any], object], Callable[[Any], None]], None],
+        clock: Callable[[], float],
+        refresh_s: float,
+        dropped: Callable[[], object] = lambda: None,
     ) -> None:
-        """`get` fetches the document, and hands on None if it cannot."""
+        """`get` fetches the document and hands on what a function makes of it, in a thread; None if it cannot.
+        `dropped` is called when a key is not there any more: who came in by it is to be judged again."""
         self._get = get
         self._clock = clock
         self._refresh_s = refresh_s
+        self._dropped = dropped
         self._fetched_s = -1e9
         self._waiting: list[Callable[[], None]] = []
         self._is_fetching = False
@@ -265,18 +307,16 @@ class FetchedKeys:
     def fetch(self) -> None:
         self._is_fetching = True
         self._fetched_s = self._clock()
-        self._get(self._got)
+        self._get(_keys_or_fault, self._got)
 
-    def _got(self, document: Any) -> None:
+    def _got(self, found: Keys | str | None) -> None:
         """What cannot be had does not take away what there is."""
         self._is_fetching = False
-        self.fault = ""
-        try:
-            if document is None:
-                raise AuthError("could not be fetched")
-            self.keys = parse_jwks(document, with_secrets=False)
-        except AuthError as error:
-            self.fault = str(error)
+        self.fault = "could not be fetched" if found is None else found if isinstance(found, str) else ""
+        if isinstance(found, tuple):
+            before, self.keys = self.keys, found
+            if {key.fingerprint for key in before} - {key.fingerprint for key in found}:
+                self._dropped()
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()

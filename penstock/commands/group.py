@@ -36,8 +36,8 @@ def connect(store: str | None, config: Path | None) -> "StoreClient":
     from penstock.store_client import StoreClient
 
     address = StoreAddress.parse(settings.gateway.store or settings.wire.listen)
-    token = token_of_command(settings.wire, settings.gateway)
-    return StoreClient(address, token, tls_of_gateway(address, settings.gateway))
+    role, token = token_of_command(settings.wire, settings.gateway)
+    return StoreClient(address, token, tls_of_gateway(address, settings.gateway), role)
 
 
 @group.command("list")

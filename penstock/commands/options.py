@@ -27,9 +27,11 @@ PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the set
 
 def settings_in_force(flags: Mapping[str, object], config: Path | None, print_config: bool) -> "Settings":
     """What the command runs with; with --print-config it is printed, and that was all. Raises SettingsError."""
+    from penstock.secret_files import take_open_files
     from penstock.settings import load, render
 
     settings = load(flags, os.environ, config)
+    take_open_files(settings.allow_open_files)
     if print_config:
         typer.echo(render(settings), nl=False)
         raise typer.Exit

@@ -4,6 +4,7 @@ import getpass
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ MOST_PASSWORD_BYTES = 65_535
 
 def passwd(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The password file; made if it is missing.")],
-    user: Annotated[str, typer.Argument(metavar="USER", help="The user's name.")],
+    user: Annotated[str, typer.Argument(metavar="[USER]", help="The user's name.")] = "",
     from_stdin: Annotated[
         bool, typer.Option("--stdin", help="Read the password from a line of standard input.")
     ] = False,
@@ -27,8 +28,17 @@ def passwd(
             "--scram", help="Have a verifier for SCRAM-SHA-256 as well: cheaper to guess, if the file is stolen."
         ),
     ] = False,
+    many: Annotated[
+        Path | None,
+        typer.Option(
+            "--import",
+            metavar="CSV",
+            help="Take all users of a file whose lines are name,password[,scram]; - is standard input.",
+        ),
+    ] = None,
+    shows_names: Annotated[bool, typer.Option("--list", help="Print the names of all users.")] = False,
 ) -> None:
-    """Give a user a password, or take him away; running servers read the file again on SIGHUP.
+    """Give a user a password, or many users theirs, or take one away; running servers read a file again that changes.
 
     The file holds argon2id hashes, never passwords. It is replaced as a whole: readers see the old one or the new one.
     """
@@ -36,12 +46,22 @@ def passwd(
     from gateway.auth.scram import ScramVerifier
     from penstock.auth_files import read_passwords
 
+    if many is not None or shows_names:
+        if user or from_stdin or delete or (many is not None and shows_names):
+            raise UsageError("--import and --list stand by themselves: without USER, --stdin and --delete")
+        if many is None:
+            typer.echo("".join(f"{name}\n" for name in read_passwords(file, "FILE")), nl=False)
+        else:
+            _import(file, many, scram)
+        return
+    if not user:
+        raise UsageError("name a USER, or a file of them with --import")
     check_name(user)
     known = read_passwords(file, "FILE") if file.exists() else {}
     if delete:
         if user not in known:
             raise UsageError(f"{file}: has no user {user}")
-        _replace_line(file, user, None)
+        _replace_lines(file, {user: None})
         return
     password = _read_line() if from_stdin else _ask()
     if not password:
@@ -49,7 +69,22 @@ def passwd(
     if len(password.encode()) > MOST_PASSWORD_BYTES:
         raise UsageError(f"the password has more than {MOST_PASSWORD_BYTES} bytes, which MQTT cannot carry")
     line = PasswordLine(hashed(password), ScramVerifier.of(password).text() if scram else "")
-    _replace_line(file, user, line.text(user))
+    _replace_lines(file, {user: line.text(user)})
+
+
+def _import(file: Path, many: Path, scram: bool) -> None:
+    """All of them, or, if something is wrong with one, none."""
+    from penstock.auth_files import read_passwords
+    from penstock.commands.passwd_import import hashed_lines, read_users
+    from penstock.commands.progress import shown
+
+    if file.exists():
+        read_passwords(file, "FILE")
+    users = read_users(many, scram)
+    with shown("hashing passwords") as progress:
+        lines = hashed_lines(users, progress)
+    _replace_lines(file, lines)
+    typer.echo(f"{len(lines)} users are in {file}")
 
 
 def _read_line() -> str:
@@ -65,20 +100,16 @@ def _ask() -> str:
     return password
 
 
-def _replace_line(file: Path, user: str, line: str | None) -> None:
-    """Write all other lines again as they are, comments too, with this one in the user's place or at the end."""
+def _replace_lines(file: Path, lines: Mapping[str, str | None]) -> None:
+    """Write all other lines again as they are, comments too, with these in their users' places or at the end."""
     old = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    new = []
+    new: list[str | None] = []
+    added = dict(lines)
     for existing in old:
-        if existing.startswith(f"{user}:"):
-            if line is not None:
-                new.append(line)
-                line = None
-        else:
-            new.append(existing)
-    if line is not None:
-        new.append(line)
-    _write(file, "".join(f"{each}\n" for each in new))
+        user = existing.partition(":")[0]
+        new.append(added.pop(user, None) if user in lines else existing)
+    new += added.values()
+    _write(file, "".join(f"{each}\n" for each in new if each is not None))
 
 
 def _write(file: Path, text: str) -> None:
@@ -93,7 +124,7 @@ def _write(file: Path, text: str) -> None:
                 new.flush()
                 os.fsync(new.fileno())
             if old is not None:
-                os.chmod(name, old.st_mode & 0o777)
+                os.chmod(name, old.st_mode & 0o770)
                 os.chown(name, old.st_uid, old.st_gid)
             os.replace(name, real)
         except BaseException:

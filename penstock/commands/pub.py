@@ -9,7 +9,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from penstock.commands.mqtt.address import Url, Wait
+from penstock.commands.mqtt.address import ClientId, Url, Wait
 from penstock.commands.mqtt.tls import CaFile, Cert, Insecure, Key, Tls
 from penstock.errors import PenstockError, UsageError
 
@@ -65,6 +65,7 @@ def pub(
     qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="QoS.")] = 0,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Publish it retained.")] = False,
     url: Url = "mqtt://127.0.0.1:1883",
+    client_id: ClientId = "",
     wait: Wait = 0,
     cafile: CaFile = None,
     cert: Cert = None,
@@ -83,7 +84,7 @@ def pub(
     from penstock.commands.mqtt.connection import Connection
     from penstock.commands.mqtt.publisher import Publisher
 
-    with Connection(address, tls, "pub", wait) as connection:
+    with Connection(address, tls, "pub", wait, client_id) as connection:
         publisher = Publisher(connection, topic, qos, retain)
         for payload in source.payloads():
             publisher.publish(payload)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.commands.mqtt.address import Url, Wait
+from penstock.commands.mqtt.address import ClientId, Url, Wait
 from penstock.commands.mqtt.tls import CaFile, Cert, Insecure, Key, Tls
 
 
@@ -27,6 +27,7 @@ def sub(
         ),
     ] = None,
     url: Url = "mqtt://127.0.0.1:1883",
+    client_id: ClientId = "",
     wait: Wait = 0,
     cafile: CaFile = None,
     cert: Cert = None,
@@ -45,7 +46,7 @@ def sub(
     from penstock.commands.mqtt.connection import Connection
     from penstock.commands.mqtt.subscriber import Subscriber
 
-    with Connection(address, tls, "sub", wait) as connection:
+    with Connection(address, tls, "sub", wait, client_id) as connection:
         subscriber = Subscriber(connection, verbose, count)
         subscriber.subscribe(topic_filters, qos, start)
         subscriber.run()

@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -16,6 +17,7 @@ from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
 from penstock.sdk.batch import BatchOfOneTopic, Whole
 from penstock.sdk.compression import Compression, chosen
+from penstock.sdk.credentials import Credentials, Password
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
 from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, prefetch_of
@@ -62,26 +64,33 @@ class Client:
         url: str = "penstock://localhost:7700",
         *,
         token: str = "",
+        user: str = "",
+        password: Password = "",
         namespace: str = "",
         tls: ssl.SSLContext | None = None,
+        cert: str | Path | None = None,
+        key: str | Path | None = None,
         timeout_s: float = 30.0,
         autobatch: bool | AutoBatch = False,
         compress: bool | Compression = True,
     ) -> None:
         """`url`: penstock://HOST:PORT, penstocks://HOST:PORT (TLS) or unix:///PATH; raises AddressError.
 
-        `token`: what the store wants to be shown (its setting wire.client_token, or wire.token). `namespace`: whose
-        topics, groups and messages are meant, and the only ones that can be had; empty: the token's, else the default
-        one; *: all of them, under the names that the store's log has. `tls`: whom to
-        trust, for penstocks:// (default: the machine's certificate authorities). `timeout_s`: how long connect() and
-        each request wait for an answer. `autobatch`: hold messages back for up to 10 ms, so that those of a topic are
-        sent 32 KB at a time; an AutoBatch for other bounds. `compress`: payloads above 4 KB are stored compressed
-        (zstd), and every reader gets them as they were; a Compression for another bound or level.
+        `token`: what the store wants to be shown (its setting wire.client_token, or wire.token). `user` and
+        `password`: who this is, where the store judges users; a JSON Web Token goes into `password`, which may be a
+        function that is asked for each connection. `namespace`: whose topics, groups and messages are meant, and the
+        only ones that can be had; empty: the user's or the token's, else the default one; *: all of them, under the
+        names that the store's log has. `tls`: whom to trust, for penstocks:// (default: the machine's
+        certificate authorities). `cert` and `key`: PEM files of the certificate that is shown, read for each
+        connection; raises BadOption. `timeout_s`: how long connect() and each request wait for an answer.
+        `autobatch`: hold messages back for up to 10 ms, so that those of a topic are sent 32 KB at a time; an
+        AutoBatch for other bounds. `compress`: payloads above 4 KB are stored compressed (zstd), and every reader
+        gets them as they were; a Compression for another bound or level.
         """
         self._address = Address.parse(url)
-        self._token = token
-        self._namespace = namespace
-        self._tls = tls
+        certificate, private_key = (Path(file) if file is not None else None for file in (cert, key))
+        self._credentials = Credentials(token, user, password, tls, certificate, private_key, namespace)
+        self._credentials.check()
         self._timeout_s = timeout_s
         self._compression = chosen(compress)
         settings = AutoBatch() if autobatch is True else autobatch or None
@@ -103,7 +112,7 @@ class Client:
         if self._link is not None:
             return
         name = f"client-{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}"
-        link = Link(self._address, name, self._token, self._tls, self._timeout_s, self._namespace)
+        link = Link(self._address, name, self._credentials, self._timeout_s)
         self._outbox = Outbox(link.requests, lambda: link.place, link.wake, self._cancel)
         link.before_sending = self._outbox.flush
         link.on_welcome = self._live_only.clear
@@ -150,6 +159,7 @@ class Client:
         for task in self._tasks:
             with suppress(asyncio.CancelledError):
                 await task
+        await link.left()
         self._link = self._outbox = None
         for reading in list(link.readings):
             reading.fail(error)

@@ -44,6 +44,14 @@ class StoreRefused(ClientError):
         super().__init__(f"the store refused: {message} ({code})")
 
 
+class NotPermitted(StoreRefused):
+    """The user may not do that: `action` (publish, retain, subscribe, replay) with `topic`, a topic or a filter."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(code, f"this user may not {message}")
+        self.action, _, self.topic = message.partition(" ")
+
+
 class BadMessage(ClientError, ValueError):
     """A message that cannot be published."""
 

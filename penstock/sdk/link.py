@@ -7,17 +7,19 @@ import logging
 import random
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, cast
 
 from penstock.sdk.address import Address
+from penstock.sdk.credentials import Credentials
+from penstock.sdk.errors import BadOption
 from penstock.sdk.message_id import StorePlace
 from penstock.sdk.requests import Requests
 from store.errors import HandshakeRefused, WireError
 from store.namespaces import DEFAULT, Namespace, is_namespace
 from store.wire import messages as wire
 from store.wire.frames import Frame, encode
-from store.wire.handshake import VERSIONS
 from store.wire.messages import Hello, Role, Welcome
 from store.wire.session import PeerSession
 
@@ -27,6 +29,7 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 ATTEMPT_TIMEOUT_S = 5.0
 TICK_S = 0.1
+LEAVING_S = 1.0
 LATE_S = 0.5  # a tick that comes later than so long says that this process stood still, not the store
 SILENT_HEARTBEATS = 6  # a store that says nothing for so many of them is gone
 UNNAMED = StorePlace.of("0.0.0.0", 0)
@@ -47,15 +50,7 @@ class Reader(Protocol):
 class Link(asyncio.Protocol):
     """Owner of the connection. run() keeps it up."""
 
-    def __init__(
-        self,
-        address: Address,
-        name: str,
-        token: str,
-        tls: ssl.SSLContext | None,
-        timeout_s: float,
-        namespace: str = "",
-    ) -> None:
+    def __init__(self, address: Address, name: str, credentials: Credentials, timeout_s: float) -> None:
         self.requests = Requests(timeout_s, asyncio.get_running_loop().time, self.wake)
         self.welcomed = asyncio.Event()  # by a store, once at least
         self.place = UNNAMED  # of the store, in message ids
@@ -65,11 +60,12 @@ class Link(asyncio.Protocol):
         self.tried = asyncio.Event()  # once at least: let in, or refused
         self.on_welcome: Callable[[], None] = lambda: None
         self._address = address
-        self._hello = Hello(list(VERSIONS), Role.CLIENT, name, token, namespace)
-        self._tls = tls
+        self._name = name
+        self._credentials = credentials
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._session = PeerSession(self._hello, self._write)
+        self._leaving: asyncio.Transport | None = None
+        self._session = PeerSession(Hello([1], Role.CLIENT, name), self._write)  # until there is a connection
         self._ended = asyncio.Event()
         self._why = ""
         self._is_scheduled = False
@@ -119,15 +115,17 @@ class Link(asyncio.Protocol):
     async def _connect_once(self) -> str:
         """Why the connection ended, or did not come about."""
         self._ended.clear()
-        self._session = PeerSession(self._hello, self._write)
+        self._session = PeerSession(self._credentials.hello(self._name), self._write)
         self._why = "the connection was closed"
+        if self._address.is_tls:
+            self._why += "; if the store asks for certificates, give cert= and key= one that it accepts"
         address = self._address
         try:
             async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
                 if address.path:
                     await self._loop.create_unix_connection(lambda: self, address.path)
                 else:
-                    tls = (self._tls or ssl.create_default_context()) if address.is_tls else None
+                    tls = self._credentials.context() if address.is_tls else None
                     await self._loop.create_connection(lambda: self, address.host, address.port, ssl=tls)
         except TimeoutError:
             return "no answer; is it running, and is the address right?"
@@ -135,6 +133,8 @@ class Link(asyncio.Protocol):
             return (
                 f"its certificate is not trusted ({error.verify_message}); give tls= an ssl.SSLContext that trusts it"
             )
+        except BadOption as error:
+            return str(error)
         except ssl.SSLError as error:
             return f"no TLS there ({error.reason}); use penstock:// for a store without TLS"
         except OSError as error:
@@ -159,14 +159,22 @@ class Link(asyncio.Protocol):
             self._flush()
             self._transport.write(encode(wire.Goodbye("the client closes")))
             self._transport.close()
-            self._transport = None
+            self._leaving, self._transport = self._transport, None
+
+    async def left(self) -> None:
+        """Once the connection is closed: TLS says goodbye as well, and a store that hangs is not waited for."""
+        if self._leaving is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAVING_S):
+                    await self._ended.wait()
+            self._leaving.abort()
 
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base
         self._is_writable = True
-        self._session = PeerSession(self._hello, self._write, self._loop.time())
+        self._session = PeerSession(self._credentials.hello(self._name), self._write, self._loop.time())
         transport.write(self._session.greeting)
 
     def data_received(self, data: bytes) -> None:
@@ -232,7 +240,9 @@ class Link(asyncio.Protocol):
         return None
 
     def connection_lost(self, error: Exception | None) -> None:
-        if error is not None:
+        if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
+            self._why = f"it does not accept this client's certificate ({error.reason}); give cert= and key="
+        elif error is not None:
             self._why = f"connection lost ({error})"
         self._transport = None
         self._ended.set()

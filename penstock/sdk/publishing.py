@@ -12,7 +12,7 @@ from itertools import accumulate, count, repeat
 from typing import NamedTuple
 
 from penstock.sdk.batch import Whole
-from penstock.sdk.errors import ClientError
+from penstock.sdk.errors import ClientError, NotPermitted
 from penstock.sdk.message import Cancel, DelayedReceipt, Receipt
 from penstock.sdk.message_id import StorePlace
 from penstock.sdk.outgoing import Outgoing
@@ -93,6 +93,11 @@ class Outbox:
         self._requests.ask(wire.Publish(self._sequence, entries[0].message.wait), answered, records)
 
     def _answered(self, entries: Sequence[Entry], outcome: Outcome) -> None:
+        topics = dict.fromkeys(entry.message.topic for entry in entries) if isinstance(outcome, NotPermitted) else {}
+        if len(topics) > 1:  # only because they went out together: each is judged by itself
+            for topic in topics:
+                self._publish([entry for entry in entries if entry.message.topic == topic])
+            return
         self.unanswered_bytes -= sum(len(entry.message.record) for entry in entries)
         if isinstance(outcome, wire.Published):
             found = receipts([entry.message for entry in entries], outcome, self._place())

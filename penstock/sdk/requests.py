@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.sdk.errors import ConnectionLost, StoreRefused, TimedOut
+from penstock.sdk.errors import ConnectionLost, NotPermitted, StoreRefused, TimedOut
 from store.errors import WireError
 from store.wire import messages as wire
 from store.wire.frames import Frame, frame_head
@@ -138,8 +138,7 @@ class Requests:
         if request is None:
             raise WireError(f"an answer to request_id {frame.request_id}, which nobody asked for")
         answer = frame.message
-        refused = StoreRefused(answer.code, answer.message) if isinstance(answer, wire.Failed) else None
-        request.answered(refused or answer, frame.records)
+        request.answered(_refusal(answer) if isinstance(answer, wire.Failed) else answer, frame.records)
         if self._to_send or self._to_publish:
             self._wake()
 
@@ -205,3 +204,8 @@ class Requests:
 
 def _unwanted(_: Outcome, __: memoryview) -> None:
     """An answer that came too late."""
+
+
+def _refusal(answer: wire.Failed) -> StoreRefused:
+    kind = NotPermitted if answer.code is wire.FailureCode.NOT_PERMITTED else StoreRefused
+    return kind(answer.code, answer.message)

@@ -40,6 +40,10 @@ class Store:
     token: str = ""
     ca_file: str | None = None
     patience_s: float = 60.0
+    user: str = ""
+    password: str = ""
+    certificate: str | None = None
+    key: str | None = None
 
     def connect(self, name: str = "") -> Connection:
         """`name`: under which the store knows what was published; by default one that nobody else has."""
@@ -58,7 +62,8 @@ class _Line:
         self._heartbeat_s = SILENT_S
         self._used_s = 0.0
         self._closed = threading.Event()
-        handshake = ClientHandshake(Hello(list(VERSIONS), Role.CLIENT, name, store.token, "*"))
+        hello = Hello(list(VERSIONS), Role.CLIENT, name, store.token, store.user, store.password, namespace="*")
+        handshake = ClientHandshake(hello)
         try:
             self.send_bytes(handshake.greeting)
             while (welcome := handshake.feed(self._received())) is None:
@@ -88,11 +93,15 @@ class _Line:
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if address.is_tls:
                 trusted = ssl.create_default_context(cafile=store.ca_file)
+                if store.certificate is not None:
+                    trusted.load_cert_chain(store.certificate, store.key, password=lambda: "")
                 found = trusted.wrap_socket(found, server_hostname=address.host)
         except ssl.SSLCertVerificationError as error:
             raise StoreRefusesUs(
                 f"{self._url}: its certificate is not trusted ({error.verify_message}); give tlsCaFile"
             ) from None
+        except ssl.SSLError as error:
+            raise StoreRefusesUs(f"{self._url}: {error.reason}; see tlsCertFile, tlsKeyFile and tlsCaFile") from None
         except OSError as error:
             raise StoreAway(f"{self._url}: cannot connect ({error.strerror or error}); is it running?") from None
         return found

@@ -11,7 +11,7 @@ from penstock.sdk.errors import AddressError
 from penstock.spark.connection import Store
 from penstock.spark.errors import BadOption
 
-CONNECTION_OPTIONS = ("token", "tlsCaFile", "storeTimeout")
+CONNECTION_OPTIONS = ("token", "user", "password", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "storeTimeout")
 STORE_TIMEOUT_S = 60
 MOST_TIMEOUT_S = 86_400
 
@@ -29,10 +29,18 @@ def store_of(url: str, given: Mapping[str, str]) -> Store:
         raise BadOption(
             f"{error} of Spark, and a data folder is a path".replace("token=", "the option token")
         ) from None
-    ca_file = given.get("tlscafile")
-    if ca_file is not None and not os.path.isfile(ca_file):
-        raise BadOption(f"tlsCaFile '{ca_file}': no such file")
+    ca_file, certificate, key = (_file(given, name) for name in ("tlsCaFile", "tlsCertFile", "tlsKeyFile"))
+    if key is not None and certificate is None:
+        raise BadOption("tlsKeyFile: is the private key of a certificate; give tlsCertFile as well")
     text = given.get("storetimeout", str(STORE_TIMEOUT_S))
     if not re.fullmatch(r"\d{1,5}", text) or not 0 <= int(text) <= MOST_TIMEOUT_S:
         raise BadOption(f"storeTimeout '{text}': use seconds, from 0 to {MOST_TIMEOUT_S}")
-    return Store(address, given.get("token", ""), ca_file, float(text))
+    user, password = given.get("user", ""), given.get("password", "")
+    return Store(address, given.get("token", ""), ca_file, float(text), user, password, certificate, key)
+
+
+def _file(given: Mapping[str, str], name: str) -> str | None:
+    file = given.get(name.lower())
+    if file is not None and not os.path.isfile(file):
+        raise BadOption(f"{name} '{file}': no such file")
+    return file

@@ -30,6 +30,7 @@ class GroupOpen(Message, frozen=True):
 
     A group that is not there is made, and begins at `start`: `earliest`, `latest`, a time or a queue_offset as in
     Locate. `settings`: nil takes those that it has; one that is made has those in `if_new` then.
+    `user`: for whom a gateway asks, where users are known; empty: an anonymous client.
     """
 
     group: GroupName
@@ -38,6 +39,7 @@ class GroupOpen(Message, frozen=True):
     settings: GroupSettings | None
     start: Name
     if_new: GroupSettings | None = None
+    user: str | None = None
 
 
 class GroupOpened(Message, frozen=True):

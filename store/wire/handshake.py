@@ -14,7 +14,8 @@ from store.wire.messages import Hello, Message, Refused, RefusedReason, Role, We
 
 MAGIC = b"PENSTOCK"
 NO_TOKENS: Mapping[str, str] = MappingProxyType({})
-VERSIONS = (1,)
+VERSIONS = (1, 2)
+OPERATORS_VERSION = 2  # from it on gateways are told of bans, and to disconnect clients
 MOST_HELLO_BYTES = 32 << 10
 MOST_WELCOME_BYTES = 1 << 20  # it lists the live_only filters
 
@@ -30,23 +31,25 @@ class ServerHandshake:
 
     def __init__(
         self,
-        meet: Callable[[Hello], Welcome | Refused],
+        meet: Callable[[Hello], Welcome | Refused | None],
         tokens: Mapping[str, str | None],
         of_namespaces: Mapping[str, str] = NO_TOKENS,
     ) -> None:
         """`tokens`: the roles that are let in, each with the token to be shown (None: none). `of_namespaces`: those of
-        clients of one namespace, by its name. `meet` is asked about whoever may come in; a Welcome is sent with the
-        version that was chosen filled in."""
+        clients of one namespace, by its name. `meet` is asked about who may come in; a Welcome is sent with the
+        version that was chosen filled in. None: answer() will be told."""
         self._meet = meet
         self._of_namespaces = of_namespaces
         self._tokens = tokens
         self._received = bytearray()
+        self._version = 0
+        self._waiting: Hello | None = None
         self.hello: Hello | None = None  # who it is, once it is welcome
         self.refused: Refused | None = None  # why not; to be closed once the answer is sent
 
     @property
     def is_done(self) -> bool:
-        return self.hello is not None or self.refused is not None
+        return self.hello is not None or self.refused is not None or self._waiting is not None
 
     @property
     def rest(self) -> bytes:
@@ -86,12 +89,24 @@ class ServerHandshake:
             hello = msgspec.structs.replace(hello, namespace=namespace)
         elif token is not None and not hmac.compare_digest(_digest(token), _digest(hello.token)):
             return self._refuse(RefusedReason.TOKEN, f"not the token of a {hello.role}")
+        self._version = version
+        self._waiting = hello
         answer = self._meet(hello)
+        return self.answer(answer) if answer is not None else b""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether answer() is still to be called."""
+        return self._waiting is not None
+
+    def answer(self, answer: Welcome | Refused) -> bytes:
+        """Whether a peer that was met is let in; what is to be sent."""
+        hello, self._waiting = self._waiting, None
         if isinstance(answer, Refused):
             self.refused = answer
             return encode(answer)
         self.hello = hello
-        return encode(msgspec.structs.replace(answer, version=version))
+        return encode(msgspec.structs.replace(answer, version=self._version))
 
     def _namespace_of_token(self, hello: Hello) -> str | None:
         """Whose clients alone have this token; None: it is that of no namespace."""

@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
+from store.wire import operator_messages as of_operator
 from store.wire.base import MOST_ITEMS as MOST_ITEMS
 from store.wire.base import MOST_NAME_CHARACTERS as MOST_NAME_CHARACTERS
 from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueName, QueueOffset, Ref, TopicFilter
@@ -22,6 +23,14 @@ from store.wire.client_messages import Scanned as Scanned
 from store.wire.client_messages import Seek as Seek
 from store.wire.client_messages import Sought as Sought
 from store.wire.client_messages import Wait as Wait
+from store.wire.operator_messages import BansTold as BansTold
+from store.wire.operator_messages import Disconnect as Disconnect
+from store.wire.session_messages import Claim as Claim
+from store.wire.session_messages import Claimed as Claimed
+from store.wire.session_messages import ClaimRefused as ClaimRefused
+from store.wire.session_messages import Holds as Holds
+from store.wire.session_messages import Release as Release
+from store.wire.session_messages import TakenOver as TakenOver
 
 
 class Role(StrEnum):
@@ -42,6 +51,8 @@ class RefusedReason(StrEnum):
     ROLE = "role"
     TOKEN = "token"
     BUSY = "busy"
+    CERTIFICATE = "certificate"
+    USER = "user"
 
 
 class FailureCode(StrEnum):
@@ -52,6 +63,7 @@ class FailureCode(StrEnum):
     UNAVAILABLE = "unavailable"
     BAD_REQUEST = "bad_request"
     NOT_ALLOWED = "not_allowed"
+    NOT_PERMITTED = "not_permitted"
     NO_SUCH_POSITION = "no_such_position"
     FENCED = "fenced"
 
@@ -62,14 +74,18 @@ class FailureCode(StrEnum):
 class Hello(Message, frozen=True, forbid_unknown_fields=False):
     """The first frame, behind the magic: the protocol versions it speaks and who it is.
 
-    `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has.
-    `namespace`: the client's; empty: the default one, *: all of them, as the log has their names.
+    `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has. `user` and
+    `password` (or a JSON Web Token in its place) say who a client is, to a store that judges what users do.
+    `namespace`: the client's; empty: its user's or its token's, else the default one, *: all of them, as the log has
+    their names.
     """
 
     versions: Annotated[list[Positive], Meta(min_length=1, max_length=64)]
     role: Annotated[str, Meta(max_length=64)]
     name: Annotated[str, Meta(max_length=256)]
     token: Annotated[str, Meta(max_length=4096)] = ""
+    user: Annotated[str, Meta(max_length=1024)] = ""
+    password: Annotated[str, Meta(max_length=16384)] = ""
     namespace: Annotated[str, Meta(max_length=64)] = ""
 
 
@@ -355,44 +371,6 @@ class DelayedCancelled(Message, frozen=True):
     was_pending: bool
 
 
-# --- sessions
-
-
-class Claim(Message, frozen=True):
-    """A client connected: its session is to be this gateway's. `clean_start` forgets what was there."""
-
-    client_id: Name
-    clean_start: bool
-
-
-class Claimed(Message, frozen=True):
-    """The session is the gateway's; `session` is store.sessions.SessionState in msgpack (empty: new).
-
-    What it says is true at `log_end`, where the log ends.
-    """
-
-    session: bytes
-    log_end: LogOffset
-
-
-class Release(Message, frozen=True):
-    """The client left, or TakenOver asked for it. Where the log knows the session, SESSION_CLOSED says so instead."""
-
-    client_id: Name
-
-
-class TakenOver(Message, frozen=True):
-    """Another gateway claimed the session: the one that has it ends the client's connection and lets go."""
-
-    client_id: Name
-
-
-class Holds(Message, frozen=True):
-    """To a store that was restarted: connections whose sessions the log does not know. TakenOver: another has one."""
-
-    client_ids: Annotated[list[Name], Items]
-
-
 # --- the table
 
 
@@ -412,6 +390,7 @@ class Kind(NamedTuple):
 _STORE = frozenset((Role.STORE,))
 _GATEWAY = frozenset((Role.GATEWAY,))
 _CLIENT = frozenset((Role.CLIENT,))
+_OPERATOR = frozenset((Role.OPERATOR,))
 _BOTH = frozenset((Role.GATEWAY, Role.CLIENT))
 _PEERS = frozenset((Role.GATEWAY, Role.CLIENT, Role.OPERATOR))
 _ALL = frozenset(Role)
@@ -450,6 +429,7 @@ KINDS = (
     Kind(39, Pushed, _STORE, records=True),
     Kind(40, Enough, _BOTH),
     Kind(41, Holds, _GATEWAY),
+    Kind(42, ClaimRefused, _STORE, asked=True),
     Kind(48, Publish, _CLIENT, asked=True, records=True),
     Kind(49, Published, _STORE, asked=True),
     Kind(50, Scan, _BOTH, asked=True),
@@ -460,23 +440,23 @@ KINDS = (
     Kind(55, Got, _STORE, asked=True, records=True),
     Kind(56, Find, _CLIENT, asked=True),
     Kind(57, Found, _STORE, asked=True, records=True),
-    Kind(64, of_group.GroupOpen, _BOTH, asked=True),
+    Kind(64, of_group.GroupOpen, _PEERS, asked=True),
     Kind(65, of_group.GroupOpened, _STORE, asked=True),
-    Kind(66, of_group.GroupClose, _BOTH),
+    Kind(66, of_group.GroupClose, _PEERS),
     Kind(67, of_group.Pop, _BOTH, asked=True),
     Kind(68, of_group.Popped, _STORE, asked=True, records=True),
     Kind(69, of_group.Ack, _BOTH, asked=True),
     Kind(70, of_group.ChangeInvisible, _BOTH, asked=True),
     Kind(71, of_group.Reject, _BOTH, asked=True),
     Kind(72, of_group.Settled, _STORE, asked=True),
-    Kind(73, of_group.GroupList, _BOTH, asked=True),
+    Kind(73, of_group.GroupList, _PEERS, asked=True),
     Kind(74, of_group.GroupsListed, _STORE, asked=True),
-    Kind(75, of_group.GroupReset, _BOTH, asked=True),
-    Kind(76, of_group.GroupDrop, _BOTH, asked=True),
+    Kind(75, of_group.GroupReset, _PEERS, asked=True),
+    Kind(76, of_group.GroupDrop, _PEERS, asked=True),
     Kind(77, of_group.GroupDone, _STORE, asked=True),
-    Kind(80, ListDelayed, _BOTH, asked=True),
+    Kind(80, ListDelayed, _PEERS, asked=True),
     Kind(81, DelayedFound, _STORE, asked=True),
-    Kind(82, CancelDelayed, _BOTH, asked=True),
+    Kind(82, CancelDelayed, _PEERS, asked=True),
     Kind(83, DelayedCancelled, _STORE, asked=True),
     Kind(96, of_log.Segments, _CLIENT, asked=True),
     Kind(97, of_log.SegmentsFound, _STORE, asked=True),
@@ -489,4 +469,19 @@ KINDS = (
     Kind(104, of_log.ReaderNoted, _STORE, asked=True),
     Kind(105, of_log.Topics, _CLIENT, asked=True),
     Kind(106, of_log.TopicsFound, _STORE, asked=True),
+    Kind(112, of_operator.BansTold, _STORE),
+    Kind(113, of_operator.Disconnect, _STORE),
+    Kind(114, of_operator.BanMade, _GATEWAY),
+    Kind(116, of_operator.ListClients, _OPERATOR, asked=True),
+    Kind(117, of_operator.ClientsListed, _STORE, asked=True),
+    Kind(118, of_operator.ShowClient, _OPERATOR, asked=True),
+    Kind(119, of_operator.ClientShown, _STORE, asked=True),
+    Kind(120, of_operator.DisconnectClient, _OPERATOR, asked=True),
+    Kind(121, of_operator.EndSession, _OPERATOR, asked=True),
+    Kind(122, of_operator.AssignSession, _OPERATOR, asked=True),
+    Kind(123, of_operator.AddBan, _OPERATOR, asked=True),
+    Kind(124, of_operator.LiftBan, _OPERATOR, asked=True),
+    Kind(125, of_operator.OperatorDone, _STORE, asked=True),
+    Kind(126, of_operator.ListBans, _OPERATOR, asked=True),
+    Kind(127, of_operator.BansListed, _STORE, asked=True),
 )

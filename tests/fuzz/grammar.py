@@ -33,6 +33,7 @@ from gateway.reason_codes import ReasonCode
 
 CLIENTS, LEVELS, IDS = 24, ("a", "b", "c", "é", "", "x" * 40), 12
 MOST_PACKETS = 40
+SIZES = (0, 1, 40, 65_535)  # of authentication data
 BROKEN_OF_100 = 15  # packets that are mutated
 FILTERS = (
     "#",
@@ -94,6 +95,8 @@ class Talker:
 
     def _pairs(self) -> tuple[tuple[str, str], ...]:
         own = (("penstock-receipt", "1"), ("penstock-from", self.rng.choice(STARTS)), ("k", "v" * 50), ("é", ""))
+        if self.rng.random() < 0.02:  # at the limit, and beyond it
+            return (self.rng.choice(own),) * self.rng.choice((255, 256, 257, 2_000))
         return tuple(self.rng.choice(own) for _ in range(self.rng.randrange(4)))
 
     def _message_properties(self) -> Properties:
@@ -184,7 +187,10 @@ class Talker:
 
     def _rare(self) -> Packet:
         expiry = self._properties(session_expiry_interval=lambda: self.rng.choice((0, 5)))
-        auth = Auth(ReasonCode.RE_AUTHENTICATE, Properties(authentication_method="x"))
+        kind = self.rng.choice((ReasonCode.RE_AUTHENTICATE, ReasonCode.CONTINUE_AUTHENTICATION))
+        method, data = self.rng.choice(("x", "SCRAM-SHA-256", "m" * 65_535)), self.rng.randbytes(self.rng.choice(SIZES))
+        auth = Auth(kind, Properties(authentication_method=method, authentication_data=data))
+        auth.properties.user_properties = self._pairs()
         leaving = (ReasonCode.SUCCESS, ReasonCode.DISCONNECT_WITH_WILL_MESSAGE)
         rare: list[Packet] = [Disconnect(self.rng.choice(leaving) if self.version == 5 else leaving[0], expiry)]
         rare += [self._connect(), *([auth] if self.version == 5 else [])]

@@ -171,7 +171,7 @@ def test_references_lead_somewhere(rendered: Rendered, values_name: str) -> None
     assert not made.keys() & SECRETS_OF_OTHERS
     values = values_of(values_name)
     assert len(made) == (not values["token"]["existingSecret"]) + (
-        values["tls"]["enabled"] and not values["tls"]["existingSecret"]
+        (values["tls"]["enabled"] and not values["tls"]["existingSecret"]) + values["redis"]["enabled"]
     )
     accounts = {account["metadata"]["name"] for account in rendered.of_kind("ServiceAccount")} or {"messaging"}
     for workload in rendered.workloads:

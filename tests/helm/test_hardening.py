@@ -1,8 +1,18 @@
 """What must hold of the pods whatever the values: little may be done in them and to them, and they stop in peace."""
 
+import base64
+import os
 import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
 
 from tests.helm.chart import (
+    CHART,
     VALUES,
     Object,
     Rendered,
@@ -16,6 +26,7 @@ from tests.helm.chart import (
     values_of,
     variables_of,
 )
+from tests.server_process import free_port, wait_for_port
 
 
 def test_nothing_runs_as_root_or_can_become_it(rendered: Rendered) -> None:
@@ -55,7 +66,7 @@ def test_images_and_resources_are_said(rendered: Rendered) -> None:
 
 def test_secrets_are_in_secrets_only(everything: Rendered) -> None:
     values = values_of("everything")
-    secrets = {values["token"]["value"], values["tls"]["key"].strip()}
+    secrets = {values["token"]["value"], values["tls"]["key"].strip(), values["redis"]["password"]}
     for thing in everything.objects:
         if thing["kind"] != "Secret":
             assert not [text for text in strings_in(thing) for secret in secrets if secret in text]
@@ -166,3 +177,92 @@ def test_the_key_of_the_store_is_not_on_the_gateways() -> None:
         pod = pod_of(render("--values", VALUES[name]).workload("gateway"))
         (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "tls")
         assert [item["key"] for item in volume["secret"]["items"]] == ["ca.crt"]
+
+
+def _decoded(secret: Object) -> dict[str, str]:
+    return {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+
+
+def test_redis_wants_a_password_that_the_others_have() -> None:
+    for given, expected in (("", r"[A-Za-z0-9]{40}"), ("chosen1", "chosen1")):
+        rendered = render("--values", VALUES["everything"], "--set", f"redis.password={given}")
+        secret = rendered.one("Secret", "redis")
+        held, name = _decoded(secret), secret["metadata"]["name"]
+        assert re.fullmatch(expected, held["password"])
+        assert held["url"] == f"redis://:{held['password']}@{name}:6379/0"
+        assert held["redis.conf"] == f"requirepass {held['password']}\n"
+        container = rendered.container("redis")
+        assert container["args"][0] == "/etc/redis/redis.conf"
+        (volume,) = (it for it in pod_of(rendered.workload("redis"))["volumes"] if it["name"] == "auth")
+        assert volume["secret"]["secretName"] == name
+        assert variables_of(container)["REDISCLI_AUTH"]["valueFrom"]["secretKeyRef"] == {
+            "name": name,
+            "key": "password",
+        }
+        for component in ("store", "gateway"):
+            url = variables_of(rendered.container(component))["PENSTOCK_NOTIFY__REDIS_URL"]
+            assert url["valueFrom"]["secretKeyRef"] == {"name": name, "key": "url"}
+
+
+def test_redis_takes_what_it_is_given(tmp_path: Path) -> None:
+    """The very file and arguments, with a real Redis."""
+    server = shutil.which("redis-server")
+    if server is None:
+        pytest.skip("redis-server is missing; apt-get install redis-server")
+    rendered = render("--values", VALUES["everything"], "--set", "redis.password=chosen1")
+    conf = tmp_path / "redis.conf"
+    conf.write_text(_decoded(rendered.one("Secret", "redis"))["redis.conf"])
+    port = str(free_port())
+    arguments = [
+        {"/etc/redis/redis.conf": str(conf), "6379": port}.get(it, it) for it in rendered.container("redis")["args"]
+    ]
+    process = subprocess.Popen([server, *arguments], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    try:
+        wait_for_port(int(port), process)
+        assert "NOAUTH" in _redis_cli(port, {})
+        assert _redis_cli(port, {"REDISCLI_AUTH": "chosen1"}) == "PONG\n"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _redis_cli(port: str, variables: dict[str, str]) -> str:
+    command = ["redis-cli", "-p", port, "ping"]
+    return subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=30).stdout
+
+
+def test_not_every_pod_may_ask_for_metrics() -> None:
+    peers = yaml.safe_load((CHART / "values.yaml").read_text())["networkPolicy"]["metricsClients"]
+    for peer in peers:
+        assert peer["namespaceSelector"]["matchLabels"]
+        assert peer["podSelector"]["matchLabels"]
+
+
+PLAIN = "--listen=mqtt://0.0.0.0:1883"
+TLS = ("--set=gateway.tls.existingSecret=certificate",)
+
+
+def test_plain_mqtt_is_off_beside_tls_unless_it_is_asked_for() -> None:
+    def has_plain(*arguments: str) -> bool:
+        rendered = render("--values", VALUES["minimal"], *TLS, *arguments)
+        listens = PLAIN in rendered.container("gateway")["args"]
+        ports = {port["name"] for service in rendered.of_kind("Service") for port in service["spec"]["ports"]}
+        assert listens == ("mqtt" in ports) == ("mqtt" in ports_of(rendered.container("gateway")))
+        return listens
+
+    assert has_plain()
+    assert has_plain("--set=gateway.listeners.ws=true")
+    assert not has_plain("--set=gateway.listeners.mqtts=true")
+    assert not has_plain("--set=gateway.listeners.wss=true")
+    assert has_plain("--set=gateway.listeners.mqtts=true,gateway.listeners.mqtt=true")
+    assert not has_plain("--set=gateway.listeners.ws=true,gateway.listeners.mqtt=false")
+
+
+def test_the_tls_example_of_the_readme_has_no_plain_mqtt() -> None:
+    text = (CHART / "README.md").read_text()
+    example = text.split("TLS and WebSocket for clients", 1)[1]
+    command = re.search(r"helm install (.*?)\n\n", example, re.DOTALL)
+    assert command is not None
+    arguments = shlex.split(command[1].replace("\\\n", " "))[2:]
+    listens = [it for it in render(*arguments).container("gateway")["args"] if it.startswith("--listen=")]
+    assert sorted(listens) == ["--listen=mqtts://0.0.0.0:8883", "--listen=wss://0.0.0.0:8443"]

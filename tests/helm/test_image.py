@@ -99,6 +99,17 @@ def test_the_compose_file_has_two_gateways_a_store_and_redis() -> None:
     assert data.startswith(folder + "/")
 
 
+def test_the_compose_file_has_no_secret_and_wants_each() -> None:
+    text = COMPOSE.read_text()
+    assert not re.findall(r"\$\{\w+:?-", text)
+    for name in ("PENSTOCK_SHARED_TOKEN", "PENSTOCK_REDIS_PASSWORD"):
+        assert re.findall(rf"\$\{{{name}:\?", text)
+        assert not re.findall(rf"\$\{{{name}\}}", text)
+    redis = compose_services()["redis"]
+    assert redis["command"][-2:] == ["--requirepass", "secret"]
+    assert redis["environment"] == {"REDISCLI_AUTH": "secret"}
+
+
 def test_gateways_are_given_longer_to_stop_than_they_take() -> None:
     for name in ("gateway-1", "gateway-2"):
         assert compose_services()[name]["stop_grace_period"] == "30s"

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from penstock.settings_tree import SETTINGS
+from tests.auth_client import write_secret
 from tests.helm.chart import ROOT, VALUES, Object, Rendered, pod_of, render, variables_of
 
 NAMES = {name for setting in SETTINGS.values() for name in setting.environment_names}
@@ -67,7 +68,7 @@ def command_of(container: Object) -> Command:
 
 def compose_services() -> dict[str, Object]:
     text = (ROOT / "docker-compose.yml").read_text()
-    services: dict[str, Object] = yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))["services"]
+    services: dict[str, Object] = yaml.safe_load(re.sub(r"\$\{\w+:\?[^}]*\}", "secret", text))["services"]
     return services
 
 
@@ -113,7 +114,7 @@ def test_settings_of_the_operator_arrive(everything: Rendered) -> None:
 def test_redis_is_given_to_the_programs() -> None:
     (variable,) = SETTINGS["notify.redis_url"].environment_names
     for name, value in {
-        "everything": "redis://mqtt-redis:6379/0",
+        "everything": "redis://secret",
         "external-redis": "redis://secret",
         "no-autoscaling": "redis://redis.example.com:6379/3",
     }.items():
@@ -121,7 +122,7 @@ def test_redis_is_given_to_the_programs() -> None:
         for component in ("gateway", "store"):
             assert command_of(rendered.container(component)).variables[variable] == value
     for service in ("gateway-1", "gateway-2", "store"):
-        assert compose_command(service).variables[variable] == "redis://redis:6379/0"
+        assert compose_command(service).variables[variable] == "redis://:secret@redis:6379/0"
 
 
 @contextmanager
@@ -162,8 +163,7 @@ def _compose_commands() -> tuple[Command, Command]:
 @pytest.mark.parametrize("commands", [_chart_commands, _compose_commands], ids=["chart", "compose"])
 def test_store_and_gateway_start_as_they_are_told_and_answer_the_probes(commands: Any, tmp_path: Path) -> None:
     """On free ports, but with the very flags, variables and probes; the gateway is let in with the token."""
-    token_file = tmp_path / "token"
-    token_file.write_text("secret\n")
+    token_file = write_secret(tmp_path / "token", "secret\n")
     store, gateway = commands()
     with (
         running(store.here(token_file, tmp_path / "data"), tmp_path / "store.log") as of_store,

@@ -18,13 +18,14 @@ from paho.mqtt.enums import CallbackAPIVersion
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from penstock.admin import HEAD_BYTES, MOST_REQUESTS
+from penstock.admin_server import HEAD_BYTES, MOST_CONNECTIONS, MOST_OF_ADDRESS, WORKERS
 from tests.conftest import ServerFactory
 from tests.server_process import ROOT, PenstockServer
 
 pytestmark = pytest.mark.interop
 
 TIMEOUT_S = 20
+BUSY_S = 4  # that this machine may be slower by
 
 
 def admin_url(server: PenstockServer) -> str:
@@ -116,32 +117,61 @@ def test_openmetrics_for_who_prefers_it(url: str) -> None:
 # --- when it goes wrong
 
 
-def test_slow_clients_hold_up_nobody(url: str) -> None:
-    slow = [raw(url) for _ in range(MOST_REQUESTS - 1)]
-    for connection in slow:
-        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nHost:"], ids=["idle", "slow"])
+def test_idle_and_slow_clients_hold_up_nobody(url: str, sent: bytes) -> None:
+    others = []
+    for _ in range(200):
+        others.append(raw(url))
+        others[-1].sendall(sent)
+    for page in ("/healthz", "/metrics", "/readyz"):
+        started_s = time.monotonic()
+        assert get(url + page)[0] == 200
+        assert time.monotonic() < started_s + 1 + BUSY_S
+    for connection in others:
+        connection.close()
+
+
+def test_clients_that_read_nothing_hold_up_nobody(url: str) -> None:
+    """Each has asked, and takes no answer: more of them than there are workers."""
+    others = []
+    for _ in range(WORKERS + 4):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+        connection.connect(("127.0.0.1", urlsplit(url).port))
+        connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 2)
+        others.append(connection)
     assert get(url + "/healthz")[0] == 200
-    for connection in slow:
+    assert get(url + "/metrics")[0] == 200
+    for connection in others:
         connection.close()
 
 
-def test_one_too_many_is_turned_away(url: str) -> None:
-    slow = [raw(url) for _ in range(MOST_REQUESTS)]
-    for connection in slow:
-        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
-
-    def turned_away() -> bool:
-        with raw(url) as connection:
-            try:
-                connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
-                return connection.recv(100) == b""
-            except ConnectionError:
-                return True
-
-    eventually(turned_away)
-    for connection in slow:
+def test_the_oldest_idle_one_of_an_address_gives_way(url: str) -> None:
+    first = raw(url)
+    others = [raw(url) for _ in range(MOST_OF_ADDRESS)]
+    assert first.recv(1) == b""
+    others[-1].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert others[-1].recv(100).startswith(b"HTTP/1.0 200")
+    for connection in (first, *others):
         connection.close()
-    eventually(lambda: not turned_away())
+
+
+def test_addresses_do_not_push_each_other_out(url: str) -> None:
+    """All of 127.0.0.0/8 is this machine."""
+    port = urlsplit(url).port
+    kept = raw(url)
+    others = []
+    for _ in range(2 * MOST_OF_ADDRESS):
+        connection = socket.socket()
+        connection.bind(("127.0.0.2", 0))
+        connection.connect(("127.0.0.1", port))
+        others.append(connection)
+    assert 2 * MOST_OF_ADDRESS < MOST_CONNECTIONS
+    assert others[0].recv(1) == b""
+    kept.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert kept.recv(100).startswith(b"HTTP/1.0 200")
+    for connection in (kept, *others):
+        connection.close()
 
 
 def test_a_request_that_takes_too_long_is_ended(url: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest, Will
 from gateway.reason_codes import ReasonCode
-from tests.auth_client import Device, reload, until
+from tests.auth_client import Device, reload, until, write_secret
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.http_answers import HttpAnswers, Respond
 from tests.server_process import PenstockServer
@@ -20,6 +20,7 @@ from tests.server_process import PenstockServer
 pytestmark = IN_ALL_TOPOLOGIES
 
 NUMBERS = itertools.count()
+RULE = {"allow": ["publish"], "topics": ["a/#"]}
 
 
 def allow_all(path: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -73,16 +74,33 @@ def by_topic(allowed: dict[str, int]) -> Respond:
     return respond
 
 
+def test_rules_for_a_client_identifier_that_each_may_have(start: Any, hook: HttpAnswers) -> None:
+    answer: dict[str, Any] = {"result": "allow", "permissions": [{"allow": ["publish"], "topics": ["a/%c"]}]}
+    hook.respond = lambda path, body: (200, answer)
+    server = start(http_cache_s=0)
+
+    def code() -> ReasonCode:
+        return Device(server.port, "d").connect("u", "p").reason_code
+
+    assert code() is ReasonCode.NOT_AUTHORIZED
+    until(lambda: "its rules have %c, the client identifier, and user u may have any" in server.log_text())
+    answer["client_id"] = "other"
+    assert code() is ReasonCode.NOT_AUTHORIZED
+    answer["client_id"] = "d"
+    assert code() is ReasonCode.SUCCESS
+
+
 def test_what_is_asked(start: Any, hook: HttpAnswers, tmp_path: Path) -> None:
-    header = tmp_path / "header"
-    header.write_text("Authorization: Bearer abc\n")
+    header = write_secret(tmp_path / "header", "Authorization: Bearer abc\n")
     server = start(http_header_file=header)
     device = connected(server)
     assert device.published("a/b") is ReasonCode.SUCCESS
     assert device.published("a/b", retain=True) is ReasonCode.SUCCESS
     assert device.subscribe("$share/g/c/+") is not ReasonCode.NOT_AUTHORIZED
+    assert device.subscribe("$dead/g/c/d") is not ReasonCode.NOT_AUTHORIZED
+    assert device.subscribe("$dead/+/#") is not ReasonCode.NOT_AUTHORIZED
     paths, bodies, headers = zip(*hook.asked, strict=True)
-    assert paths == ("/connect", "/may", "/may", "/may")
+    assert paths == ("/connect", *["/may"] * 5)
     assert bodies[0] | {"peer": ""} == {
         "client_id": "d",
         "username": "u",
@@ -91,9 +109,10 @@ def test_what_is_asked(start: Any, hook: HttpAnswers, tmp_path: Path) -> None:
         "certificate": None,
     }
     assert bodies[0]["peer"].startswith("127.0.0.1:")
+    behind = (("subscribe", "c/d"), ("subscribe", "#"))  # of dead letters, the topics that these are of
     assert bodies[1:] == tuple(
         {"client_id": "d", "username": "u", "action": action, "topic": topic}
-        for action, topic in (("publish", "a/b"), ("retain", "a/b"), ("subscribe", "c/+"))
+        for action, topic in (("publish", "a/b"), ("retain", "a/b"), ("subscribe", "c/+"), *behind)
     )
     assert {each["Authorization"] for each in headers} == {"Bearer abc"}
     assert hook.connections <= 4
@@ -158,6 +177,21 @@ def test_answers_are_remembered_for_a_while(start_one: Any, hook: HttpAnswers) -
         (200, {"result": "allow", "user": 1}, ReasonCode.SERVER_UNAVAILABLE),
         (200, {"result": "allow", "permissions": [{}]}, ReasonCode.SERVER_UNAVAILABLE),
         (200, {"result": "allow", "expires_at": 1}, ReasonCode.NOT_AUTHORIZED),
+        (200, b'{"result": "allow", "expires_at": NaN}', ReasonCode.SERVER_UNAVAILABLE),
+        (200, b'{"result": "allow", "expires_at": Infinity}', ReasonCode.SERVER_UNAVAILABLE),
+        (200, b'{"result": "allow", "expires_at": 1e400}', ReasonCode.SERVER_UNAVAILABLE),
+        (200, b'{"result": "allow", "expires_at": 1e300}', ReasonCode.SERVER_UNAVAILABLE),
+        (200, b'{"result": "allow", "expires_at": 1' + b"0" * 4_000 + b"}", ReasonCode.SERVER_UNAVAILABLE),
+        (200, b'{"result": "allow", "expires_at": 1' + b"0" * 9_000 + b"}", ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "expires_at": -1}, ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "expires_at": True}, ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "expires_at": "4000000000"}, ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "expires_at": 4_000_000_000.5}, ReasonCode.SUCCESS),
+        (200, b'{"result": "allow", "x": ' + b"[" * 30_000 + b"]" * 30_000 + b"}", ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": ["allow"]}, ReasonCode.NOT_AUTHORIZED),
+        (200, {"result": "allow", "permissions": [{"allow": [[]], "topics": ["#"]}]}, ReasonCode.SERVER_UNAVAILABLE),
+        (200, {"result": "allow", "permissions": [RULE] * 100}, ReasonCode.SUCCESS),
+        (200, {"result": "allow", "permissions": [RULE] * 101}, ReasonCode.SERVER_UNAVAILABLE),
     ],
 )
 def test_what_is_made_of_its_answers(
@@ -165,8 +199,10 @@ def test_what_is_made_of_its_answers(
 ) -> None:
     settings = {"auth.http_connect_url": f"{shared_hook.url}/connect", "auth.http_breaker_failures": 1_000}
     shared_hook.respond = lambda path, body: (status, answer)
-    device = Device(shared_server(settings=settings).port, f"d{next(NUMBERS)}")  # answers are remembered
+    server = shared_server(settings=settings)
+    device = Device(server.port, f"d{next(NUMBERS)}")  # answers are remembered
     assert device.connect("u", "p").reason_code is expected
+    assert "Traceback" not in server.log_text()
 
 
 def test_permissions_and_user_from_the_answer(start: Any, hook: HttpAnswers) -> None:

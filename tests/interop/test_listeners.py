@@ -113,6 +113,17 @@ def test_who_is_behind_a_proxy(penstock_server: ServerFactory, tmp_path: Path, t
             assert is_let_in(client)
 
 
+@ONE_PROCESS
+def test_headers_are_taken_from_proxies_only(penstock_server: ServerFactory) -> None:
+    settings = {"gateway.listen": "mqtt://127.0.0.1:0?proxy_protocol=2", "gateway.proxies": "10.0.0.0/8,192.0.2.1"}
+    server = penstock_server(settings=settings)
+    with connected(address(server, "mqtt")) as client:
+        assert client.recv(4) == b""
+    wait_for_log(server, "no PROXY protocol header is taken from it: it is not among gateway.proxies (NOT_AUTHORIZED)")
+    with pytest.raises(RuntimeError, match=r"gateway.proxies: .*name addresses or networks"):
+        penstock_server(settings=settings | {"gateway.proxies": "10.0.0.0/99"})
+
+
 def test_bad_headers_end_their_connections_only(penstock_server: ServerFactory) -> None:
     server = penstock_server(settings={"gateway.listen": "mqtt://127.0.0.1:0?proxy_protocol=2"})
     place = address(server, "mqtt")

@@ -15,7 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from gateway.packets import Publish, QoS, Will
 from gateway.reason_codes import ReasonCode
-from tests.auth_client import Device, until, write_passwords
+from tests.auth_client import Device, until, write_passwords, write_secret
 from tests.certificates import Certificate, authority, client_certificate, vouched_for
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.http_answers import HttpAnswers
@@ -179,7 +179,7 @@ def test_a_users_name_names_it(penstock_server: ServerFactory, tmp_path: Path) -
 @pytest.mark.topologies("one process")
 def test_a_token_names_it(penstock_server: ServerFactory, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
-    secret.write_text(SECRET)
+    write_secret(secret, SECRET)
     settings = {"gateway.listen": LISTEN, "auth.jwt_secret_file": secret, "auth.jwt_namespace_claim": "tenant"}
     server = penstock_server(settings=settings)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from gateway.packets import Publish
 from gateway.reason_codes import ReasonCode
 from loadtest.chaos.part import Part
 from penstock import Client
-from penstock.sdk.errors import BadMessage, CannotConnect, NotFound, StoreRefused
+from penstock.sdk.errors import BadMessage, CannotConnect, NotFound, NotPermitted, StoreRefused
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
@@ -31,6 +33,7 @@ SECRETS = {"acme": "acme-secret", "beta": "beta-secret", "": "for-all"}
 def store(tmp_path: Path) -> Iterator[StoreProcess]:
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKENS)
+    tokens.chmod(0o600)
     settings = {"wire.client_token": "for-all", "wire.namespace_tokens_file": tokens, "wire.gateway_token": "gateways"}
     running = StoreProcess(tmp_path, settings=settings)
     yield running
@@ -158,3 +161,123 @@ async def test_what_a_client_may_not_name(store: StoreProcess, name: str) -> Non
     cancelled = peer.call(wire.CancelDelayed(late.log_offset, late.due_ms))  # type: ignore[attr-defined]
     assert cancelled == wire.DelayedCancelled(False)
     assert peer.call(of_group.GroupList("", 0)) == of_group.GroupsListed([], False)
+
+
+RULES = """
+[[rule]]
+namespaces = ["acme"]
+users = ["alice"]
+allow = ["publish", "retain", "subscribe", "replay"]
+topics = ["line/#", "$dead/g/line/#", "users/%u/#"]
+
+[[rule]]
+users = ["bob"]
+allow = ["publish", "subscribe", "replay"]
+topics = ["#"]
+"""
+
+
+class Users:
+    """A store that judges users."""
+
+    def __init__(self, folder: Path, separator: str) -> None:
+        passwords, rules, tokens = folder / "passwords", folder / "rules.toml", folder / "tokens"
+        for name in ("acme/alice", "acme/bob", "beta/alice", "carol", "bob"):
+            command = [sys.executable, "-m", "penstock", "passwd", str(passwords), name, "--stdin"]
+            subprocess.run(command, input=name.encode(), check=True, capture_output=True)
+        rules.write_text(RULES)
+        tokens.write_text(TOKENS)
+        tokens.chmod(0o600)
+        auth = {"password_file": passwords, "permissions_file": rules, "namespace_separator": separator}
+        settings = {f"auth.{name}": value for name, value in auth.items()}
+        wire_settings = {"wire.client_token": "for-all", "wire.namespace_tokens_file": tokens}
+        self.store = StoreProcess(folder, settings=settings | wire_settings)
+
+    def client(self, user: str, namespace: str = "", token: str = "for-all", password: str = "") -> Client:
+        url = self.store.url.replace("tcp://", "penstock://")
+        return Client(url, token=token, user=user, password=password or user, namespace=namespace, timeout_s=10)
+
+
+@pytest.fixture
+def users(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Users]:
+    found = Users(tmp_path, getattr(request, "param", "/"))
+    yield found
+    found.store.close()
+
+
+async def test_a_user_of_a_namespace_is_judged_by_the_names_that_it_knows(users: Users) -> None:
+    async with users.client("acme/bob") as mine:
+        for topic in ("line/7", "secret"):
+            await mine.publish(topic, b"bob", key="b")
+            await mine.publish(topic, b"late", delay=3_600)
+    async with asyncio.timeout(30), users.client("acme/alice") as mine:
+        receipt = await mine.publish("line/7", b"x", key="k", retain=True)
+        await mine.publish("users/alice/1", b"")
+        for topic in ("other", "users/bob/1", "secret"):
+            with pytest.raises(NotPermitted) as caught:
+                await mine.publish(topic, b"")
+            assert (caught.value.action, caught.value.topic) == ("publish", topic)
+        assert (await mine.get(receipt.message_id)).topic == "line/7"
+        assert [each.payload async for each in mine.read("line/#")] == [b"bob", b"x"]
+        assert [each.payload for each in await mine.find("k", topic="line/#")] == [b"x"]
+        for topic_filter in ("#", "secret"):
+            with pytest.raises(NotPermitted, match=f"subscribe {topic_filter}"):
+                _ = [each async for each in mine.read(topic_filter)]
+        with pytest.raises(NotPermitted, match="subscribe #"):
+            await mine.find("b")
+        assert [each.topic async for each in mine.delayed()] == ["line/7"]
+        async with mine.subscribe("line/7", group="g") as members:
+            assert await (await anext(aiter(members))).reject("no use")
+        assert (await anext(aiter(mine.read("$dead/g/line/#", stop=None)))).payload == b"bob"
+        with pytest.raises(NotPermitted):
+            async with mine.subscribe("secret", group="g"):
+                pass
+    async with users.client("acme/bob") as mine:  # who may read all of his namespace
+        assert {each.topic async for each in mine.read("#")} == {"line/7", "secret", "users/alice/1"}
+        assert len(await mine.find("b")) == 2
+    async with users.client("bob") as other:
+        assert [each async for each in other.read("#")] == []
+        with pytest.raises((NotPermitted, NotFound)):
+            await other.get(receipt.message_id)
+        with pytest.raises(StoreRefused, match="another namespace"):
+            _ = [each async for each in other.read("$ns:acme/#")]
+    async with users.client("bob", "*") as other:
+        for ask in (other.get(receipt.message_id), other.publish("$ns:acme/line/7", b"")):
+            with pytest.raises(NotPermitted):
+                await ask
+        with pytest.raises(NotPermitted):
+            _ = [each async for each in other.read("$ns:acme/#")]
+        assert [each async for each in other.delayed()] == []
+        assert await other.find("k") == []
+    async with users.client("beta/alice") as other:  # the rule is for acme
+        with pytest.raises(NotPermitted):
+            await other.publish("line/7", b"")
+
+
+async def test_which_namespace_a_user_is_of(users: Users) -> None:
+    async with users.client("alice", "acme", password="acme/alice") as mine:
+        receipt = await mine.publish("line/7", b"x")
+    async with users.client("alice", token="acme-secret", password="acme/alice") as mine:
+        assert (await mine.get(receipt.message_id)).topic == "line/7"
+    for user, namespace, token in (
+        ("acme/alice", "*", "for-all"),
+        ("acme/alice", "beta", "for-all"),
+        ("acme/alice", "", "beta-secret"),
+        ("alice", "acme", "for-all"),  # with another password
+        ("carol", "acme", "for-all"),
+        ("carol", "", "acme-secret"),
+        ("acme/alice", "acme/alice", "for-all"),
+    ):
+        with pytest.raises(CannotConnect, match=r"\(user\)"):
+            await users.client(user, namespace, token).connect()
+
+
+@pytest.mark.parametrize("users", [""], indirect=True)
+async def test_a_hello_alone_proves_no_namespace(users: Users) -> None:
+    with pytest.raises(CannotConnect, match="asks for the namespace 'acme'"):
+        await users.client("bob", "acme").connect()
+    async with users.client("bob", token="acme-secret") as mine:
+        receipt = await mine.publish("line/7", b"x")
+    async with users.client("bob") as other:
+        with pytest.raises((NotPermitted, NotFound)):
+            await other.get(receipt.message_id)

@@ -11,7 +11,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from gateway.auth.passwords import parse_passwords
+from gateway.auth.passwords import HASHER, parse_passwords
 from gateway.packets import ConnAck, PingReq, PingResp, PubAck, Will
 from gateway.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, until, write_passwords
@@ -135,6 +135,45 @@ def test_a_reload_lets_in_and_throws_out(penstock_server: ServerFactory, passwor
     assert Device(server.port, "b").connect("bob", "bau").reason_code is ReasonCode.BAD_USER_NAME_OR_PASSWORD
 
 
+@pytest.mark.topologies("one process", "two gateways")
+def test_files_are_read_again_when_they_change(penstock_server: ServerFactory, tmp_path: Path, passwords: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    allow = '[[rule]]\nallow = ["publish"]\ntopics = ["{}/#"]\n'
+    rules.write_text(allow.format("a"))
+    server = penstock_server(settings={"auth.password_file": passwords, "auth.permissions_file": rules}).one_gateway()
+    alice, bob = Device(server.port, "a"), Device(server.port, "b")
+    alice.connect("alice", "in wonderland")
+    bob.connect("bob", "bau")
+    whole = passwords.read_text()
+    passwords.write_text(whole[: len(whole) // 2 - 20])  # half of a line is there
+    until(lambda: "not reloaded, the old ones stay in force" in server.log_text())
+    assert bob.published("a/x") is ReasonCode.SUCCESS
+    passwords.write_text(whole)
+    run(*penstock("passwd", str(passwords), "bob", "--delete"))  # takes the file's place
+    assert bob.closed_with() is ReasonCode.NOT_AUTHORIZED
+    rules.write_text(allow.format("b"))
+    until(lambda: alice.published("b/x") is ReasonCode.SUCCESS)
+    assert alice.published("a/x") is ReasonCode.NOT_AUTHORIZED
+
+
+@pytest.mark.topologies("one process")
+def test_a_file_that_others_can_read_is_refused(penstock_server: ServerFactory, passwords: Path) -> None:
+    passwords.chmod(0o644)
+    with pytest.raises(
+        RuntimeError, match=f"{passwords}: every user of this machine can read it; chmod go= {passwords}"
+    ):
+        penstock_server(settings={"auth.password_file": passwords})
+    assert penstock_server(settings={"auth.password_file": passwords, "allow_open_files": True}).port
+    run(*penstock("passwd", str(passwords), "carol", "--stdin"), stdin=b"new\n")
+    server = penstock_server(settings={"auth.password_file": passwords, "gateway.listen": "mqtt://0.0.0.0:0"})
+    assert (
+        "passwords and tokens of clients cross the network in the clear there; listen on mqtts://" in server.log_text()
+    )
+    passwords.chmod(0o642)
+    server.signal(signal.SIGHUP)
+    until(lambda: "every user of this machine can write to it" in server.log_text())
+
+
 def test_a_reload_of_a_damaged_file_changes_nothing(penstock_server: ServerFactory, passwords: Path) -> None:
     server = penstock_server(settings={"auth.password_file": passwords})
     passwords.write_text("alice:plain text\n")
@@ -184,6 +223,48 @@ def test_the_command_keeps_the_other_lines(tmp_path: Path) -> None:
 )
 def test_the_command_says_what_is_wrong(tmp_path: Path, arguments: tuple[str, ...], stdin: bytes, code: int) -> None:
     run(*penstock("passwd", str(tmp_path / "p"), *arguments), stdin=stdin, code=code)
+    assert not (tmp_path / "p").exists()
+
+
+def test_many_users_at_once(tmp_path: Path) -> None:
+    file, table = tmp_path / "passwords", tmp_path / "users.csv"
+    file.write_text("# ours\n")
+    run(*penstock("passwd", str(file), "old", "--stdin"), stdin=b"before\n")
+    table.write_text('name,password\nold,"after, all"\ndevice-1,geheim\n\n"device-2",x,scram\n')
+    done = run(*penstock("passwd", str(file), "--import", str(table)))
+    assert b"geheim" not in done
+    lines = file.read_text().splitlines()
+    assert lines[0] == "# ours"
+    assert [line.partition(":")[0] for line in lines[1:]] == ["old", "device-1", "device-2"]
+    known = parse_passwords(file.read_text())
+    assert HASHER.verify(known["old"].argon2, "after, all")
+    assert known["device-2"].scram
+    assert not known["device-1"].scram
+    assert file.stat().st_mode & 0o007 == 0
+    run(*penstock("passwd", str(file), "--import", "-"), stdin=b"device-3,y\n")
+    assert run(*penstock("passwd", str(file), "--list")).split() == [b"old", b"device-1", b"device-2", b"device-3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("a,geheim\nb\n", "line 2: has 1 fields"),
+        ("a,geheim\na,x\n", "line 2: user a is in a line above"),
+        ("a,\n", "line 1: the password of a is empty"),
+        ("a:b,geheim\n", "line 1: 'a:b'"),
+        ("a,geheim,maybe\n", "line 1: the third field"),
+        ('a,"geheim\n', "no CSV"),
+        ("", "names no user"),
+    ],
+)
+def test_an_import_that_is_wrong_changes_nothing(tmp_path: Path, text: str, complaint: str) -> None:
+    table = tmp_path / "users.csv"
+    table.write_text(text)
+    command = penstock("passwd", str(tmp_path / "p"), "--import", str(table))
+    done = subprocess.run(command, capture_output=True, timeout=30, check=False, text=True)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert "geheim" not in done.stdout + done.stderr
     assert not (tmp_path / "p").exists()
 
 

@@ -1,5 +1,6 @@
 """What clients may publish and subscribe to, by a permissions file, with real servers and sockets."""
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -25,17 +26,17 @@ deny = ["subscribe"]
 topics = ["devices/+/secret"]
 
 [[rule]]
-users = ["sensor*"]
+users = ["s*"]
 allow = ["publish", "subscribe"]
-topics = ["devices/%c/#", "users/%u"]
+topics = ["devices/%u/#", "users/%u"]
 max_qos = 1
 
 [[rule]]
 allow = ["retain"]
-topics = ["devices/%c/state"]
+topics = ["devices/%u/state"]
 """
 ADMIN = ("admin", "a")
-SENSOR = ("sensor", "s")
+SENSOR = ("s1", "s")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_what_is_allowed_arrives_and_the_rest_is_refused(server: PenstockServer,
         assert sensor.published("devices/s1/t", b"1") is ReasonCode.SUCCESS
         assert sensor.published("devices/s2/t", b"2") is ReasonCode.NOT_AUTHORIZED
         sensor.publish("devices/s2/t", b"3")
-        sensor.publish("users/sensor", b"4")
+        sensor.publish("users/s1", b"4")
         sensor.publish("$delayed/0/devices/s2/t", b"5")
         assert sensor.published("$delayed/0/devices/s1/t", b"6") is ReasonCode.SUCCESS
     got = [admin.next(Publish).payload for _ in range(6)]
@@ -120,7 +121,7 @@ def test_a_topic_alias_is_judged_by_its_topic(server: PenstockServer, admin: Dev
     ("topic_filter", "expected"),
     [
         ("devices/s1/t", ReasonCode.GRANTED_QOS_1),
-        ("users/sensor", ReasonCode.GRANTED_QOS_1),
+        ("users/s1", ReasonCode.GRANTED_QOS_1),
         ("devices/s1/#", ReasonCode.NOT_AUTHORIZED),  # the secret is in there
         ("devices/s2/t", ReasonCode.NOT_AUTHORIZED),
         ("#", ReasonCode.NOT_AUTHORIZED),
@@ -149,6 +150,115 @@ def test_wills_are_judged_at_connect(server: PenstockServer, admin: Device) -> N
     assert sensor.connect(*SENSOR, will=Will("devices/s1/t", b"will")).reason_code is ReasonCode.SUCCESS
     sensor.close()
     assert admin.next(Publish).payload == b"will"
+
+
+HIDDEN = """
+[[rule]]
+deny = ["subscribe"]
+topics = ["secret/#"]
+
+[[rule]]
+users = ["reader"]
+allow = ["subscribe", "replay"]
+topics = ["open/#", "$dead/#"]
+groups = ["billing", "%u-*"]
+
+[[rule]]
+users = ["writer"]
+allow = ["publish", "subscribe"]
+topics = ["open/#", "%c/#"]
+"""
+
+
+@pytest.fixture(scope="module")
+def hiding(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    folder = tmp_path_factory.mktemp("hiding")
+    rules = folder / "permissions.toml"
+    rules.write_text(HIDDEN)
+    passwords = write_passwords(folder / "passwords", dict.fromkeys(("reader", "writer", "$SYS", "$dead"), "p"))
+    ids = {"auth.client_ids": "%u"}
+    return {"auth.password_file": passwords, "auth.permissions_file": rules, **ids}
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "is_granted"),
+    [
+        ("$dead/g/open/x", True),
+        ("$dead/+/open/#", True),
+        ("$share/billing/$dead/g/open/x", True),
+        ("$dead/g/secret/x", False),
+        ("$dead/+/secret/#", False),
+        ("$dead/+/+/x", False),
+        ("$dead/#", False),
+        ("$dead/g", False),  # of a topic that is too long, and so not told
+        ("$dead/g/$dead/h/secret/x", False),
+        ("$dead/g/+/+/secret/x", False),
+        ("$share/billing/$dead/g/secret/x", False),
+        ("$delayed/0/secret/x", False),
+        ("$share/billing/$share/x/secret/x", False),
+        ("$share/billing/open/x", True),
+        ("$share/reader-1/open/x", True),
+        ("$share/writer-1/open/x", False),
+        ("$share/reader/open/x", False),
+        ("open/x", True),
+    ],
+)
+def test_what_stands_behind_another_topic_is_judged(
+    shared_server: SharedServers, hiding: dict[str, object], topic_filter: str, is_granted: bool
+) -> None:
+    reader = device(shared_server(settings=hiding), "reader", ("reader", "p"))
+    expected = ReasonCode.GRANTED_QOS_1 if is_granted else ReasonCode.NOT_AUTHORIZED
+    assert reader.subscribe(topic_filter, 1) is expected
+
+
+def test_a_dead_letter_is_a_message_of_its_topic(shared_server: SharedServers, hiding: dict[str, object]) -> None:
+    writer = device(shared_server(settings=hiding), "writer", ("writer", "p"))
+    assert writer.subscribe("$dead/g/open/x") is ReasonCode.GRANTED_QOS_0
+    assert writer.subscribe("$dead/g/other/x") is ReasonCode.NOT_AUTHORIZED
+    assert writer.subscribe("$dead/g/#") is ReasonCode.NOT_AUTHORIZED
+    assert writer.published("$dead/g/open/x") is ReasonCode.NOT_AUTHORIZED
+    assert writer.published("$delayed/0/$dead/g/open/x") is ReasonCode.NOT_AUTHORIZED
+    assert writer.subscribe("$share/any/open/x") is ReasonCode.NOT_AUTHORIZED  # some rule names groups, and this not
+
+
+def test_history_is_a_right_of_its_own(shared_server: SharedServers, hiding: dict[str, object]) -> None:
+    server = shared_server(settings=hiding)
+    reader, writer = (device(server, name, (name, "p")) for name in ("reader", "writer"))
+    assert writer.published("open/x", b"old") is ReasonCode.SUCCESS
+    for history in ("earliest", "@0", "-1h"):
+        for topic_filter in ("open/x", "open/+", "$share/any/open/x"):
+            assert writer.subscribe(topic_filter, history=history) is ReasonCode.NOT_AUTHORIZED
+        assert reader.subscribe("secret/x", history=history) is ReasonCode.NOT_AUTHORIZED
+    assert writer.subscribe("open/x") is ReasonCode.GRANTED_QOS_0
+    assert reader.subscribe("open/x", history="earliest") is ReasonCode.GRANTED_QOS_0
+    assert reader.next(Publish).payload == b"old"
+
+
+def test_names_that_begin_as_the_servers_topics(shared_server: SharedServers, hiding: dict[str, object]) -> None:
+    server = shared_server(settings=hiding)
+    for name in ("$SYS", "$dead"):
+        evil = device(server, name, (name, "p"))
+        for topic_filter in (f"{name}/#", f"{name}/+/secret", "$SYS/broker/uptime"):
+            assert evil.subscribe(topic_filter) is ReasonCode.NOT_AUTHORIZED
+
+
+def test_rules_for_client_identifiers_that_each_may_have(penstock_server: ServerFactory, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    passwords = write_passwords(tmp_path / "passwords", {"a": "p"})
+    settings: dict[str, object] = {"auth.permissions_file": rules, "auth.password_file": passwords}
+    rules.write_text(ALLOW_ALL + '[[rule]]\nallow = ["publish"]\ntopics = ["devices/%c/#"]\n')
+    line = rf"penstock: {rules}: line 4: rule 2: %c .* write %u, .* auth.client_ids = "
+    for name, value in (("allow_anonymous", False), ("client_ids", "x*"), ("jwt_client_id_claim", "cid")):
+        with pytest.raises(RuntimeError, match=line):
+            penstock_server(settings=settings | {f"auth.{name}": value})
+    server = penstock_server(settings=settings | {"auth.client_ids": "%u"})
+    assert Device(server.port, "a").connect("a", "p").reason_code is ReasonCode.SUCCESS
+    rules.write_text(ALLOW_ALL)
+    server = penstock_server(settings=settings)
+    rules.write_text('[[rule]]\nallow = ["publish"]\ntopics = ["a/%c/#"]\n')
+    server.signal(signal.SIGHUP)
+    until(lambda: f"{rules}: line 1: rule 1: %c" in server.log_text())
+    assert device(server, "x", ("a", "p")).published("free") is ReasonCode.SUCCESS
 
 
 ALLOW_ALL = '[[rule]]\nallow = ["publish", "retain", "subscribe"]\ntopics = ["#"]\n'

@@ -13,13 +13,21 @@ pytestmark = pytest.mark.interop
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-ISOLATED = ["unshare", "--net", "--pid", "--fork", "--mount-proc", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+ISOLATED = [
+    "unshare",
+    "--net",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--mount-proc",
+    *([] if os.geteuid() == 0 else ["--map-root-user"]),
+]
 
 
-def block(marker: str, language: str = "sh") -> str:
-    """The block that follows a marker."""
-    found = re.search(rf"{re.escape(marker)}.*?```{language}\n(.*?)```", README, re.DOTALL)
-    assert found, f"README.md has no block after '{marker}'"
+def block(marker: str, language: str = "sh", text: str = README) -> str:
+    """The block that follows a marker, in the README or another document."""
+    found = re.search(rf"{re.escape(marker)}.*?```{language}\n(.*?)```", text, re.DOTALL)
+    assert found, f"no block after '{marker}'"
     return found[1]
 
 

@@ -33,6 +33,21 @@ def test_who_reads_late_gets_everything(server: PenstockServer, qos: QoS) -> Non
         reader.close()
 
 
+@pytest.mark.parametrize("qos", QoS)
+def test_large_messages_that_readers_share_come_whole_and_in_order(server: PenstockServer, qos: QoS) -> None:
+    readers = [RawClient(server.port, f"reader-{number}") for number in range(3)]
+    for reader, topic_filter in zip(readers, ("large", "+", "#"), strict=True):
+        reader.subscribe(topic_filter, qos)
+    sizes = (10, 300_000, 10, 400_000, 300_000, 200_000)
+    payloads = [b"%d " % i + bytes((i,)) * sizes[i % len(sizes)] for i in range(24)]
+    publisher = PahoClient(server.port).connect()
+    publisher.publish("large", payloads, max(qos, 1))
+    publisher.leave()
+    for reader in readers:
+        assert reader.payloads(len(payloads), most_bytes=50_001) == payloads
+        reader.close()
+
+
 def test_who_reads_little_at_a_time_gets_everything(server: PenstockServer) -> None:
     reader = RawClient(server.port, "reader")
     reader.subscribe("t", QoS.AT_MOST_ONCE)

@@ -14,6 +14,7 @@ import pytest
 from loadtest.chaos.part import Part
 from store.wire.frames import encode
 from store.wire.messages import Refused, RefusedReason
+from tests.auth_client import write_secret
 from tests.certificates import authority, vouched_for
 from tests.interop.programs import TIMEOUT_S, PahoClient
 from tests.interop.test_admin import get
@@ -82,8 +83,8 @@ def counted(store: StoreProcess, text: str) -> Callable[[], int]:
 
 def test_a_private_authority_and_a_token_out_of_a_file(site: Site) -> None:
     token = site.folder / "token"
-    token.write_text("s3cret\n")
-    store = site.store(token_file=token)
+    write_secret(token, "s3cret\n")
+    store = site.store(gateway_token_file=token)
     gateway = site.gateway(store.url, store_ca_file=site.authority.certificate, store_token_file=token)
     wait_until(lambda: "ready mqtt://" in gateway.log_text(), TIMEOUT_S)
     (port,) = re.findall(r"ready mqtt://127\.0\.0\.1:(\d+) ", gateway.log_text())

@@ -54,6 +54,7 @@ from store.wire.messages import (
     TakenOver,
     Unfollow,
 )
+from tests.auth_client import write_secret
 from tests.server_process import ROOT, free_port
 from tests.store_process import StoreProcess
 from tests.stores import batch_of
@@ -214,8 +215,7 @@ def test_a_unix_socket_goes_with_its_store_and_is_nobody_elses(start_store: Star
 
 
 def test_tokens(start_store: StartStore, tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text("s3cret\n")
+    file = write_secret(tmp_path / "token", "s3cret\n")
     for settings in ({"wire__token": "s3cret"}, {"wire__token_file": file}):
         store = start_store(**settings)
         for role in (Role.GATEWAY, Role.CLIENT):

@@ -229,6 +229,9 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, files: dict[str, object
     refused(files | {"gateway.tls_client_ca_file": certificate}, "gateway.tls_client_certificates")
     asks = files | {"gateway.tls_client_certificates": "required", "gateway.tls_client_ca_file": key}
     refused(asks, str(key), "no certificates in PEM")
+    crl = {"gateway.tls_client_crl_file": ca.certificate}  # which the ssl module would take for an empty list
+    refused(files | crl, "gateway.tls_client_ca_file")
+    refused(asks | {"gateway.tls_client_ca_file": ca.certificate} | crl, str(ca.certificate), "no revocation list")
 
 
 def test_tls_needs_a_certificate(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from gateway.reason_codes import ReasonCode
-from tests.auth_client import Device, reload, until
+from tests.auth_client import Device, reload, until, write_secret
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.http_answers import HttpAnswers
 from tests.server_process import PenstockServer
@@ -43,7 +43,7 @@ def jwk(key: Any, algorithm: str, **more: Any) -> dict[str, Any]:
 
 
 def token(key: Any, algorithm: str, headers: dict[str, Any] | None = None, **claims: Any) -> str:
-    return jwt.encode({"sub": "alice", **claims}, key, algorithm, headers=headers)
+    return jwt.encode({"sub": "alice", "exp": int(time.time()) + 3_600, **claims}, key, algorithm, headers=headers)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(shared_server: SharedServers, keys: Path) -> PenstockServer:
-    secret = keys.with_name("secret")
-    secret.write_text(SECRET + "\n")
+    secret = write_secret(keys.with_name("secret"), SECRET + "\n")
     return shared_server(settings={"auth.jwt_secret_file": secret, "auth.jwt_keys_file": keys})
 
 
@@ -89,7 +88,7 @@ def test_every_kind_of_signature(server: PenstockServer, version: int, key: Any,
 
 def forged(algorithm: str, secret: str) -> str:
     """Signed by hand, since libraries refuse to."""
-    parts = [json.dumps({"alg": algorithm, "typ": "JWT"}), json.dumps({"sub": "admin"})]
+    parts = [json.dumps({"alg": algorithm, "typ": "JWT"}), json.dumps({"sub": "admin", "exp": 9_999_999_999})]
     text = ".".join(base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in parts)
     signature = hmac.digest(secret.encode(), text.encode(), hashlib.sha256) if secret else b""
     return text + "." + base64.urlsafe_b64encode(signature).decode().rstrip("=")
@@ -111,13 +110,15 @@ def test_claims_are_looked_at(penstock_server: ServerFactory, keys: Path) -> Non
     settings = {"keys_file": keys, "issuer": "us", "audience": "mqtt", "client_id_claim": "cid", "leeway_s": 5}
     server = penstock_server(settings={f"auth.jwt_{name}": value for name, value in settings.items()})
     now = int(time.time())
-    good = {"iss": "us", "aud": ["mqtt", "x"]}
+    good = {"iss": "us", "aud": ["mqtt", "x"], "exp": now + 3_600}
     for claims, expected in (
         (good, OK),
         (good | {"cid": "d"}, OK),
         (good | {"cid": "e"}, BAD),
         (good | {"iss": "them"}, BAD),
-        ({"iss": "us"}, BAD),
+        ({"iss": "us", "exp": now + 3_600}, BAD),
+        ({"iss": "us", "aud": "mqtt"}, BAD),
+        (good | {"exp": None}, BAD),
         (good | {"aud": "other"}, BAD),
         (good | {"exp": now - 3}, OK),
         (good | {"exp": now - 60}, BAD),
@@ -130,11 +131,47 @@ def test_claims_are_looked_at(penstock_server: ServerFactory, keys: Path) -> Non
         assert answer(server, jwt.encode({"sub": "alice", **claims}, ED_KEY, "EdDSA")) is expected, claims
 
 
+def signed(claims: str, header: str = '{"alg": "HS256"}') -> str:
+    """By hand, since libraries write no such claims."""
+    parts = [base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in (header, claims)]
+    signature = hmac.digest(SECRET.encode(), ".".join(parts).encode(), hashlib.sha256)
+    return ".".join((*parts, base64.urlsafe_b64encode(signature).decode().rstrip("=")))
+
+
+def test_claims_that_no_library_writes(server: PenstockServer) -> None:
+    """Whoever has the secret may write them: they are refused, and nothing else comes of it."""
+    many = json.dumps([{"allow": ["publish"], "topics": ["a"]}] * 101)
+    times = (
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1e400",
+        "1e300",
+        "1" + "0" * 4_000,
+        "1" + "0" * 9_000,
+        "true",
+        '"4e9"',
+        "[]",
+    )
+    for more in (
+        *(f'"exp": {exp}' for exp in times),
+        *(f'"nbf": {nbf}' for nbf in ("NaN", "1e400", "[]")),
+        f'"permissions": {many}',
+        '"permissions": [{"allow": [[]], "topics": ["#"]}]',
+        f'"x": {"[" * 20_000}{"]" * 20_000}',
+    ):
+        assert answer(server, signed(f'{{"sub": "alice", {more}}}')) is BAD, more[:40]
+    for header in ("[" * 20_000, '{"alg": ["HS256"]}', '{"alg": "HS256", "kid": {}}', '{"alg": NaN}'):
+        assert answer(server, signed('{"sub": "alice"}', header)) is BAD, header[:40]
+    assert answer(server, signed('{"sub": "alice", "exp": 4000000000.5}')) is OK
+    assert "Traceback" not in server.log_text()
+
+
 @pytest.mark.catalogue("G27")
 def test_permissions_come_from_claims(server: PenstockServer) -> None:
     rules = [
         {"deny": ["publish"], "topics": ["a/no"]},
-        {"allow": ["publish", "subscribe"], "topics": ["a/+", "u/%u/%c"], "max_qos": 1},
+        {"allow": ["publish", "subscribe"], "topics": ["a/+", "u/%u/+"], "max_qos": 1},
     ]
     device = Device(server.port, "d")
     assert device.connect("bob", token(ED_KEY, "EdDSA", permissions=rules)).reason_code is OK
@@ -147,13 +184,65 @@ def test_permissions_come_from_claims(server: PenstockServer) -> None:
     assert device.subscribe("#") is ReasonCode.NOT_AUTHORIZED
 
 
-def test_a_connection_ends_with_its_token(penstock_server: ServerFactory, keys: Path) -> None:
+def test_a_token_that_would_be_good_for_ever(penstock_server: ServerFactory, keys: Path) -> None:
+    for_ever = jwt.encode({"sub": "alice"}, ED_KEY, "EdDSA")
+    server = penstock_server(settings={"auth.jwt_keys_file": keys})
+    assert answer(server, for_ever) is BAD
+    until(lambda: "token: has no `exp`" in server.log_text())
+    server.restart({"auth.jwt_require_exp": False})
+    assert answer(server, for_ever) is OK
+
+
+def test_rules_of_a_token_for_a_client_identifier_that_is_not_its_own(
+    penstock_server: ServerFactory, keys: Path
+) -> None:
+    rules = [{"allow": ["publish"], "topics": ["a/%c/#"]}]
+    settings = {"auth.jwt_keys_file": keys, "auth.jwt_client_id_claim": "cid"}
+    server = penstock_server(settings=settings)
+    assert answer(server, token(ED_KEY, "EdDSA", permissions=rules)) is ReasonCode.NOT_AUTHORIZED
+    until(lambda: "its rules have %c, the client identifier, and user alice may have any" in server.log_text())
+    assert answer(server, token(ED_KEY, "EdDSA", permissions=rules, cid="other")) is BAD
+    device = Device(server.port, "d")
+    assert device.connect("x", token(ED_KEY, "EdDSA", permissions=rules, cid="d")).reason_code is OK
+    assert device.published("a/d/x") is OK
+    assert device.published("a/e/x") is ReasonCode.NOT_AUTHORIZED
+
+
+def test_connections_end_with_the_key_of_their_token(
+    penstock_server: ServerFactory, tmp_path: Path, keys: Path
+) -> None:
+    secret = write_secret(tmp_path / "secret", SECRET)
+    server = penstock_server(settings={"auth.jwt_secret_file": secret, "auth.jwt_keys_file": keys}).one_gateway()
+    devices = [Device(server.port, "a"), Device(server.port, "b", 4), Device(server.port, "c")]
+    for device, key in zip(devices, ((SECRET, "HS256"), (SECRET, "HS512"), (ED_KEY, "EdDSA")), strict=True):
+        assert device.connect("x", token(*key)).reason_code is OK
+    secret.write_text("another secret, and one of more than thirty-two bytes")
+    reload(server)
+    assert devices[0].closed_with() is ReasonCode.NOT_AUTHORIZED
+    assert devices[1].receive() is None
+    assert devices[2].published("a") is OK
+    assert "the key of its token was taken away" in server.log_text()
+
+
+def test_connections_end_with_a_key_that_its_address_has_no_more(
+    penstock_server: ServerFactory, jwks: HttpAnswers
+) -> None:
+    server = penstock_server(settings={"auth.jwt_keys_url": jwks.url}).one_gateway()
+    device = Device(server.port, "d")
+    assert device.connect("x", token(ED_KEY, "EdDSA")).reason_code is OK
+    jwks.respond = lambda path, body: (200, {"keys": [jwk(EC_KEY, "ES256", kid="4", alg="ES256")]})
+    reload(server)
+    assert device.closed_with() is ReasonCode.NOT_AUTHORIZED
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_connection_ends_with_its_token(penstock_server: ServerFactory, keys: Path, version: int) -> None:
     server = penstock_server(settings={"auth.jwt_keys_file": keys, "auth.jwt_leeway_s": 0})
-    device, other = Device(server.port, "d"), Device(server.port, "e")
+    device, other = Device(server.port, "d", version), Device(server.port, "e")
     assert other.connect("x", token(ED_KEY, "EdDSA", exp=int(time.time()) + 3600)).reason_code is OK
     expires = int(time.time()) + 2
     assert device.connect("x", token(ED_KEY, "EdDSA", exp=expires)).reason_code is OK
-    assert device.closed_with() is ReasonCode.MAXIMUM_CONNECT_TIME
+    assert device.closed_with() is (ReasonCode.MAXIMUM_CONNECT_TIME if version == 5 else None)
     assert time.time() >= expires
     assert other.published("a") is OK
 
@@ -203,6 +292,6 @@ def test_wrong_files_are_one_line(
 ) -> None:
     file = tmp_path / "file"
     if text is not None:
-        file.write_text(text)
+        write_secret(file, text)
     with pytest.raises(RuntimeError, match=f"penstock: {file}: .*{complaint}"):
         penstock_server(settings={f"auth.{setting}": file})

@@ -1,5 +1,6 @@
 """Devices that come and go, lose packets and subscribe anew, over a gateway that is restarted and killed: end to end,
-QoS 1 arrives at least once, QoS 2 exactly once, each topic in order, and nothing arrives that nobody asked for.
+QoS 1 arrives at least once, QoS 2 exactly once, each topic in order, and nothing arrives that nobody asked for. Each
+device is a user of its own; others who try its client identifier are refused as long as it has a session.
 """
 
 from __future__ import annotations
@@ -17,9 +18,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.auth.access import Parts
+from gateway.auth.identity import Certificates
 from gateway.codec import encode
-from gateway.packets import Packet, PubAck, PubComp, Publish, PubRec, PubRel, QoS, SubAck, UnsubAck, Unsubscribe
+from gateway.packets import (
+    ConnAck,
+    Packet,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    QoS,
+    SubAck,
+    UnsubAck,
+    Unsubscribe,
+)
+from gateway.reason_codes import ReasonCode
 from lightqueue.matching import matches
+from tests.auth_client import access_of
 from tests.wire_client import Bench, Client, SlowDisk, WallClock, connect_packet
 
 pytestmark = pytest.mark.property
@@ -50,7 +67,7 @@ class Device:
         return encode(packet, self.version)
 
     def connect(self, bench: Bench) -> None:
-        self.client = bench.client(self.version)
+        self.client = bench.client(self.version, self.client_id)
         self.client.send_bytes(self.hello())
         bench.wait_safe()
         self.inbox = self.client.received()[1:]
@@ -66,19 +83,33 @@ class Device:
 
     def flicker(self, bench: Bench) -> None:
         """Connect, but be gone before the gateway gets round to it."""
-        client = bench.client(self.version)
+        client = bench.client(self.version, self.client_id)
         client.feed(self.hello())
         client.lose()
 
     def start_anew(self, bench: Bench) -> None:
         """Both sides forget everything."""
-        client = bench.client(self.version)
+        client = bench.client(self.version, self.client_id)
         client.send_bytes(self.hello(clean_start=True))
         bench.wait_safe()
         client.lose()
         self.received_ids.clear()
         self.outgoing.clear()
         self.subscribed.clear()
+
+    def is_tried_by(self, bench: Bench, user: str, clean_start: bool) -> None:
+        """Another user, or an anonymous client, says that it is this device."""
+        has_session = self.client is not None or bench.store.sessions.get(self.client_id) is not None
+        client = bench.client(self.version, user)
+        client.send_bytes(self.hello(clean_start))
+        if has_session:
+            assert client.one(ConnAck).reason_code is ReasonCode.NOT_AUTHORIZED
+            assert client.is_closed
+            return
+        client.lose()
+        client = bench.client(self.version, user)
+        client.send(connect_packet(self.client_id, self.version))
+        client.lose()
 
     def free_id(self) -> int:
         return next(i for i in range(1, 65_536) if i not in self.outgoing)
@@ -143,7 +174,8 @@ class World:
     def __init__(self, folder: Path, clock: WallClock, disk: SlowDisk | None) -> None:
         self.folder = folder
         self.disk = disk
-        self.bench = Bench(folder / "0", clock, "sync" if disk else "async", segment_bytes=1 << 20)
+        access = access_of(Parts((Certificates(),), allow_anonymous=True))
+        self.bench = Bench(folder / "0", clock, "sync" if disk else "async", segment_bytes=1 << 20, access=access)
         self.devices = {name: Device(name, 5 - i % 2) for i, name in enumerate(DEVICES)}
         self.expected: dict[str, dict[bytes, Expected]] = {name: {} for name in DEVICES}
         self.published = self.crashes = 0
@@ -166,6 +198,8 @@ class World:
             case "start anew" if device.client is None:
                 device.start_anew(self.bench)
                 self.loosen(device, FILTERS.keys())
+            case "be tried by another":
+                device.is_tried_by(self.bench, ("", "eve")[number % 2], clean_start=number % 3 == 0)
             case "lose":
                 device.lose()
             case "disconnect":
@@ -285,6 +319,7 @@ steps = st.lists(
             + ["publish"] * 12
             + ["handle"] * 10
             + ["subscribe"] * 6
+            + ["be tried by another"] * 3
             + ["unsubscribe", "lose", "lose", "disconnect", "flicker", "start anew", "time", "restart", "crash"]
         ),
         st.sampled_from(DEVICES),

@@ -43,6 +43,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
         case inspect.ListType():
             longest = min(kind.max_length or 5, 5)
             return st.lists(values(kind.item_type), min_size=kind.min_length or 0, max_size=longest)
+        case inspect.VarTupleType():
+            return st.lists(values(kind.item_type), max_size=5).map(tuple)
         case inspect.TupleType():
             return st.tuples(*map(values, kind.item_types))
         case inspect.NamedTupleType():
@@ -51,6 +53,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.one_of(*map(values, kind.types))
         case inspect.StructType():
             return structs(kind)
+        case inspect.LiteralType():
+            return st.sampled_from(kind.values)
     raise NotImplementedError(kind)
 
 

@@ -6,17 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.access import Access, Parts, Question
+from gateway.auth.access import Parts, Question
+from gateway.auth.client_ids import MOST_CHARACTERS, ClientIds
 from gateway.auth.errors import AuthError
 from gateway.auth.hook import TimedCache
 from gateway.auth.http import Breaker
-from gateway.auth.identity import Authenticator, Certificates, Chain, Credentials, Identity, Refused, Verdict
+from gateway.auth.identity import UNKNOWN, Authenticator, Certificates, Chain, Credentials, Identity, Refused, Verdict
 from gateway.auth.passwords import hashed, parse_passwords
 from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions
 from gateway.auth.scram import ScramVerifier
 from gateway.auth.settings import AuthSettings, is_auth_configured
 from gateway.quotas import Bucket, grant
 from gateway.reason_codes import ReasonCode
+from tests.auth_client import access_of
 
 
 class Says:
@@ -45,7 +47,7 @@ NOBODY, ALICE, NO = Says(None), Says(Identity("alice")), Says(Refused("no"))
     [
         ([NOBODY, ALICE, NO], Identity("alice")),
         ([NOBODY, NO, ALICE], Refused("no")),
-        ([NOBODY, NOBODY], Refused("nobody knows these credentials")),
+        ([NOBODY, NOBODY], UNKNOWN),
     ],
 )
 def test_the_first_who_knows_decides(asked: list[Authenticator], expected: Verdict) -> None:
@@ -85,18 +87,54 @@ def test_a_certificate_is_a_credential_where_it_counts() -> None:
     ],
 )
 def test_client_identifiers(pattern: str, user: str, client_id: str, expected: bool) -> None:
-    assert Access(Parts(client_ids=pattern), 1).may_be_called(Identity(user), client_id) is expected
+    assert access_of(Parts(client_ids=ClientIds(pattern))).may_be_called(Identity(user), client_id) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "user", "client_id", "expected"),
+    [
+        ("%u-*", "dev", "dev-1-x", False),  # it is dev-1's
+        ("%u-*", "dev-1", "dev-1-x", True),
+        ("%u-*", "dev", "dev-2-x", True),  # there is no user dev-2
+        ("%u-*", "dev", "dev-1", True),  # what fits dev-1 goes on behind it
+        ("%u*", "dev", "dev-1", False),
+        ("%u*", "dev-1", "dev-1", True),
+        ("%u", "dev", "dev-1", False),
+        ("*-%u", "1", "x-dev-1", False),
+        ("*-%u", "dev-1", "x-dev-1", True),
+        ("*%u", "1", "dev-1", False),
+        ("x-%u-*-z", "dev", "x-dev-1-y-z", False),
+        ("x-%u-*-z", "dev-1", "x-dev-1-y-z", True),
+        ("%u:*", "dev", "dev:1:2", True),
+        ("%u:*", "dev:1", "dev:1:2", False),  # a name that no password file has
+    ],
+)
+def test_a_client_identifier_is_one_users(pattern: str, user: str, client_id: str, expected: bool) -> None:
+    assert ClientIds(pattern).may_take(user, client_id, {"dev", "dev-1", "1"}) is expected
+
+
+@pytest.mark.parametrize("pattern", ["*%u*", "a*b%u-*", "%u-%u"])
+def test_a_pattern_that_cannot_tell_users_apart_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="client_ids"):
+        ClientIds(pattern)
+
+
+def test_a_client_identifier_too_long_to_be_judged_is_no_users() -> None:
+    """There are as many places for a name in it as it has characters."""
+    assert ClientIds("%u-*").may_take("-", "-" * MOST_CHARACTERS, {"dev"})
+    assert not ClientIds("%u-*").may_take("-", "-" * (MOST_CHARACTERS + 1), {"dev"})
+    assert ClientIds("*").may_take("", "-" * (MOST_CHARACTERS + 1), {"dev"})
 
 
 def test_without_rules_who_is_in_may_do_everything_and_with_any_only_that() -> None:
     question = Question("u", "c", Action.PUBLISH, "a")
-    access = Access(Parts(), 1)
+    access = access_of(Parts())
     assert access.is_open_to(Identity("u"))
     assert access.decide(Identity("u"), question) == MAX_QOS
     assert access.decide(Identity("u", rules=()), question) == REFUSED
     assert not access.is_open_to(Identity("u", rules=()))
-    assert Access(Parts(permissions=Permissions()), 1).decide(Identity("u"), question) == REFUSED
-    assert Access(Parts(permissions=Permissions((), MAX_QOS)), 1).decide(Identity("u"), question) == MAX_QOS
+    assert access_of(Parts(permissions=Permissions())).decide(Identity("u"), question) == REFUSED
+    assert access_of(Parts(permissions=Permissions((), MAX_QOS))).decide(Identity("u"), question) == MAX_QOS
 
 
 def test_the_breaker_opens_after_failures_in_a_row_and_tries_one() -> None:

@@ -126,3 +126,8 @@ def test_a_message_that_is_refused_has_none(bench: Bench, monkeypatch: pytest.Mo
         bench.pass_time(1)
     assert client.connection.unsafe_acks == 0
     assert publish_for_receipt(client, "t", b"2", qos)["penstock-queue-offset"] == "0"
+
+
+@QOS
+def test_they_can_be_off(start_bench: StartBench, qos: int) -> None:
+    assert publish_for_receipt(start_bench(receipts="off").connect("a"), "t", b"x", qos) == {}

@@ -44,6 +44,52 @@ def test_each_layer_wins_over_the_one_below(tmp_path: Path) -> None:
     assert settings.log_level == "debug"
 
 
+SECRETS = {
+    **{f"wire.{role}token": ("s3cret-token", "***") for role in ("", "gateway_", "client_", "operator_")},
+    "gateway.store_token": ("s3cret-token", "***"),
+    "notify.redis_url": ("redis://user:s3cret@cache.example:6379/0", "redis://***@cache.example:6379/0"),
+    "auth.jwt_keys_url": ("https://keys.example/jwks?key=s3cret", "https://keys.example/jwks?***"),
+    "auth.http_connect_url": ("https://user:s3cret@auth.example/connect", "https://***@auth.example/connect"),
+    "auth.http_permission_url": ("https://s3cret@auth.example/may", "https://***@auth.example/may"),
+}
+
+
+@pytest.mark.parametrize("path", SECRETS)
+def test_what_is_printed_hides_secrets_and_is_a_config_all_the_same(path: str, tmp_path: Path) -> None:
+    given, shown = SECRETS[path]
+    settings = load({path: given}, {}, None)
+    printed = render(settings)
+    assert "s3cret" not in printed
+    assert shown in printed
+    assert load({}, {}, config(tmp_path, printed)) == load({}, {}, None)
+    assert load({}, {}, config(tmp_path, render(settings, hide_secrets=False))) == settings
+
+
+def test_every_setting_that_may_hold_a_secret_is_known_as_one() -> None:
+    named = {path for path in SETTINGS if path.endswith(("token", "_url", "password", "secret"))}
+    assert named == SECRETS.keys() == {path for path, setting in SETTINGS.items() if "secret" in setting.limits}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("notify.redis_url", "redis:/user:s3cret@h/0"),
+        ("notify.redis_url", "rediss//:s3/cret?@h"),
+        ("auth.http_connect_url", "ftp://u:s3cret@h"),
+    ],
+)
+def test_a_complaint_about_a_secret_does_not_tell_it(path: str, value: str) -> None:
+    env = {SETTINGS[path].environment_names[-1]: value}
+    told = complaint(env=env)
+    assert "s3" not in told
+    assert "cret" not in told
+    assert path in told
+
+
+def test_a_token_that_is_no_text_is_not_quoted(tmp_path: Path) -> None:
+    assert "77123" not in complaint(file=config(tmp_path, "[wire]\ntoken = 77123"))
+
+
 def test_flags_that_were_not_given_hide_nothing() -> None:
     env = {"PENSTOCK_FLUSH": "async", "PENSTOCK_LISTEN": "mqtt://127.0.0.1:1"}
     settings = load({"flush": None, "listen": []}, env, None)
@@ -170,7 +216,16 @@ def test_every_setting_is_documented_and_allows_its_default() -> None:
         assert setting.doc.endswith(".")
         assert setting.parse(setting.default) == setting.default
     assert set(FLAGS) <= set(SETTINGS)
-    assert {section_of(path) for path in SETTINGS} == {"", "store", "wire", "notify", "gateway", "auth", "quota"}
+    assert {section_of(path) for path in SETTINGS} == {
+        "",
+        "store",
+        "wire",
+        "notify",
+        "gateway",
+        "auth",
+        "quota",
+        "audit",
+    }
     assert len(SETTINGS) > len(fields(Settings))
 
 

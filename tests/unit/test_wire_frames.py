@@ -48,7 +48,7 @@ BAD_FRAMES = [
     (frame(5, b"\x90", length=0), "a frame cannot be 0 bytes long"),
     (frame(5, b"\x90", length=25), "a frame cannot be 25 bytes long"),
     (frame(5, b"\x90", length=MAX_FRAME_BYTES + 8), "a frame of 1048584 bytes; at most 1048576 are allowed"),
-    (frame(120, b"\x90"), "frame type 120 is unknown"),
+    (frame(220, b"\x90"), "frame type 220 is unknown"),
     (frame(0, b"\x90"), "frame type 0 is unknown"),
     (frame(5 | 1 << 8, b"\x90"), "Ping: bytes 5 to 7 are not zero"),
     (frame(21, b"\x92\x90\x00"), "Grew is not for a client to send"),
@@ -93,13 +93,15 @@ def test_a_frame_that_is_too_large_is_refused_before_it_is_there() -> None:
 
 
 def test_what_an_old_version_skips_may_be_nested_deeply() -> None:
-    nested = b"\x95\x91\x01\xa0\xa0\xa0" + b"\x91" * 20_000 + b"\x00"
+    nested = b"\x97\x91\x01\xa0\xa0\xa0\xa0\xa0" + b"\x91" * 20_000 + b"\x00"
     with pytest.raises(WireError, match="Hello: maximum recursion depth"):
         FrameReader(MAX_FRAME_BYTES, Role.CLIENT).feed(frame(1, nested))
 
 
 def test_a_later_hello_may_have_more_fields_and_other_messages_may_not() -> None:
-    (hello,) = FrameReader(MAX_FRAME_BYTES, Role.CLIENT).feed(frame(1, b"\x95\x92\x01\x02\xa0\xa0\xa0\x81\xa1x\x05"))
+    (hello,) = FrameReader(MAX_FRAME_BYTES, Role.CLIENT).feed(
+        frame(1, b"\x97\x92\x01\x02" + b"\xa0" * 5 + b"\x81\xa1x\x05")
+    )
     assert hello.message == Hello([1, 2], "", "")
     with pytest.raises(WireError, match="Goodbye: Expected `array` of at most length 1, got 2"):
         FrameReader(MAX_FRAME_BYTES, Role.CLIENT).feed(frame(7, b"\x92\xa0\xa0"))

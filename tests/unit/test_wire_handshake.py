@@ -65,7 +65,7 @@ def test_the_highest_common_version_is_spoken(monkeypatch: pytest.MonkeyPatch) -
         (Hello([1], "gateway", "gw", "s3cret\u00e9"), "token", "not the token of a gateway"),
         (Hello([1], "store", "gw", "s3cret"), "role", "nobody is let in here as 'store'"),
         (Hello([1], "a\nb", "gw", "s3cret"), "role", r"nobody is let in here as 'a\nb'"),
-        (Hello([2], "gateway", "gw", "s3cret"), "version", "the store speaks version 1 of the protocol, not 2"),
+        (Hello([9], "gateway", "gw", "s3cret"), "version", "the store speaks version 1, 2 of the protocol, not 9"),
     ],
 )
 def test_who_is_not_let_in(hello: Hello, reason: str, message: str) -> None:

@@ -60,7 +60,7 @@ Changes with the secrets that the values give, so that pods start again with the
 what it is, and one that somebody else keeps cannot be seen from here.
 */}}
 {{- define "penstock.secretsChecksum" -}}
-{{- list .Values.token .Values.tls | toJson | sha256sum }}
+{{- list .Values.token .Values.tls .Values.redis.password | toJson | sha256sum }}
 {{- end }}
 
 {{- define "penstock.podSecurityContext" -}}
@@ -139,9 +139,21 @@ PENSTOCK_NOTIFY__REDIS_URL
   value: {{ .Values.redis.externalUrl | quote }}
 {{- else if .Values.redis.enabled }}
 - name: {{ $setting }}
-  value: redis://{{ include "penstock.fullname" . }}-redis:6379/0
+  valueFrom:
+    secretKeyRef:
+      name: {{ include "penstock.fullname" . }}-redis
+      key: url
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/*
+Whether each listener is on, by scheme. Plain MQTT, unless it is said, is on only where there is no TLS.
+*/}}
+{{- define "penstock.enabledListeners" -}}
+{{- $said := .Values.gateway.listeners }}
+{{- $plain := ternary (not (or $said.mqtts $said.wss)) $said.mqtt (kindIs "invalid" $said.mqtt) }}
+{{- merge (dict "mqtt" $plain) (omit $said "mqtt") | toYaml }}
 {{- end }}
 
 {{/*
@@ -149,7 +161,7 @@ The ports that gateways listen on, by scheme; and those of the Service.
 */}}
 {{- define "penstock.listeners" -}}
 {{- $ports := dict "mqtt" 1883 "mqtts" 8883 "ws" 8080 "wss" 8443 }}
-{{- range $scheme, $enabled := .Values.gateway.listeners }}
+{{- range $scheme, $enabled := include "penstock.enabledListeners" . | fromYaml }}
 {{- if $enabled }}
 {{ $scheme }}: {{ get $ports $scheme }}
 {{- end }}
@@ -159,7 +171,7 @@ The ports that gateways listen on, by scheme; and those of the Service.
 {{- define "penstock.servicePorts" -}}
 {{- $service := .Values.gateway.service }}
 {{- $ports := dict "mqtt" $service.port "mqtts" $service.mqttsPort "ws" $service.wsPort "wss" $service.wssPort }}
-{{- range $scheme, $enabled := .Values.gateway.listeners }}
+{{- range $scheme, $enabled := include "penstock.enabledListeners" . | fromYaml }}
 {{- if $enabled }}
 {{ $scheme }}: {{ get $ports $scheme }}
 {{- end }}
@@ -187,8 +199,9 @@ What a schema cannot say, or not so that people understand it.
 {{- if not (or .Values.gateway.allowAnonymous (include "penstock.asksClients" .)) }}
 {{- fail "gateway.allowAnonymous: false, but nothing says who may connect (gateway.auth.files, or settings such as auth.http_connect_url); set it to true if all that reach the gateways may publish and subscribe to everything" }}
 {{- end }}
+{{- $listeners := include "penstock.listeners" . | fromYaml }}
 {{- with .Values.gateway }}
-{{- if not (or .listeners.mqtt .listeners.mqtts .listeners.ws .listeners.wss) }}
+{{- if not $listeners }}
 {{- fail "gateway.listeners: all are off, so no client could connect; turn one on" }}
 {{- end }}
 {{- if and (or .listeners.mqtts .listeners.wss (ne .tls.clientCertificates "none")) (not .tls.existingSecret) }}

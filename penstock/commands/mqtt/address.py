@@ -24,6 +24,11 @@ Url = Annotated[
 ]
 
 
+ClientId = Annotated[
+    str,
+    typer.Option("-i", "--client-id", metavar="TEXT", help="Client identifier; without it another one each time."),
+]
+
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long the server may take to be there.")
 ]

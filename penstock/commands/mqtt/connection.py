@@ -27,7 +27,7 @@ START_A_SERVER = "start one with `penstock serve`, or name another with --url"
 class Connection:
     """Connected on entering the context; disconnected on leaving it."""
 
-    def __init__(self, address: ServerAddress, tls: Tls, purpose: str, wait_s: float = 0) -> None:
+    def __init__(self, address: ServerAddress, tls: Tls, purpose: str, wait_s: float = 0, client_id: str = "") -> None:
         """`wait_s`: for how long to try, if nobody listens there yet. Raises UsageError."""
         self.address = address
         self._wait_s = wait_s
@@ -38,7 +38,7 @@ class Connection:
         self._accepted = False
         self.client = paho.Client(
             CallbackAPIVersion.VERSION2,
-            client_id=f"penstock-{purpose}-{os.getpid()}-{secrets.token_hex(4)}",
+            client_id=client_id or f"penstock-{purpose}-{os.getpid()}-{secrets.token_hex(4)}",
             protocol=MQTTProtocolVersion.MQTTv5,
             transport="websockets" if address.is_websocket else "unix" if address.scheme == "unix" else "tcp",
             reconnect_on_failure=False,

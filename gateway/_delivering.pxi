@@ -1,0 +1,49 @@
+# The part of _wire.pyx that makes PUBLISH packets of ranges for one link.
+
+cdef int deliver_to(Link link, list readers, list ranges, uint64_t safe) except -1:
+    cdef Merge merge = Merge(readers, ranges)
+    cdef const RecordHeader *record
+    cdef Block payload
+    cdef bint retain
+    cdef int qos
+    while not merge.exhausted():
+        record = merge.next()
+        qos = min(<int>(record.flags & FLAG_QOS), merge.qos)
+        if merge.wanted and not (qos == 0 and record.log_offset < merge.skip_qos0_before):
+            if qos == 2:
+                return NEEDS_SESSION if record.log_offset < safe else NEEDS_MORE
+            if qos == 1 and link.inflight.full():
+                link.inflight.blocked = True
+                return NEEDS_MORE
+            retain = merge.retain_as_published and record.flags & FLAG_RETAIN
+            if fits(link, record, qos, merge.id_count, merge.ids) == 0:
+                payload = merge.payload() if record.payload_length >= SHARED_BYTES else None
+                link.put_publish(record, qos, link.inflight.take(record.log_offset) if qos else 0, retain, merge.ids,
+                                 merge.id_count, True, payload)
+        merge.advance()
+    return DONE
+
+
+def stands_at_qos2(list readers not None, list ranges not None):
+    """Whether the next message of some readers' ranges goes out at QoS 2."""
+    cdef Merge merge = Merge(readers, ranges)
+    cdef int qos
+    if merge.exhausted():
+        return False
+    qos = merge.next().flags & FLAG_QOS
+    return min(qos, merge.qos) == 2
+
+
+def next_of(list readers not None, list ranges not None):
+    """What deliver() stopped at: (log_offset, QoS, retain, subscription identifiers, its range, its place there).
+
+    The readers move past it.
+    """
+    cdef Merge merge = Merge(readers, ranges)
+    cdef const RecordHeader *record = merge.next()
+    cdef object found = (record.log_offset, min(<int>(record.flags & FLAG_QOS), merge.qos),
+                         bool(merge.retain_as_published and record.flags & FLAG_RETAIN),
+                         tuple([merge.ids[i] for i in range(merge.id_count)]),
+                         ranges[merge.found_in[0]], merge.at[merge.found_in[0]])
+    merge.advance()
+    return found

@@ -1,0 +1,139 @@
+"""How often clients were wrong about who they are: by address, by user, and by both. No I/O.
+
+Counts run out: a count of N is gone after failure_window_s, if N is its limit. What is refused unheard counts for its
+address as well, so that an address from which it goes on is banned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from gateway.auth.identity import Refused
+from gateway.auth.settings import AuthSettings
+from gateway.auth.sources import is_loopback
+from gateway.reason_codes import ReasonCode
+
+MOST_COUNTED = 20_000
+"""Of each kind of count, and of users who were right; the one that changed longest ago is forgotten first."""
+SLOW_AFTER = 1
+"""So many failures of an address, and its next attempts are tried after those of others."""
+USER_WINDOW_S = 3_600
+LIMITS = ("user_at_address", "address", "user")
+LONG_NAME_CHARACTERS = 256
+
+
+@dataclass(slots=True)
+class _Count:
+    """A number that runs out evenly: `most` of it in `window_s`."""
+
+    level: float
+    at_s: float
+
+
+class Counts:
+    """Counts by key, MOST_COUNTED at most. A limit of 0 is none."""
+
+    def __init__(self, most: int, window_s: float) -> None:
+        self.most = most
+        self._window_s = window_s
+        self._counts: OrderedDict[Hashable, _Count] = OrderedDict()
+
+    def level(self, key: Hashable, now_s: float) -> float:
+        count = self._counts.get(key)
+        if count is None:
+            return 0.0
+        count.level = max(0.0, count.level - (now_s - count.at_s) * self.most / self._window_s)
+        count.at_s = now_s
+        if not count.level:
+            del self._counts[key]
+        return count.level
+
+    def is_reached(self, key: Hashable, now_s: float) -> bool:
+        return self.most > 0 and self.level(key, now_s) > self.most - 1
+
+    def add(self, key: Hashable, now_s: float) -> None:
+        level = self.level(key, now_s)
+        self._counts[key] = _Count(min(level + 1, self.most), now_s)
+        self._counts.move_to_end(key)
+        if len(self._counts) > MOST_COUNTED:
+            self._counts.popitem(last=False)
+
+    def forget(self, key: Hashable) -> None:
+        self._counts.pop(key, None)
+
+
+class Attempts:
+    """Owner of these counts."""
+
+    def __init__(self, settings: AuthSettings, clock: Callable[[], float]) -> None:
+        """`clock` is in s, and never goes back."""
+        window_s = settings.failure_window_s
+        self._settings = settings
+        self._clock = clock
+        self._of_pair = Counts(settings.max_failures, window_s)
+        self._of_address = Counts(settings.max_failures_of_address, window_s)
+        self._of_user = Counts(settings.max_failures_of_user, USER_WINDOW_S)
+        self._slow = Counts(SLOW_AFTER, window_s)
+        self._until_ban = Counts(settings.ban_failures, window_s)
+        self._right: OrderedDict[int, None] = OrderedDict()
+        self.limited: Counter[str] = Counter(dict.fromkeys(LIMITS, 0))
+        self.failures = 0
+
+    def refuses(self, source: str, user: str) -> Refused | None:
+        """Whether an attempt is refused without a look at its password."""
+        now_s, user = self._clock(), _short(user)
+        if self._of_pair.is_reached((source, user), now_s):
+            by = "user_at_address"
+        elif self._is_counted(source) and self._of_address.is_reached(source, now_s):
+            by = "address"
+        elif self._of_user.is_reached(user, now_s) and hash((source, user)) not in self._right:
+            by = "user"
+        else:
+            return None
+        self.limited[by] += 1
+        return Refused("too many failed logins; try again later", ReasonCode.CONNECTION_RATE_EXCEEDED, is_failure=True)
+
+    def is_slow(self, source: str) -> bool:
+        """Whether others are to be heard first."""
+        return self._slow.is_reached(source, self._clock())
+
+    def failed(self, source: str, user: str, refused: Refused) -> bool:
+        """A client was wrong, or was refused unheard. True: its address is to be banned."""
+        now_s, user = self._clock(), _short(user)
+        self.failures += 1
+        if refused.reason_code is not ReasonCode.CONNECTION_RATE_EXCEEDED:
+            for counts, key in (
+                (self._of_pair, (source, user)),
+                (self._of_address, source),
+                (self._of_user, user),
+                (self._slow, source),
+            ):
+                if counts.most:
+                    counts.add(key, now_s)
+        if not self._settings.ban_failures or not self._is_counted(source):
+            return False
+        self._until_ban.add(source, now_s)
+        if not self._until_ban.is_reached(source, now_s):
+            return False
+        self._until_ban.forget(source)
+        return True
+
+    def succeeded(self, source: str, user: str) -> None:
+        """Where clients are right, failures are of some among many."""
+        user = _short(user)
+        for counts in (self._of_address, self._slow, self._until_ban):
+            counts.forget(source)
+        self._of_pair.forget((source, user))
+        self._right[hash((source, user))] = None
+        self._right.move_to_end(hash((source, user)))
+        if len(self._right) > MOST_COUNTED:
+            self._right.popitem(last=False)
+
+    def _is_counted(self, source: str) -> bool:
+        return self._settings.limit_loopback or not is_loopback(source)
+
+
+def _short(user: str) -> str:
+    return user if len(user) <= LONG_NAME_CHARACTERS else user[:LONG_NAME_CHARACTERS] + str(hash(user))

@@ -1,0 +1,63 @@
+"""Authenticators that cost something to ask: fairly, a few at a time, and not for clients that were wrong too often.
+
+What is remembered is answered before all of that.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.auth.attempts import Attempts
+from gateway.auth.fair_queue import FairQueue, Job
+from gateway.auth.identity import Answer, Credentials, Verdict
+
+
+class Costly(Protocol):
+    """An authenticator in two parts."""
+
+    def recall(self, credentials: Credentials, answer: Answer) -> bool:
+        """Call `answer` at once, if that costs nothing. Whether it did."""
+
+    def verify(self, credentials: Credentials, answer: Answer) -> None:
+        """Call `answer` once, from the loop: at once, or later."""
+
+
+class Limited:
+    """An Authenticator: another one, and who may ask it when."""
+
+    def __init__(self, inner: Costly, attempts: Attempts, queue: FairQueue) -> None:
+        self._inner = inner
+        self._attempts = attempts
+        self._queue = queue
+
+    def check(self, credentials: Credentials, answer: Answer) -> None:
+        if not self._inner.recall(credentials, answer):
+            self._wait(credentials, answer)
+
+    def _wait(self, credentials: Credentials, answer: Answer) -> None:
+        source, user = credentials.source, credentials.username or ""
+        refused = self._attempts.refuses(source, user)
+        if refused is not None:
+            answer(refused)
+            return
+        slow = self._attempts.is_slow(source)
+        job = Job(source, user, lambda: self._begin(credentials, answer, slow))
+        credentials.attempt.waits(job.cancel)
+        self._queue.put(job, slow)
+
+    def _begin(self, credentials: Credentials, answer: Answer, slow: bool) -> None:
+        """It has a slot. Others may have been wrong in the meantime."""
+        refused = self._attempts.refuses(credentials.source, credentials.username or "")
+        if refused is None and not slow and self._attempts.is_slow(credentials.source):
+            self._wait(credentials, answer)
+            self._queue.done(slow)
+            return
+
+        def heard(verdict: Verdict) -> None:
+            self._queue.done(slow)
+            answer(verdict)
+
+        if refused is not None:
+            heard(refused)
+        elif not self._inner.recall(credentials, heard):
+            self._inner.verify(credentials, heard)

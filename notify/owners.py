@@ -1,0 +1,48 @@
+"""Whose a session is: the user's who opened it (docs/adr/0030). Claims of others are refused before they disturb it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from notify.member import Member
+
+
+class Holder(NamedTuple):
+    """The member of the hub that has a session's connection, and the connection's user as in Claimant."""
+
+    member: Member
+    user: str | None
+
+
+class Claimant(NamedTuple):
+    """On whose behalf a gateway claims a session; the fields are those of store.wire's Claim."""
+
+    user: str | None = None  # empty: an anonymous client; None: a gateway that is older than ownership
+    reads_all: bool = False
+    reads: Collection[str] = ()
+    adopts_anonymous: bool = False
+    address: str = ""
+
+
+class ClaimRefused(NamedTuple):
+    """Another user owns the session; or nobody is known to, and these are the filters that it holds."""
+
+    filters: tuple[str, ...] = ()
+
+
+UNJUDGED = Claimant()
+"""Of a gateway that is older than ownership."""
+
+
+def refusal(claimant: Claimant, owner: str | None, filters: Iterable[str]) -> ClaimRefused | None:
+    """Why a claim is refused, of a session that `owner` has (None: not known) and that holds these filters."""
+    if claimant.user is None or claimant.user == owner:
+        return None
+    if owner or (owner is not None and not claimant.adopts_anonymous):
+        return ClaimRefused()
+    held = tuple(filters)
+    if claimant.reads_all or set(claimant.reads).issuperset(held):
+        return None
+    return ClaimRefused(held)

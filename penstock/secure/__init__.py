@@ -1,0 +1,1 @@
+"""What `penstock init --secure` makes: certificates, settings and rules for devices that are not to be trusted."""

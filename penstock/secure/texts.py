@@ -1,0 +1,115 @@
+"""The files that `penstock init --secure` writes for people to read and change, and what it tells them to do next."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+OPERATOR = "operator"
+PORT = 8883
+
+SETTINGS = """\
+# Penstock for 10,000 devices, each with a certificate of its own. All other settings: docs/settings.md
+admin = "127.0.0.1:9464" # health and metrics, asked without a password: for this machine alone
+
+[store]
+data = {data}
+flush = "sync" # what is acknowledged is on disk
+retention_bytes = 53687091200 # 50 GiB of messages; then the oldest go
+retention_age_s = 2592000 # 30 days
+
+[gateway]
+listen = ["mqtts://0.0.0.0:8883"] # and no plain MQTT
+tls_certificate = {server_certificate}
+tls_key = {server_key}
+tls_client_certificates = "required"
+tls_client_ca_file = {ca_certificate}
+tls_client_crl_file = {crl}
+max_connections = 12000
+listener_connects_per_s = 500 # after an outage all are back within half a minute
+max_keep_alive_s = 600
+maximum_packet_size_bytes = 131072
+receive_maximum = 64
+max_inflight = 64
+max_subscriptions_per_session = 50
+max_session_expiry_s = 604800 # a device may be away for a week
+receipts = "off" # devices do not learn how much others publish
+
+[auth]
+client_certificates = true # the common name of a certificate is its device's user name
+client_ids = "%u" # and its client identifier, so no device opens the session of another one
+permissions_file = {permissions}
+
+[quota]
+client_messages_per_s = 50
+client_bytes_per_s = 262144
+burst_ms = 5000
+user_connections = 2 # a device, and the same again while it takes over from a connection that is dead
+user_subscriptions = 50
+user_retained = 100
+user_waiting_bytes = 4194304
+
+# Read by `penstock store` and `penstock gateway`, if you run them apart; `penstock serve` opens no such port.
+[wire]
+gateway_token_file = {gateway_token}
+client_token_file = {client_token}
+operator_token_file = {operator_token}
+"""
+
+PERMISSIONS = """\
+# Who may do what; docs/security.md. The first rule decides that is for the user, the action and the topic.
+default = "deny"
+
+[[rule]]
+users = ["operator"]
+allow = ["publish", "retain", "subscribe"]
+topics = ["#", "$SYS/#"]
+
+[[rule]] # each device below its own name, and nowhere else
+allow = ["publish", "retain", "subscribe"]
+topics = ["devices/%u/#"]
+max_qos = 1
+"""
+
+
+def toml_text(path: Path) -> str:
+    return json.dumps(str(path), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def next_steps(folder: Path, host: str, device: str) -> str:
+    """What to type: each command is a line of its own, indented."""
+
+    def line(*words: str | Path) -> str:
+        return "  " + shlex.join(str(word) for word in words)
+
+    def files(name: str) -> tuple[str | Path, ...]:
+        pair = (folder / "clients" / f"{name}.pem", folder / "clients" / f"{name}.key")
+        return ("--cafile", folder / "ca.pem", "--cert", pair[0], "--key", pair[1], "-i", name)
+
+    url = f"mqtts://[{host}]:{PORT}" if ":" in host else f"mqtts://{host}:{PORT}"
+    mosquitto = ("-h", host, "-p", str(PORT))
+    topic = f"devices/{device}/temperature"
+    lines = [
+        "Start the server, as the user who owns these files:",
+        line("penstock", "serve", "--config", folder / "penstock.toml"),
+        "In a second terminal, see what devices publish:",
+        line("mosquitto_sub", *mosquitto, *files(OPERATOR), "-t", "devices/#", "-v"),
+        "In a third one, publish as a device; its files are what a device needs, with ca.pem:",
+        line("mosquitto_pub", *mosquitto, *files(device), "-q", "1", "-t", topic, "-m", "21.5"),
+        line("penstock", "pub", topic, "-m", "21.5", "-q", "1", "--url", url, *files(device)),
+        "Later: another device, a new certificate before the old one ends in two years, the end of a device:",
+        line("penstock", "init", "--secure", folder, "--add-device", "pump-7"),
+        line("penstock", "init", "--secure", folder, "--renew", device),
+        line("penstock", "init", "--secure", folder, "--revoke", device),
+        f"Then move {folder / 'ca.key'} to a safe place: with it one can be any device. These commands need it back.",
+    ]
+    return "\n".join(lines)
+
+
+def names_of(devices: str) -> Sequence[str]:
+    """`3` stands for three names, anything else is names with commas in between."""
+    if devices.isascii() and devices.isdigit():
+        return [f"device-{number}" for number in range(1, int(devices) + 1)]
+    return [name.strip() for name in devices.split(",") if name.strip()]

@@ -1,0 +1,157 @@
+"""What operators ask of a store, and what a store and its gateways tell each other of it."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from store.changes import BanKind
+from store.wire.base import Count, Items, Message, Name, Positive
+
+BanValue = Annotated[str, Meta(min_length=1, max_length=65_535)]
+Line = Annotated[str, Meta(max_length=1_024)]
+
+
+class BanInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A ban, until Unix time `until_ms` (0: until it is lifted), by whom and since when."""
+
+    kind: BanKind
+    value: BanValue
+    until_ms: Count
+    reason: Line
+    set_by: Line
+    automatic: bool
+    set_ms: Count
+
+
+class BansTold(Message, frozen=True):
+    """To a gateway: bans that were set, and (kind, value) of those that were lifted. `anew`: it has no others."""
+
+    bans: Annotated[list[BanInfo], Items]
+    lifted: Annotated[list[tuple[BanKind, BanValue]], Items]
+    anew: bool
+
+
+class Disconnect(Message, frozen=True):
+    """To the gateway that has the client: end its connection (0x98), with a line for people."""
+
+    client_id: Name
+    reason: Line
+
+
+class BanMade(Message, frozen=True):
+    """A gateway made a ban by itself, for others to have it too."""
+
+    kind: BanKind
+    value: BanValue
+    until_ms: Count
+    reason: Line
+
+
+class ListClients(Message, frozen=True):
+    """Sessions whose client_ids begin with `prefix`, connected or not; `online`: only those with a connection.
+
+    `after`: 0, or `next` of the last answer to this connection.
+    """
+
+    prefix: Name
+    online: bool
+    after: Count
+
+
+class ClientInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A session. `user` is None where it is not known; `gateway` and `address` (empty: not known) of its connection.
+
+    `since_ms`: Unix time since when it is connected or is not (0: not known). `subscriptions` are those in the log.
+    """
+
+    client_id: Name
+    user: Name | None
+    online: bool
+    gateway: Name
+    address: Name
+    since_ms: Count
+    subscriptions: Count
+    session_expiry_interval: Count
+
+
+class ClientsListed(Message, frozen=True):
+    """In no order. `next`: what to ask for `after`; None: that was all."""
+
+    clients: Annotated[list[ClientInfo], Items]
+    next: Count | None
+
+
+class ShowClient(Message, frozen=True):
+    """All about one session."""
+
+    client_id: Name
+
+
+class ClientShown(Message, frozen=True):
+    """`client` is None if there is no such session. Of each subscription its topic filter and QoS, up to 1,000."""
+
+    client: ClientInfo | None
+    subscriptions: Annotated[list[tuple[Name, Annotated[int, Meta(ge=0, le=2)]]], Items]
+    has_will: bool
+    acked: Count
+
+
+class DisconnectClient(Message, frozen=True):
+    """End a client's connection. `by`: who says so, for the audit log."""
+
+    client_id: Name
+    reason: Line
+    by: Line
+
+
+class EndSession(Message, frozen=True):
+    """End a session, and its connection, if it has one."""
+
+    client_id: Name
+    by: Line
+
+
+class AssignSession(Message, frozen=True):
+    """Give a session to a user; a connection of another one ends."""
+
+    client_id: Name
+    user: Name
+    by: Line
+
+
+class AddBan(Message, frozen=True):
+    """Ban, for `for_s` seconds from now by the store's clock (0: until it is lifted). It replaces an older one."""
+
+    kind: BanKind
+    value: BanValue
+    for_s: Annotated[int, Meta(ge=0, le=10**10)]
+    reason: Line
+    by: Line
+
+
+class LiftBan(Message, frozen=True):
+    """End a ban."""
+
+    kind: BanKind
+    value: BanValue
+    by: Line
+
+
+class OperatorDone(Message, frozen=True):
+    """`found`: there was such a session or ban, and it is done; as safe as the flush policy promises."""
+
+    found: bool
+
+
+class ListBans(Message, frozen=True):
+    """Bans in force, oldest first; `after`: how many of them to leave out."""
+
+    after: Count
+    limit: Positive
+
+
+class BansListed(Message, frozen=True):
+    """`next`: what to ask for `after`; None: that was all."""
+
+    bans: Annotated[list[BanInfo], Items]
+    next: Count | None

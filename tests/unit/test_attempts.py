@@ -1,0 +1,216 @@
+"""How often a client may be wrong, and whose turn it is to be verified: the rules by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.auth import attempts as module
+from gateway.auth.attempts import Attempts
+from gateway.auth.fair_queue import BEGUN_AT_ONCE, FairQueue, Job
+from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
+from gateway.auth.limited import Limited
+from gateway.auth.settings import AuthSettings
+from gateway.reason_codes import ReasonCode
+
+WRONG = Refused("wrong", is_failure=True)
+HERE, THERE = "192.0.2.1", "198.51.100.1"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def attempts(clock: Clock, **settings: int | bool) -> Attempts:
+    return Attempts(AuthSettings(**settings), clock)  # type: ignore[arg-type]
+
+
+def fail(counted: Attempts, times: int, source: str = HERE, user: str = "alice") -> int:
+    """How many of these say that the address is to be banned."""
+    return sum(counted.failed(source, user, WRONG) for _ in range(times))
+
+
+def test_a_user_from_one_address_may_fail_a_few_times(clock: Clock) -> None:
+    counted = attempts(clock, max_failures=3)
+    fail(counted, 2)
+    assert counted.refuses(HERE, "alice") is None
+    fail(counted, 1)
+    refused = counted.refuses(HERE, "alice")
+    assert refused is not None
+    assert refused.reason_code is ReasonCode.CONNECTION_RATE_EXCEEDED
+    assert counted.refuses(HERE, "bob") is None
+    assert counted.refuses(THERE, "alice") is None
+    clock.now_s += 20.1
+    assert counted.refuses(HERE, "alice") is None  # a third of the window: one more
+    fail(counted, 1)
+    assert counted.refuses(HERE, "alice") is not None
+    counted.succeeded(HERE, "alice")
+    assert counted.refuses(HERE, "alice") is None
+    assert counted.limited["user_at_address"] == 2
+
+
+def test_an_address_may_fail_more_often_unless_it_is_of_this_machine(clock: Clock) -> None:
+    for source, is_limited in ((HERE, True), ("127.0.0.1", False), ("", False), ("::1", False)):
+        counted = attempts(clock, max_failures_of_address=5)
+        for number in range(5):
+            fail(counted, 1, source, f"u{number}")
+        assert (counted.refuses(source, "other") is not None) is is_limited
+    counted = attempts(clock, max_failures_of_address=1, limit_loopback=True)
+    fail(counted, 1, "127.0.0.1")
+    assert counted.refuses("127.0.0.1", "other") is not None
+
+
+def test_a_user_who_is_attacked_comes_in_from_where_he_was_right_before(clock: Clock) -> None:
+    counted = attempts(clock, max_failures_of_user=5)
+    counted.succeeded(HERE, "alice")
+    for number in range(5):
+        fail(counted, 1, f"198.51.100.{number}")
+    assert counted.refuses(HERE, "alice") is None
+    assert counted.refuses("203.0.113.1", "alice") is not None
+    assert counted.refuses("203.0.113.1", "bob") is None
+
+
+def test_an_address_that_goes_on_is_banned(clock: Clock) -> None:
+    counted = attempts(clock, ban_failures=10)
+    assert fail(counted, 9) == 0
+    counted.succeeded(HERE, "bob")  # they are some among many
+    assert fail(counted, 9) == 0
+    assert fail(counted, 1) == 1
+    assert fail(attempts(clock, ban_failures=0), 1_000) == 0
+    assert fail(attempts(clock, ban_failures=10), 1_000, "127.0.0.1") == 0
+    assert fail(attempts(clock, ban_failures=10, limit_loopback=True), 10, "127.0.0.1") == 1
+
+
+def test_counts_are_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_COUNTED", 10)
+    counted = attempts(clock, max_failures=1, max_failures_of_address=0)
+    for number in range(100):
+        fail(counted, 1, HERE, f"user {number}" + 70_000 * "x")
+        counted.succeeded(THERE, f"user {number}")
+    held = (counted._of_pair._counts, counted._of_user._counts, counted._right)
+    assert all(len(each) <= 10 for each in held)
+    assert counted.refuses(HERE, "user 99" + 70_000 * "x") is not None
+    assert counted.refuses(HERE, "user 99" + 70_000 * "y") is None
+
+
+# --- whose turn it is
+
+
+class Work:
+    """Jobs, and in which order they begin."""
+
+    def __init__(self, slots: int) -> None:
+        self.begun: list[str] = []
+        self.running: list[bool] = []  # whether each is of the slow lane
+        self.later: list[Callable[[], None]] = []
+        self.queue = FairQueue(slots, self.later.append)
+
+    def put(self, source: str, user: str, slow: bool = False) -> Job:
+        def begin() -> None:
+            self.begun.append(f"{source} {user}")
+            self.running.append(slow)
+
+        job = Job(source, user, begin)
+        self.queue.put(job, slow)
+        return job
+
+    def order(self) -> list[str]:
+        """One is done after the other, until none is left."""
+        while self.running:
+            self.queue.done(self.running.pop(0))
+        assert not self.queue.waiting
+        return self.begun
+
+
+def test_networks_addresses_and_users_have_their_turns() -> None:
+    work = Work(1)
+    work.put("192.0.2.1", "first")
+    for number in range(3):
+        work.put("192.0.2.1", "a")
+        work.put("192.0.2.1", "b")
+        work.put(f"192.0.2.{number + 2}", "c")
+    work.put("198.51.100.1", "late")
+    order = work.order()
+    assert order[:2] == ["192.0.2.1 first", "198.51.100.1 late"]
+    assert set(order[2:6]) == {"192.0.2.2 c", "192.0.2.3 c", "192.0.2.4 c", "192.0.2.1 a"}
+    assert order[6:] == ["192.0.2.1 b", "192.0.2.1 a", "192.0.2.1 b", "192.0.2.1 a", "192.0.2.1 b"]
+    assert len(order) == 11
+
+
+def test_the_slow_lane_has_half_of_the_slots_and_is_not_starved() -> None:
+    work = Work(2)
+    for _ in range(9):
+        work.put(HERE, "slow", slow=True)
+    assert len(work.begun) == 1
+    for _ in range(9):
+        work.put(THERE, "quick")
+    assert work.begun == [f"{HERE} slow", f"{THERE} quick"]
+    order = work.order()
+    assert f"{HERE} slow" in order[2:8]
+    assert order[-1] == f"{HERE} slow"
+    assert len(order) == 18
+
+
+def test_what_is_cancelled_does_not_begin() -> None:
+    work = Work(1)
+    jobs = [work.put(HERE, f"u{number}") for number in range(4)]
+    jobs[0].cancel()  # it has begun
+    jobs[2].cancel()
+    jobs[2].cancel()
+    assert work.queue.waiting == 2
+    assert work.order() == [f"{HERE} u0", f"{HERE} u1", f"{HERE} u3"]
+
+
+class Slow:
+    """An authenticator that answers when the test says so, and remembers one user."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Answer]] = []
+
+    def recall(self, credentials: Credentials, answer: Answer) -> bool:
+        if credentials.username == "known":
+            answer(Identity("known"))
+        return credentials.username == "known"
+
+    def verify(self, credentials: Credentials, answer: Answer) -> None:
+        self.asked.append((credentials.username or "", answer))
+
+
+def test_what_is_remembered_neither_waits_nor_is_limited(clock: Clock) -> None:
+    counted, inner = attempts(clock, max_failures=1), Slow()
+    limited = Limited(inner, counted, FairQueue(1, lambda _: None))
+    answers: list[Verdict] = []
+    for user in ("a", "b"):
+        limited.check(Credentials("", user, b"", source=HERE), answers.append)
+    fail(counted, 5, user="known")
+    limited.check(Credentials("", "known", b"", source=HERE), answers.append)
+    assert answers == [Identity("known")]
+    assert [user for user, _ in inner.asked] == ["a"]
+
+
+def test_who_was_put_before_the_limit_was_reached_is_refused_in_his_turn_a_few_at_a_time(clock: Clock) -> None:
+    counted, inner = attempts(clock, max_failures=2), Slow()
+    later: list[Callable[[], None]] = []
+    limited = Limited(inner, counted, FairQueue(1, later.append))
+    answers: list[Verdict] = []
+    for _ in range(100):
+        limited.check(Credentials("", "alice", b"", source=HERE), answers.append)
+    while inner.asked:
+        _, answer = inner.asked.pop(0)
+        counted.failed(HERE, "alice", WRONG)
+        answer(WRONG)
+    assert answers.count(WRONG) == 2
+    assert len(answers) <= 2 + BEGUN_AT_ONCE
+    while later:
+        later.pop(0)()
+    assert len(answers) == 100
