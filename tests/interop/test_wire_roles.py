@@ -28,6 +28,7 @@ from store.wire import log_messages as of_log
 from store.wire import messages as wire
 from store.wire.frames import encode
 from store.wire.messages import KINDS, Claim, Claimed, Failed, Goodbye, Message, Role
+from store.wire.operator_messages import BanMade
 from tests.store_process import StoreProcess
 from tests.wire_peer import PeerClosed, WirePeer
 
@@ -48,6 +49,7 @@ SAMPLES: tuple[Message, ...] = (
     wire.Check([1]),
     wire.Enough([1]),
     wire.Holds(["victim"]),
+    BanMade("client_id", "victim", 0, ""),
     wire.Publish(1, wire.Wait.POLICY),
     wire.Scan("t", 0, 1, 1),
     wire.Seek("t", "now", 0),
@@ -71,7 +73,7 @@ SAMPLES: tuple[Message, ...] = (
     of_log.ReaderAt("r", 0),
     of_log.Topics("#", ""),
 )
-OF_GATEWAYS = {"ReadAt", "Claim", "Release", "Holds"}
+OF_GATEWAYS = {"ReadAt", "Claim", "Release", "Holds", "BanMade"}
 OF_CLIENTS = {"Publish", "Get", "Find", "Segments", "ReadLog", "SeekLog", "QueueOffsets", "ReaderAt", "Topics"}
 OF_THE_STORE: tuple[Message, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),
