@@ -27,7 +27,7 @@ SAME = "no such user, or not what he is known by"  # whether there is such a use
 RULES = """
 [[rule]]
 users = ["root"]
-allow = ["publish", "retain", "subscribe"]
+allow = ["publish", "retain", "subscribe", "replay"]
 topics = ["#", "$dead/#", "$SYS/#"]
 
 [[rule]]
@@ -36,7 +36,7 @@ topics = ["line/secret"]
 
 [[rule]]
 users = ["alice"]
-allow = ["publish", "subscribe"]
+allow = ["publish", "subscribe", "replay"]
 topics = ["line/#", "users/%u/#"]
 
 [[rule]]
@@ -46,7 +46,7 @@ topics = ["line/1"]
 
 [[rule]]
 users = ["reader"]
-allow = ["subscribe"]
+allow = ["subscribe", "replay"]
 topics = ["line/1", "line/2"]
 """
 
