@@ -14,11 +14,12 @@ from gateway.auth.access import NO_REQUESTS, Access, Parts, PermissionSource
 from gateway.auth.attempts import Attempts
 from gateway.auth.client_ids import ClientIds
 from gateway.auth.fair_queue import FairQueue
-from gateway.auth.identity import Authenticator, Certificates
+from gateway.auth.identity import Authenticator, Certificates, Refused
 from gateway.auth.limited import Limited
 from gateway.auth.passwords import PasswordCheck, Remembered
 from gateway.auth.settings import AuthSettings, are_permissions_configured, is_auth_configured
 from gateway.auth.workers import Workers
+from gateway.reason_codes import ReasonCode
 from penstock.auth_files import Files, read_files
 from penstock.errors import PenstockError
 from penstock.watched_files import WatchedFiles
@@ -165,7 +166,8 @@ class Judging:
             cache = TimedCache[Any](settings.http_cache_entries, settings.http_cache_s, self._clock)
             most_rules = settings.max_client_rules
             hook = ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache, most_rules)
-            found.append(Limited(hook, self._attempts, self._hooks))
+            full = Refused("auth.http_connect_url gave no answer: too many wait", ReasonCode.SERVER_UNAVAILABLE)
+            found.append(Limited(hook, self._attempts, self._hooks, settings.http_max_waiting, full))
         return found
 
     def _say_what_is_unbound(self) -> None:

@@ -98,6 +98,7 @@ class AuditFile:
 
     def _open(self) -> None:
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, MODE)
+        os.fchmod(self._fd, MODE)  # it may have been there, with another mode
         self._size_bytes = os.fstat(self._fd).st_size
         self._is_torn = False
         if self._size_bytes:

@@ -15,6 +15,9 @@ from store.changes import Change, SessionOpened, Subscribed, SubscriptionState, 
 from store.records import Attribute, Record, RecordFlag, RecordType, encode_attribute
 from store.settings import StoreSettings
 
+SOCKETS = shutil.ignore_patterns("*.sock")
+"""What a copy of a data folder leaves out."""
+
 SEGMENT_BYTES = 64 << 10
 KEPT_BYTES = 2 * SEGMENT_BYTES
 
@@ -150,7 +153,7 @@ def crash_copy(data: Path, to: Path) -> Path:
         shutil.rmtree(to, ignore_errors=True)
         try:
             before = _listing(data)
-            shutil.copytree(data, to)
+            shutil.copytree(data, to, ignore=SOCKETS)
             if _listing(data) == before:
                 return to
         except (shutil.Error, FileNotFoundError):

@@ -103,7 +103,7 @@ class FairQueue:
 
     def __init__(self, slots: int, soon: Callable[[Callable[[], None]], object]) -> None:
         """`soon` has something done in a later turn of the loop."""
-        self._free = slots
+        self._slots = self._free = slots
         self._slow_free = max(1, slots // 2)
         self._soon = soon
         self._lane, self._slow_lane = Lane(), Lane()
@@ -113,6 +113,11 @@ class FairQueue:
     @property
     def waiting(self) -> int:
         return self._lane.waiting + self._slow_lane.waiting
+
+    @property
+    def unfinished(self) -> int:
+        """Jobs that wait, or have begun."""
+        return self.waiting + self._slots - self._free
 
     def put(self, job: Job, slow: bool) -> None:
         """Have it begun, now or when it has its turn; done() is to be called once it is done."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gateway.auth.attempts import Attempts
 from gateway.auth.fair_queue import FairQueue, Job
-from gateway.auth.identity import Answer, Credentials, Verdict
+from gateway.auth.identity import Answer, Credentials, Refused, Verdict
 
 
 class Costly(Protocol):
@@ -25,8 +25,13 @@ class Costly(Protocol):
 class Limited:
     """An Authenticator: another one, and who may ask it when."""
 
-    def __init__(self, inner: Costly, attempts: Attempts, queue: FairQueue) -> None:
+    def __init__(
+        self, inner: Costly, attempts: Attempts, queue: FairQueue, most: int | None = None, full: Refused | None = None
+    ) -> None:
+        """`full`: the answer while the queue has `most` jobs that are not finished; None: no bound of its own."""
         self._inner = inner
+        self._most = most
+        self._full = full
         self._attempts = attempts
         self._queue = queue
 
@@ -39,6 +44,9 @@ class Limited:
         refused = self._attempts.refuses(source, user)
         if refused is not None:
             answer(refused)
+            return
+        if self._most is not None and self._queue.unfinished >= self._most:
+            answer(self._full)
             return
         slow = self._attempts.is_slow(source)
         job = Job(source, user, lambda: self._begin(credentials, answer, slow))

@@ -62,7 +62,9 @@ class SmallDisk:
     def keep(self, destination: Path) -> None:
         """Copy what is on it to where it outlives the namespace."""
         if self.is_mounted:
-            shutil.copytree(self.folder, destination, ignore=shutil.ignore_patterns("lost+found", self._filler.name))
+            shutil.copytree(
+                self.folder, destination, ignore=shutil.ignore_patterns("lost+found", "*.sock", self._filler.name)
+            )
 
     # --- full
 

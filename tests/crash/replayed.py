@@ -15,7 +15,7 @@ from store.records import RecordType, read_records
 from store.sessions import SessionState
 from store.settings import StoreSettings
 from tests.index_entries import stored_entries
-from tests.stores import indexed_keys
+from tests.stores import SOCKETS, indexed_keys
 
 READ_BYTES = 1 << 20
 
@@ -26,7 +26,7 @@ def assert_index_equals_replay(data: Path, settings: StoreSettings, scratch: Pat
     """`data` must not be in use; it is not touched."""
     found, expected = scratch / "found", scratch / "expected"
     for copy in (found, expected):
-        shutil.copytree(data, copy)
+        shutil.copytree(data, copy, ignore=SOCKETS)
     shutil.rmtree(expected / INDEX)
     found_dump = dump(replace(settings, data=found))
     expected_dump = dump(replace(settings, data=expected))
@@ -39,7 +39,7 @@ def assert_index_equals_replay(data: Path, settings: StoreSettings, scratch: Pat
 def payloads(data: Path, settings: StoreSettings, scratch: Path) -> list[bytes]:
     """Those of all messages in a log, oldest first. The folder is left as a killed server left it."""
     copy = scratch / "copy"
-    shutil.copytree(data, copy)
+    shutil.copytree(data, copy, ignore=SOCKETS)
     store = MessageStore(replace(settings, data=copy))
     try:
         records = [record for _, part in store.log.ranges(0, READ_BYTES) for record in read_records(part)]

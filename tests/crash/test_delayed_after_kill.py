@@ -17,6 +17,7 @@ from store.settings import StoreSettings
 from tests.conftest import SHARED_PORT, ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
 from tests.server_process import PenstockServer
+from tests.stores import SOCKETS
 
 pytestmark = pytest.mark.crash
 
@@ -102,7 +103,7 @@ def check_log(data: Path, flush: str, delays: Delays, received: set[bytes], scra
     """Each pending record has one dispatch, at its time; and the index is what a replay makes of the log."""
     settings = StoreSettings(data=data, flush=flush)  # type: ignore[arg-type]
     assert_index_equals_replay(data, settings, scratch)
-    store = MessageStore(replace(settings, data=shutil.copytree(data, scratch / "copy")))
+    store = MessageStore(replace(settings, data=shutil.copytree(data, scratch / "copy", ignore=SOCKETS)))
     records = [record for _, part in store.log.ranges(0, 1 << 30) for record in read_records(part)]
     assert store.delayed.page(0, 0, 1) == []
     store.close()

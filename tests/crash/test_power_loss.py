@@ -10,6 +10,7 @@ from loadtest.chaos.load import Load
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay, payloads
+from tests.stores import SOCKETS
 
 pytestmark = pytest.mark.crash
 
@@ -33,7 +34,7 @@ async def test_sectors_lost_at_the_end_of_the_log(
     whole = payloads(server.data, SETTINGS, tmp_path)
     for _ in range(FAILURES):
         damaged = tmp_path / "damaged"
-        shutil.copytree(server.data, damaged)
+        shutil.copytree(server.data, damaged, ignore=SOCKETS)
         lose_sectors(sorted((damaged / "log").iterdir())[-1], load.rng)
         left = payloads(damaged, SETTINGS, tmp_path)
         assert left == whole[: len(left)]

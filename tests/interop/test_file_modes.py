@@ -42,6 +42,9 @@ def test_everything_that_a_server_writes_is_for_its_owner(penstock_server: Serve
 def test_a_group_that_may_read(penstock_server: ServerFactory) -> None:
     server = penstock_server(settings={"store.group_access": True})
     run(*penstock("pub", "t", "-m", "x", "-q", "1", "--url", f"mqtt://127.0.0.1:{server.port}"))
+    audit = server.data / "audit.jsonl"
+    assert audit.stat().st_mode & 0o777 == 0o600  # not for those who read messages
+    audit.unlink()
     assert modes(server.data) == {("folder", 0o750), ("file", 0o640)}
 
 

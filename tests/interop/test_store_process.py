@@ -268,6 +268,7 @@ def test_tls(start_store: StartStore, tmp_path: Path) -> None:
         plain.sendall(MAGIC + encode(Hello([1], "gateway", "gw")))
         plain.settimeout(10)
         assert MAGIC not in plain.recv(65_536)
+    certificate.chmod(0o600)  # as a key has to have
     with pytest.raises(RuntimeError, match="not a certificate with its key"):
         start_store(f"tls://127.0.0.1:{free_port()}", **(files | {"wire__tls_key": certificate}))
     assert store.process.poll() is None

@@ -90,7 +90,7 @@ def test_an_assigned_client_identifier_can_be_used_again(port: int) -> None:
 @pytest.mark.mqtt("MQTT-3.1.3-5", "MQTT-4.7.3-3")
 @pytest.mark.parametrize("version", [4, 5])
 def test_the_longest_and_oddest_names(port: int, version: int) -> None:
-    for name in ("x" * 65_535, "".join(map(chr, range(0x20, 0x7F))), "é中😀", "a/b+#$"):
+    for name in ("x" * 256, "".join(map(chr, range(0x20, 0x7F))), "é中😀", "a/b+#$"):
         entered(port, name, version)
     device = entered(port, version=version)
     topic = "long/" + "x" * 65_530

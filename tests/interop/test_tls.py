@@ -231,7 +231,7 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, files: dict[str, object
     refused(asks, str(key), "no certificates in PEM")
     crl = {"gateway.tls_client_crl_file": ca.certificate}  # which the ssl module would take for an empty list
     refused(files | crl, "gateway.tls_client_ca_file")
-    refused(asks | {"gateway.tls_client_ca_file": ca.certificate} | crl, str(ca.certificate), "no revocation list")
+    refused(asks | {"gateway.tls_client_ca_file": ca.certificate} | crl, str(ca.certificate), "no CRL in PEM")
 
 
 def test_tls_needs_a_certificate(tmp_path: Path) -> None:

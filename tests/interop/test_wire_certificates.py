@@ -69,7 +69,7 @@ def test_both_ends_show_a_certificate(site: Site) -> None:
         client.publish("a/b", b"from the SDK")
         PahoClient(int(port)).connect().publish("a/b", [b"from a device"], 1)
         assert [each.payload for each in client.read("a/b", stop="now")] == [b"from the SDK", b"from a device"]
-    assert spark_says(site, store, made.sdk) == ["a/b"]
+    wait_until(lambda: spark_says(site, store, made.sdk) == ["a/b"], TIMEOUT_S)  # the index is written late
 
 
 def spark_says(site: Site, store: StoreProcess, shown: Certificate | None) -> list[str]:

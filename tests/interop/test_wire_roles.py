@@ -26,9 +26,9 @@ from store.errors import HandshakeRefused
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
+from store.wire import operator_messages as of_operator
 from store.wire.frames import encode
 from store.wire.messages import KINDS, Claim, Claimed, Failed, Goodbye, Message, Role
-from store.wire.operator_messages import BanMade
 from tests.store_process import StoreProcess
 from tests.wire_peer import PeerClosed, WirePeer
 
@@ -36,6 +36,7 @@ TOKENS = {Role.GATEWAY: "for-gateways-only", Role.CLIENT: "for-clients-only", Ro
 SETTINGS = {f"wire.{role.value}_token": token for role, token in TOKENS.items()}
 
 SAMPLES: tuple[Message, ...] = (
+    of_operator.BanMade("address", "192.0.2.1", 1, "wrong passwords"),
     wire.Append(1),
     wire.Follow("t", False, -1, False),
     wire.Unfollow([1]),
@@ -49,7 +50,6 @@ SAMPLES: tuple[Message, ...] = (
     wire.Check([1]),
     wire.Enough([1]),
     wire.Holds(["victim"]),
-    BanMade("client_id", "victim", 0, ""),
     wire.Publish(1, wire.Wait.POLICY),
     wire.Scan("t", 0, 1, 1),
     wire.Seek("t", "now", 0),
@@ -73,7 +73,7 @@ SAMPLES: tuple[Message, ...] = (
     of_log.ReaderAt("r", 0),
     of_log.Topics("#", ""),
 )
-OF_GATEWAYS = {"ReadAt", "Claim", "Release", "Holds", "BanMade"}
+OF_GATEWAYS = {"BanMade", "ReadAt", "Claim", "Release", "Holds"}
 OF_CLIENTS = {"Publish", "Get", "Find", "Segments", "ReadLog", "SeekLog", "QueueOffsets", "ReaderAt", "Topics"}
 OF_THE_STORE: tuple[Message, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),
