@@ -74,7 +74,6 @@ class Access:
 
     def _use(self, parts: Parts) -> None:
         self._parts = parts
-        self._has_scram = any(line.scram for line in (parts.passwords or {}).values())
         self._chain = Chain(list(parts.authenticators), parts.allow_anonymous)
         self._rules_for = lru_cache(REMEMBERED_CLIENTS)((parts.permissions or Permissions()).rules_for)
 
