@@ -31,5 +31,6 @@ ENV PENSTOCK_ADMIN=127.0.0.1:9464
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --start-interval=1s --retries=3 \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9464/healthz', timeout=4)"]
 
-ENTRYPOINT ["penstock"]
+# As `penstock`, but `serve` is reachable and not open: it makes a password at the first start, and prints it.
+ENTRYPOINT ["python", "-P", "-m", "penstock.container"]
 CMD ["serve", "--data", "/var/lib/penstock/data"]

@@ -1,5 +1,9 @@
-# Works in the active environment: python3 -m venv .venv && . .venv/bin/activate && make test
-PYTHON ?= python
+# `make serve` and `make test` need nothing beforehand but make and, to install packages, root or sudo. They work in the virtual
+# environment that is active; without one they make `.venv`.
+ENVIRONMENT = $(or $(VIRTUAL_ENV),$(CURDIR)/.venv)
+PYTHON ?= $(ENVIRONMENT)/bin/python
+# For programs that are looked for by name; Debian keeps mosquitto and nft in sbin, which is not on every user's PATH.
+export PATH := $(ENVIRONMENT)/bin:$(PATH):/usr/sbin:/sbin
 
 # Real servers and other people's clients, which are started, killed, and waited for much of the time: two at a time for
 # each core, with ports, folders and processes of their own. A few need the cores for themselves; they are marked `alone`.
@@ -7,12 +11,35 @@ SERVERS = tests/interop tests/crash
 AT_A_TIME = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 IN_PARALLEL = $(filter-out $(SERVERS) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos nightly release audit
+.DEFAULT_GOAL = install
+.PHONY: serve quick packages install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos power rot nightly release audit
+
+$(CURDIR)/.venv/bin/python:
+	.ci/packages serve
+	.ci/environment .venv
+
+# What is installed is older than what it is compiled and made from.
+COMPILED_FROM = pyproject.toml setup.py $(wildcard */*.pyx */*.pxi */*.pxd)
+$(ENVIRONMENT)/penstock-installed: $(COMPILED_FROM) | $(PYTHON)
+	@echo "installing Penstock, which takes a minute or two"
+	$(PYTHON) -m pip install --quiet --editable .
+	@touch $@
+$(ENVIRONMENT)/penstock-tests-installed: $(COMPILED_FROM) | $(PYTHON)
+	$(MAKE) --no-print-directory install
+
+# With options: make serve SERVE='--listen mqtt://127.0.0.1:1884 --data /var/lib/penstock'
+serve: $(ENVIRONMENT)/penstock-installed
+	@$(PYTHON) -m penstock serve $(SERVE)
+
+# System packages that tests need.
+packages:
+	.ci/packages test
 
 # Editable, so that the compiled leaves lie beside their sources: an installed copy would be
 # shadowed by the source folders whenever something runs from here.
-install:
+install: | $(PYTHON)
 	$(PYTHON) -m pip install --quiet --editable '.[test]'
+	@touch $(ENVIRONMENT)/penstock-installed $(ENVIRONMENT)/penstock-tests-installed
 
 fmt:
 	$(PYTHON) -m ruff format .
@@ -27,15 +54,19 @@ types:
 	$(PYTHON) -m mypy
 
 # MQTT.js, for the tests of clients.
-tests/interop/js/node_modules: tests/interop/js/package-lock.json
+tests/interop/js/node_modules: tests/interop/js/package-lock.json | packages
 	npm ci --no-audit --no-fund --prefix tests/interop/js
 	touch $@
 
-test: install lint types tests/interop/js/node_modules
+test: packages install lint types tests/interop/js/node_modules
 	-tests/helm/install-helm.sh "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
 	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup $(IN_PARALLEL)
 	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'not alone' $(SERVERS)
 	$(PYTHON) -m pytest -m alone $(SERVERS)
+
+# What you run while you work: rules and models, without other people's programs.
+quick: $(ENVIRONMENT)/penstock-tests-installed lint types
+	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup --exitfirst tests/unit tests/property
 
 bench: install
 	$(PYTHON) tests/bench/run.py
@@ -75,6 +106,21 @@ CHAOS_SEED ?= 1
 chaos: install
 	$(PYTHON) -m penstock chaos --seed $(CHAOS_SEED) --duration $(CHAOS_SECONDS) --rate 300
 
+POWER_IMAGES ?= 300
+POWER_SEED ?= 1
+
+# What a power cut may leave of a store's files, and what the store makes of it; half of the images with `async`.
+power: install
+	$(PYTHON) -m penstock chaos --power --seed $(POWER_SEED) --images $$(($(POWER_IMAGES) / 2)) --flush sync
+	$(PYTHON) -m penstock chaos --power --seed $(POWER_SEED) --images $$(($(POWER_IMAGES) / 2)) --flush async
+
+ROT_INJURIES ?= 40
+
+# Flipped bits, zeroed sectors, syncs that fail or lie, under a store that runs; half of them with `async`.
+rot: install
+	$(PYTHON) -m penstock chaos --rot --seed $(POWER_SEED) --injuries $$(($(ROT_INJURIES) / 2)) --flush sync
+	$(PYTHON) -m penstock chaos --rot --seed $(POWER_SEED) --injuries $$(($(ROT_INJURIES) / 2)) --flush async
+
 # What releases are made and looked at with, apart from what is installed here.
 RELEASE_TOOLS = build/release-tools/bin/python
 $(RELEASE_TOOLS): pyproject.toml
@@ -94,6 +140,8 @@ audit: $(RELEASE_TOOLS)
 nightly: install
 	$(MAKE) chaos CHAOS_SECONDS=600 CHAOS_SEED=$$(date +%Y%m%d)
 	$(PYTHON) -m penstock chaos --seed $$(date +%Y%m%d) --duration 120 --gateways 0 --rate 300
+	$(MAKE) power POWER_IMAGES=12000 POWER_SEED=$$(date +%Y%m%d)
+	$(MAKE) rot ROT_INJURIES=2400 POWER_SEED=$$(date +%Y%m%d)
 	$(MAKE) audit
 
 docs: install

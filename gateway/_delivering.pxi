@@ -15,11 +15,15 @@ cdef int deliver_to(Link link, list readers, list ranges, uint64_t safe) except 
             if qos == 1 and link.inflight.full():
                 link.inflight.blocked = True
                 return NEEDS_MORE
+            if merge.lost:
+                link.misses(merge.lost)
             retain = merge.retain_as_published and record.flags & FLAG_RETAIN
             if fits(link, record, qos, merge.id_count, merge.ids) == 0:
                 payload = merge.payload() if record.payload_length >= SHARED_BYTES else None
                 link.put_publish(record, qos, link.inflight.take(record.log_offset) if qos else 0, retain, merge.ids,
                                  merge.id_count, True, payload)
+        elif merge.lost:
+            link.misses(merge.lost)
         merge.advance()
     return DONE
 
@@ -45,5 +49,7 @@ def next_of(list readers not None, list ranges not None):
                          bool(merge.retain_as_published and record.flags & FLAG_RETAIN),
                          tuple([merge.ids[i] for i in range(merge.id_count)]),
                          ranges[merge.found_in[0]], merge.at[merge.found_in[0]])
+    if merge.lost:
+        (<Reader>readers[0]).link.misses(merge.lost)
     merge.advance()
     return found

@@ -14,7 +14,7 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
     cdef uint32_t largest = 0
     cdef bytes block
     cdef Py_ssize_t i
-    if not records.count:
+    if not records.count or lost_in_front(records.items[0]):
         return [reader for reader in readers if reader.position < reader.queue.next_offset]
     for i in range(records.count):
         payload_bytes += records.items[i].payload_length
@@ -26,7 +26,7 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
             rest.append(reader)
         elif (reader.qos == 0 and largest < SHARED_BYTES and not reader.no_local and not records.flags & (FLAG_EXPIRES | FLAG_COMPRESSED)
                 and link.max_packet_out == 0xFFFFFFFF and not link.alias_limit
-                and reader.since <= records.items[0].log_offset):
+                and reader.since <= records.items[0].log_offset and not link.lost):
             block = shared_block(records, reader, link)
             link.share(block_of(block, NULL, PyBytes_GET_SIZE(block)))
             link.turn.sent[0] += records.count
@@ -106,22 +106,23 @@ def send_listed(Link link not None, listed not None, dict found not None, bint a
                 link.inflight.blocked = True
                 break
             used += record.length
-            if fits(link, record, qos, id_count, &number) == 0:
+            if fits(link, record, qos, id_count, &number, False, False) == 0:
                 link.put_publish(record, qos, link.inflight.take(record.log_offset) if qos else 0, True, &number, id_count, False)
         at += 1
     listed.sent = at
     return used
 
 
-cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids, bint again=False) except -1:
+cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids, bint again=False, bint is_new=True) except -1:
     """0 if a record can be sent to a link; otherwise it is counted as expired, too large or unreadable, or of another namespace.
 
-    `again`: a QoS 2 message that was sent once does not expire any more (MQTT 5, 4.3.3).
+    `again`: a QoS 2 message that was sent once does not expire any more (MQTT 5, 4.3.3). `is_new`: it is no retained one for a
+    new subscription.
     """
     cdef size_t hidden = hidden_from(link, record)
     if link.tenant is not None and not hidden:
         return 4
-    if record.flags & FLAG_EXPIRES and not (again and qos == 2) and remaining_expiry_s(record, link.turn.now_ms) == 0:
+    if record.flags & FLAG_EXPIRES and not (again and qos == 2) and is_over(link, record, is_new):
         link.turn.expired += 1
         return 1
     if record.flags & FLAG_COMPRESSED:
@@ -131,6 +132,18 @@ cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, cons
         link.turn.too_large += 1
         return 2
     return 0
+
+
+cdef bint is_over(Link link, const RecordHeader *record, bint is_new) noexcept:
+    """Whether a message's expiry interval has passed.
+
+    One of 0 s is for those who are there: clients that were connected when it was stored, within AT_ONCE_MS.
+    """
+    cdef uint64_t now_ms = link.turn.now_ms
+    if remaining_expiry_s(record, now_ms):
+        return False
+    return not (is_new and expires_at_once(record) and record.timestamp_ms >= link.opened_ms
+                and now_ms < record.timestamp_ms + AT_ONCE_MS)
 
 
 cdef uint16_t alias_of(Link link, const RecordHeader *record, size_t size, bint may_set, bint *named) except? 0:

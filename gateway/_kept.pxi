@@ -2,12 +2,13 @@
 
 cdef enum:
     LARGE_BYTES = 1 << 16       # a buffer of more is made smaller once little is in it
+    WAITING_BYTES = 1 << 16     # so much is read of a link while it waits
 
 
 cdef int keep(Link link, const char *data, size_t size) except -1:
     append(&link.partial, &link.partial_size, &link.partial_capacity, data, size)
     count_kept(link)
-    if link.waiting and link.partial_size >= link.max_packet_in:
+    if link.waiting and link.partial_size >= min(link.max_packet_in, WAITING_BYTES):
         link.on_full()
     return 0
 
@@ -65,6 +66,6 @@ cdef int forget_kept(Link link) except -1:
 
 cdef int note_version(Link link, const char *body, size_t size) except -1:
     """The version in which the sender of a CONNECT is to be answered, so far as that is there."""
-    if size >= 7 and memcmp(body, b"\0\4MQTT", 6) == 0 and body[6] in (4, 5):
-        link.version = body[6]
+    if size >= 7 and memcmp(body, b"\0\4MQTT", 6) == 0 and <uint8_t>body[6] in (4, 0x84, 5):
+        link.version = <uint8_t>body[6] & 0x7F
     return 0

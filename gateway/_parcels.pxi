@@ -112,6 +112,7 @@ def deal(Link link not None, Parcels share not None, Records records not None, P
             link.inflight.blocked = True
             break
         packet_id = 0
+        cross(link, records, start)
         if fits(link, record, qos, id_count, &number) != 0:
             share.say_done(serial, queue_offset)
         else:

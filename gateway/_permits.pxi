@@ -47,3 +47,8 @@ cdef class Permits:
             self.epoch = self.turn.permit_epoch
         self.topics[topic] = self.topics.get(topic, 0) | ((2 << qos) - 1) << (3 * retain)
         self.last_topic = None
+
+    def drop(self, bytes topic not None):
+        """Have it found out again."""
+        self.topics.pop(topic, None)
+        self.last_topic = None

@@ -1,5 +1,8 @@
 # The part of _wire.pyx that is a place in a queue, from which a subscription is delivered.
 
+cdef int KIND_LIVE = LIVE
+
+
 cdef class Reader:
     """A subscription's place in a queue."""
 
@@ -23,7 +26,74 @@ cdef class Reader:
         self.session = session
         self.topic_filter = topic_filter
 
+    cdef uint64_t behind(self) noexcept:
+        return self.queue.next_offset - min(self.position, self.queue.next_offset)
+
     @property
     def lag(self):
         """Entries between here and the queue's end, as far as that is known: what was read may be ahead of its event."""
-        return self.queue.next_offset - min(self.position, self.queue.next_offset)
+        return self.behind()
+
+
+def lag_behind(list queues not None, dict lagging not None, set behind not None):
+    """Note those queues that have more for one reader alone, which is merged with its session's others: `lagging` has
+    these by session, `behind` the sessions. Returns the other queues that have readers."""
+    cdef Queue queue
+    cdef Reader reader
+    cdef object last = None     # session
+    cdef set readers = None     # those of the last session
+    cdef list rest = []
+    for queue in queues:
+        if not queue.readers:
+            continue
+        reader = <Reader?>queue.readers[0]
+        if len(queue.readers) > 1 or reader.alone:
+            rest.append(queue)
+        elif reader.behind() and reader.link is not None:
+            if reader.session is not last:
+                last = reader.session
+                readers = lagging.get(last)
+                if readers is None:
+                    readers = lagging[last] = set()
+                behind.add(last)
+            readers.add(reader)
+    return rest
+
+
+def with_more(readers not None):
+    """Those of some readers whose queues have more."""
+    cdef Reader reader
+    return [reader for reader in readers if reader.behind()]
+
+
+def places_of(list readers not None, uint64_t most_lag):
+    """(queues, positions, messages that were dropped): where some readers go on. With QoS 0 those that are further behind
+    than `most_lag` go on at the newest message."""
+    cdef Reader reader
+    cdef uint64_t dropped = 0
+    queues, positions = [], []
+    for reader in readers:
+        if reader.qos == 0 and reader.behind() > most_lag:
+            dropped += reader.behind() - 1
+            reader.position = reader.queue.next_offset - 1
+        queues.append(reader.queue)
+        positions.append(reader.position)
+    return queues, positions, dropped
+
+
+def stand_at(list readers not None, list ranges not None, set moved not None):
+    """Each reader goes on where its range begins, if that is later. `moved` gets those of their queues that are LIVE.
+
+    Whether a range has compressed payloads.
+    """
+    cdef Reader reader
+    cdef Records records
+    cdef Py_ssize_t i
+    cdef uint8_t flags = 0
+    for i in range(len(readers)):
+        reader, records = <Reader?>readers[i], <Records?>ranges[i]
+        reader.position = max(reader.position, records.first)
+        flags |= records.flags
+        if reader.queue.kind == KIND_LIVE:
+            moved.add(reader.queue)
+    return bool(flags & FLAG_COMPRESSED)

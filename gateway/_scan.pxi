@@ -95,11 +95,38 @@ cdef bint valid_utf8(const char *text, size_t size) except -1:
 
 
 cdef bint plain_text(const char *text, size_t size) noexcept nogil:
-    cdef size_t i
-    for i in range(size):
-        if <uint8_t>text[i] < 0x20 or <uint8_t>text[i] > 0x7E:
+    """Whether it is UTF-8 without control characters of ASCII."""
+    cdef size_t at = 0, step
+    while at < size:
+        if 0x20 <= <uint8_t>text[at] <= 0x7E:
+            at += 1
+            continue
+        step = utf8_size(<const uint8_t *>text + at, size - at)
+        if not step:
             return False
+        at += step
     return True
+
+
+cdef inline size_t utf8_size(const uint8_t *at, size_t room) noexcept nogil:
+    """Bytes of the character there, of those that take several; 0 if there is none (RFC 3629, section 4)."""
+    cdef uint8_t least = 0x80, most = 0xBF
+    cdef size_t size = 2 if 0xC2 <= at[0] <= 0xDF else 3 if at[0] & 0xF0 == 0xE0 else 4 if 0xF0 <= at[0] <= 0xF4 else 0
+    if not size or size > room:
+        return 0
+    if at[0] == 0xE0:
+        least = 0xA0                # not what fits in fewer bytes
+    elif at[0] == 0xED:
+        most = 0x9F                 # no surrogates
+    elif at[0] == 0xF0:
+        least = 0x90
+    elif at[0] == 0xF4:
+        most = 0x8F                 # nothing above U+10FFFF
+    if not least <= at[1] <= most:
+        return 0
+    if size > 2 and at[2] & 0xC0 != 0x80 or size > 3 and at[3] & 0xC0 != 0x80:
+        return 0
+    return size
 
 
 cdef inline uint32_t big_endian_32(const char *at) noexcept nogil:
@@ -213,6 +240,12 @@ cdef uint32_t remaining_expiry_s(const RecordHeader *record, uint64_t now_ms) no
     return <uint32_t>(interval_s - age_s) if interval_s > age_s else 0
 
 
+cdef bint expires_at_once(const RecordHeader *record) noexcept nogil:
+    """Whether its message expiry interval is 0 s."""
+    cdef Py_ssize_t at = expiry_at(record)
+    return at >= 0 and big_endian_32(properties_of(record) + at) == 0
+
+
 cdef size_t properties_size(const RecordHeader *record, const uint32_t *ids, int id_count, uint16_t alias) noexcept nogil:
     cdef size_t size = record.properties_length + (3 if alias else 0)
     cdef int i
@@ -295,6 +328,7 @@ cdef class Merge:
     cdef int found_count
     cdef bint unknown           # what comes next of some reader is not in its range
     cdef uint64_t current
+    cdef uint64_t lost          # messages in front of the current one, for the subscription that lost most
     cdef int qos
     cdef bint wanted
     cdef bint retain_as_published
@@ -377,11 +411,14 @@ cdef class Merge:
         self.qos = -1
         self.wanted = self.retain_as_published = False
         self.id_count = self.found_count = 0
+        self.lost = 0
         while self.heaped and self.next_offset(self.heap[0]) == self.current:
             i = self.take()
             self.found_in[self.found_count] = i
             self.found_count += 1
             self.consider(<Reader>self.readers[i], found)
+            if not self.at[i]:
+                self.lost = max(self.lost, lost_in_front((<Records>self.ranges[i]).items[0]))
         return found
 
     cdef void consider(self, Reader reader, const RecordHeader *record) noexcept:

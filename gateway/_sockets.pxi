@@ -39,6 +39,59 @@ cdef extern from *:
     int epoll_ctl(int epfd, int op, int fd, epoll_event *event)
     int epoll_wait(int epfd, epoll_event *events, int most, int ms)
 
+cdef extern from *:
+    """
+    #include <arpa/inet.h>
+    #include <netinet/in.h>
+    #include <string.h>
+    #include <sys/socket.h>
+    /* An IPv4 or IPv6 address in as few bytes as that takes; family 0: it is none of these. */
+    typedef struct {
+        unsigned char host[16];
+        unsigned scope;
+        unsigned short port;
+        unsigned char family;
+    } penstock_address;
+    /* That of a socket's other end, while there is one. */
+    static void penstock_peer(int fd, penstock_address *peer) {
+        struct sockaddr_storage found;
+        struct sockaddr_in *v4 = (struct sockaddr_in *)&found;
+        struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&found;
+        socklen_t length = sizeof(found);
+        peer->family = 0;
+        if (getpeername(fd, (struct sockaddr *)&found, &length)) return;
+        if (found.ss_family == AF_INET) {
+            peer->port = ntohs(v4->sin_port);
+            memcpy(peer->host, &v4->sin_addr, 4);
+        } else if (found.ss_family == AF_INET6) {
+            peer->port = ntohs(v6->sin6_port);
+            peer->scope = v6->sin6_scope_id;
+            memcpy(peer->host, &v6->sin6_addr, 16);
+        } else {
+            return;
+        }
+        peer->family = (unsigned char)found.ss_family;
+    }
+    static int penstock_read_host(const char *host, penstock_address *peer) {
+        if (inet_pton(AF_INET, host, peer->host) == 1) peer->family = AF_INET;
+        else if (inet_pton(AF_INET6, host, peer->host) == 1) peer->family = AF_INET6;
+        return peer->family;
+    }
+    static const char *penstock_host(const penstock_address *peer, char *host, int size) {
+        return inet_ntop(peer->family, peer->host, host, size);
+    }
+    """
+    enum:
+        AF_INET
+        AF_INET6
+    ctypedef struct penstock_address:
+        unsigned scope
+        unsigned short port
+        unsigned char family
+    void penstock_peer(int fd, penstock_address *peer)
+    int penstock_read_host(const char *host, penstock_address *peer)
+    const char *penstock_host(const penstock_address *peer, char *host, int size)
+
 HAS_EPOLL = bool(PENSTOCK_EPOLL)
 
 cdef enum:
@@ -47,6 +100,24 @@ cdef enum:
 
 cdef object system_error():
     return OSError(errno, strerror(errno).decode())
+
+
+cdef object address_as_tuple(const penstock_address *address):
+    """As socket.getpeername() says it, without a flow label; None: it is no IP address."""
+    cdef char text[64]
+    if not address.family or penstock_host(address, text, sizeof(text)) == NULL:
+        return None
+    host = text.decode("ascii")
+    return (host, address.port) if address.family == AF_INET else (host, address.port, 0, address.scope)
+
+
+cdef int read_address(object said, penstock_address *address) except -1:
+    """What accept() said; without a family if that is no IP address."""
+    address.family = 0
+    if isinstance(said, tuple) and penstock_read_host(said[0].partition("%")[0].encode(), address):
+        address.port = said[1]
+        address.scope = said[3] if len(said) > 3 else 0
+    return 0
 
 
 cdef class Sockets:
@@ -62,6 +133,7 @@ cdef class Sockets:
     cdef int epoll_fd
     cdef bint has_lost              # somebody, in this look
     cdef readonly int64_t held_bytes    # of all clients: sent, and not taken by the system
+    cdef int first, count           # of the events those that are to be served
     cdef epoll_event[EVENTS_AT_ONCE] events
 
     def __cinit__(self, *args):
@@ -84,14 +156,21 @@ cdef class Sockets:
     def fileno(self):
         return self.epoll_fd
 
-    def open(self, int fd, protocol):
-        """Give a connected socket that does not block to an asyncio.BufferedProtocol. Raises OSError; `fd` is closed then."""
+    def open(self, int fd, protocol, address=None):
+        """Give a connected socket that does not block to an asyncio.BufferedProtocol. Raises OSError; `fd` is closed then.
+
+        `address`: the client's, as accept() said it, so that it is known of clients too that leave at once.
+        """
         cdef SocketTransport transport = SocketTransport.__new__(SocketTransport)
         transport.sockets = self
         transport.protocol = protocol
         transport.fd = fd
         transport.high_bytes = 64 << 10
         transport.reading = True
+        if address is None:
+            penstock_peer(fd, &transport.peer)
+        else:
+            read_address(address, &transport.peer)
         if not transport.watch(EPOLLIN):
             raise system_error()
         if fd >= len(self.transports):
@@ -101,16 +180,33 @@ cdef class Sockets:
 
     def look(self):
         """Take in what has come, and end the turn if there is something to end it for; but who has left is told first,
-        so that nothing is put in flight to those."""
-        cdef int i, count = epoll_wait(self.epoll_fd, self.events, EVENTS_AT_ONCE, 0)
+        so that nothing is put in flight to those. Once a turn has enough to do, other sockets wait for the next look."""
+        cdef uint64_t turn = self.turn.turns, most_ns = self.turn.worked_ns + WORK_AT_ONCE_NS
+        cdef epoll_event event
         cdef SocketTransport transport
+        if self.turn.was_long:
+            self.turn.was_long, self.turn.owes_look = False, True
+            return
+        self.turn.owes_look = False
+        if self.turn.unsent:
+            return
         self.turn.gathering, self.has_lost = True, False
+        if self.first >= self.count:
+            self.first, self.count = 0, epoll_wait(self.epoll_fd, self.events, EVENTS_AT_ONCE, 0)
         try:
-            for i in range(count):
+            while self.first < self.count and self.turn.worked_ns < most_ns and self.turn.turns == turn:
+                event = self.events[self.first]
+                self.first += 1
                 # Not of a socket closed meanwhile. If its descriptor has another already, recv() finds nothing there.
-                transport = self.transports[self.events[i].data.fd]
+                transport = self.transports[event.data.fd]
                 if transport is not None:
-                    transport.serve(self.events[i].events)
+                    transport.serve(event.events)
+            if self.turn.worked_ns >= WORK_AT_ONCE_NS:
+                self.turn.schedule()    # whatever it was, it counts as this turn's
+            if self.first >= self.count and self.turn.scheduled:
+                # What was read stays in epoll's list until it is looked for again, and what its senders send in answer to
+                # this turn would come before what others sent earlier.
+                self.first, self.count = 0, epoll_wait(self.epoll_fd, self.events, EVENTS_AT_ONCE, 0)
         finally:
             self.turn.gathering = False
             if self.turn.scheduled and self.has_lost:
@@ -126,6 +222,7 @@ cdef class SocketTransport:
     cdef object protocol
     cdef Held held                  # written, and not taken by the system so far; None: nothing
     cdef size_t high_bytes          # as much of that, and the protocol is to pause
+    cdef penstock_address peer      # the system forgets it once the other end has left
     cdef int fd
     cdef uint8_t watched            # events that epoll reports: EPOLLIN, EPOLLOUT
     cdef uint8_t reading
@@ -317,6 +414,7 @@ cdef class SocketTransport:
                 self.held = None
             self.watch(0)
             self.sockets.has_lost = True
+            self.sockets.turn.worked_ns += LOST_NS
             self.sockets.call_soon(self._tell, error)
         return 0
 
@@ -337,6 +435,8 @@ cdef class SocketTransport:
         all clients did not take."""
         if name == "held_bytes":
             return self.sockets.held_bytes
+        if name == "peername" and self.peer.family:
+            return address_as_tuple(&self.peer)
         if self.fd < 0:
             return None
         if name == "socket":

@@ -15,7 +15,6 @@ cdef class Tenant:
     cdef readonly uint64_t received_bytes       # of their payloads
     cdef readonly uint64_t sent
     cdef readonly uint64_t sent_bytes
-    cdef public object meter            # what all its clients may publish together; None: as much as they like
 
     def __init__(self, names not None):
         self.names = names

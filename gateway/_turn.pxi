@@ -7,6 +7,12 @@ cdef uint64_t[BUCKETS - 1] BOUNDS_MS = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1000
 DELIVERY_BOUNDS_MS = tuple([bound for bound in BOUNDS_MS])
 
 
+cdef struct SeenTopic:
+    uint64_t hashed                 # by Python, whose key each process draws
+    uint32_t epoch
+    uint32_t message_ns             # 0: this place is free
+
+
 cdef class Turn:
     """What the connections of one turn share.
 
@@ -22,12 +28,24 @@ cdef class Turn:
     cdef object overflow
     cdef object end
     cdef public bint scheduled
+    cdef public bint was_long           # a turn was, that did not begin with a look at sockets: they are not looked at once
+    cdef readonly bint unsent           # some links have not sent so far what they gathered in a turn that is over
+    cdef public bint owes_look          # for that reason: it comes before another such turn
     cdef bint gathering                 # Sockets is reading, and ends the turn itself
+    cdef public bint has_asked          # somebody asked for what must count before any message that is read from here on
+    cdef public object settle           # sees to that
     cdef public bint congested          # the store has more to do than it can: whoever sends has to wait
     cdef readonly bint ending           # what is put into links from here on is sent before the turn is over
     cdef public uint32_t permit_epoch   # what links know of permissions is of this epoch, or is forgotten
     cdef public uint32_t max_user_properties    # of one packet
-    cdef uint64_t worked_ns             # on packets that the compiled part does not take, in this turn
+    cdef uint64_t worked_ns             # that this turn's packets took, or will take of the store
+    cdef uint64_t turns                 # so far
+    cdef uint64_t began_ns              # when the last one did
+    cdef object weigh                   # says how many queues and readers a topic's messages go to; None: it is not known here
+    cdef public uint32_t epoch          # of who receives what
+    cdef uint64_t message_ns            # that one more message to the topic checked last takes
+    cdef uint32_t topic_epoch           # as of which it was weighed
+    cdef SeenTopic *seen                # by their hash; NULL: none so far
     cdef public bint checks_format      # payloads are to be what their payload format indicator says
     cdef uint32_t feeds                 # chunks taken in since there is something to end the turn for
     cdef public double now_s            # coarse clock of the loop, seconds
@@ -44,6 +62,7 @@ cdef class Turn:
     cdef readonly uint64_t expired
     cdef readonly uint64_t too_large
     cdef readonly uint64_t unreadable           # compressed, and nobody could decompress it
+    cdef public uint64_t lost                   # in damaged parts of the log, in front of what was delivered
     cdef readonly uint64_t inflight     # messages that clients have not acknowledged, when overdue() was last called
     cdef uint64_t delivered[BUCKETS]    # messages by how long they were on their way; the last: longer than all bounds
     cdef uint64_t delivery_ms           # all of that together
@@ -64,7 +83,7 @@ cdef class Turn:
     cdef public uint64_t connecting_limit       # for links without a session
     cdef public uint64_t incomplete_limit       # for links with one
 
-    def __init__(self, wake, overflow, end, live_only=None):
+    def __init__(self, wake, overflow, end, live_only=None, weigh=None):
         self.batch = RecordBatch()
         self.acking = []
         self.dirty = []
@@ -73,6 +92,7 @@ cdef class Turn:
         self.overflow = overflow
         self.end = end
         self.live_only = live_only
+        self.weigh = weigh
         self.live_topics = {}
         self.max_user_properties = 0xFFFFFFFF
         self.incomplete = (OrderedDict(), OrderedDict())
@@ -80,6 +100,7 @@ cdef class Turn:
 
     def __dealloc__(self):
         free(self.named)
+        free(self.seen)
 
     cdef int schedule(self) except -1:
         if not self.scheduled:
@@ -108,6 +129,16 @@ cdef class Turn:
     def oldest_incomplete(self, bint is_open):
         """The link, with a session or without, whose packet has not been whole for the longest; None: there is none."""
         return next(iter(self.incomplete[is_open]), None)
+
+    cpdef int settle_asked(self) except -1:
+        """Before a message is taken into the batch: what was asked for until now takes effect. It counts as work."""
+        cdef uint64_t began_ns
+        if self.has_asked:
+            began_ns = now_ns()
+            self.has_asked = False
+            self.settle()
+            self.worked_ns += now_ns() - began_ns
+        return 0
 
     def request(self):
         """Have the turn ended soon."""
@@ -162,16 +193,30 @@ cdef class Turn:
         self.ending = True
         self.feeds = 0
         self.worked_ns = 0
+        self.began_ns = now_ns()
+        self.turns += 1
 
     @property
     def has_worked_enough(self):
-        """What is left of the packets that take long is for a later turn."""
+        """What is left of what came in is for a later turn."""
         return self.worked_ns >= WORK_AT_ONCE_NS
 
-    def take_dirty(self):
+    def send(self):
+        """Have links send what they gathered, one after another, for some time. What is left is `unsent`: sockets are not
+        looked at before that was sent as well, by calling this again."""
+        cdef uint64_t ends_ns = max(self.began_ns + TURN_NS, now_ns() + SENT_AT_ONCE_NS)
+        cdef Py_ssize_t at = 0
+        cdef Link link
         self.ending = False
         dirty, self.dirty = self.dirty, []
-        return dirty
+        for link in dirty:
+            link.flush()
+            at += 1
+            if now_ns() >= ends_ns:
+                break
+        self.unsent = at < len(dirty)
+        if self.unsent:
+            self.dirty = dirty[at:] + self.dirty
 
     def take_ready(self):
         cdef Link link
@@ -184,14 +229,18 @@ cdef class Turn:
         return {"received": list(self.received), "received_bytes": self.received_bytes, "sent": list(self.sent),
                 "sent_payload_bytes": self.sent_payload_bytes, "packets_in": self.packets_in,
                 "packets_out": self.packets_out, "bytes_in": self.bytes_in, "sent_bytes": self.sent_bytes,
-                "expired": self.expired, "too_large": self.too_large, "unreadable": self.unreadable,
+                "expired": self.expired, "too_large": self.too_large, "unreadable": self.unreadable, "lost": self.lost,
                 "inflight": self.inflight, "acknowledged": self.acknowledged}
 
     cdef bint topic_known(self, const char *topic, size_t size) noexcept:
-        return size == self.topic_size and size and memcmp(topic, self.topic, size) == 0
+        return (size == self.topic_size and size and self.topic_epoch == self.epoch
+                and memcmp(topic, self.topic, size) == 0)
 
     cdef int remember_topic(self, const char *topic, size_t size) except -1:
-        self.topic_flags = self.flags_of(topic[:size]) if self.live_only is not None else 0
+        cdef bytes name = topic[:size]
+        self.topic_flags = self.flags_of(name) if self.live_only is not None else 0
+        self.message_ns = self.cost_of(name)
+        self.topic_epoch = self.epoch
         self.topic_size = 0
         if size <= sizeof(self.topic):
             memcpy(self.topic, topic, size)
@@ -208,3 +257,53 @@ cdef class Turn:
                 self.live_topics.clear()
             live = self.live_topics[topic] = self.live_only(topic)
         return FLAG_LIVE_ONLY if live else 0
+
+    cdef uint64_t cost_of(self, bytes topic) except 0:
+        """What one more message to a topic takes of a turn. What the topic itself takes, the first time, counts at once."""
+        cdef uint64_t hashed = <uint64_t>hash(topic)
+        cdef SeenTopic *seen
+        if self.seen == NULL:
+            self.seen = <SeenTopic *>calloc(SEEN_TOPICS, sizeof(SeenTopic))
+            if self.seen == NULL:
+                raise MemoryError
+        seen = self.seen + (hashed & (SEEN_TOPICS - 1))
+        if seen.hashed != hashed or seen.epoch != self.epoch or not seen.message_ns:
+            seen.message_ns = self.weighed(topic)
+            seen.hashed, seen.epoch = hashed, self.epoch
+        return seen.message_ns
+
+    cdef uint32_t weighed(self, bytes topic) except 0:
+        cdef uint64_t began_ns
+        cdef uint32_t receivers
+        if self.weigh is None or self.topic_flags:
+            self.worked_ns += NEW_TOPIC_NS
+            return MESSAGE_NS
+        began_ns = now_ns()
+        try:
+            receivers = self.weigh(topic)
+        except StoreError:      # it cannot be read: the append meets that as well, and it is dealt with there
+            receivers = 0
+        self.worked_ns += now_ns() - began_ns
+        return MESSAGE_NS + RECEIVER_NS * (receivers - FREE_RECEIVERS if receivers > FREE_RECEIVERS else 0)
+
+    def add_work(self, uint64_t took_ns):
+        """What the layers below a link took counts as well."""
+        self.worked_ns += took_ns
+
+    def expect(self, bytes topic not None, size_t size):
+        """A message that did not come through publish() is in the batch: what it takes counts as well."""
+        self.topic_size = 0
+        self.topic_flags = self.flags_of(topic) if self.live_only is not None else 0
+        self.worked_ns += self.cost_of(topic) + (size >> 5) + APPLIED_NS
+
+
+cdef uint64_t now_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <uint64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
+
+
+cdef bint is_closed_by_settling(Link link) except -1:
+    """Have what was asked for until now take effect, before a message of the link's is taken in."""
+    link.turn.settle_asked()
+    return link.closing

@@ -10,14 +10,16 @@ from collections import OrderedDict
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from gateway._inflight cimport Inflight
 from lightqueue._queues cimport Queue
+from lightqueue._queues import LIVE
+from store.errors import StoreError
 from store._records cimport (
     FLAG_COMPRESSED, FLAG_EXPIRES, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN, Part, RecordBatch, RecordHeader, Records, TYPE_MESSAGE,
-    client_id_of, payload_of, properties_of, topic_of,
+    client_id_of, lost_in_front, payload_of, properties_of, topic_of, widened,
 )
 
 include "_scan.pxi"
@@ -30,7 +32,7 @@ include "_kept.pxi"
 
 
 cdef class Link:
-    """Base of a connection. Subclasses give on_packet(first_byte, body), on_plain_answer(kind, id), close_for(reason) and a transport."""
+    """Base of a connection. Subclasses give on_packet(first_byte, body), on_plain_answer(kind, id), close_for(reason), misses(number), a transport."""
 
     cdef readonly Turn turn
     cdef public object transport
@@ -45,6 +47,8 @@ cdef class Link:
     cdef public uint32_t unread_bytes   # written since then
     cdef public bint behind             # its session has something to send before anything more from its queues
     cdef public bint durable            # the session outlives the connection
+    cdef public uint64_t lost           # messages that were to go to it; the next PUBLISH says so
+    cdef public bint is_bridge          # of another broker's, as its CONNECT says
     cdef public uint64_t opened_ms      # wall clock; how long older messages were on their way says nothing
     cdef public double last_seen_s
     cdef public float keep_alive_s      # silence after which the client is gone; 0: never
@@ -158,7 +162,7 @@ cdef class Link:
             if 1 + length_bytes + remaining > self.max_packet_in:
                 if not self.version:
                     note_version(self, data + at + 1 + length_bytes, size - at - 1 - length_bytes)
-                self.close_for("too large")
+                self.close_for("too large", <uint8_t>data[at] >> 4, 1 + length_bytes + remaining)
                 break
             if at + 1 + length_bytes + remaining > size:
                 break
@@ -200,14 +204,12 @@ cdef class Link:
 
     cdef int work(self, uint8_t first, const char *body, uint32_t size, bint is_plain) except -1:
         """Have the session or the rules deal with a packet, and note what that took of this turn."""
-        cdef timespec began, ended
-        clock_gettime(CLOCK_MONOTONIC, &began)
+        cdef uint64_t began_ns = now_ns()
         if is_plain:
             self.on_plain_answer(first >> 4, <uint8_t>body[0] << 8 | <uint8_t>body[1])
         else:
             self.on_packet(first, PyBytes_FromStringAndSize(body, size))
-        clock_gettime(CLOCK_MONOTONIC, &ended)
-        self.turn.worked_ns += (ended.tv_sec - began.tv_sec) * 1_000_000_000 + ended.tv_nsec - began.tv_nsec
+        self.turn.worked_ns += now_ns() - began_ns
         return 0
 
     cdef int spend(self, uint32_t size) except -1:
@@ -235,6 +237,8 @@ cdef class Link:
         cdef char ack[4]
         cdef char packet_id[5]      # as an attribute of the record: with QoS 2 it must outlive a crash
         cdef Part attributes = Part(NULL, 0)
+        if self.turn.has_asked and is_closed_by_settling(self):
+            return True
         if first & 1:
             if self.judges_retained:
                 return False
@@ -244,9 +248,7 @@ cdef class Link:
         topic.size = <uint8_t>body[0] << 8 | <uint8_t>body[1]
         topic.data = body + 2
         at = 2 + topic.size + (2 if qos else 0)
-        if at > size or not self.topic_ok(&topic):
-            return False
-        if self.permits is not None and not self.permits.has(topic, qos, first & 1):
+        if at > size or not self.topic_ok(&topic) or (self.permits is not None and not self.permits.has(topic, qos, first & 1)):
             return False
         if qos:
             memcpy(ack, b"\x40\2" if qos == 1 else b"\x50\2", 2)
@@ -270,6 +272,7 @@ cdef class Link:
         flags |= self.turn.topic_flags
         self.turn.batch.add(TYPE_MESSAGE, flags, topic, utf8_of(self.client_id), attributes, properties,
                             Part(body + at, size - at))
+        self.turn.worked_ns += self.turn.message_ns + (size >> 5) + (APPLIED_NS if first & 1 or attributes.size else 0)
         self.turn.received[qos] += 1
         self.turn.received_bytes += size - at
         if self.tenant is not None:
@@ -432,6 +435,7 @@ cdef class Link:
     cdef int put_publish(self, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count,
                          bint is_timed=True, Block payload=None) except -1:
         """Append a PUBLISH for a record. `payload`: its payload, to be sent from there."""
+        cdef object told = telling(self, &record, qos, ids, id_count) if self.lost else None     # which is kept as long
         cdef bint named = True
         cdef uint16_t alias = 0
         cdef size_t size, hidden = hidden_from(self, record)
@@ -455,7 +459,7 @@ cdef class Link:
         return 0
 
     def encode_publish(self, Records records not None, Py_ssize_t i, int qos, uint16_t packet_id, bint dup, bint retain,
-                       tuple subscription_ids not None):
+                       tuple subscription_ids not None, bint is_new=True):
         """A PUBLISH for a record under a packet identifier that the session chose; None if it is expired or too large."""
         cdef int n = len(subscription_ids)
         cdef bint named = True
@@ -468,8 +472,9 @@ cdef class Link:
         try:
             for k in range(n):
                 ids[k] = subscription_ids[k]
-            if fits(self, record, qos, n, ids, dup) != 0:
+            if fits(self, record, qos, n, ids, dup, is_new) != 0:
                 return None
+            told = telling(self, &record, qos, ids, n) if self.lost else None
             size = publish_size(record, hidden, qos, self.version, ids, n)
             if self.alias_limit and not dup:
                 alias = alias_of(self, record, size, not self.durable, &named)
@@ -487,6 +492,7 @@ cdef class Link:
             self.turn.delivered_after(record.timestamp_ms, 1)
         return packet
 
+include "_lost.pxi"
 include "_delivering.pxi"
 include "_fan_out.pxi"
 include "_parcels.pxi"

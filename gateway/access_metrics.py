@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from gateway.broker import Broker
-from gateway.figures import Figure
+from gateway.figures import Figure, Value
 from gateway.namespace_metrics import NAMESPACES
 from notify.server import StoreServer
 
+
+def _turned_away(broker: Broker) -> Value:
+    """What other metrics say of it, too, and what only `turned_away` counts."""
+    found = Counter(broker.turned_away) + broker.limits.refused + broker.admission.refused
+    found |= Counter(connecting_bytes=broker.relief.shed["connecting"])
+    found["banned"] = sum(broker.bans.refused.values())  # some of them were refused at their CONNECT
+    return {reason: float(count) for reason, count in found.items()}
+
+
 ACCESS: tuple[Figure[Broker], ...] = (
+    Figure(
+        "penstock_connections_refused_total",
+        "counter",
+        "Connections closed at once since there were enough: in all, at the listener, or from the address.",
+        lambda broker: broker.limits.refused,
+        "limit",
+    ),
+    Figure(
+        "penstock_connections_turned_away_total",
+        "counter",
+        "Connections refused before their client had a session, whatever for: a limit, a ban, a stop, bad input, or "
+        "the reason code of the CONNACK; clients that were sent away when they were judged again are in it.",
+        _turned_away,
+        "reason",
+    ),
     Figure(
         "penstock_connects_refused_total",
         "counter",
@@ -59,7 +85,7 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_incomplete_closed_total",
         "counter",
         "Connections closed since gateway.connecting_bytes or gateway.incomplete_bytes was used up.",
-        lambda broker: broker.shed,
+        lambda broker: broker.relief.shed,
         "phase",
     ),
     Figure(
@@ -79,7 +105,8 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_permission_refused_total",
         "counter",
         "What permissions did not allow; taken_away are subscriptions that a reload or a reconnection ended; "
-        "withheld are messages in flight to them; session are clients that asked for another user's session.",
+        "withheld are messages in flight to them; left are wills and delayed messages; "
+        "session are clients that asked for another user's session.",
         lambda broker: broker.guard.refused,
         "action",
     ),
@@ -87,7 +114,7 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_quota_refused_total",
         "counter",
         "What was refused because a quota is reached.",
-        lambda broker: broker.quotas.refused,
+        lambda broker: {**broker.quotas.refused, **broker.counting.refused},
         "quota",
     ),
     Figure(
@@ -109,7 +136,8 @@ WIRE_ACCESS: tuple[Figure[StoreServer], ...] = (
     Figure(
         "penstock_wire_quota_refused_total",
         "counter",
-        "Groups that were not made because a user has as many as quota.user_groups allows.",
-        lambda server: server.hub.consumers.quota_refused,
+        "What was refused to gateways and clients because a user has as much as it may have.",
+        lambda server: {**server.hub.quotas.refused, **server.hub.consumers.quota_refused},
+        "quota",
     ),
 )

@@ -15,6 +15,7 @@ from gateway.auth.scram import ScramExchange, ScramFailed
 from gateway.auth.sources import source_of
 from gateway.codec import encode
 from gateway.connection import Connection, Phase, address_of
+from gateway.counting import Counting
 from gateway.errors import ProtocolError
 from gateway.guard import Guard
 from gateway.packets import Auth, Connect
@@ -65,6 +66,7 @@ class Admission:
         access: Access | None,
         guard: Guard,
         quotas: Quotas,
+        counting: Counting,
         registry: SessionRegistry,
         deadlines: Deadlines,
         events: RateLimitedLog,
@@ -76,6 +78,7 @@ class Admission:
         self._access = access
         self._guard = guard
         self._quotas = quotas
+        self._counting = counting
         self._registry = registry
         self._deadlines = deadlines
         self._events = events
@@ -83,7 +86,7 @@ class Admission:
         self._tenants = tenants
         self._audit = audit
         self._entering: dict[Connection, _Entering] = {}
-        self._entering_from: Counter[str | tuple[str, str]] = Counter()  # of these, by source, and by that and user
+        self._entering_from: dict[str | tuple[str, str], int] = {}  # of these, by source, and by that and user
         self.abandoned = 0
         self._again = 0  # of these, those that are in already
         self.refused: Counter[str] = Counter({"not_authorized": 0})  # connections by reason code
@@ -114,8 +117,9 @@ class Admission:
                 self._refuse(connection, refusal, connect)
                 return
             connection.version = connect.protocol_version
-            if self._enters(connection, connect, Identity()) is not None:
+            if self._enters(connection, connect, Identity()) is not None and self._has_room(connection, connect, ""):
                 self._quotas.entered(connection, "")
+                self._guard.watch(connection, self._counting.watch(connection))
                 self._registry.open(connection, connect)
             return
         connection.version = connect.protocol_version
@@ -151,14 +155,15 @@ class Admission:
             self._again += 1
             return True
         most, slow = settings.max_waiting_per_address, self._access.attempts.is_slow(source)
-        waiting, of_user = self._entering_from[source], self._entering_from[entering.key]
+        entering_from, key = self._entering_from, entering.key
+        waiting, of_user = entering_from.get(source, 0), entering_from.get(key, 0)
         if len(self._entering) - self._again >= settings.max_waiting:
             why = "auth.max_waiting clients wait already"
         elif source and (waiting >= most or (slow and of_user >= max(1, most // SLOW_PART))):
             why = "auth.max_waiting_per_address clients wait already"
         else:
             self._entering[entering.connection] = entering
-            self._entering_from.update((source, entering.key))
+            entering_from[source], entering_from[key] = waiting + 1, of_user + 1
             return True
         self._refuse(entering.connection, Refused(why, ReasonCode.SERVER_BUSY), entering.connect)
         return False
@@ -171,8 +176,10 @@ class Admission:
             self._again -= entering.again
         if entering is not None and not entering.again:
             for key in (entering.source, entering.key):
-                self._entering_from[key] -= 1
-                if not self._entering_from[key]:
+                left = self._entering_from[key] - 1
+                if left:
+                    self._entering_from[key] = left
+                else:
                     del self._entering_from[key]
         return entering
 
@@ -235,12 +242,10 @@ class Admission:
             self._refuse(connection, refusal, entering.connect)
             return
         assert identity is not None
-        if not self._quotas.may_enter(identity.account, entering.connect.client_id):
-            refusal = Refused(f"quota.user_connections of {identity.username} is reached", ReasonCode.QUOTA_EXCEEDED)
-            self._refuse(connection, refusal, entering.connect)
-        elif self._expires(connection, identity, entering.connect):
+        has_room = self._has_room(connection, entering.connect, identity.account)
+        if has_room and self._expires(connection, identity, entering.connect):
             self._quotas.entered(connection, identity.account)
-            self._guard.watch(connection, identity)
+            self._guard.watch(connection, self._counting.watch(connection))
             try:
                 self._registry.open(connection, entering.connect)
             except ProtocolError as error:
@@ -262,6 +267,14 @@ class Admission:
             found = refused
         self._refuse(connection, found, connect)
         return None
+
+    def _has_room(self, connection: Connection, connect: Connect, user: str) -> bool:
+        """Whether a client's user and namespace may have one more connection. If not it is refused."""
+        session = self._registry.sessions.get(connect.client_id)
+        why = self._quotas.fault(user, connection.names.name, session.link if session is not None else None)
+        if why:
+            self._refuse(connection, Refused(why, ReasonCode.QUOTA_EXCEEDED), connect)
+        return not why
 
     def _expires(self, connection: Connection, identity: Identity, connect: Connect) -> bool:
         """See to the end of what was found out. False: that is now."""
@@ -290,14 +303,14 @@ class Admission:
             self._refuse(connection, refusal, connect)
         return ban is not None
 
-    def _refuse(self, connection: Connection, refused: Refused, connect: Connect) -> None:
-        """`connect`: what the client said of itself."""
+    def _refuse(self, connection: Connection, refused: Refused, connect: Connect, told: str = "") -> None:
+        """`connect`: what the client said of itself; `told`: what it may know of the reason."""
         self.refused[refused.reason_code.name.lower()] += 1
         peer = connection.peer
         self._events.warning("auth", "%s: refused: %s", peer, refused.message)
         user, reason = connect.username or "", refused.message
         self._audit.note(AuditEvent.REFUSED, user=user, client_id=connect.client_id, address=peer, reason=reason)
-        connection.close(refused.reason_code)
+        connection.close(refused.reason_code, told)
 
     # --- the enhanced kind
 
@@ -406,8 +419,9 @@ class Admission:
         self._ends(connection)
         self._deadlines.cancel((connection, "auth"))
         self._tenants.left(connection)
-        if connection.identity is not None:
-            self._quotas.left(connection, connection.identity.account)
+        if connection.session is not None:
+            self._counting.left(connection.session)
+        self._quotas.left(connection, connection.username)
 
     def is_known(self, connection: Connection) -> bool:
         """Whether what let a client in still does."""
@@ -419,8 +433,10 @@ class Admission:
         if entering is not None and entering.exchange is not None:
             late = Refused("the exchange took too long", ReasonCode.NOT_AUTHORIZED)
             self._refuse(connection, late, entering.connect)
-        else:
-            self._registry.give_up(connection)
+            return
+        unanswered = Refused("no answer about this client in time", ReasonCode.SERVER_UNAVAILABLE)
+        known = Connect(client_id=connection.client_id, username=connection.username)
+        self._refuse(connection, unanswered, entering.connect if entering is not None else known, unanswered.message)
 
     def is_known_still(self, connection: Connection) -> bool:
         """After a reload: who would not be let in by what let him in has to go."""

@@ -7,10 +7,9 @@ from gateway.reason_codes import ReasonCode
 from store.audit import Audit, AuditEvent
 
 
-def note_opened(audit: Audit, connection: Connection, how: str) -> None:
+def note_opened(audit: Audit, connection: Connection, peer: str, how: str) -> None:
     client_id: str = connection.session.client_id
-    user, address = connection.username, connection.peer
-    audit.note(AuditEvent.CONNECTED, user=user, client_id=client_id, address=address, reason=how)
+    audit.note(AuditEvent.CONNECTED, user=connection.username, client_id=client_id, address=peer, reason=how)
 
 
 def note_left(audit: Audit, connection: Connection, why: str, reason_code: ReasonCode | None) -> None:
@@ -18,6 +17,5 @@ def note_left(audit: Audit, connection: Connection, why: str, reason_code: Reaso
     event = AuditEvent.DISCONNECTED if reason_code is None else AuditEvent.CUT_OFF
     if reason_code is ReasonCode.SESSION_TAKEN_OVER:
         event = AuditEvent.TAKEN_OVER
-    address = connection.peer if connection.transport is not None else ""
     client_id: str = connection.session.client_id
-    audit.note(event, user=connection.username, client_id=client_id, address=address, reason=why)
+    audit.note(event, user=connection.username, client_id=client_id, address=connection.peer, reason=why)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -24,18 +24,23 @@ from gateway.ban_sweep import BanSweep
 from gateway.certified import Certified
 from gateway.codec_primitives import Limits
 from gateway.connection import MOST_REASON_CHARACTERS, Connection, Phase
+from gateway.connection_limits import ConnectionLimits
+from gateway.counting import Counting
 from gateway.delivery import Delivery
 from gateway.draining import Draining
+from gateway.ending import Ending
 from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
 from gateway.guard import Guard
 from gateway.journal import Journal
 from gateway.judging import Judging
+from gateway.plain import Expander
 from gateway.quota_settings import QuotaSettings
 from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
 from gateway.registry import SessionRegistry
-from gateway.rules import PacketRules, username_of
+from gateway.relief import Relief
+from gateway.rules import PacketRules
 from gateway.session import Session
 from gateway.settings import GatewaySettings
 from gateway.shared import SharedSubscriptions
@@ -43,7 +48,8 @@ from gateway.subscriptions import Subscriptions
 from gateway.sys_topics import SysTopics
 from gateway.tenants import Tenants
 from lightqueue._queues import Queue
-from notify.api import Store
+from lightqueue.left_messages import Allowed, LeftMessage
+from notify.api import Store, Told
 from notify.steps import Steps
 from store.audit import Audit, AuditEvent
 from store.deadlines import Deadlines
@@ -77,69 +83,79 @@ class Broker:
         audit: Audit | None = None,
     ) -> None:
         """Without `access` everybody may do everything."""
-        self.store = store
-        self.settings = settings
-        self._loop = loop
+        self.store, self.settings, self._loop = store, settings, loop
         self.read_buffer = read_buffer = bytearray(READ_BUFFER_BYTES)
         self.get_buffer: Callable[[int], bytearray] = lambda _: read_buffer
         self.connections = 0
         self._new: dict[Connection, float] = {}  # without a CONNECT so far, oldest first, and since when
-        self._clogged: dict[Connection, None] = {}  # take no more for a while, since the longest time first
         self._held: list[Connection] = []  # not listened to while the store has enough to do
         self._progressed: set[Session] = set()
-        self.bad_input: Counter[str] = Counter()
-        self.keep_alive_timeouts = 0
+        self.bad_input, self.turned_away = Counter[str](), Counter[str]()  # the latter: before they had a session
+        self.keep_alive_timeouts, self.listening = 0, False
         self.waiting = 0  # messages not acknowledged by connected clients, or not sent, a second ago at most
         self.sockets_total = self.opened_total = self.most_online = self.turns = 0
-        self.listening = False
         store.listener = self
         self.draining: Draining | None = None
-        self.turn = Turn(lambda: loop.call_soon(self.end_turn), self.store_batch, self.end_turn, store.is_live_only)
-        self.turn.checks_format = settings.check_payload_format
+        ask = Ending(self, loop.call_soon).ask
+        self.turn = Turn(ask, self.store_batch, self.end_turn, store.is_live_only, store.weigh)
+        self.turn.checks_format, self.turn.settle = settings.check_payload_format, self._settle
         self.turn.max_user_properties = settings.max_user_properties
         self.packet_limits = Limits(settings.max_user_properties, settings.max_filters_per_packet)
         self._resting: deque[Callable[[], object]] = deque()  # what is left of those who sent much at once
         self._goes_on = False  # with that, in the loop's next turn
-        self.turn.shed, self.turn.connecting_limit = self._shed, settings.connecting_bytes
+        self.turn.connecting_limit = settings.connecting_bytes
         self.turn.incomplete_limit = settings.incomplete_bytes
-        self.shed: Counter[str] = Counter({"connecting": 0, "connected": 0})
         self._set_clock()
-        self._started_s = self.turn.now_s
+        self._started_s, self.is_closed = self.turn.now_s, False
         self._next_second = 0.0
-        self._upkeep = Steps(store.tick, loop.call_soon)
+        self._upkeep = Steps(store.tick, self.soon)
         self.events = events = RateLimitedLog(log)
         self.audit = audit = audit or Audit()
+        self.limits = ConnectionLimits(settings, events, audit)
         self.deadlines = Deadlines()
         self.journal = journal = Journal(store, self.turn, events)
-        self.exchange = exchange = Exchange(store, journal)
-        self.delivery = delivery = Delivery(store, settings, exchange, loop.call_soon)
-        self.shared = SharedSubscriptions(store, settings, self.turn, journal)
+        self.exchange = exchange = Exchange(store, journal, expander := Expander(self.soon))
+        self.delivery = delivery = Delivery(store, settings, exchange, expander, self.soon)
+        self.shared = SharedSubscriptions(store, settings, self.turn, journal, expander)
         if access is not None:
             self.shared.knows_users = lambda: access.knows_users
         self.sys_topics = SysTopics(self, settings.sys_interval_s)
         self.subscriptions = Subscriptions(
-            store, settings, self.turn, journal, exchange, delivery, self.shared, self.sys_topics, loop.call_soon
+            store, settings, self.turn, journal, exchange, delivery, self.shared, self.sys_topics, self.soon
         )
         self.quotas = quotas = Quotas(quota_settings or QuotaSettings())
-        self.certified = Certified(self.deadlines, lambda: self.turn.now_s, loop.call_soon, self._disproved)
-        self.guard = guard = Guard(access, self.turn, events, audit, loop.call_soon)
-        self.registry = registry = SessionRegistry(
-            store, settings, journal, exchange, delivery, self.shared, events, guard, loop.call_soon, self.opened
-        )
+        self.relief = relief = Relief(self.turn, settings, quotas, events, audit, self.soon)
+        self.clogged, self.unclogged, self.turn.shed = relief.clogged, relief.unclogged, relief.shed_incomplete
+        self.counting = counting = Counting(store, access, self.store_batch, audit)
+        self.certified = Certified(self.deadlines, lambda: self.turn.now_s, self.soon, self._disproved)
         self.bans = bans = Bans()
+        self.guard = guard = Guard(access, bans, self.turn, events, audit, self.soon)
+        self.registry = registry = SessionRegistry(
+            store, settings, journal, exchange, delivery, self.shared, events, guard, self.soon, self.opened
+        )
         self.tenants = tenants = Tenants(settings.max_namespaces)
         self.admission = admission = Admission(
-            access, guard, quotas, registry, self.deadlines, events, bans, tenants, audit
+            access, guard, quotas, counting, registry, self.deadlines, events, bans, tenants, audit
         )
-        self.judging = Judging(admission, guard, registry, self.subscriptions, exchange, loop.call_soon)
-        self.ban_sweep = BanSweep(bans, store.bans, registry.sessions, self._new, loop.call_soon, events)
-        parts = (journal, registry, self.subscriptions, exchange, events, admission, guard, quotas)
+        self.judging = Judging(admission, guard, registry, self.subscriptions, exchange, self.soon)
+        self.ban_sweep = BanSweep(bans, store.bans, registry.sessions, self._new, self.soon, events)
+        parts = (journal, registry, self.subscriptions, exchange, events, admission, guard, counting)
         self.rules = PacketRules(settings, self.turn, *parts, self.store_batch)
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Have something done in the loop's next turn, unless the broker is closed by then."""
+        self._loop.call_soon(partial(self._do, callback))
+
+    def _do(self, callback: Callable[[], object]) -> None:
+        if not self.is_closed:
+            callback()
 
     # --- the turn
 
     def end_turn(self) -> None:
         """Store, acknowledge, deliver, send."""
+        if self.is_closed:
+            return
         self.turns += 1
         self.turn.begin()
         self.store.turn_begins()
@@ -151,17 +167,27 @@ class Broker:
         self.shared.deliver()
         if self.turn.batch.size or self.delivery.has_more:
             self.turn.request()
+        self.store.lags(self.delivery.is_behind)
         self.store.turn_ends()
-        for link in self.turn.take_dirty():
-            link.flush()
+        self.turn.send()
+        if self.turn.unsent:
+            self.turn.request()
         if self._held and not self.store.congested:
             self._listen_again()
+        self.turn.epoch = self.store.generation + int(self.turn.now_s) & 0xFFFFFFFF  # there may be other readers
         if self._resting and not self._goes_on:
             self._goes_on = True
             self._loop.call_soon(self._go_on_resting)
 
+    def _settle(self) -> None:
+        """A message comes behind subscriptions that were read before it in this turn: these take effect first."""
+        self.store_batch()
+        self.subscriptions.grant()
+
     def store_batch(self) -> None:
         """Store what the turn has gathered so far, deliver what grew, acknowledge."""
+        if self.is_closed:
+            return
         self.journal.store()
         self.turn.congested = self.congested
         self.delivery.grew(self.store.take_grown())  # before the acknowledgements: somebody waits for these
@@ -184,18 +210,25 @@ class Broker:
     def taken_over(self, client_id: str) -> None:
         """The client connected to another gateway."""
         self.registry.let_go(client_id)
+        self.journal.settle(client_id)  # who wants it need not wait for the turn's end
 
-    def told(self, message: BansTold | Disconnect) -> None:
+    def told(self, message: Told) -> None:
         """By an operator, through the store."""
         if isinstance(message, BansTold):
             self.ban_sweep.take(message.bans, message.lifted)
-        else:
+        elif isinstance(message, Disconnect):
             self.registry.disconnect(message.client_id, message.reason)
         self.turn.request()
 
     def unlogged(self) -> list[tuple[str, str]]:
         sessions = self.registry.sessions.values()
         return [(session.client_id, session.connection.username) for session in sessions if not session.logged]
+
+    can_judge = True
+
+    def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
+        """What clients left is due."""
+        self.guard.judge_left(messages, then)
 
     def lost_entries(self, queue: Queue) -> None:
         """Who reads a queue with QoS 0 goes on at its end; who was promised more has to begin a new session."""
@@ -255,17 +288,25 @@ class Broker:
         entrance = connection.entrance
         if entrance is not None:
             entrance.connections += 1
+        self.limits.add(connection)
+        limit = self.limits.exceeded(self.connections, entrance, connection.source)
         if self.draining:
             reason = "the server is stopping"
-        elif self.connections > self.settings.max_connections:
-            reason = "max_connections are connected"
-        elif entrance is not None and entrance.connections > entrance.most:
-            reason = "listener_max_connections are connected"
-        else:
-            return
-        self.events.warning("limit", "%s: refused, %s", connection.peer, reason)
-        self.audit.note(AuditEvent.REFUSED, address=connection.peer, reason=reason)
-        connection.close(None)
+            self.turned_away["stopping"] += 1
+            self.events.warning("limit", "%s: refused, %s", connection.peer, reason)
+            self.audit.note(AuditEvent.REFUSED, address=connection.peer, reason=reason)
+            connection.close(None)
+        elif limit:
+            self.limits.refuse(connection.peer, limit)
+            connection.close(None)
+
+    def lost_messages(self, connection: Connection, number: int) -> None:
+        text = "client %s misses %d messages: their part of the log is damaged or gone, see penstock_log_lost_bytes"
+        self.events.warning("lost", text, connection.client_id, number)
+
+    def lost(self, connection: Connection) -> None:
+        """Its socket is closed: only now it counts no more for its address, which could hold many that linger."""
+        self.limits.remove(connection)
 
     def opened(self, connection: Connection) -> None:
         """A connection has its session, and its client was told so."""
@@ -275,44 +316,10 @@ class Broker:
         who = f" with the certificate of {connection.peer_identity}" if connection.peer_identity else ""
         if not self.admission.is_known(connection):  # what it was judged by was replaced meanwhile
             self._loop.call_soon(partial(self.admission.is_known_still, connection))
-        told = "client %s connected from %s%s"
-        self.events.info("connected", told, connection.session.client_id, connection.peer, who)
-        note_opened(self.audit, connection, who.strip())
+        told, peer = "client %s connected from %s%s", connection.peer
+        self.events.info("connected", told, connection.session.client_id, peer, who)
+        note_opened(self.audit, connection, peer, who.strip())
         self.ban_sweep.look_at(connection)  # it may have been banned while it came in
-
-    def clogged(self, connection: Connection) -> None:
-        """It takes no more for a while."""
-        self._clogged[connection] = None
-        if connection.all_waiting_bytes > self.settings.max_waiting_bytes:
-            self._loop.call_soon(self._relieve)
-        if not self.quotas.may_wait(username_of(connection)):
-            why = "quota.user_waiting_bytes is reached"
-            self._loop.call_soon(partial(connection.close, ReasonCode.QUOTA_EXCEEDED, why))
-
-    def unclogged(self, connection: Connection) -> None:
-        """It takes more again."""
-        self._clogged.pop(connection, None)
-
-    def _relieve(self) -> None:
-        """Cut off the clients that have been slow for the longest time, until the others' unsent bytes fit."""
-        for connection in list(self._clogged):
-            if connection.all_waiting_bytes <= self.settings.max_waiting_bytes:
-                break
-            self.quotas.refused["waiting"] += 1
-            self.events.warning("slow", "%s: cut off, gateway.max_waiting_bytes wait for slow clients", connection.peer)
-            connection.cut_off("too slow: gateway.max_waiting_bytes wait for slow clients")
-
-    def _shed(self, is_open: bool) -> None:
-        """Packets that are not whole take up too much: close those that have been so for the longest."""
-        name = "incomplete_bytes" if is_open else "connecting_bytes"
-        most: int = getattr(self.settings, name)
-        while self.turn.kept_bytes(is_open) > most:
-            connection: Connection = self.turn.oldest_incomplete(is_open)
-            self.shed["connected" if is_open else "connecting"] += 1
-            self.events.warning(
-                "shed", "%s: closed, its packet is not whole and gateway.%s is used up", connection.peer, name
-            )
-            connection.close(ReasonCode.QUOTA_EXCEEDED, f"gateway.{name} is used up")
 
     def left(self, connection: Connection, why: str, reason_code: ReasonCode | None) -> None:
         """A connection ended; called once for each. `reason_code`: with which this side ended it."""
@@ -320,7 +327,7 @@ class Broker:
         if connection.entrance is not None:
             connection.entrance.connections -= 1
         self._new.pop(connection, None)
-        self._clogged.pop(connection, None)
+        self.unclogged(connection)
         self.admission.left(connection)
         if connection.session is not None:
             self.events.info("disconnected", "client %s disconnected: %s", connection.session.client_id, why)
@@ -341,6 +348,7 @@ class Broker:
     def count_bad_start(self, peer: str, error: ProtocolError, is_open: bool = False) -> None:
         """Bad input. The end of a connection that `is_open` is noted elsewhere."""
         if not is_open:
+            self.turned_away[error.reason_code.name.lower()] += 1
             self.audit.note(AuditEvent.REFUSED, address=peer, reason=error.message)
         self.bad_input[error.reason_code.name.lower()] += 1
         message = error.message[:MOST_REASON_CHARACTERS]
@@ -354,6 +362,8 @@ class Broker:
 
     def tick(self) -> None:
         """To be called every few hundredths of a second: the store's upkeep, positions, deadlines."""
+        if self.is_closed:
+            return
         self._set_clock()
         self.deadlines.run(self.turn.now_s)
         self._upkeep.start()
@@ -373,6 +383,7 @@ class Broker:
             self.guard.tick()
             self.judging.tick()
             self.quotas.tick(self.turn.now_s)
+            self.counting.tick()
 
     def _close_silent(self) -> None:
         """Clients past 1.5 times their keep alive [MQTT-3.1.2-22], and connections that never said CONNECT."""
@@ -380,6 +391,9 @@ class Broker:
         silent, stuck = overdue(self.registry.sessions.values(), self.turn)
         self.waiting = self.turn.inflight + unsent(self.delivery.pending.union(stuck))
         for link in silent:
+            if link.waiting or link.held:  # it is not listened to, as the store has something to do first
+                link.last_seen_s = now_s
+                continue
             self.keep_alive_timeouts += 1
             self.events.info("keepalive", "%s: silent for too long", link.peer)
             link.close(ReasonCode.KEEP_ALIVE_TIMEOUT)
@@ -430,6 +444,7 @@ class Broker:
         self._set_clock()
         self.store_batch()
         self._close_new(reason_code)
+        self.registry.will_grace_s = self.settings.stop_will_delay_s
         sessions, now_s = self.registry.sessions.values(), self.turn.now_s
         timeout_s = self.settings.drain_timeout_s
         self.draining = Draining(sessions, self.journal, reason_code, clients_per_s, timeout_s, now_s)
@@ -442,6 +457,7 @@ class Broker:
         assert self.draining is not None
         self._set_clock()
         self.store_batch()
+        self.store.await_safe()
         goes_on = self.draining.go_on(self.turn.now_s)
         self.end_turn()
         return not goes_on and (self.draining.is_late(self.turn.now_s) or self.quiet)
@@ -452,6 +468,11 @@ class Broker:
         log.info("drained: %d clients told, %d connections cut off", self.draining.told, self.draining.left)
         self.draining.end()
         self.end_turn()
+
+    def close(self) -> None:
+        """The store is about to be closed: nothing is asked of it any more, whatever was begun."""
+        self._upkeep.stop()
+        self.is_closed = True
 
     def _close_all(self, reason_code: ReasonCode) -> None:
         for session in list(self.registry.sessions.values()):

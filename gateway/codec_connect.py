@@ -4,6 +4,9 @@
     client id | will properties (5.0), will topic, will payload | user name | password
 
 Everything on the second line but the client id is there only if its flag is set.
+
+The level's highest bit is no part of MQTT 3.1.1: by it Mosquitto (`try_private`) and those who learnt it from there say
+that the client is the bridge of another broker.
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ from gateway.packets import Connect, QoS, Will
 from gateway.properties import (
     PacketContext,
     Properties,
-    check_properties,
     encode_property_block,
     read_properties,
 )
 from gateway.reason_codes import ReasonCode
 
 _PROTOCOL_NAME: Final = "MQTT"
+_BRIDGE: Final = 0x80
+"""Of the protocol level."""
 
 _RESERVED: Final = 0x01
 _CLEAN_START: Final = 0x02
@@ -44,9 +48,11 @@ _ANSWERED_IN_3_1_1: Final = frozenset({ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, 
 
 
 def decode_connect(reader: Reader) -> Connect:
-    version = _read_version(reader)
+    level = _read_level(reader)
+    version = level & ~_BRIDGE
     try:
         packet = _read_after_version(reader, version)
+        packet.is_bridge = level != version
         reader.expect_end()
         check_packet(packet, version)
     except ProtocolError as error:
@@ -55,17 +61,18 @@ def decode_connect(reader: Reader) -> Connect:
     return packet
 
 
-def _read_version(reader: Reader) -> int:
+def _read_level(reader: Reader) -> int:
+    """The version, with _BRIDGE if that is set."""
     name = reader.string("protocol name")
     level = reader.uint8("protocol version")
-    if name == _PROTOCOL_NAME and level in (MQTT_3_1_1, MQTT_5):
+    if name == _PROTOCOL_NAME and level in (MQTT_3_1_1, MQTT_3_1_1 | _BRIDGE, MQTT_5):
         return level
     error = ProtocolError(
         ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
         f"CONNECT protocol version: {name!r} {level} is not supported [MQTT-3.1.2-1]",
     )
     # MQTT 3.1 ("MQIsdp" 3) understands the CONNACK of 3.1.1; a later one is likelier to read 5.0's.
-    error.connack_version = MQTT_3_1_1 if level < MQTT_5 else MQTT_5
+    error.connack_version = MQTT_3_1_1 if level & ~_BRIDGE < MQTT_5 else MQTT_5
     raise error
 
 
@@ -118,10 +125,12 @@ def connect_body(packet: Connect) -> bytes:
             ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
             f"CONNECT protocol version: {packet.protocol_version} is not supported",
         )
+    if packet.is_bridge and packet.protocol_version != MQTT_3_1_1:
+        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "CONNECT is_bridge: only MQTT 3.1.1 has a bit for it")
     return b"".join(
         (
             encode_string(_PROTOCOL_NAME, "protocol name"),
-            encode_uint8(packet.protocol_version, "protocol version"),
+            encode_uint8(packet.protocol_version | (_BRIDGE if packet.is_bridge else 0), "protocol version"),
             encode_uint8(_connect_flags(packet), "connect flags"),
             encode_uint16(packet.keep_alive_s, "CONNECT keep_alive_s"),
             _property_block(packet.properties, packet.protocol_version, PacketContext.CONNECT),
@@ -158,5 +167,4 @@ def _will_fields(will: Will | None, version: int) -> bytes:
 def _property_block(props: Properties, version: int, context: PacketContext) -> bytes:
     if version != MQTT_5:
         return b""
-    check_properties(props, context)
-    return encode_property_block(props)
+    return encode_property_block(props, context)

@@ -40,7 +40,6 @@ from gateway.packets import (
 from gateway.properties import (
     PacketContext,
     Properties,
-    check_properties,
     encode_property_block,
 )
 from gateway.reason_codes import ReasonCode, connack_return_code
@@ -179,8 +178,7 @@ def _packet_id(packet: _Identified, packet_id: int) -> bytes:
 def _property_block(packet: _WithProperties, version: int) -> bytes:
     if version != MQTT_5:
         return b""
-    check_properties(packet.properties, PacketContext(packet.packet_type))
-    return encode_property_block(packet.properties)
+    return encode_property_block(packet.properties, PacketContext(packet.packet_type))
 
 
 _BODIES: Final[MappingProxyType[PacketType, Callable[[Any, int], bytes]]] = MappingProxyType(

@@ -20,6 +20,7 @@ from gateway.packets import ConnAck, Disconnect, Packet, PacketType, PubAck, Pub
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
 from gateway.settings import GatewaySettings
+from gateway.topics import TopicAliases
 from store.deadlines import Deadlines
 from store.namespaces import DEFAULT, Namespace
 
@@ -80,6 +81,12 @@ class Owner(Protocol):
     def left(self, connection: Connection, why: str, reason_code: ReasonCode | None) -> None:
         """Called once for each that arrived; `reason_code`: with which this side ended it, None if it did not."""
 
+    def lost_messages(self, connection: Connection, number: int) -> None:
+        """Messages that its client was to get stood in a damaged part of the log."""
+
+    def lost(self, connection: Connection) -> None:
+        """Its socket is closed. Called once for each that arrived, after left()."""
+
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None: ...
 
 
@@ -124,11 +131,13 @@ class Connection(Link):
         "held",
         "identity",
         "keep_will",
+        "left_from",
         "meter",
         "owner",
         "peer_identity",
         "peer_namespace",
         "phase",
+        "source",
         "tells_problems",
     )
 
@@ -140,11 +149,13 @@ class Connection(Link):
         self.peer_identity = ""  # whom its certificate names, where the listener verified one
         self.peer_namespace = ""  # that which its certificate names
         self.identity: Identity | None = None  # who it was found to be; None: nobody was asked
+        self.source = ""  # by which its address is counted; empty: it is not
         self.auth_method = ""  # of enhanced authentication, if it came in by that
         self.keep_will = True
+        self.left_from: object = None  # the client's address, for when its socket does not say it any more
         self.meter: Meter | None = None  # what it publishes counts, if `metered`
         self.held = False  # not listened to, since the store has enough to do
-        self.aliases: dict[int, str] | None = None
+        self.aliases: TopicAliases | None = None
         self.tells_problems = True  # its answers may have reason strings and user properties
         self.max_packet_in = min(owner.settings.max_connect_bytes, owner.settings.maximum_packet_size_bytes)
         self.ack_limit = owner.settings.receive_maximum
@@ -153,7 +164,7 @@ class Connection(Link):
     @property
     def address(self) -> object:
         """The client's, as its transport says it. To keep it would cost more than the rest of this object."""
-        return self.transport.get_extra_info("peername") if self.transport is not None else None
+        return (self.transport.get_extra_info("peername") if self.transport is not None else None) or self.left_from
 
     @property
     def peer(self) -> str:
@@ -189,22 +200,32 @@ class Connection(Link):
             log.exception("connection %s: unexpected error", self.peer)
             self.close(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
 
+    def misses(self, number: int) -> None:
+        """So many messages for this client are lost; the next one that goes to it says so."""
+        self.lost += number
+        self.turn.lost += number
+        self.owner.lost_messages(self, number)
+
     def on_plain_answer(self, packet_type: int, packet_id: int) -> None:
         self.owner.rules.take_plain_answer(self, packet_type, packet_id)
 
-    def close_for(self, fault: str) -> None:
-        """The compiled part found the byte stream itself to be wrong."""
+    def close_for(self, fault: str, packet_type: int = 0, size_bytes: int = 0) -> None:
+        """The compiled part found the byte stream itself to be wrong; these are of the packet that is too large."""
         if fault == "too large":
-            self._refuse_large()
+            self._refuse_large(packet_type, size_bytes)
         elif fault == "no CONNECT":
             self.refuse(ProtocolError(ReasonCode.PROTOCOL_ERROR, "the first packet is not CONNECT [MQTT-3.1.0-1]"))
         else:
             self.refuse(MalformedPacket("fixed header: remaining length is malformed"))
 
-    def _refuse_large(self) -> None:
+    def _refuse_large(self, packet_type: int, size_bytes: int) -> None:
         """A CONNECT that is too large comes on: who closes the socket over it takes back the CONNACK."""
-        limit = "maximum_packet_size_bytes" if self.phase is Phase.OPEN else "max_connect_bytes"
-        error = ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"packet larger than gateway.{limit}")
+        settings = self.owner.settings
+        is_connect = self.phase is not Phase.OPEN and settings.max_connect_bytes <= settings.maximum_packet_size_bytes
+        limit = "max_connect_bytes" if is_connect else "maximum_packet_size_bytes"
+        name = PacketType(packet_type).name if packet_type else "a packet"
+        fault = f"{name} of {size_bytes} bytes is larger than gateway.{limit} = {self.max_packet_in}"
+        error = ProtocolError(ReasonCode.PACKET_TOO_LARGE, fault)
         if self.phase is Phase.NEW and self.version:
             self.owner.count_bad_input(self, error)
             self.see_off(error.reason_code, error.message)
@@ -239,7 +260,7 @@ class Connection(Link):
     def wait(self, is_read: bool = False) -> None:
         """Until proceed(), what the client sends ahead of its CONNACK is kept, and no more is read than has come.
 
-        `is_read`: up to max_packet_in is read on, so that the connection's end is seen.
+        `is_read`: some of it is read on, so that the connection's end is seen.
         """
         self.waiting = True
         if self.transport is not None and not is_read:
@@ -342,6 +363,8 @@ class Connection(Link):
         """What the client's version and phase have for it; a long reason string is left out [MQTT-3.2.2-19]."""
         goes_on_at = self.owner.settings.server_reference if reason_code is ReasonCode.USE_ANOTHER_SERVER else ""
         if self.phase is Phase.NEW:
+            if reason_code is ReasonCode.SESSION_TAKEN_OVER:  # before it had one
+                reason_code = ReasonCode.SERVER_BUSY
             if reason_code not in ALLOWED_REASON_CODES[PacketType.CONNACK] or not self.version:
                 return b""
             if self.version != 5:
@@ -456,6 +479,7 @@ class Connection(Link):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.fd = -1
-        self.transport = None
+        self.left_from, self.transport = self.address, None
         self.owner.deadlines.cancel(self)
         self.close(None, f"connection lost ({error})" if error else "connection lost")
+        self.owner.lost(self)

@@ -15,7 +15,7 @@ from gateway._wire import Reader, next_of, send_listed, stands_at_qos2
 from gateway.codec import encode, success
 from gateway.journal import Journal
 from gateway.packets import PacketType, PubComp, PubRel
-from gateway.plain import as_published
+from gateway.plain import Expander
 from gateway.reason_codes import ReasonCode
 from gateway.session import Listed, Outgoing, Session, Waiting, as_sent
 from lightqueue.matching import matches
@@ -37,8 +37,9 @@ Started = tuple[int, Outgoing, Place]
 class Exchange:
     """The QoS 2 (and held QoS 1) rules of a session; no I/O but through its link and the journal."""
 
-    def __init__(self, store: Store, journal: Journal) -> None:
+    def __init__(self, store: Store, journal: Journal, expander: Expander) -> None:
         self._store = store
+        self._expander = expander
         self._journal = journal
         # Of sessions with messages in flight or put off that may not be allowed any more: what judges a topic.
         self._judged: dict[Session, Callable[[bytes], bool]] = {}
@@ -51,6 +52,7 @@ class Exchange:
     def left(self, session: Session) -> None:
         """Its connection is gone."""
         self._judged.pop(session, None)
+        self._expander.left(session)
 
     def withdraw(self, session: Session, topic_filter: str) -> None:
         """Send no more of the retained messages that one subscription was to get."""
@@ -125,8 +127,24 @@ class Exchange:
                 listed.asked_from = listed.sent
                 return True
             is_compressed = left_bytes > 0 and places is found
-            places = {log_offset: _plain(found[log_offset])[0]} if is_compressed else found
+            if is_compressed:
+                plain = self._plain(session, found[log_offset])
+                if plain is None:
+                    return False
+                places = {log_offset: plain[0]}
+            else:
+                places = found
         return True
+
+    def _plain(self, session: Session, place: Place) -> tuple[Place, int] | None:
+        """A place where the message stands as it was published; and its size there if it is not where it was. None: the
+        session is told when it is there."""
+        if place is None:
+            return None, 0
+        records = self._expander.for_session(session, place[0], start=place[1], count=1)
+        if records is None:
+            return None
+        return (place, 0) if records is place[0] else ((records, 0), Record._make(records[0]).length)
 
     def _take_backlog(self, session: Session, backlog: deque[Waiting], started: list[Started]) -> bool:
         first = backlog[0]
@@ -167,11 +185,16 @@ class Exchange:
                 return False
             if sent_bytes >= SENT_BYTES_PER_ROUND:
                 break
-            backlog.popleft()
             found_at = found[log_offset] if log_offset is not None else None
+            if isinstance(item, int) and log_offset is not None and found_at is None:
+                session.connection.misses(1)
             if may_read is not None and found_at is not None and not may_read(_topic_at(found_at)):
                 found_at = None  # as if it was gone: the handshake of its identifier ends, and the log says so
-            place, size_bytes = _plain(found_at)
+            plain = self._plain(session, found_at)
+            if plain is None:
+                return False
+            backlog.popleft()
+            place, size_bytes = plain
             sent_bytes += size_bytes
             if isinstance(item, int):
                 unsent -= 1
@@ -311,20 +334,15 @@ def _topic_at(place: tuple[Records, int]) -> bytes:
     return Record._make(records[i]).topic
 
 
-def _plain(place: Place) -> tuple[Place, int]:
-    """A place where the message stands as it was published; and its size there if it is not where it was."""
-    if place is None:
-        return None, 0
-    records = as_published(place[0], start=place[1], count=1)
-    return (place, 0) if records is place[0] else ((records, 0), Record._make(records[0]).length)
-
-
 def _encode(session: Session, packet_id: int, outgoing: Outgoing, place: Place, dup: bool = False) -> bytes | None:
     """The PUBLISH, or None if the message is gone, expired or too large for this client."""
+    if outgoing.lost:
+        session.connection.misses(outgoing.lost)
+        outgoing.lost = 0
     if place is None:
         return None
     return session.connection.encode_publish(
-        *place, outgoing.qos, packet_id, dup, outgoing.retain, outgoing.subscription_ids
+        *place, outgoing.qos, packet_id, dup, outgoing.retain, outgoing.subscription_ids, not outgoing.owed
     )
 
 

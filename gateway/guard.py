@@ -11,7 +11,8 @@ from functools import partial
 
 from gateway._wire import Permits, Turn
 from gateway.auth.access import Access, Question
-from gateway.auth.identity import Identity
+from gateway.auth.bans import Bans
+from gateway.auth.left_by import LeftJudge, ask_all, left_by, publishing
 from gateway.auth.permissions import Action
 from gateway.connection import Connection, Phase
 from gateway.errors import ProtocolError
@@ -19,6 +20,7 @@ from gateway.packets import Connect, QoS, Subscribe
 from gateway.reason_codes import ReasonCode
 from gateway.replays import reads_history
 from gateway.topics import split_shared
+from lightqueue.left_messages import Allowed, LeftMessage
 from lightqueue.matching import any_of
 from notify.owners import Claimant
 from notify.steps import in_steps
@@ -37,6 +39,7 @@ class Guard:
     def __init__(
         self,
         access: Access | None,
+        bans: Bans,
         turn: Turn,
         events: RateLimitedLog,
         audit: Audit,
@@ -44,18 +47,24 @@ class Guard:
     ) -> None:
         """`soon` has something done in a later turn."""
         self._access = access
+        self._bans = bans
         self._turn = turn
         self._events = events
         self._audit = audit
         self._soon = soon
         self.refused: Counter[str] = Counter(
-            {"publish": 0, "subscribe": 0, "will": 0, "taken_away": 0, "session": 0, "withheld": 0}
+            {"publish": 0, "subscribe": 0, "will": 0, "taken_away": 0, "session": 0, "withheld": 0, "left": 0}
         )
+        self._left = None if access is None else LeftJudge(access, events, audit, self.refused, self._is_banned)
 
-    def watch(self, connection: Connection, identity: Identity) -> None:
-        """Note whether a client is to be asked about."""
-        is_open = self._access is None or self._access.is_open_to(identity)
+    def watch(self, connection: Connection, counts_topics: bool = False) -> None:
+        """Note whether a client is to be asked about. `counts_topics`: each topic has to be seen once."""
+        is_open = self.is_open(connection) and not counts_topics
         connection.permits = None if is_open else Permits(self._turn)
+
+    def is_open(self, connection: Connection) -> bool:
+        """Whether a client may do everything."""
+        return self._access is None or connection.identity is None or self._access.is_open_to(connection.identity)
 
     def forget(self) -> None:
         """What connections know of permissions may have changed."""
@@ -89,7 +98,8 @@ class Guard:
         """On whose behalf a session is claimed. `reads`: filters that the client's permissions allow."""
         access = self._access
         adopts_anonymous = access is not None and access.refuses_anonymous
-        return Claimant(connection.username, connection.permits is None, reads, adopts_anonymous, connection.peer)
+        user, counts = connection.username, access is not None and access.knows_users
+        return Claimant(user, self.is_open(connection), reads, adopts_anonymous, connection.peer, counts)
 
     def refuse_session(self, connection: Connection, client_id: str, has_owner: bool) -> None:
         """A client does not get the session that it asked for, and goes."""
@@ -102,6 +112,13 @@ class Guard:
         address, user = connection.peer, connection.username
         self._audit.note(AuditEvent.REFUSED, user=user, client_id=client_id, address=address, reason=reason)
         connection.close(ReasonCode.NOT_AUTHORIZED, "the client identifier is another user's")
+
+    def refuse_quota(self, connection: Connection, client_id: str, why: str) -> None:
+        """A client's user has as many sessions as it may have."""
+        address, user = connection.peer, connection.username
+        self._events.warning("quota", "%s: client %s refused: %s", address, client_id, why)
+        self._audit.note(AuditEvent.REFUSED, user=user, client_id=client_id, address=address, reason=why)
+        connection.close(ReasonCode.QUOTA_EXCEEDED, why)
 
     def may_adopt(
         self, connection: Connection, client_id: str, topic_filters: Sequence[str], then: Callable[[bool], None]
@@ -132,7 +149,7 @@ class Guard:
     # --- publishing
 
     def check_will(self, connection: Connection, connect: Connect, then: Callable[[bool], None]) -> None:
-        """A will is published later, and judged now."""
+        """A will is published later; it is judged now, and again then."""
         will, identity = connect.will, connection.identity
         if will is None or identity is None:
             then(True)
@@ -143,14 +160,15 @@ class Guard:
                 self.refused["will"] += 1
             then(allowed >= will.qos)
 
-        actions = (Action.PUBLISH, Action.RETAIN) if will.retain else (Action.PUBLISH,)
-        self._least(connection, connect.client_id, actions, will.topic_name, heard)
+        self._least(connection, connect.client_id, publishing(will.retain), will.topic_name, heard)
 
     def publish(
-        self, connection: Connection, topic_name: str, qos: int, retain: bool, then: Callable[[bool], None]
+        self, connection: Connection, topic_name: str, qos: int, retain: bool, then: Callable[[bool], bool]
     ) -> None:
-        """Have it found out whether a client may publish, and remembered that it may."""
-        assert connection.identity is not None
+        """Have it found out whether a client may publish, and remembered that it may.
+
+        `then` says whether there is more to wait for.
+        """
         answered = False
         waits = False
 
@@ -164,21 +182,46 @@ class Guard:
             if allowed < qos:
                 self.refused["publish"] += 1
                 self._denied(connection, connection.session.client_id, f"publish to {topic_name}")
-            then(allowed >= qos)
-            if waits:
+            if not then(allowed >= qos) and waits:
                 connection.proceed()
 
-        actions = (Action.PUBLISH, Action.RETAIN) if retain else (Action.PUBLISH,)
-        self._least(connection, connection.client_id, actions, topic_name, heard)
+        if self.is_open(connection):
+            heard(2)
+            return
+        self._least(connection, connection.client_id, publishing(retain), topic_name, heard)
         if not answered:
             waits = True
             connection.wait()
+
+    # --- what is sent later
+
+    def left_by(self, connection: Connection, client_id: str, topic: str, retain: bool) -> bytes:
+        """Who leaves a will or a delayed message, to be judged by when it is sent; empty: it need not be.
+
+        Names are those of the log.
+        """
+        names = connection.names
+        client_id, topic = names.plain_client_id(client_id), names.plain_topic(topic)
+        return left_by(self._access, connection.identity, client_id, topic, retain)
+
+    def judge_left(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
+        """Find out what of it may be sent now."""
+        if self._left is None:
+            then(())  # nothing is judged here
+        else:
+            self._left.judge(messages, then)
+
+    def _is_banned(self, user: str, client_id: str) -> bool:
+        return self._bans.find("", user, client_id, self._turn.now_ms) is not None
 
     # --- subscribing
 
     def subscribe(self, connection: Connection, subscribe: Subscribe, then: Callable[[Refusals], None]) -> None:
         """Have it found out which subscriptions are refused; others may be cut to a lower QoS."""
         refusals: dict[int, ReasonCode] = {}
+        if connection.permits is None or connection.identity is None:
+            then(refusals)
+            return
         missing = len(subscribe.subscriptions)
         replays = reads_history(subscribe)
 
@@ -212,7 +255,7 @@ class Guard:
         self, connection: Connection, topic_filter: str, then: Callable[[int], None], replays: bool = False
     ) -> None:
         """Have the highest QoS found out at which a client may have a subscription, and read history by it."""
-        if connection.permits is None or connection.identity is None:
+        if self.is_open(connection):
             then(2)
             return
         self._may_read(connection, connection.client_id, topic_filter, then, replays)
@@ -277,19 +320,7 @@ class Guard:
         client_id, topic = names.plain_client_id(client_id), names.plain_topic(topic)
         group = None if group is None else names.plain_group(group)
         questions = [Question(identity.username, client_id, action, topic, names.name, group) for action in actions]
-        answers: list[int] = []
-
-        def heard(allowed: int) -> None:
-            answers.append(allowed)
-            if len(answers) == len(questions):
-                then(min(answers))
-
-        for question in questions:
-            known = self._access.decide(identity, question)
-            if known is None:
-                self._access.ask(question, heard)
-            else:
-                heard(known)
+        ask_all(self._access, identity, questions, then)
 
 
 def _real_filter(topic_filter: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from time import perf_counter
 from typing import NamedTuple
 
 from gateway._wire import Turn
@@ -15,6 +16,7 @@ from gateway.reason_codes import ReasonCode
 from gateway.session import Session
 from notify.api import Store
 from store.changes import Change, Progress, SessionClosed, SessionOpened, encode_change
+from store.durations import Durations
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
 from store.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
@@ -41,6 +43,7 @@ class Waiting(NamedTuple):
     acks: list[Acks]
     then: list[Deferred]
     told: list[SessionClosed]  # what the log must be told some time, if not now
+    begun_s: float = 0.0  # when its append began, by perf_counter()
 
 
 class Journal:
@@ -57,9 +60,12 @@ class Journal:
             tuple[int, Callable[[int], None]]
         ] = []  # (place in the batch, who wants to know its log_offset)
         self.has_changes = False  # in the batch
+        self._changes_bytes = 0  # of the batch
+        self._ended: set[str] = set()  # sessions whose end is in the batch
         self._to_tell: list[SessionClosed] = []  # what could not be told so far
         self._ends: dict[str, SessionClosed] = {}  # of each client the newest, until the log has it
         self.refused_messages = 0  # messages that the store did not take
+        self.ack_times = Durations()  # from the append of publishes to their acknowledgement
 
     def __len__(self) -> int:
         """Batches that wait to become safe."""
@@ -82,7 +88,10 @@ class Journal:
         if isinstance(change, SessionOpened):
             self._ends.pop(change.client_id, None)  # it goes on, and will be told how it ends this time
         record_type, payload = encode_change(change)
-        self._turn.batch.append(record_type, payload)
+        batch = self._turn.batch
+        size = batch.size
+        batch.append(record_type, payload)
+        self._changes_bytes += batch.size - size
         self._turn.request()
         self.has_changes = True
 
@@ -90,6 +99,7 @@ class Journal:
         """As record(); if the store does not take it now it is told later, unless the session has gone on by then."""
         self.record(closed)
         self._told.append(closed)
+        self._ended.add(closed.client_id)
         self._ends[closed.client_id] = closed
 
     def tell_again(self) -> None:
@@ -111,15 +121,23 @@ class Journal:
         expires: bool = False,
         packet_id: int = 0,
         delay_s: int | None = None,
+        left_by: bytes = b"",
+        counted: bytes = b"",
     ) -> None:
-        """Put a message into this turn's batch; its packet_id if that must outlive a crash (QoS 2)."""
+        """Put a message into this turn's batch; its packet_id if that must outlive a crash (QoS 2).
+
+        `left_by`: by whom one that is delayed is judged when it is due. `counted`: the value of its attribute COUNTED.
+        """
         topic = topic_name.encode()
         is_live_only = self._store.is_live_only
         live_only = is_live_only is not None and is_live_only(topic)
         flags = message_flags(qos, retain=retain, expires=expires, live_only=live_only)
         attributes = encode_attribute(Attribute.PACKET_ID, packet_id.to_bytes(2, "little")) if packet_id else b""
+        if counted:
+            attributes += encode_attribute(Attribute.COUNTED, counted)
         if delay_s is not None:
             flags |= RecordFlag.DELAYED
+            attributes += encode_attribute(Attribute.LEFT_BY, left_by) if left_by else b""
             attributes += encode_attribute(Attribute.DUE_MS, self._store.due_ms(delay_s).to_bytes(8, "little"))
         self._turn.batch.append(
             RecordType.MESSAGE,
@@ -130,6 +148,7 @@ class Journal:
             properties=properties,
             flags=flags,
         )
+        self._turn.expect(topic, len(payload))
         self._turn.request()
 
     def when_placed(self, then: Callable[[int], None]) -> None:
@@ -161,31 +180,54 @@ class Journal:
 
     # --- into the log
 
+    @property
+    def has_messages(self) -> bool:
+        """In the batch, besides changes."""
+        return bool(self._turn.batch.size > self._changes_bytes)
+
+    def settle(self, client_id: str) -> None:
+        """Before the session is claimed: how it ended goes to the log, if that was in this turn."""
+        if client_id in self._ended:
+            self.store()
+
     def store(self) -> bool:
         """Append what the turn has gathered so far; release() sees to what waits for it. False: it was not taken."""
+        begun_s, has_messages = perf_counter(), self.has_messages
         batch, acking = self._turn.start_batch()
         acks = [(link, *link.take_acks()) for link in acking]  # what links are to send from here on is the next batch's
         then, told = self._then, self._told
         placed = partial(_tell_places, self._placed) if self._placed else None
-        self._then, self._told, self._placed, self.has_changes = [], [], [], False
+        self._forget_batch()
         try:
             if batch.size:
                 self._store.append(batch, placed)
+            if has_messages or acks or then:
+                self._store.await_safe()
         except StoreError as error:
             self._events.error("store", "messages refused: %s", error)
             self._refuse(Waiting(0, self._turn.now_s, acks, then, told), ReasonCode.QUOTA_EXCEEDED)
             return False
         if acks or then or told:
-            self._waiting.append(Waiting(self._store.mark, self._turn.now_s, acks, then, told))
+            self._waiting.append(Waiting(self._store.mark, self._turn.now_s, acks, then, told, begun_s))
         return True
+
+    def _forget_batch(self) -> None:
+        """What belongs to the batch that was taken."""
+        self._then, self._told, self._placed, self.has_changes = [], [], [], False
+        self._changes_bytes = 0
+        self._ended.clear()
 
     def release(self) -> None:
         """Send and do what waited for what is safe by now."""
         safe = self._store.safe_mark
         while self._waiting and self._waiting[0].mark <= safe:
             waiting = self._waiting.popleft()
+            acknowledged = 0
             for link, packets, count in waiting.acks:
                 link.send_acks(packets, count)
+                acknowledged += count
+            if acknowledged:
+                self.ack_times.add(perf_counter() - waiting.begun_s, acknowledged)
             for closed in waiting.told:
                 if self._ends.get(closed.client_id) is closed:
                     del self._ends[closed.client_id]
@@ -202,16 +244,20 @@ class Journal:
     def discard(self, mark: int, error: StoreError) -> None:
         """Neither what was appended up to this mark nor what was to be counts."""
         self._turn.start_batch()
-        self._then, self._told, self._placed, self.has_changes = [], [], [], False
+        self._forget_batch()
         self.refused(mark, error)
         self._to_tell.clear()
         self._ends.clear()
 
     def fail_stalled(self) -> None:
-        """A flush that takes longer than the store's patience is an error, never a false acknowledgement."""
-        limit_s = self._store.patience_s
-        while self._waiting and self._turn.now_s - self._waiting[0].since_s > limit_s:
-            self._events.error("flush", "the disk did not confirm a flush within %s s", limit_s)
+        """A flush that takes longer than the store's patience is an error, never a false acknowledgement.
+
+        While the store is away all of it waits, and is sent again to the store that comes back: nobody is refused.
+        """
+        store, limit_s = self._store, self._store.patience_s
+        heard_s = min(self._turn.now_s, store.heard_s)
+        while self._waiting and heard_s - max(self._waiting[0].since_s, store.reached_s) > limit_s:
+            self._events.error("flush", "%s within %s s; it is refused", store.unconfirmed, limit_s)
             self._refuse(self._waiting.popleft(), ReasonCode.UNSPECIFIED_ERROR, is_known=self._store.is_certain)
 
     # --- what was not taken

@@ -35,12 +35,26 @@ class Judging:
         self._subscriptions = subscriptions
         self._exchange = exchange
         self._soon = soon
+        subscriptions.judge_again = registry.judge_again = self.judge
         self._to_judge: deque[Session] = deque()  # whose subscriptions to ask about again, since answers expire
 
     def begin(self) -> None:
         """Judge all clients: end connections that would not be let in, and subscriptions that would be refused."""
         self._guard.forget()
         self._judge(deque(self._registry.sessions.values()))
+
+    def judge(self, session: Session, then: Callable[[set[str]], None]) -> None:
+        """Judge one whose subscriptions were judged before they took effect, as a reload came between.
+
+        `then` gets those that were taken away; what has to be asked elsewhere goes on behind it.
+        """
+        in_steps(self._judge_one(session, then), self._soon)
+
+    def _judge_one(self, session: Session, then: Callable[[set[str]], None]) -> Iterator[None]:
+        taken: set[str] = set()
+        if session.link is not None and self._admission.is_known_still(session.link):
+            yield from self._judge_subscriptions(session, taken)
+        then(taken)
 
     def tick(self) -> None:
         """To be called once a second: ask again about all subscriptions while answers from elsewhere count."""
@@ -60,13 +74,14 @@ class Judging:
         while sessions:
             session = sessions.popleft()
             if session.link is not None and self._admission.is_known_still(session.link):
-                yield from self._judge_subscriptions(session)
+                yield from self._judge_subscriptions(session, set())
             yield
 
-    def _judge_subscriptions(self, session: Session) -> Iterator[None]:
+    def _judge_subscriptions(self, session: Session, taken: set[str]) -> Iterator[None]:
         def judged(topic_filter: str, qos: int, allowed: int) -> None:
             if session.link is None or allowed >= qos or allowed == UNANSWERED:
                 return
+            taken.add(topic_filter)
             self._guard.took_away(session.connection, session.client_id, topic_filter)
             self._subscriptions.take_away(session, [topic_filter])
             self._exchange.judge(session, self._guard.reads(session.connection, partial(_topic_filters, session)))

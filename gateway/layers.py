@@ -9,6 +9,9 @@ a transport does it. Where there is no epoll the transport is the loop's.
 from __future__ import annotations
 
 import os
+import time
+from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -22,6 +25,24 @@ class Above(Protocol):
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
     def connection_lost(self, error: Exception | None) -> None: ...
+
+
+STEP_NS = 500_000
+"""So long a layer deals with what came in at a time: it may be thousands of frames or records of one byte each."""
+
+
+class Turns(Protocol):
+    """Of a Turn what layers need."""
+
+    def add_work(self, took_ns: int) -> None: ...
+
+
+class RestTaker(Protocol):
+    """Who has the rest of something dealt with in a later turn."""
+
+    @property
+    def turn(self) -> Turns: ...
+    def rest(self, go_on: Callable[[], object]) -> None: ...
 
 
 class Layer:
@@ -123,3 +144,58 @@ class Layer:
     def get_extra_info(self, name: str) -> object:
         """Its socket takes nothing that has not gone through here."""
         return None if name == "socket" else self.below.get_extra_info(name)
+
+
+class SteppedLayer(Layer):
+    """A layer that deals with what came in for STEP_NS at a time; meanwhile nothing more is read."""
+
+    __slots__ = ("_goes_on", "_owner")
+
+    def __init__(self, above: Above, owner: RestTaker) -> None:
+        super().__init__(above)
+        self._owner = owner
+        self._goes_on = False  # in a later turn
+
+    @property
+    @abstractmethod
+    def has_rest(self) -> bool:
+        """Whether something that came in is not dealt with so far."""
+
+    @abstractmethod
+    def take_some(self, is_over: Callable[[], bool]) -> None:
+        """Deal with what came in, until that is over."""
+
+    @property
+    @abstractmethod
+    def is_heard(self) -> bool:
+        """Whether what is above takes more."""
+
+    def step(self) -> None:
+        began_ns = time.perf_counter_ns()
+        self.take_some(lambda: time.perf_counter_ns() - began_ns >= STEP_NS)
+        self._owner.turn.add_work(time.perf_counter_ns() - began_ns)
+        if self.has_rest and not self.is_closing:
+            self.below.pause_reading()
+            self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        if not self._goes_on:
+            self._goes_on = True
+            self._owner.rest(self._go_on)
+
+    def _go_on(self) -> None:
+        """If what is above does not take more, resume_reading() is called once it does."""
+        self._goes_on = False
+        if self.has_rest and not self.is_closing and self.is_heard:
+            self.step()
+            self._listen_again()
+
+    def _listen_again(self) -> None:
+        if not self.has_rest and not self.is_closing and self.is_heard:
+            self.below.resume_reading()
+
+    def resume_reading(self) -> None:
+        if self.has_rest and not self.is_closing:
+            self._go_on_later()
+        else:
+            super().resume_reading()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 from gateway._wire import Sockets
 from gateway.broker import Broker
 from gateway.connection import Connection, Entrance, address_of
+from gateway.connection_limits import LISTENER_MAX_CONNECTIONS, PER_ADDRESS
 from gateway.errors import ProtocolError
 from gateway.layers import Above
 from gateway.listen_address import ListenAddress, ListenError
@@ -92,6 +94,8 @@ class Listener:
         if self.address.fd is not None:
             shared = socket.socket(fileno=self.address.fd)
             shared.setblocking(False)
+            if shared.family != socket.AF_UNIX:
+                _prepare(shared)
             return [shared]
         if self.address.path:
             return [listening_unix_socket(Path(self.address.path), BACKLOG, int(self._settings.unix_socket_mode, 8))]
@@ -103,7 +107,7 @@ class Listener:
                 place = (where[0], port, *where[2:])
                 sockets.append(listening_socket(family, place, BACKLOG, self._settings.reuse_port))
                 port = sockets[0].getsockname()[1]  # one that was free is the same at all addresses
-                _look_for_the_dead(sockets[-1])
+                _prepare(sockets[-1])
         except OSError:
             for each in sockets:
                 each.close()
@@ -139,7 +143,8 @@ class Listener:
                 self._rest(listening, wait_s)
                 return
             try:
-                accepted, address = listening.accept()
+                # accept() makes an object of it, by six more system calls.
+                accepted, address = listening._accept()  # type: ignore[attr-defined]
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionAbortedError:  # it left already
@@ -149,23 +154,24 @@ class Listener:
                 self._rest(listening, RETRY_S)
                 return
             self._allowed -= 1
-            if self.address.proxy_protocol and accepted.family != socket.AF_UNIX and not self._is_proxy(address):
+            if self.address.proxy_protocol and listening.family != socket.AF_UNIX and not self._is_proxy(address):
                 why = "no PROXY protocol header is taken from it: it is not among gateway.proxies"
                 self._broker.count_bad_start(address_of(address), ProtocolError(ReasonCode.NOT_AUTHORIZED, why))
-                accepted.close()
+                os.close(accepted)
                 continue
-            if self._is_kept_out(address):
-                accepted.close()
+            if self._is_kept_out(address) or self._is_one_too_many(address):
+                os.close(accepted)
                 continue
             if len(self._unread) >= self._entrance.most:
                 self._broker.events.warning("limit", "%s: refused, too many have sent no header yet", self.address)
-                accepted.close()
+                self._broker.turned_away[LISTENER_MAX_CONNECTIONS] += 1
+                os.close(accepted)
                 continue
-            accepted.setblocking(False)
+            os.set_blocking(accepted, False)
             if self._clients is not None:
-                self._open(accepted, self._clients)
+                self._open(accepted, self._clients, address)
                 continue
-            task = self._loop.create_task(self._let_in(accepted))
+            task = self._loop.create_task(self._let_in(socket.socket(fileno=accepted), address))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -202,25 +208,32 @@ class Listener:
         broker.bans.refuses(address[0], "", "", now_ms)
         return True
 
-    def _open(self, accepted: socket.socket, clients: Sockets) -> None:
+    def _is_one_too_many(self, address: object) -> bool:
+        """Whether its address has all its connections. Those behind a proxy are counted once their own is known."""
+        limits = self._broker.limits
+        if self.address.proxy_protocol or not isinstance(address, tuple) or not limits.is_full(address[0]):
+            return False
+        limits.refuse(address_of(address), PER_ADDRESS)
+        return True
+
+    def _open(self, fd: int, clients: Sockets, address: object) -> None:
         """Its descriptor is all that is kept of a socket: as an object it takes 100 bytes more."""
-        if accepted.family != socket.AF_UNIX:
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        fd = accepted.detach()
         try:
-            clients.open(fd, self._protocol(fd))
+            clients.open(fd, self._protocol(fd), address)
         except OSError as error:  # no memory for it, as a rule
             self._broker.events.warning("accept", "%s: cannot accept: %s", self.address, error.strerror)
 
-    async def _let_in(self, accepted: socket.socket) -> None:
+    async def _let_in(self, accepted: socket.socket, address: object) -> None:
+        make = partial(self._protocol, accepted.fileno(), address)
         try:
-            await self._loop.connect_accepted_socket(partial(self._protocol, accepted.fileno()), accepted)  # type: ignore[type-var]
+            await self._loop.connect_accepted_socket(make, accepted)  # type: ignore[type-var]
         except OSError:  # it left already
             accepted.close()
 
-    def _protocol(self, fd: int) -> Above | ProxyHeader:
-        """What a new connection is made of, from its Connection down."""
+    def _protocol(self, fd: int, address: object = None) -> Above | ProxyHeader:
+        """What a new connection is made of, from its Connection down. `address`: if its transport forgets that."""
         connection = Connection(self._broker, self._entrance)
+        connection.left_from = address
         protocol: Above = connection
         settings = self._settings
         if self.address.is_plain:
@@ -229,8 +242,7 @@ class Listener:
         if self.address.is_websocket:
             from gateway.websocket import WebSocketLayer  # here, so that who has no use for it does not import HTTP
 
-            most, origins = settings.maximum_packet_size_bytes, settings.websocket_origins
-            protocol = WebSocketLayer(protocol, connection, most, origins)
+            protocol = WebSocketLayer(protocol, connection, settings)
         if self.address.is_tls:
             assert self._tls is not None
             protocol = TlsLayer(
@@ -266,8 +278,9 @@ def _networks(texts: tuple[str, ...]) -> list[IPv4Network | IPv6Network]:
         raise ListenError(f"gateway.proxies: {error}; name addresses or networks, as 10.0.0.0/8") from None
 
 
-def _look_for_the_dead(listening: socket.socket) -> None:
-    """Its connections have this from it."""
+def _prepare(listening: socket.socket) -> None:
+    """Its connections have this from it: nothing waits to be sent with more, and those that are dead are found."""
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", PROBE_AFTER_S), ("TCP_KEEPINTVL", PROBE_EVERY_S), ("TCP_KEEPCNT", PROBES)):
         if hasattr(socket, option):  # not on every system

@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 from gateway.access_metrics import ACCESS, WIRE_ACCESS
 from gateway.audit_metrics import AUDIT
 from gateway.broker import Broker
-from gateway.figures import Figure, Source, Times, Value
-from gateway.group_metrics import GROUPS
+from gateway.figures import Figure, Source, Times, Value, joined
+from gateway.group_metrics import GROUPS, GroupPage, group_pages
 from gateway.reason_codes import ReasonCode
 from gateway.version import VERSION
 from gateway.wire_metrics import WIRE
@@ -38,9 +38,12 @@ def _of_turn(name: str) -> Callable[[Broker], Value]:
     return read
 
 
+_DROPPED = ("expired", "too_large", "unreadable", "lost")
+
+
 def _dropped(broker: Broker) -> Value:
     counts = broker.turn.counters()
-    return {"behind": broker.delivery.dropped} | {why: counts[why] for why in ("expired", "too_large", "unreadable")}
+    return {"behind": broker.delivery.dropped} | {why: counts[why] for why in _DROPPED}
 
 
 def _refused(broker: Broker) -> Value:
@@ -73,7 +76,8 @@ TRAFFIC: tuple[Figure[Broker], ...] = (
     Figure(
         "penstock_messages_dropped_total",
         "counter",
-        "Messages a subscriber did not get: QoS 0 to one too far behind, expired, larger than it takes, or unreadable.",
+        "Messages a subscriber did not get: QoS 0 to one too far behind, expired, larger than it takes, unreadable, or "
+        "lost in a damaged part of the log.",
         _dropped,
         "reason",
     ),
@@ -103,6 +107,13 @@ TRAFFIC: tuple[Figure[Broker], ...] = (
     Figure("penstock_packets_sent_total", "counter", "MQTT packets of every kind sent.", _of_turn("packets_out")),
     Figure("penstock_received_bytes_total", "counter", "Bytes received from clients.", _of_turn("bytes_in")),
     Figure("penstock_sent_bytes_total", "counter", "Bytes sent to clients.", _of_turn("sent_bytes")),
+    Figure(
+        "penstock_publish_acknowledged_seconds",
+        "histogram",
+        "From when the append of a QoS 1 or 2 PUBLISH began to its acknowledgement; without those that wait for a "
+        "receipt.",
+        lambda broker: Times.of(broker.journal.ack_times),
+    ),
     Figure(
         "penstock_messages_acknowledged_total",
         "counter",
@@ -254,9 +265,20 @@ STORE: tuple[Figure[MessageStore], ...] = (
     Figure(
         "penstock_delayed_dropped_total",
         "counter",
-        "Delayed messages that were not dispatched: expired by then, or not in the log any more.",
-        lambda store: {"expired": store.dispatching.expired, "lost": store.dispatching.lost},
+        "Delayed messages that were not dispatched: expired by then, or not in the log any more; and, with wills, "
+        "not_allowed any more.",
+        lambda store: {
+            "expired": store.dispatching.expired,
+            "lost": store.dispatching.lost,
+            "not_allowed": store.dispatching.left.refused,
+        },
         "reason",
+    ),
+    Figure(
+        "penstock_left_messages_waiting",
+        "gauge",
+        "Wills and delayed messages that are due and wait for a gateway to judge them.",
+        lambda store: len(store.dispatching.left),
     ),
     Figure(
         "penstock_log_first_log_offset",
@@ -286,10 +308,55 @@ STORE: tuple[Figure[MessageStore], ...] = (
         lambda store: store.log.flusher.syncs,
     ),
     Figure(
+        "penstock_log_sync_duration_seconds",
+        "histogram",
+        "How long each sync of the log to disk took.",
+        lambda store: Times.of(store.log.flusher.sync_times),
+    ),
+    Figure(
+        "penstock_disk_free_bytes",
+        "gauge",
+        "Room on the log's disk for the user that the store runs as; it keeps store.reserve_bytes of it.",
+        lambda store: store.log.disk_free_bytes,
+    ),
+    Figure(
         "penstock_log_sync_seconds_total",
         "counter",
         "Seconds spent in syncing the log.",
-        lambda store: store.log.flusher.sync_seconds,
+        lambda store: store.log.flusher.sync_times.sum_s,
+    ),
+    Figure(
+        "penstock_log_lost_bytes",
+        "gauge",
+        "Bytes of the log that are in quarantine: damaged, missing, or behind what the disk had confirmed.",
+        lambda store: {str(kind): size for kind, size in store.log.lost_bytes.items()},
+        "kind",
+    ),
+    Figure(
+        "penstock_clock_jumps_total",
+        "counter",
+        "How often the store's clock was set by store.clock_jump_s or more.",
+        lambda store: store.clock.jumps,
+    ),
+    Figure(
+        "penstock_scrub_bytes_total",
+        "counter",
+        "Bytes of the log's sealed files that the scrubber has read again.",
+        lambda store: store.scrubber.read_bytes,
+    ),
+    Figure(
+        "penstock_scrub_passes_total",
+        "counter",
+        "Passes of the scrubber over all of the log's sealed files that came to their end.",
+        lambda store: store.scrubber.passes,
+    ),
+    Figure(
+        "penstock_scrub_damaged_bytes",
+        "gauge",
+        "Bytes in which the scrubber found damage when it last looked there, and files that have changed although "
+        "their records are valid; 0 after the next start, which puts what is damaged in quarantine.",
+        lambda store: {str(kind): size for kind, size in store.scrubber.found_bytes().items()},
+        "kind",
     ),
     Figure(
         "penstock_log_replayed_bytes",
@@ -342,13 +409,15 @@ GATEWAY_SECTIONS: Mapping[str, tuple[Figure[Broker], ...]] = {
     "Delivery": DELIVERY,
     "Access": ACCESS,
 }
-STORE_SECTIONS: Mapping[str, tuple[Figure[MessageStore], ...]] = {"The store": STORE, "Consumer groups": GROUPS}
+STORE_SECTIONS: Mapping[str, tuple[Figure[MessageStore], ...]] = {"The store": STORE}
+GROUP_SECTIONS: Mapping[str, tuple[Figure[GroupPage], ...]] = {"Consumer groups": GROUPS}
 LINK_SECTIONS: Mapping[str, tuple[Figure[RemoteStore], ...]] = {"The link to the store": LINK}
 WIRE_SECTIONS: Mapping[str, tuple[Figure[StoreServer], ...]] = {"The wire": WIRE, "Users of the wire": WIRE_ACCESS}
 AUDIT_SECTIONS: Mapping[str, tuple[Figure[Audit], ...]] = {"The audit log": AUDIT}
 
 AnyFigure: TypeAlias = (
-    "Figure[Broker] | Figure[MessageStore] | Figure[RemoteStore] | Figure[StoreServer] | Figure[Audit]"
+    "Figure[Broker] | Figure[MessageStore] | Figure[GroupPage] | Figure[RemoteStore] | Figure[StoreServer]"
+    " | Figure[Audit]"
 )
 Reading: TypeAlias = "tuple[AnyFigure, Value]"
 
@@ -360,11 +429,35 @@ def all_figures() -> Iterator[tuple[str, AnyFigure]]:
         AUDIT_SECTIONS,
         LINK_SECTIONS,
         STORE_SECTIONS,
+        GROUP_SECTIONS,
         WIRE_SECTIONS,
     )
     for sections in all_sections:
         for section, figures in sections.items():
             yield from ((section, figure) for figure in figures)
+
+
+def read_steps(
+    broker: Broker | None,
+    messages: MessageStore | None,
+    server: StoreServer | None = None,
+    link: RemoteStore | None = None,
+) -> Iterator[list[Reading]]:
+    """Every metric of what is in this process, with its value; those of consumer groups some groups at a time.
+
+    To be called from the loop, which owns what is read; the answers are the caller's own.
+    """
+    audit = broker.audit if broker is not None else server.audit if server is not None else None
+    yield [
+        *_readings(GATEWAY_SECTIONS, broker),
+        *_readings(AUDIT_SECTIONS, audit),
+        *_readings(LINK_SECTIONS, link),
+        *_readings(STORE_SECTIONS, messages),
+        *_readings(WIRE_SECTIONS, server),
+    ]
+    if messages is not None:
+        for page in group_pages(messages):
+            yield list(_readings(GROUP_SECTIONS, page))
 
 
 def read_all(
@@ -373,18 +466,8 @@ def read_all(
     server: StoreServer | None = None,
     link: RemoteStore | None = None,
 ) -> list[Reading]:
-    """Every metric of what is in this process, with its value.
-
-    To be called from the loop, which owns what is read; the answer is the caller's own.
-    """
-    audit = broker.audit if broker is not None else server.audit if server is not None else None
-    return [
-        *_readings(GATEWAY_SECTIONS, broker),
-        *_readings(AUDIT_SECTIONS, audit),
-        *_readings(LINK_SECTIONS, link),
-        *_readings(STORE_SECTIONS, messages),
-        *_readings(WIRE_SECTIONS, server),
-    ]
+    """read_steps(), all at once: each metric once."""
+    return joined(read_steps(broker, messages, server, link))
 
 
 def _readings(sections: Mapping[str, tuple[Figure[Source], ...]], source: Source | None) -> Iterator[Any]:
@@ -395,14 +478,14 @@ def _readings(sections: Mapping[str, tuple[Figure[Source], ...]], source: Source
 
 
 class FigureCollector(Collector):
-    """Gives a Prometheus registry what `ask` answers: read_all(), as called by the loop."""
+    """Gives a Prometheus registry what `ask` answers: the steps of read_steps(), each made by the loop."""
 
-    def __init__(self, ask: Callable[[], list[Reading]]) -> None:
+    def __init__(self, ask: Callable[[], Iterable[list[Reading]]]) -> None:
         self._ask = ask
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("penstock_build", "The version of Penstock.", {"version": VERSION})
-        for figure, value in self._ask():
+        for figure, value in joined(self._ask()):
             yield figure.family(value)
 
     def describe(self) -> Iterator[Metric]:

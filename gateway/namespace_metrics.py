@@ -16,12 +16,25 @@ def _of_each(read: Callable[[Tenant], int]) -> Callable[[Broker], dict[str, floa
     return lambda broker: {tenant.names.name: read(tenant) for tenant in broker.tenants}
 
 
+def _sessions(broker: Broker) -> dict[str, float]:
+    """Of those that have the most. Where the store is another process it is not known here."""
+    messages = broker.store.messages
+    return dict(messages.sessions.namespaces.most_common(broker.tenants.most)) if messages is not None else {}
+
+
 NAMESPACES: tuple[Figure[Broker], ...] = (
     Figure(
         "penstock_namespace_connections",
         "gauge",
         "Clients connected to this gateway, by namespace.",
         _of_each(lambda tenant: tenant.connections),
+        "namespace",
+    ),
+    Figure(
+        "penstock_namespace_sessions",
+        "gauge",
+        "Sessions of a namespace, connected or not, where the store is in the same process; those with the most.",
+        _sessions,
         "namespace",
     ),
     Figure(

@@ -66,6 +66,7 @@ class Connect:
     password: bytes | None = None
     will: Will | None = None
     properties: Properties = field(default_factory=Properties)
+    is_bridge: bool = False  # of another broker's; MQTT 3.1.1 only
 
 
 @dataclass(slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -105,6 +106,10 @@ def _valid_topic_alias(value: int, field: str) -> None:
         raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"{field}: must not be 0 [MQTT-3.3.2-8]")
 
 
+def _valid_response_topic(value: str, field: str) -> None:
+    validate_topic_name(value, field, "MQTT-3.3.2-14")
+
+
 def _read_flag(reader: Reader, field: str) -> bool:
     value = reader.uint8(field)
     _zero_or_one(value, f"{reader.label} {field}")
@@ -159,8 +164,7 @@ PROPERTY_SPECS: Final[tuple[PropertySpec, ...]] = (
     _P(0x01, "payload_format_indicator", BYTE, _MESSAGE, check=_zero_or_one),
     _P(0x02, "message_expiry_interval", FOUR_BYTE_INTEGER, _MESSAGE),
     _P(0x03, "content_type", UTF8_STRING, _MESSAGE),
-    # [MQTT-3.3.2-14] forbids wildcards; it is a topic name in every other way too.
-    _P(0x08, "response_topic", UTF8_STRING, _MESSAGE, check=validate_topic_name),
+    _P(0x08, "response_topic", UTF8_STRING, _MESSAGE, check=_valid_response_topic),
     _P(0x09, "correlation_data", BINARY_DATA, _MESSAGE),
     _P(
         0x0B,
@@ -196,6 +200,9 @@ PROPERTY_SPECS: Final[tuple[PropertySpec, ...]] = (
 
 _SPEC_OF_IDENTIFIER: Final = MappingProxyType({spec.identifier: spec for spec in PROPERTY_SPECS})
 _TUPLES: Final = frozenset(spec.field for spec in PROPERTY_SPECS if spec.is_tuple)
+_values_of: Final = attrgetter(*(spec.field for spec in PROPERTY_SPECS))
+_UNSET: Final = _values_of(Properties())
+_Present = tuple[PropertySpec, tuple[Any, ...]]
 
 
 def decode_properties(data: Buffer, pos: int, packet: PacketContext) -> tuple[Properties, int]:
@@ -239,24 +246,35 @@ def _read_spec(section: Reader, packet: PacketContext) -> PropertySpec:
 
 def encode_properties(props: Properties) -> bytes:
     """The properties in the order of their identifiers, without the length prefix."""
-    encoded = bytearray()
-    for spec, values in _present(props):
-        identifier = encode_varint(spec.identifier)
-        for value in values:
-            spec.check(value, spec.field)
-            encoded += identifier + spec.data_type.write(value, spec.field)
-    return bytes(encoded)
+    return _encode(_present(props))
 
 
-def encode_property_block(props: Properties) -> bytes:
-    """The properties with their length prefix, as they stand in a packet."""
-    encoded = encode_properties(props)
+def encode_property_block(props: Properties, packet: PacketContext | None = None) -> bytes:
+    """The properties with their length prefix, as they stand in a packet.
+
+    Raises a ProtocolError unless every one that is set may stand in `packet` as often as it does; None: not asked.
+    """
+    present = _present(props)
+    if not present:
+        return b"\0"
+    if packet is not None:
+        _check_present(present, packet)
+    encoded = _encode(present)
     return encode_varint(len(encoded), "property length") + encoded
 
 
-def check_properties(props: Properties, packet: PacketContext) -> None:
-    """Raise unless every property that is set may stand in `packet`, as often as it does."""
-    for spec, values in _present(props):
+def _encode(present: list[_Present]) -> bytes:
+    encoded = bytearray()
+    for spec, values in present:
+        for value in values:
+            spec.check(value, spec.field)
+            encoded.append(spec.identifier)  # all of them take a byte
+            encoded += spec.data_type.write(value, spec.field)
+    return bytes(encoded)
+
+
+def _check_present(present: list[_Present], packet: PacketContext) -> None:
+    for spec, values in present:
         _check_allowed(spec, packet)
         if len(values) > 1 and packet not in spec.may_repeat_in:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{packet.name} {spec.field}: more than once")
@@ -267,12 +285,16 @@ def _check_allowed(spec: PropertySpec, packet: PacketContext) -> None:
         raise MalformedPacket(f"{packet.name} {spec.field}: not allowed in this packet")
 
 
-def _present(props: Properties) -> Iterator[tuple[PropertySpec, tuple[Any, ...]]]:
+def _present(props: Properties) -> list[_Present]:
     """The properties that are set, in the order of their identifiers, each with its values."""
-    for spec in PROPERTY_SPECS:
-        value = getattr(props, spec.field)
-        if value is not None and value != ():
-            yield spec, tuple(value) if spec.is_tuple else (value,)
+    values = _values_of(props)
+    if values == _UNSET:
+        return []
+    return [
+        (spec, tuple(value) if spec.is_tuple else (value,))
+        for spec, value in zip(PROPERTY_SPECS, values, strict=True)
+        if value is not None and value != ()
+    ]
 
 
 def has_its_format(payload: bytes, props: Properties) -> bool:

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class QuotaSettings:
-    """Every limit but that of groups, which a store counts, is for one gateway process; 0 means none."""
+    """Sessions, subscriptions, groups, topics, delayed and retained messages are counted by the store: set these for
+    `penstock store`. All other limits are for one gateway process. 0 means none. Those of a namespace are for each but
+    the default one."""
 
     client_messages_per_s: int = field(
         default=0, metadata={"doc": "Messages that a client may publish in a second; 0: any number.", "at_least": 0}
@@ -27,9 +29,19 @@ class QuotaSettings:
     user_connections: int = field(
         default=0, metadata={"doc": "Clients of a user that may be connected; 0: any number.", "at_least": 0}
     )
+    user_sessions: int = field(
+        default=0,
+        metadata={
+            "doc": "Sessions of a user, connected or not, over all gateways; 0: any number.",
+            "at_least": 0,
+        },
+    )
     user_subscriptions: int = field(
         default=0,
-        metadata={"doc": "Subscriptions of all connected clients of a user; 0: any number.", "at_least": 0},
+        metadata={
+            "doc": "Subscriptions of a user's sessions, connected or not, over all gateways; 0: any number.",
+            "at_least": 0,
+        },
     )
     user_groups: int = field(
         default=100,
@@ -38,15 +50,88 @@ class QuotaSettings:
             "at_least": 0,
         },
     )
-    user_retained: int = field(
+    user_topics: int = field(
         default=0,
         metadata={
-            "doc": "Topics with a retained message of a user's (of a client's without a user), as far as this process "
-            "has seen them set; 0: any number.",
+            "doc": "Topics that a user was the first to publish to, and that the log has messages of; 0: any number.",
             "at_least": 0,
         },
     )
-
+    user_delayed: int = field(
+        default=0,
+        metadata={
+            "doc": "Delayed messages of a user that are not due yet; 0: any number.",
+            "at_least": 0,
+        },
+    )
+    user_retained: int = field(
+        default=0,
+        metadata={
+            "doc": "Topics whose retained message is a user's, over all gateways and the SDK; 0: any number.",
+            "at_least": 0,
+        },
+    )
+    user_retained_bytes: int = field(
+        default=0,
+        metadata={
+            "doc": "Bytes of these messages, topic and payload; 0: any number.",
+            "at_least": 0,
+        },
+    )
+    namespace_messages_per_s: int = field(
+        default=0,
+        metadata={"doc": "Messages from all clients of a namespace in a second; 0: any number.", "at_least": 0},
+    )
+    namespace_bytes_per_s: int = field(
+        default=0,
+        metadata={
+            "doc": "Bytes of PUBLISH packets from a namespace in a second; 0: any number.",
+            "at_least": 0,
+        },
+    )
+    namespace_connections: int = field(
+        default=0, metadata={"doc": "Clients of a namespace that may be connected; 0: any number.", "at_least": 0}
+    )
+    namespace_sessions: int = field(
+        default=0,
+        metadata={
+            "doc": "Sessions of a namespace, connected or not, over all gateways; 0: any number.",
+            "at_least": 0,
+        },
+    )
+    namespace_subscriptions: int = field(
+        default=0,
+        metadata={
+            "doc": "Subscriptions of a namespace's sessions, connected or not, over all gateways; 0: any number.",
+            "at_least": 0,
+        },
+    )
+    namespace_groups: int = field(
+        default=0,
+        metadata={
+            "doc": "Consumer groups of a namespace, by gateways and the SDK; 0: any number.",
+            "at_least": 0,
+        },
+    )
+    namespace_topics: int = field(
+        default=0,
+        metadata={"doc": "Topics of a namespace that the log has messages of; 0: any number.", "at_least": 0},
+    )
+    namespace_delayed: int = field(
+        default=0,
+        metadata={"doc": "Delayed messages in a namespace that are not due yet; 0: any number.", "at_least": 0},
+    )
+    namespace_retained: int = field(
+        default=0,
+        metadata={
+            "doc": "Topics of a namespace with a retained message, over all gateways and the SDK; 0: any number.",
+            "at_least": 0,
+        },
+    )
+    namespace_retained_bytes: int = field(
+        default=0,
+        metadata={"doc": "Bytes of these messages, topic and payload; 0: any number.", "at_least": 0},
+    )
     client_waiting_bytes: int = field(
         default=0,
         metadata={

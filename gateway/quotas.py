@@ -1,29 +1,26 @@
-"""How much a client, and all clients of one user, may do: token buckets for publishing, and counts. No I/O, no clock.
+"""How much a client, and all clients of one user or namespace, may do at this gateway: token buckets, and counts.
 
-Who publishes faster is not listened to until there are tokens again, so nothing is lost; who has too many connections,
-subscriptions or retained messages is told so (0x97). Who does not take what is sent to him gets no more until he has;
-of a user whose clients leave too much together, those that come to leave more are closed (0x97); they lose nothing.
+No I/O, no clock.
+
+A client that publishes faster is not listened to until there are tokens again, so nothing is lost; one connection too
+many is refused (0x97). A client that stops reading receives nothing more until its send buffer drains; of a user whose
+clients leave too much together, those that come to leave more are closed (0x97); they lose nothing. What a user may
+have at the store is counted there (gateway.counting).
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass, field
 
 from gateway.connection import Connection
-from gateway.packets import Subscribe
 from gateway.quota_settings import QuotaSettings
-from gateway.reason_codes import ReasonCode
-from gateway.session import Session
 
 UNLIMITED = 1 << 30
 GRANTED_MESSAGES = 64
 GRANTED_BYTES = 64 << 10
 """What a connection is given at most at a time, without asking again."""
 LEAST_PAUSE_S = 0.02
-MOST_OWNERS = 100_000
-"""Of retained messages who are counted; who set none for the longest time is forgotten first."""
 
 
 class Bucket:
@@ -57,7 +54,7 @@ def grant(buckets: list[Bucket], unused: int, most: int, now_s: float) -> tuple[
 
 @dataclass(slots=True)
 class Meter:
-    """The buckets that one connection takes from: its own, and its user's."""
+    """The buckets that one connection takes from: its own, its user's and its namespace's."""
 
     quotas: Quotas
     messages: list[Bucket]
@@ -75,15 +72,15 @@ class Meter:
 
 
 @dataclass(slots=True)
-class _User:
-    """What all clients of one user share."""
+class _Shared:
+    """What all clients of one user, or of one namespace, share."""
 
     messages: list[Bucket]
     bytes_: list[Bucket]
     connections: set[Connection] = field(default_factory=set)
 
     def has_full_buckets(self, now_s: float) -> bool:
-        """Whoever comes back would find no others in a new user's place."""
+        """Whoever comes back would find no others in place of these."""
         for bucket in (*self.messages, *self.bytes_):
             bucket.refill(now_s)
         return all(each.tokens >= each.most for each in (*self.messages, *self.bytes_))
@@ -95,10 +92,10 @@ class Quotas:
     def __init__(self, settings: QuotaSettings) -> None:
         self._settings = settings
         self._burst_s = settings.burst_ms / 1000
-        self._users: dict[str, _User] = {}
+        self._users: dict[str, _Shared] = {}
+        self._namespaces: dict[str, _Shared] = {}  # but for the default one
         self._gone: set[str] = set()  # users without a connection
-        self._retained: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
-        self.refused: Counter[str] = Counter({"connections": 0, "subscriptions": 0, "retained": 0, "waiting": 0})
+        self.refused: Counter[str] = Counter({"connections": 0, "waiting": 0, "namespace_connections": 0})
         self.pauses = 0
 
     def _buckets(self, per_s: int, now_s: float) -> list[Bucket]:
@@ -106,38 +103,52 @@ class Quotas:
 
     # --- coming and going
 
-    def may_enter(self, username: str, client_id: str) -> bool:
-        """Whether one more client of this user may; one that takes the place of another always may."""
-        most, user = self._settings.user_connections, self._users.get(username)
-        if not most or user is None or len(user.connections) < most:
-            return True
-        if any(each.client_id == client_id for each in user.connections):
-            return True
-        self.refused["connections"] += 1
-        return False
+    def fault(self, username: str, namespace: str, held: Connection | None) -> str:
+        """Why a client may not come in as well; empty if it may. It may always take the place of `held`."""
+        settings = self._settings
+        if _is_full(self._users.get(username), settings.user_connections, held):
+            self.refused["connections"] += 1
+            return f"quota.user_connections of {username} is reached"
+        if _is_full(self._namespaces.get(namespace), settings.namespace_connections, held):
+            self.refused["namespace_connections"] += 1
+            return f"quota.namespace_connections of namespace {namespace} is reached"
+        return ""
 
     def entered(self, connection: Connection, username: str) -> None:
         """From now on the connection counts."""
         settings, now_s = self._settings, connection.turn.now_s
         messages = self._buckets(settings.client_messages_per_s, now_s)
         bytes_ = self._buckets(settings.client_bytes_per_s, now_s)
+        shared: list[_Shared] = []
         if username:
-            user = self._users.get(username)
-            if user is None:
-                of_user = self._buckets(settings.user_messages_per_s, now_s)
-                user = _User(of_user, self._buckets(settings.user_bytes_per_s, now_s))
-                self._users[username] = user
-            user.connections.add(connection)
+            rates = settings.user_messages_per_s, settings.user_bytes_per_s
+            shared.append(self._join(self._users, username, connection, rates))
             self._gone.discard(username)
-            messages, bytes_ = messages + user.messages, bytes_ + user.bytes_
+        namespace = connection.names.name
+        if namespace:
+            rates = settings.namespace_messages_per_s, settings.namespace_bytes_per_s
+            shared.append(self._join(self._namespaces, namespace, connection, rates))
+        for each in shared:
+            messages, bytes_ = messages + each.messages, bytes_ + each.bytes_
         if messages or bytes_:
             connection.meter = Meter(self, messages, bytes_)
             connection.metered = True
-        connection.judges_retained = settings.user_retained > 0
         if settings.client_waiting_bytes:
             connection.let_wait(settings.client_waiting_bytes)
 
+    def _join(self, parts: dict[str, _Shared], name: str, connection: Connection, rates: tuple[int, int]) -> _Shared:
+        """`rates`: messages and bytes in a second."""
+        found = parts.get(name)
+        if found is None:
+            messages, bytes_ = (self._buckets(rate, connection.turn.now_s) for rate in rates)
+            found = parts[name] = _Shared(messages, bytes_)
+        found.connections.add(connection)
+        return found
+
     def left(self, connection: Connection, username: str) -> None:
+        namespace = self._namespaces.get(connection.names.name)
+        if namespace is not None:
+            namespace.connections.discard(connection)
         user = self._users.get(username)
         if user is not None:
             user.connections.discard(connection)
@@ -149,6 +160,9 @@ class Quotas:
         for username in [name for name in self._gone if self._users[name].has_full_buckets(now_s)]:
             del self._users[username]
             self._gone.discard(username)
+        without = [name for name, each in self._namespaces.items() if not each.connections]
+        for name in [name for name in without if self._namespaces[name].has_full_buckets(now_s)]:
+            del self._namespaces[name]
 
     # --- what is refused
 
@@ -162,44 +176,6 @@ class Quotas:
         self.refused["waiting"] += 1
         return False
 
-    def subscriptions(
-        self, session: Session, username: str, subscribe: Subscribe, refusals: Mapping[int, ReasonCode]
-    ) -> Mapping[int, ReasonCode]:
-        """The refusals, and those beyond the quota: subscriptions that the client has already are not new."""
-        most, user = self._settings.user_subscriptions, self._users.get(username)
-        if not most or user is None:
-            return refusals
-        found = dict(refusals)
-        sessions = (each.session for each in user.connections if each.session is not None)
-        used = sum(not reader.only_live for each in sessions for reader in each.readers.values())
-        new: set[str] = set()
-        for number, wanted in enumerate(subscribe.subscriptions):
-            if number in found or wanted.topic_filter in session.readers or wanted.topic_filter in new:
-                continue
-            if used + len(new) >= most:
-                found[number] = ReasonCode.QUOTA_EXCEEDED
-                self.refused["subscriptions"] += 1
-            else:
-                new.add(wanted.topic_filter)
-        return found
 
-    def may_retain(self, username: str, client_id: str, topic: str, is_empty: bool) -> bool:
-        """Whether a message may be retained; if so it counts. An empty one takes another one away."""
-        most = self._settings.user_retained
-        if not most:
-            return True
-        owner = ("user", username) if username else ("client", client_id)
-        topics = self._retained.setdefault(owner, set())
-        self._retained.move_to_end(owner)
-        if is_empty:
-            topics.discard(topic)
-        elif topic not in topics and len(topics) >= most:
-            self.refused["retained"] += 1
-            return False
-        else:
-            topics.add(topic)
-        if not topics:
-            del self._retained[owner]
-        if len(self._retained) > MOST_OWNERS:
-            self._retained.popitem(last=False)
-        return True
+def _is_full(shared: _Shared | None, most: int, held: Connection | None) -> bool:
+    return bool(most) and shared is not None and len(shared.connections) >= most and held not in shared.connections

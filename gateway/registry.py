@@ -23,7 +23,7 @@ from gateway.reason_codes import ReasonCode
 from gateway.session import Session
 from gateway.settings import GatewaySettings
 from gateway.shared import SharedSubscriptions
-from gateway.topics import topic_fault
+from gateway.topics import is_servers_own, topic_fault
 from lightqueue.following import FROM_NOW, Followed
 from notify.api import Store
 from notify.owners import ClaimRefused
@@ -31,7 +31,7 @@ from notify.steps import in_steps
 from store.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, Unsubscribed, WillState
 from store.namespaces import MARK, is_reserved
 from store.ratelimit import RateLimitedLog
-from store.sessions import NEVER_EXPIRES_S, SessionState, is_shared
+from store.sessions import NEVER_EXPIRES_S, SessionState, is_shared, renewed
 
 GRACE = 1.5
 
@@ -77,15 +77,17 @@ class SessionRegistry:
         self._guard = guard
         self._soon = soon
         self._tell_opened = opened
+        self.judge_again: Callable[[Session, Callable[[set[str]], None]], None]  # Judging's
         self.sessions: dict[str, Session] = {}
         self.taken_over = 0
+        self.will_grace_s = 0  # once the gateway stops
         self._opening: dict[tuple[str, str], _Opening] = {}  # by client_id and user
 
     # --- opening
 
     def open(self, connection: Connection, connect: Connect) -> None:
         """A CONNECT: give the connection its session, or refuse it (ProtocolError). Meanwhile it is not listened to."""
-        connection.version = connect.protocol_version
+        connection.version, connection.is_bridge = connect.protocol_version, connect.is_bridge
         connection.max_packet_out = connect.properties.maximum_packet_size or 0xFFFFFFFF
         will = self._will_state(connection, connect)
         if connection.version != 5:
@@ -118,6 +120,7 @@ class SessionRegistry:
     def _claim(self, opening: _Opening, reads: Sequence[str] = ()) -> None:
         """`reads`: filters that are allowed to the client, if it is asked for a session without an owner."""
         connect = opening.connect
+        self._journal.settle(connect.client_id)  # what is left of it must be known before it is claimed
         claimant = self._guard.claimant(opening.connection, reads)
         answered = partial(self._answered, opening, reads)
         self._store.claim(connect.client_id, connect.clean_start, answered, claimant)
@@ -129,7 +132,7 @@ class SessionRegistry:
             judged = partial(self._may_adopt, opening, answer.filters)
             self._guard.may_adopt(opening.connection, opening.connect.client_id, answer.filters, judged)
         else:
-            self._refused(opening, has_owner=not answer.filters)
+            self._refused(opening, not answer.filters, answer.quota)
 
     def _may_adopt(self, opening: _Opening, filters: Sequence[str], allowed: bool) -> None:
         if not allowed:
@@ -137,18 +140,23 @@ class SessionRegistry:
         elif self._opening.get(opening.key) is opening and opening.connection.phase is Phase.NEW:
             self._claim(opening, filters)
 
-    def _refused(self, opening: _Opening, has_owner: bool) -> None:
+    def _refused(self, opening: _Opening, has_owner: bool, quota: str = "") -> None:
         if self._opening.get(opening.key) is opening:
             del self._opening[opening.key]
-        if opening.connection.phase is Phase.NEW:
+        if opening.connection.phase is Phase.NEW and quota:
+            self._guard.refuse_quota(opening.connection, opening.connect.client_id, quota)
+        elif opening.connection.phase is Phase.NEW:
             self._guard.refuse_session(opening.connection, opening.connect.client_id, has_owner)
 
     def _will_state(self, connection: Connection, connect: Connect) -> WillState | None:
         will = connect.will
         if will is None:
             return None
-        if will.topic_name.startswith("$"):
-            raise _refusal(ReasonCode.NOT_AUTHORIZED, "will topic: what starts with $ is the server's", connect)
+        if is_servers_own(will.topic_name):
+            level = will.topic_name.partition("/")[0]
+            raise _refusal(ReasonCode.NOT_AUTHORIZED, f"will topic: what starts with {level} is the server's", connect)
+        if will.topic_name.startswith("$") and not self._settings.dollar_topics:
+            raise _refusal(ReasonCode.NOT_AUTHORIZED, "will topic: gateway.dollar_topics is off", connect)
         topic_name = connection.names.topic(will.topic_name)
         if fault := topic_fault(topic_name):
             raise _refusal(ReasonCode.TOPIC_NAME_INVALID, f"will topic: with its namespace it {fault}", connect)
@@ -159,7 +167,8 @@ class SessionRegistry:
         delay_s = will.properties.will_delay_interval or 0
         will.properties.will_delay_interval = None
         properties = encode_properties(will.properties)
-        return WillState(topic_name, will.payload, int(will.qos), will.retain, properties, delay_s)
+        left_by = self._guard.left_by(connection, connect.client_id, topic_name, will.retain)
+        return WillState(topic_name, will.payload, int(will.qos), will.retain, properties, delay_s, left_by)
 
     def _end(self, client_id: str, user: str) -> None:
         """There is a newer connection of this user with this client identifier [MQTT-3.1.4-3]."""
@@ -175,7 +184,6 @@ class SessionRegistry:
             self.taken_over += 1
             self._events.info("taken-over", "session of client %s taken over", client_id)
             session.connection.close(ReasonCode.SESSION_TAKEN_OVER)
-            self._journal.store()  # what is left of it must be known before it is claimed
 
     def presence(self, client_id: str) -> tuple[str, int] | None:
         """Address of a client that is connected here, and since when: Unix time in ms."""
@@ -204,11 +212,14 @@ class SessionRegistry:
         if state is not None and connection.username and state.user != connection.username:
             adopted = "session of client %s, which had no owner, is user %s's from now on"
             self._events.info("adopted", adopted, connect.client_id, connection.username)
+        is_told = state is not None and not state.gap  # else it has to subscribe again: what it had may be incomplete
+        if state is not None and not is_told:
+            state = renewed(state)
         session = Session.restored(state) if state is not None else Session(connect.client_id, self._store.end)
         self.sessions[connect.client_id] = session
-        self._configure(opening, session)
+        self._configure(opening, session, is_renewed=state is not None and not is_told)
         properties = self._connack_properties(connect, session, opening.assigned)
-        connack = _encode_connack(connection, ConnAck(state is not None, ReasonCode.SUCCESS, properties))
+        connack = _encode_connack(connection, ConnAck(is_told, ReasonCode.SUCCESS, properties))
         if len(connack) > connection.max_packet_out:
             connection.keep_will = False
             connection.close(ReasonCode.PACKET_TOO_LARGE, "its maximum_packet_size is less than CONNACK takes")
@@ -219,14 +230,15 @@ class SessionRegistry:
         else:
             self._opened(session, state, connack)
 
-    def _configure(self, opening: _Opening, session: Session) -> None:
+    def _configure(self, opening: _Opening, session: Session, is_renewed: bool) -> None:
         connection, connect = opening.connection, opening.connect
         session.expiry_s = self._expiry_s(connect)
         session.will = opening.will
         session.logged = session.logged or session.expiry_s > 0 or session.will is not None
         if session.logged:
             user, expiry_s = connection.username, session.expiry_s
-            opened = SessionOpened(session.client_id, connect.clean_start, expiry_s, session.will, user=user)
+            clean, will = connect.clean_start, session.will
+            opened = SessionOpened(session.client_id, clean, expiry_s, will, user=user, renewed=is_renewed)
             self._journal.record(opened)
         session.attach(connection, min(connect.properties.receive_maximum or 65_535, self._settings.max_inflight))
         connection.keep_alive_s = GRACE * self._keep_alive_s(connect)
@@ -237,12 +249,19 @@ class SessionRegistry:
         """The session's opening is safe: answer, and have its queues read from where the last connection ended."""
         if session.link is None:
             return
-        session.connection.write(connack)
-        session.connection.phase = Phase.OPEN
-        session.connection.max_packet_in = self._settings.maximum_packet_size_bytes
-        session.connection.opened_ms = session.connection.turn.now_ms
-        session.connection.behind = True  # nothing is delivered before all readers are there
-        known = list(state.subscriptions.values()) if state is not None else []
+        link = session.connection
+        link.write(connack)
+        link.phase = Phase.OPEN
+        link.max_packet_in = self._settings.maximum_packet_size_bytes
+        link.opened_ms = link.turn.now_ms
+        link.behind = True  # nothing is delivered before all readers are there
+        if state is None or not state.subscriptions:
+            self._all_there(session, [], link.turn.permit_epoch)
+        else:
+            self._follow_all(session, list(state.subscriptions.values()), link.turn.permit_epoch)
+
+    def _follow_all(self, session: Session, known: list[SubscriptionState], epoch: int) -> None:
+        """Have a session read again what it is subscribed to, as far as that is still allowed."""
         shares: list[SubscriptionState] = []
         missing = len(known)
 
@@ -250,7 +269,7 @@ class SessionRegistry:
             nonlocal missing
             missing -= 1
             if not missing:
-                self._read_on(session, shares)
+                self._all_there(session, shares, epoch)
 
         def followed(subscription: SubscriptionState, start: int, queues: list[Followed]) -> None:
             self._read(session, subscription, start, queues)
@@ -281,8 +300,6 @@ class SessionRegistry:
                 yield
 
         in_steps(judge(), self._soon)
-        if not known:
-            self._read_on(session, shares)
 
     def _forget(self, session: Session, subscription: SubscriptionState) -> None:
         """It was allowed when it was made, and is not any more."""
@@ -303,13 +320,23 @@ class SessionRegistry:
             reader.skip_qos0_before = 0 if self._settings.queue_qos0 else end
             self._delivery.add(reader)
 
+    def _all_there(self, session: Session, shares: list[SubscriptionState], epoch: int) -> None:
+        """`epoch`: of permissions, when the first of its subscriptions was judged."""
+        link = session.link
+        if link is None or epoch == link.turn.permit_epoch:
+            self._read_on(session, shares)
+        else:  # a reload looked only at what was there then
+            self._shared.start(session, shares)
+            self.judge_again(session, lambda _: self._read_on(session, []))
+
     def _read_on(self, session: Session, shares: list[SubscriptionState]) -> None:
         """All readers are there."""
         if session.link is None:
             return
         session.reading = True
-        if session.connection.permits is not None:
+        if not self._guard.is_open(session.connection):
             held = [each.topic_filter for each in session.readers.values()] + [each.topic_filter for each in shares]
+            held += list(session.shares)
             self._exchange.judge(session, self._guard.reads(session.connection, lambda: held))
         session.connection.behind = False
         self._exchange.resend(session)
@@ -366,7 +393,8 @@ class SessionRegistry:
         session: Session = connection.session
         shared = self._shared.leave(session)
         end = self._store.end
-        self._note_position(session)
+        if session.expiry_s:
+            session.acked = max(session.acked, session.position(end))
         frontier = max(session.acked, session.read_until(end))  # a replay may stand further back
         self._delivery.stop(session)
         self._exchange.left(session)
@@ -376,7 +404,9 @@ class SessionRegistry:
         if session.logged:
             keep_will = connection.keep_will and session.will is not None
             inflight = session.inflight.dump() if session.expiry_s else b""
-            closed = SessionClosed(session.client_id, session.expiry_s, keep_will, frontier, inflight, shared)
+            acked = session.acked if session.expiry_s else 0
+            ended, grace_s = (frontier, inflight, shared, acked), self.will_grace_s if keep_will else 0
+            closed = SessionClosed(session.client_id, session.expiry_s, keep_will, *ended, grace_s)
             self._journal.record_end(closed)
         else:
             self._store.release(session.client_id)
@@ -395,10 +425,6 @@ class SessionRegistry:
             session.logged = False
             session.expiry_s = 0
         self._opening.clear()
-
-    def give_up(self, connection: Connection) -> None:
-        """Nobody says what is known of this client, or of its session."""
-        connection.close(ReasonCode.SERVER_UNAVAILABLE, "no answer about this client in time")
 
     def note_positions(self, sessions: set[Session]) -> None:
         for session in sessions:

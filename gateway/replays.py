@@ -6,7 +6,7 @@ It ends with its connection. What the session's queues have waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from gateway._wire import Turn
@@ -15,7 +15,7 @@ from gateway.exchange import Exchange
 from gateway.packets import Subscribe
 from gateway.session import Outgoing, Replay, Session
 from notify.api import Store
-from notify.history import Page, Sought
+from notify.history import Page, Past, Sought
 
 FROM_PROPERTY = "penstock-from"
 WITHOUT_HISTORY = ("now", "latest")
@@ -91,22 +91,26 @@ class Replays:
         if page is None:  # what it stood at is not kept any more
             page = Page([], replay.stop)
         replay.next = max(page.next, replay.next)
+        found = list(_outgoing(session, replay, page.messages))
         if page.next >= replay.stop:
             session.replays = [each for each in session.replays if each is not replay]
-        subscription = replay.subscription
-        ids = (subscription.subscription_id,) if subscription.subscription_id else ()
-        found = [
-            Outgoing(
-                past.log_offset,
-                min(past.qos, subscription.qos),
-                past.retain and subscription.retain_as_published,
-                ids,
-                owed=True,
-            )
-            for past in page.messages
-            if not (subscription.no_local and past.client_id == session.client_id.encode())
-        ]
+            if replay.lost:
+                session.connection.misses(replay.lost)
         self._exchange.put_off(session, found)
         session.connection.behind = session.has_something_first
         self._delivery.room([session])
         self._turn.request()
+
+
+def _outgoing(session: Session, replay: Replay, messages: list[Past]) -> Iterator[Outgoing]:
+    """What a client is sent of these. What is lost in front of one that it is not sent, the next one says."""
+    subscription = replay.subscription
+    ids = (subscription.subscription_id,) if subscription.subscription_id else ()
+    client_id = session.client_id.encode()
+    for past in messages:
+        replay.lost += past.lost
+        if subscription.no_local and past.client_id == client_id:
+            continue
+        qos, retain = min(past.qos, subscription.qos), past.retain and subscription.retain_as_published
+        yield Outgoing(past.log_offset, qos, retain, ids, owed=True, lost=replay.lost)
+        replay.lost = 0

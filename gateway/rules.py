@@ -12,6 +12,7 @@ from gateway._wire import BATCH_BYTES, Turn
 from gateway.admission import Admission
 from gateway.codec import encode
 from gateway.connection import Connection, Phase
+from gateway.counting import Counting
 from gateway.errors import ProtocolError
 from gateway.exchange import Exchange
 from gateway.guard import Guard, Refusals
@@ -33,16 +34,16 @@ from gateway.packets import (
     Unsubscribe,
 )
 from gateway.properties import Properties, encode_properties, has_its_format
-from gateway.quotas import Quotas
 from gateway.reason_codes import ReasonCode
 from gateway.receipts import Receipt, wants_receipt
 from gateway.registry import SessionRegistry
 from gateway.session import Session
 from gateway.settings import GatewaySettings
 from gateway.subscriptions import Subscriptions
-from gateway.topics import DELAYED_PREFIX, split_delayed, topic_fault
-from store.namespaces import is_reserved
+from gateway.topics import DELAYED_PREFIX, TopicAliases, is_servers_own, is_state_of_bridge, split_delayed, topic_fault
+from store.namespaces import MARK, is_reserved
 from store.ratelimit import RateLimitedLog
+from store.sessions import is_shared
 
 
 class PacketRules:
@@ -59,7 +60,7 @@ class PacketRules:
         events: RateLimitedLog,
         admission: Admission,
         guard: Guard,
-        quotas: Quotas,
+        counting: Counting,
         store_batch: Callable[[], object],
     ) -> None:
         self._settings = settings
@@ -71,7 +72,7 @@ class PacketRules:
         self._events = events
         self._admission = admission
         self._guard = guard
-        self._quotas = quotas
+        self._counting = counting
         self._store_batch = store_batch
         self.refused: Counter[ReasonCode] = Counter()  # messages, by why
 
@@ -89,12 +90,16 @@ class PacketRules:
     # --- coming and going
 
     def connect(self, connection: Connection, connect: Connect) -> None:
-        self._store_batch()
+        if connect.will is not None and is_state_of_bridge(connect.will.topic_name):
+            ignored = "client %s: its will for %s is ignored: what starts with $SYS is the server's"
+            self._events.info("bridge", ignored, connect.client_id, connect.will.topic_name)
+            connect.will = None
         self._admission.connect(connection, connect)
 
     def disconnect(self, connection: Connection, disconnect: Disconnect) -> None:
         """The client leaves; only an MQTT 5 client can ask for its will to be sent all the same [MQTT-3.14.4-3]."""
-        self._store_batch()
+        if self._journal.has_messages:  # it gets what came in before
+            self._store_batch()
         expiry_s = disconnect.properties.session_expiry_interval
         if expiry_s is not None:
             self._registry.change_expiry(connection.session, expiry_s)
@@ -122,6 +127,7 @@ class PacketRules:
         """A PUBLISH that the compiled part did not take: aliases, uncommon properties, `$delayed/`, duplicates."""
         if publish.properties.subscription_identifiers:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "subscription_identifiers: not a client's [MQTT-3.3.4-6]")
+        self._turn.settle_asked()  # subscriptions that were read before
         self._resolve_alias(connection, publish)
         received = connection.session.received
         if publish.qos == 2 and publish.packet_id in received:
@@ -133,34 +139,53 @@ class PacketRules:
         delay_s: int | None = None
         if publish.topic_name.startswith(DELAYED_PREFIX):
             delay_s, publish.topic_name = split_delayed(publish.topic_name, self._journal.max_delay_s)
-        if publish.topic_name.startswith("$") or is_reserved(publish.properties.response_topic or ""):
-            self._refuse_publish(connection, publish, ReasonCode.NOT_AUTHORIZED, "what starts with $ is the server's")
+        if why := self._name_fault(publish):
+            self._refuse_publish(connection, publish, ReasonCode.NOT_AUTHORIZED, why)
             return
         publish.topic_name = connection.names.topic(publish.topic_name)
         if connection.tenant is not None and (fault := topic_fault(publish.topic_name)):
             fault = f"with its namespace the topic {fault}"
             self._refuse_publish(connection, publish, ReasonCode.TOPIC_NAME_INVALID, fault)
             return
-        judged = partial(self._judged, connection, publish, delay_s)
         permits = connection.permits
-        if permits is not None and not permits.allow(publish.topic_name.encode(), publish.qos, publish.retain):
+        is_new = permits is not None and not permits.allow(publish.topic_name.encode(), publish.qos, publish.retain)
+        judged = partial(self._judged, connection, publish, delay_s, is_new)
+        if is_new:
             self._guard.publish(connection, publish.topic_name, publish.qos, publish.retain, judged)
         else:
             judged(True)
 
-    def _judged(self, connection: Connection, publish: Publish, delay_s: int | None, allowed: bool) -> None:
+    def _name_fault(self, publish: Publish) -> str:
+        """Why a client may not name these topics, whoever it is; empty if it may."""
+        level, response_topic = publish.topic_name.partition("/")[0], publish.properties.response_topic or ""
+        if is_servers_own(publish.topic_name):
+            return f"what starts with {level} is the server's"
+        if is_reserved(response_topic):
+            return f"response topic: what starts with {MARK} is the server's"
+        if level.startswith("$") and not self._settings.dollar_topics:
+            return "gateway.dollar_topics is off"
+        return ""
+
+    def _judged(
+        self, connection: Connection, publish: Publish, delay_s: int | None, is_new: bool, allowed: bool
+    ) -> bool:
+        """`is_new`: its topic is, to this connection. Whether there is more to wait for."""
         if not allowed:
             self._refuse_publish(connection, publish, ReasonCode.NOT_AUTHORIZED, "not allowed")
-        elif publish.retain and connection.judges_retained and not self._may_retain(connection, publish):
-            self._refuse_publish(connection, publish, ReasonCode.QUOTA_EXCEEDED, "quota.user_retained is reached")
         elif self._settings.check_payload_format and not has_its_format(publish.payload, publish.properties):
             self._refuse_publish(connection, publish, ReasonCode.PAYLOAD_FORMAT_INVALID, "the payload is not UTF-8")
         else:
-            self._store_publish(connection, publish, delay_s)
+            counted = partial(self._counted, connection, publish, delay_s)
+            return self._counting.take(connection, publish, delay_s is not None, is_new, counted)
+        return False
 
-    def _may_retain(self, connection: Connection, publish: Publish) -> bool:
-        client_id, is_empty = connection.session.client_id, not publish.payload
-        return self._quotas.may_retain(username_of(connection), client_id, publish.topic_name, is_empty)
+    def _counted(
+        self, connection: Connection, publish: Publish, delay_s: int | None, counted: bytes, fault: str
+    ) -> None:
+        if fault:
+            self._refuse_publish(connection, publish, ReasonCode.QUOTA_EXCEEDED, fault)
+        else:
+            self._store_publish(connection, publish, delay_s, counted)
 
     def _resolve_alias(self, connection: Connection, publish: Publish) -> None:
         """Topic aliases of the client's making (MQTT 5, 3.3.2.3.4)."""
@@ -170,19 +195,21 @@ class PacketRules:
         if alias > self._settings.topic_alias_maximum:
             raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic_alias {alias} is above topic_alias_maximum")
         if connection.aliases is None:
-            connection.aliases = {}
+            connection.aliases = TopicAliases()
         if publish.topic_name:
-            connection.aliases[alias] = publish.topic_name
-        elif alias in connection.aliases:
-            publish.topic_name = connection.aliases[alias]
+            connection.aliases.give(alias, publish.topic_name)
+            if connection.aliases.size_bytes > self._settings.topic_alias_bytes:
+                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "topic aliases for more than gateway.topic_alias_bytes")
+        elif alias in connection.aliases.names:
+            publish.topic_name = connection.aliases.names[alias]
         else:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"topic_alias {alias} was never given a topic_name")
         publish.properties.topic_alias = None
 
-    def _store_publish(self, connection: Connection, publish: Publish, delay_s: int | None) -> None:
+    def _store_publish(self, connection: Connection, publish: Publish, delay_s: int | None, counted: bytes) -> None:
         wanted = wants_receipt(publish) and self._settings.receipts == "full"
         receipt = self._begin_receipt(connection, publish) if wanted else None
-        self._record(connection, publish, delay_s)
+        self._record(connection, publish, delay_s, counted)
         self._turn.count_received(publish.qos, len(publish.payload))
         if connection.tenant is not None:
             connection.tenant.count_received(len(publish.payload))
@@ -196,7 +223,7 @@ class PacketRules:
         if self._turn.batch.size >= BATCH_BYTES:
             self._store_batch()
 
-    def _record(self, connection: Connection, publish: Publish, delay_s: int | None) -> None:
+    def _record(self, connection: Connection, publish: Publish, delay_s: int | None, counted: bytes) -> None:
         session: Session = connection.session
         properties = publish.properties
         self._journal.message(
@@ -209,7 +236,12 @@ class PacketRules:
             expires=properties.message_expiry_interval is not None,
             packet_id=publish.packet_id or 0 if publish.qos == 2 and session.expiry_s else 0,
             delay_s=delay_s,
+            left_by=self._left_by(connection, publish) if delay_s is not None else b"",
+            counted=counted,
         )
+
+    def _left_by(self, connection: Connection, publish: Publish) -> bytes:
+        return self._guard.left_by(connection, connection.client_id, publish.topic_name, publish.retain)
 
     def _begin_receipt(self, connection: Connection, publish: Publish) -> Receipt:
         if self._journal.has_changes:
@@ -252,16 +284,25 @@ class PacketRules:
         for number, wanted in enumerate(subscribe.subscriptions):
             if is_reserved(wanted.topic_filter):
                 reserved[number] = ReasonCode.NOT_AUTHORIZED
-            wanted.topic_filter = connection.names.topic_filter(wanted.topic_filter)
-        self._guard.subscribe(connection, subscribe, partial(self._subscribe, connection, subscribe, reserved))
+            if connection.tenant is not None:
+                wanted.topic_filter = connection.names.topic_filter(wanted.topic_filter)
+            if connection.is_bridge:  # as Mosquitto does it: nothing goes back to where it came from
+                wanted.no_local, wanted.retain_as_published = not is_shared(wanted.topic_filter), True
+        judged = partial(self._subscribe, connection, subscribe, reserved, self._turn.permit_epoch)
+        self._guard.subscribe(connection, subscribe, judged)
 
     def _subscribe(
-        self, connection: Connection, subscribe: Subscribe, reserved: dict[int, ReasonCode], refusals: Refusals
+        self,
+        connection: Connection,
+        subscribe: Subscribe,
+        reserved: dict[int, ReasonCode],
+        epoch: int,
+        refusals: Refusals,
     ) -> None:
         session: Session = connection.session
         refusals = {**refusals, **reserved} if reserved else refusals
-        refusals = self._quotas.subscriptions(session, username_of(connection), subscribe, refusals)
-        self._subscriptions.subscribe(session, subscribe, refusals)
+        then = partial(self._subscriptions.subscribe, session, subscribe, epoch)
+        self._counting.subscribe(session, subscribe, refusals, then)
 
     def unsubscribe(self, connection: Connection, unsubscribe: Unsubscribe) -> None:
         self._store_batch()
@@ -269,11 +310,7 @@ class PacketRules:
             topic_filters = tuple(map(connection.names.topic_filter, unsubscribe.topic_filters))
             unsubscribe = replace(unsubscribe, topic_filters=topic_filters)
         self._subscriptions.unsubscribe(connection.session, unsubscribe)
-
-
-def username_of(connection: Connection) -> str:
-    """The user among those of all namespaces; empty for nobody in particular."""
-    return connection.username
+        self._counting.unsubscribed(connection.session)
 
 
 PLAIN_ANSWERS: dict[int, Callable[[Exchange, Session, int], None]] = {

@@ -58,6 +58,7 @@ class Outgoing:
     subscription_ids: tuple[int, ...]
     released: bool = False
     owed: bool = False  # a retained message for a new subscription
+    lost: int = 0  # messages in front of it that are lost, until it is sent
     is_shared: ClassVar[bool] = False  # as a Parcel is
 
 
@@ -85,6 +86,7 @@ class Replay:
     next: int  # log_offset to go on from
     stop: int
     asked: bool = False  # for the next page
+    lost: int = 0  # messages in front of the next one that are lost
 
 
 Waiting = int | Outgoing | Listed

@@ -11,6 +11,7 @@ from typing import Literal
 
 from gateway.listen_address import PATTERN as PATTERN_OF_LISTEN
 from gateway.listen_address import SHAPE as SHAPE_OF_LISTEN
+from gateway.listen_address import WEBSOCKET_PATH
 from notify.address import PATTERN, SHAPE
 
 MIB = 1024 * 1024
@@ -80,6 +81,14 @@ class GatewaySettings:
     listener_max_connections: int = field(
         default=0,
         metadata={"doc": "The same for each address in `listen`; 0: only the bound on all together.", "at_least": 0},
+    )
+    max_connections_per_address: int = field(
+        default=0,
+        metadata={
+            "doc": "Connections from one IP address (IPv6: from one /64 network), those without a CONNECT included; "
+            "others are closed. Behind a proxy the client's address counts if the proxy tells it. 0: any number.",
+            "at_least": 0,
+        },
     )
     listener_connects_per_s: int = field(
         default=0,
@@ -157,6 +166,13 @@ class GatewaySettings:
             "at_most": 65_535,
         },
     )
+    topic_alias_bytes: int = field(
+        default=65_536,
+        metadata={
+            "doc": "Bytes of the topic names that these aliases of a connection stand for, all together.",
+            "at_least": 1_024,
+        },
+    )
     max_topic_aliases_out: int = field(
         default=64,
         metadata={
@@ -200,7 +216,8 @@ class GatewaySettings:
     qos0_lag_messages: int = field(
         default=1_000_000,
         metadata={
-            "doc": "A QoS 0 subscriber further behind has messages dropped (and counted).",
+            "doc": "A QoS 0 subscriber further behind has messages dropped (and counted). Publishers wait for one that "
+            "reads fast, before it comes to that.",
             "at_least": 1,
         },
     )
@@ -219,6 +236,12 @@ class GatewaySettings:
             "at_least": 1 << 20,
         },
     )
+    dollar_topics: bool = field(
+        default=True,
+        metadata={
+            "doc": "Clients may publish to topics that begin with $ and are not among the server's own (docs/mqtt.md).",
+        },
+    )
     sys_interval_s: int = field(
         default=10,
         metadata={"doc": "How often the $SYS topics are published; 0 for never.", "at_least": 0},
@@ -233,6 +256,20 @@ class GatewaySettings:
             "doc": "Sites whose pages may connect by WebSocket; empty: all. Programs other than browsers always may.",
             "shape": "https://HOST[:PORT]",
             "pattern": r"https?://[^\s/]+",
+        },
+    )
+    websocket_paths: tuple[str, ...] = field(
+        default=(WEBSOCKET_PATH, "/", "/ws"),
+        metadata={
+            "doc": "Where MQTT over WebSocket is, in HTTP; other paths are not found.",
+            "shape": "/PATH",
+            "pattern": r"/[!-~]*",
+        },
+    )
+    websocket_any_subprotocol: bool = field(
+        default=False,
+        metadata={
+            "doc": "Take WebSocket clients that offer mqttv3.1 or no sub-protocol, against [MQTT-6.0.0-3].",
         },
     )
     tls_certificate: Path | None = field(
@@ -305,7 +342,8 @@ class GatewaySettings:
     store_patience_s: int = field(
         default=10,
         metadata={
-            "doc": "A message that the store of `penstock gateway` has not confirmed for so long is refused.",
+            "doc": "A message that the store of `penstock gateway`, though connected, has not confirmed for so long is "
+            "refused; while the store is away messages wait.",
             "at_least": 1,
         },
     )
@@ -326,6 +364,15 @@ class GatewaySettings:
     drain_timeout_s: int = field(
         default=10,
         metadata={"doc": "Longest time a stopping gateway takes to send its clients elsewhere.", "at_least": 0},
+    )
+    stop_will_delay_s: int = field(
+        default=60,
+        metadata={
+            "doc": "When a gateway stops, its clients' wills wait so long at least for them to come back, there or at "
+            "another gateway, and are dropped if they do. 0: they are sent as when connections are lost.",
+            "at_least": 0,
+            "at_most": 86_400,
+        },
     )
     server_reference: str = field(
         default="",

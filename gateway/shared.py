@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from gateway._wire import Parcel, Parcels, Turn, deal
+from gateway._wire import Parcel, Parcels, Turn, cross, deal
 from gateway.journal import Journal
-from gateway.plain import as_published
+from gateway.plain import EXPANDED_BYTES, Expander
 from gateway.session import NONE, Outgoing, Session, as_sent, packed_inflight
 from gateway.settings import GatewaySettings
 from gateway.topics import split_shared
@@ -96,8 +96,11 @@ class Share(Parcels):
 class SharedSubscriptions:
     """Owner of the Shares of this gateway's sessions."""
 
-    def __init__(self, store: Store, settings: GatewaySettings, turn: Turn, journal: Journal) -> None:
+    def __init__(
+        self, store: Store, settings: GatewaySettings, turn: Turn, journal: Journal, expander: Expander
+    ) -> None:
         self._store = store
+        self._expander = expander
         self._strategy = settings.shared_strategy
         self._strategies = dict(each.rsplit("=", 1) for each in settings.shared_strategies)
         self._turn = turn
@@ -290,7 +293,9 @@ class SharedSubscriptions:
         link, pending = share.session.connection, share.pending
         own: list[tuple[int, Outgoing, int, bytes]] = []
         while pending and not link.paused:
-            run = _to_send(pending)
+            run = self._to_send(share)
+            if run is None:
+                break
             if run.first >= share.sent_until and not share.session.given_back:
                 self._deal(share, run)
             if run.number and not self._send_next(share, run, own):
@@ -302,6 +307,25 @@ class SharedSubscriptions:
         session = share.session
         if session.given_back and all(each.is_fresh and not each.pending for each in session.shares.values()):
             session.given_back = NONE
+
+    def _to_send(self, share: Share) -> Run | None:
+        """The first run, with payloads as they were published; only a part of it if these are large. None: the session
+        is told when they are there."""
+        pending = share.pending
+        run = pending[0]
+        if not run.is_plain:
+            records = self._expander.for_session(share.session, run.records, EXPANDED_BYTES, run.place, run.number)
+            if records is None:
+                return None
+            run.is_plain = records is run.records
+            if not run.is_plain:
+                part = Run(records, 0, run.serial, run.first, records.count, is_plain=True)
+                run.skip(records.count)
+                if not run.number:
+                    pending.popleft()
+                pending.appendleft(part)
+                return part
+        return run
 
     def _deal(self, share: Share, run: Run) -> None:
         """Send the first of a run, as many as go out at QoS 0 and 1."""
@@ -324,6 +348,7 @@ class SharedSubscriptions:
             return False
         run.skip(1)
         share.sent_until = max(share.sent_until, run.first)
+        cross(link, records, i)
         if is_known:
             return True
         retain, ids = record.retain and subscription.retain_as_published, share.subscription_ids
@@ -432,19 +457,3 @@ def _merged(receipts: Iterable[Receipt]) -> list[Receipt]:
 
 def _nothing(_: str) -> None:
     """Nobody waits for it."""
-
-
-def _to_send(pending: deque[Run]) -> Run:
-    """The first of them, with payloads as they were published; only a part of it if these are large."""
-    run = pending[0]
-    if not run.is_plain:
-        records = as_published(run.records, run.place, run.number)
-        run.is_plain = records is run.records
-        if not run.is_plain:
-            part = Run(records, 0, run.serial, run.first, records.count, is_plain=True)
-            run.skip(records.count)
-            if not run.number:
-                pending.popleft()
-            pending.appendleft(part)
-            return part
-    return run

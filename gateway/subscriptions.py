@@ -18,6 +18,7 @@ from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
 from gateway.replays import FROM_PROPERTY as FROM_PROPERTY
 from gateway.replays import Replays, reads_history, replay_from
+from gateway.retained_lookups import RetainedLookups
 from gateway.session import Listed, Outgoing, Replay, Session
 from gateway.settings import GatewaySettings
 from gateway.shared import LATEST, MOST_NAME_CHARACTERS, SharedSubscriptions
@@ -33,6 +34,8 @@ from store.sessions import is_shared
 MOST_NAMED_CHARACTERS = 100  # of a topic filter in a reason string
 
 GRANTED_PER_TURN = 16  # subscriptions, of all who ask: some 0.5 ms
+GRANTED_CHARACTERS = 32  # of a filter, that take as much as one more
+GRANTED_SHARED = 3  # a shared subscription takes as much as so many more
 
 Refusal = tuple[ReasonCode, str]
 Granted = tuple[SubscriptionState, int]
@@ -45,11 +48,13 @@ class _Request:
 
     session: Session
     subscribe: Subscribe
+    epoch: int  # of permissions, by which it was judged
     missing: int = 0  # answers of the store, and one more until all subscriptions were looked at
     replay_from: str | None = None
     looked_at: int = 0  # subscriptions that are granted or refused
     added: set[str] = field(default_factory=set)  # new subscriptions that are granted, and not in the session so far
     refusals: Mapping[int, ReasonCode] = field(default_factory=dict)  # what is not allowed, by the place in the packet
+    quota: str = ""  # why some of them are beyond a quota
     # where a replay begins, by the place in the packet: a queue_offset, or a log_offset where no queue has all of it
     positions: dict[int, int] = field(default_factory=dict)
     log_offsets: dict[int, int] = field(default_factory=dict)
@@ -70,6 +75,8 @@ class _Request:
         reason_code = self.refusals.get(i)
         if reason_code is None:
             return None
+        if reason_code is ReasonCode.QUOTA_EXCEEDED:
+            return reason_code, self.quota
         asks_more = reason_code is ReasonCode.NOT_AUTHORIZED and reads_history(self.subscribe)
         return reason_code, "not allowed, or not with its history (`replay`)" if asks_more else "not allowed"
 
@@ -101,6 +108,7 @@ class Subscriptions:
     ) -> None:
         """`soon` has something done in a later turn."""
         self._arrived: deque[_Request] = deque()  # to be granted at the end of this turn
+        self._lookups = RetainedLookups(store, soon)
         self._store = store
         self._settings = settings
         self._turn = turn
@@ -111,12 +119,19 @@ class Subscriptions:
         self._sys_topics = sys_topics
         self._soon = soon
         self.replays = Replays(store, turn, exchange, delivery, soon)
+        self.judge_again: Callable[[Session, Callable[[set[str]], None]], None]  # Judging's
 
-    def subscribe(self, session: Session, subscribe: Subscribe, refusals: Mapping[int, ReasonCode]) -> None:
-        """Make every granted subscription take effect, then answer. Until then the client is not listened to."""
-        request = _Request(session, subscribe, refusals=refusals)
+    def subscribe(
+        self, session: Session, subscribe: Subscribe, epoch: int, refusals: Mapping[int, ReasonCode], quota: str = ""
+    ) -> None:
+        """Make every granted subscription take effect, then answer. What the client sends meanwhile is kept.
+
+        `epoch`: of permissions, when what is refused was being found out. `quota`: why some are refused by
+        QUOTA_EXCEEDED.
+        """
+        request = _Request(session, subscribe, epoch, refusals=refusals, quota=quota)
         request.replay_from = replay_from(subscribe)
-        session.connection.wait()
+        session.connection.wait(is_read=True)  # to take it from epoll and back would put it behind others there
         if request.replay_from is None:
             self._ready(request)
         else:
@@ -152,19 +167,25 @@ class Subscriptions:
 
     def _ready(self, request: _Request) -> None:
         self._arrived.append(request)
+        self._turn.has_asked = True
         self._turn.request()
 
     def grant(self) -> None:
-        """Once what came in this turn is stored: grant the next of what was asked for, all in one append."""
+        """Grant the next of what was asked for, all in one append.
+
+        At the end of a turn, once what came in is stored; and before a message is taken in that was read behind it.
+        """
+        self._turn.has_asked = False
         if not self._arrived:
             return
         left, parts = GRANTED_PER_TURN, []
         while self._arrived and left > 0:
             request = self._arrived[0]
-            begin, count = request.looked_at, len(request.subscribe.subscriptions)
+            count = len(request.subscribe.subscriptions)
             if request.session.link is not None:
-                parts.append((request, *self._check_next(request, left)))
-                left -= request.looked_at - begin
+                count_now, cost = _next_of(request, left)
+                parts.append((request, *self._check_next(request, count_now)))
+                left -= cost
             if request.session.link is None or request.looked_at == count:
                 self._arrived.popleft()
         if self._journal.store():
@@ -172,6 +193,7 @@ class Subscriptions:
                 self._follow(request, granted, wanted_retained)
                 if request.looked_at == len(request.subscribe.subscriptions):
                     self._came(request)
+            self._lookups.go_on()
         if self._arrived:
             self._turn.request()
 
@@ -217,7 +239,7 @@ class Subscriptions:
             then = partial(self._followed, request, state, i)
             self._store.follow(state.topic_filter, FROM_NOW, history, state.qos > 0, then)
         for state in wanted_retained:
-            self._store.retained(state.topic_filter, None, partial(self._first_page, request, state))
+            self._lookups.add(state.topic_filter, None, partial(self._first_page, request, state))
 
     def _check(self, session: Session, wanted: SubscriptionRequest, is_new: bool, room: int) -> Refusal | None:
         """Why a subscription is refused; None if it is granted."""
@@ -282,8 +304,22 @@ class Subscriptions:
     def _came(self, request: _Request) -> None:
         """One of the answers that a SUBACK waits for."""
         request.missing -= 1
-        if not request.missing and request.session.link is not None:
+        if request.missing or request.session.link is None:
+            return
+        if request.epoch == self._turn.permit_epoch:
             self._answer(request)
+        else:  # a reload looked only at what had taken effect then
+            self.judge_again(request.session, partial(self._judged_again, request))
+
+    def _judged_again(self, request: _Request, taken: set[str]) -> None:
+        if request.session.link is None:
+            return
+        for i, wanted in enumerate(request.subscribe.subscriptions):
+            if wanted.topic_filter in taken and request.answers[i] <= ReasonCode.GRANTED_QOS_2:
+                request.answers[i] = ReasonCode.NOT_AUTHORIZED
+                request.why = request.why or "not allowed"
+        request.pages = [each for each in request.pages if each[0].topic_filter not in taken]
+        self._answer(request)
 
     def _answer(self, request: _Request) -> None:
         session, link = request.session, request.session.connection
@@ -326,10 +362,10 @@ class Subscriptions:
         self._came(request)
 
     def _next_retained(self, session: Session, subscription: SubscriptionState, after: str, end: int) -> None:
-        """One page a turn, so that others have theirs in between."""
+        """One page after another, so that others have theirs in between."""
         if session.link is not None and not self._is_over(session, subscription):
             then = partial(self._found_more, session, subscription, end)
-            self._store.retained(subscription.topic_filter, after, then)
+            self._lookups.add(subscription.topic_filter, after, then)
 
     def _is_over(self, session: Session, subscription: SubscriptionState) -> bool:
         """Whether a subscription ended while its retained messages were listed; then that is at an end as well."""
@@ -410,6 +446,17 @@ class Subscriptions:
         link.answer_when_safe(encode(UnsubAck(unsubscribe.packet_id, codes), link.version))
         if link.waiting:
             self._soon(link.proceed)
+
+
+def _next_of(request: _Request, most: int) -> tuple[int, int]:
+    """(how many of a packet's subscriptions are next, what they take), one at least."""
+    cost = 0
+    for count, wanted in enumerate(request.subscribe.subscriptions[request.looked_at :][:most], 1):
+        cost += 1 + len(wanted.topic_filter) // GRANTED_CHARACTERS
+        cost += GRANTED_SHARED * is_shared(wanted.topic_filter)
+        if cost >= most:
+            return count, cost
+    return len(request.subscribe.subscriptions) - request.looked_at, cost
 
 
 def _has_queue(topic_filter: str) -> bool:

@@ -74,7 +74,9 @@ def _of_turn(name: str) -> Callable[[Status], int]:
 
 def _dropped(status: Status) -> int:
     counts = status.turn.counters()
-    return int(status.delivery.dropped + counts["expired"] + counts["too_large"] + counts["unreadable"])
+    return int(
+        status.delivery.dropped + counts["expired"] + counts["too_large"] + counts["unreadable"] + counts["lost"]
+    )
 
 
 def _of_store(read: Callable[[MessageStore], int]) -> Callable[[Status], int | None]:
@@ -110,7 +112,7 @@ SYS_TOPICS = (
     SysTopic("publish/messages/sent", "PUBLISH packets sent.", _of_turn("sent")),
     SysTopic(
         "publish/messages/dropped",
-        "Messages that a subscriber did not get: behind, expired, too large, unreadable.",
+        "Messages that a subscriber did not get: behind, expired, too large, unreadable, lost.",
         _dropped,
     ),
     SysTopic("publish/bytes/received", "Bytes of the payloads of those received.", _of_turn("received_bytes")),

@@ -23,7 +23,7 @@ class Tenants:
     """Owner of what is known of namespaces at this gateway: at most so many at a time."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._tenants: OrderedDict[str, Tenant] = OrderedDict()  # who came last is last
 
     def __iter__(self) -> Iterator[Tenant]:
@@ -56,7 +56,7 @@ class Tenants:
         """None: there are as many as there may be, and all of them have clients."""
         found = self._tenants.get(name)
         if found is None:
-            if len(self._tenants) >= self._most:
+            if len(self._tenants) >= self.most:
                 idle = next((each for each, tenant in self._tenants.items() if not tenant.connections), None)
                 if idle is None:
                     return None

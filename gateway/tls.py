@@ -14,11 +14,13 @@ from typing import Any, Literal
 from gateway.certified import Certified
 from gateway.connection import Connection
 from gateway.errors import ProtocolError
-from gateway.layers import Above, Layer
+from gateway.layers import Above, SteppedLayer
 from gateway.reason_codes import ReasonCode
 from notify.tls import STRANGERS, reason_of
 
 RECORD_BYTES = 16 << 10
+RECORDS_AT_ONCE = 64
+"""So many are decrypted before it is asked what time it is."""
 HANDSHAKES_AT_ONCE = 4
 """In one turn of the loop; each takes a part of a millisecond, in which nobody else is served."""
 MOST_HANDSHAKE_BYTES = 64 << 10
@@ -62,7 +64,7 @@ class InTurn:
                 self._call_soon(self._go_on)
 
 
-class TlsLayer(Layer):
+class TlsLayer(SteppedLayer):
     """The server's end of one TLS connection."""
 
     __slots__ = (
@@ -70,6 +72,7 @@ class TlsLayer(Layer):
         "_connection",
         "_context",
         "_epoch",
+        "_has_rest",
         "_has_turn",
         "_hello",
         "_in_turn",
@@ -89,7 +92,7 @@ class TlsLayer(Layer):
         in_turn: InTurn,
         certified: Certified,
     ) -> None:
-        super().__init__(above)
+        super().__init__(above, connection.owner)
         self._connection = connection
         self._user_name = user_name
         self._in_turn = in_turn
@@ -101,6 +104,7 @@ class TlsLayer(Layer):
         self._tls: ssl.SSLObject  # made when the client begins: it takes 10 KB
         self._hello: bytes | None = b""  # what has come of its beginning; None: it has begun
         self._is_open = False
+        self._has_rest = False
         self._has_turn = False  # or will have it
 
     # --- in
@@ -115,7 +119,8 @@ class TlsLayer(Layer):
                 return
         self._incoming.write(data)
         if self._is_open:
-            self._decrypt()
+            if not self._goes_on:
+                self.step()
         elif self._incoming.pending > MOST_HANDSHAKE_BYTES:
             self._refuse("TLS handshake failed: too much was sent before it")
         elif not self._has_turn:
@@ -158,7 +163,7 @@ class TlsLayer(Layer):
         connection.peer_namespace = namespace_of_certificate(certificate, connection.owner.settings.tls_namespace)
         self._flush()
         if self._incoming.pending:
-            self._decrypt()
+            self.step()
 
     def certificate(self) -> bytes | None:
         """The client's, DER."""
@@ -171,10 +176,20 @@ class TlsLayer(Layer):
         self._certified.left(self)
         super().connection_lost(error)
 
-    def _decrypt(self) -> None:
+    @property
+    def has_rest(self) -> bool:
+        """Records that are whole; what is behind the last one waits for more bytes."""
+        return self._has_rest
+
+    @property
+    def is_heard(self) -> bool:
+        return not self._connection.is_deaf
+
+    def take_some(self, is_over: Callable[[], bool]) -> None:
         """All records that are complete go up together, so far as the buffer holds them."""
         buffer = self.above.get_buffer(0)
-        view, filled = memoryview(buffer), 0
+        view, filled, count = memoryview(buffer), 0, 0
+        self._has_rest = False
         incoming, tls = self._incoming, self._tls
         read: Callable[[int, memoryview], int] = tls.read  # type: ignore[assignment]
         ended = False
@@ -185,9 +200,13 @@ class TlsLayer(Layer):
                     ended = True
                     break
                 filled += got
+                count += 1
                 if len(buffer) - filled < RECORD_BYTES:
                     self.above.buffer_updated(filled)
                     filled = 0
+                if count % RECORDS_AT_ONCE == 0 and is_over():
+                    self._has_rest = bool(incoming.pending or tls.pending())
+                    break
         except ssl.SSLWantReadError:
             """The last record is not whole yet."""
         except ssl.SSLError as error:

@@ -6,6 +6,7 @@ from typing import Final
 
 from gateway.errors import ProtocolError
 from gateway.reason_codes import ReasonCode
+from store.namespaces import MARK
 
 MAX_TOPIC_BYTES: Final = 65_535
 """[MQTT-4.7.3-3]."""
@@ -13,16 +14,50 @@ MAX_TOPIC_BYTES: Final = 65_535
 MAX_TOPIC_LEVELS: Final = 200
 """Matching goes down one level at a time; gateway/_scan.pxi has the same limit."""
 
+SERVERS_LEVELS: Final = frozenset({"$SYS", "$share", "$delayed", "$dead"})
+"""First levels that are the server's own, beside those that begin with `$ns:`; docs/mqtt.md says what each is for."""
+
+_BRIDGES: Final = "$SYS/broker/connection/"
+_STATE: Final = "/state"
 _SHARE_PREFIX: Final = "$share/"
 DELAYED_PREFIX: Final = "$delayed/"
 MOST_DELAY_DIGITS: Final = 10
 
 
-def validate_topic_name(topic_name: str, field: str = "topic_name") -> None:
-    """Raise ProtocolError(TOPIC_NAME_INVALID) unless messages may be published to `topic_name`."""
+class TopicAliases:
+    """What the topic aliases of a client stand for."""
+
+    __slots__ = ("names", "size_bytes")
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+        self.size_bytes = 0  # of the names
+
+    def give(self, alias: int, topic_name: str) -> None:
+        """An alias gets a name, or another one."""
+        self.size_bytes += len(topic_name.encode()) - len(self.names.get(alias, "").encode())
+        self.names[alias] = topic_name
+
+
+def is_servers_own(topic_name: str) -> bool:
+    """Whether only the server writes there. What else begins with $ is a topic like others [MQTT-4.7.2-1]."""
+    level = topic_name.partition("/")[0]
+    return level in SERVERS_LEVELS or level.startswith(MARK)
+
+
+def is_state_of_bridge(topic_name: str) -> bool:
+    """Whether it is where Mosquitto says of one of its bridges that it is connected, and by a will that it is not."""
+    return topic_name.startswith(_BRIDGES) and topic_name.endswith(_STATE)
+
+
+def validate_topic_name(topic_name: str, field: str = "topic_name", wildcard_rule: str = "MQTT-3.3.2-2") -> None:
+    """Raise ProtocolError(TOPIC_NAME_INVALID) unless messages may be published to `topic_name`.
+
+    `wildcard_rule`: the statement that forbids wildcards where the name stands.
+    """
     fault = topic_fault(topic_name)
     if fault is None and ("+" in topic_name or "#" in topic_name):
-        fault = "contains a wildcard [MQTT-3.3.2-2]"
+        fault = f"contains a wildcard [{wildcard_rule}]"
     if fault is not None:
         raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, f"{field}: {fault}")
 

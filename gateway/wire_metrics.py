@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.figures import Figure, Value
+from gateway.figures import Figure, Times, Value
 
 if TYPE_CHECKING:  # a process has some of these only
     from notify.server import StoreServer
@@ -45,6 +45,14 @@ WIRE: tuple[Figure[StoreServer], ...] = (
         "counter",
         "Appends that came, refused and repeated ones included.",
         lambda server: server.figures.appends,
+    ),
+    Figure(
+        "penstock_wire_request_seconds",
+        "histogram",
+        "From when a request came to its answer, by the request; Append and Publish wait for the disk, a Pop for "
+        "messages.",
+        lambda server: {name: Times.of(times) for name, times in server.figures.request_times.items()},
+        "request",
     ),
     Figure(
         "penstock_wire_reads_total",

@@ -13,10 +13,10 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
 from store._records cimport (
-    ATTRIBUTE_DUE_MS, ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_DELAYED, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN,
+    ATTRIBUTE_COUNTED, ATTRIBUTE_DUE_MS, ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_DELAYED, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN,
     HEADER_BYTES,
     LogMemory, Part, RecordHeader, Records,
-    TYPE_BATCH, TYPE_MESSAGE, as_tuple, attributes_of, client_id_of, topic_of,
+    TYPE_BATCH, TYPE_MESSAGE, as_tuple, attributes_of, client_id_of, marked, topic_of,
 )
 
 ENTRY_BYTES = sizeof(Entry)
@@ -75,7 +75,8 @@ cdef class Queue:
         cdef Entry *moved
         cdef uint32_t wanted
         if self.tail_count == self.tail_capacity:
-            wanted = max(2, self.tail_capacity * 2)
+            # By a half to all of it: queues that get the same messages do not all grow at the same one.
+            wanted = self.tail_capacity + max(2, self.tail_capacity * (32 + (self.id & 31)) // 64)
             moved = <Entry *>realloc(self.tail, wanted * sizeof(Entry))
             if moved == NULL:
                 raise MemoryError
@@ -204,6 +205,33 @@ cdef class Dispatcher:
         """To be called when many topics have left: a dict gives nothing back by itself."""
         self.topics = dict(self.topics)
 
+    def weigh(self, bytes name not None):
+        """To how many queues, and readers of theirs, a topic's messages go. What it takes to know that is known then, so
+        the message itself takes little."""
+        cdef Topic topic = self.topics.get(name)
+        cdef End *end = self.end_of(name) if topic is None else NULL
+        cdef Way way
+        cdef Queue queue
+        cdef Py_ssize_t receivers
+        if topic is None and end == NULL:
+            topic = self.topics[name] = self.owner.load_topic(name)
+        if topic is None:
+            way = <Way>self.ways[end.way]
+            level, filters, receivers = way.level, way.filters, 2
+        else:
+            self.match(topic)
+            level, filters, receivers = topic.level, topic.filters, 2 + readers_of(topic.own)
+        receivers += len(filters) + readers_of(level)
+        for queue in filters:
+            receivers += readers_of(queue)
+        return receivers
+
+    cdef int match(self, Topic topic) except -1:
+        if topic.generation != self.generation:
+            topic.filters = self.owner.match(topic.name) or NO_QUEUES
+            topic.generation = self.generation
+        return 0
+
     def take_touched(self):
         cdef Queue queue
         touched, self.touched = self.touched, []
@@ -288,7 +316,8 @@ cdef class Dispatcher:
             if record.attributes_length and not record.flags & FLAG_LIVE_ONLY:
                 self.note_key(record)
             if (record.flags & FLAG_RETAIN or attribute(record, ATTRIBUTE_PACKET_ID).data != NULL
-                    or attribute(record, ATTRIBUTE_DUE_MS).data != NULL):
+                    or attribute(record, ATTRIBUTE_DUE_MS).data != NULL
+                    or attribute(record, ATTRIBUTE_COUNTED).data != NULL):
                 self.owner.apply(as_tuple(record))
 
     cdef list look_ahead(self, const char *data, size_t size):
@@ -380,9 +409,7 @@ cdef class Dispatcher:
     cdef dispatch(self, Topic topic, const RecordHeader *record, uint64_t tag):
         cdef bint live_only = record.flags & FLAG_LIVE_ONLY
         cdef Queue queue
-        if topic.generation != self.generation:
-            topic.filters = self.owner.match(topic.name) or NO_QUEUES
-            topic.generation = self.generation
+        self.match(topic)
         self.messages += 1
         if not live_only:
             self.give(topic.own, record, tag)
@@ -411,6 +438,10 @@ cdef class Dispatcher:
                 self.missing.push(record.log_offset, queue.id, NULL, queue)
 
 
+cdef inline Py_ssize_t readers_of(Queue queue) except -1:
+    return len(queue.readers) if queue.readers is not None else 0
+
+
 cdef Part attribute(const RecordHeader *record, uint8_t tag) noexcept nogil:
     """The value of an attribute of a record; without data if it has none."""
     cdef const unsigned char *data = <const unsigned char *>attributes_of(record)
@@ -421,20 +452,6 @@ cdef Part attribute(const RecordHeader *record, uint8_t tag) noexcept nogil:
             return Part(<const char *>data + at + 3, length)
         at += 3 + length
     return Part(NULL, 0)
-
-
-cdef uint64_t fnv1a(Part text) noexcept nogil:
-    """64-bit FNV-1a, and 1 for what would be 0."""
-    cdef uint64_t found = 0xcbf29ce484222325
-    cdef size_t i
-    for i in range(text.size):
-        found = (found ^ <unsigned char>text.data[i]) * <uint64_t>0x100000001b3
-    return found or 1
-
-
-cdef uint64_t tag_hash(const RecordHeader *record) noexcept nogil:
-    cdef Part tag = attribute(record, ATTRIBUTE_TAG)
-    return fnv1a(tag) if tag.data != NULL else 0
 
 
 cdef bint same_name(Topic topic, const RecordHeader *record) noexcept:

@@ -4,12 +4,32 @@
 def read_tail(LogMemory memory not None, Queue queue not None, uint64_t start, Py_ssize_t max_records,
               uint64_t max_bytes):
     """Records from the tail of a queue; `start` must not be older than the tail."""
-    cdef Records records = Records(start)
     if start < queue.tail_first:
         raise ValueError("older than the tail")
+    return tail_from(memory, queue, start, max_records, max_bytes)
+
+
+cdef Records tail_from(LogMemory memory, Queue queue, uint64_t start, Py_ssize_t max_records, uint64_t max_bytes):
+    cdef Records records = Records(start)
     if start < queue.next_offset:
         fill(records, memory, queue.tail + (start - queue.tail_first), queue.next_offset - start, max_records, max_bytes)
     return records
+
+
+def read_tails(LogMemory memory not None, list queues not None, list starts not None, Py_ssize_t max_records,
+               uint64_t max_bytes):
+    """As read_tail() for each of some queues; None for what is not in a tail, or cannot be read."""
+    cdef Py_ssize_t i
+    cdef Queue queue
+    cdef uint64_t start
+    cdef list found = []
+    for i in range(len(queues)):
+        queue, start = <Queue?>queues[i], starts[i]
+        try:
+            found.append(tail_from(memory, queue, start, max_records, max_bytes) if start >= queue.tail_first else None)
+        except LookupError:
+            found.append(None)
+    return found
 
 
 def read_pack(LogMemory memory not None, bytes pack not None, uint64_t pack_first, uint64_t start,

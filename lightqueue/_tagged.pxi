@@ -6,7 +6,8 @@ def tagged_tail(LogMemory memory not None, Queue queue not None, uint64_t start,
     """Records with a tag from the tail of a queue: from queue_offset `start`, which is in it, and before log_offset `stop`.
 
     Looks at `most_entries`, and ends with the record that makes it `max_bytes`. Gives the Records (their queue_offsets
-    mean nothing), the queue_offset to go on from, and that entry's log_offset, or 0 if the tail has no more.
+    mean nothing), the queue_offset to go on from, that entry's log_offset, or 0 if the tail has no more, and how many with
+    the tag are lost in front of that; those in front of the first record it says itself.
     """
     if start < queue.tail_first:
         raise ValueError("older than the tail")
@@ -25,19 +26,26 @@ cdef tuple pick(LogMemory memory, const Entry *entries, uint64_t count, uint64_t
     cdef Records records = Records(start)
     cdef uint64_t at = start - first, total = 0
     cdef uint64_t wanted = fnv1a(Part(PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag)))
+    cdef uint64_t lost = 0, lost_first = 0
     cdef const RecordHeader *record
     count = min(count, at + most_entries)
     while at < count and entries[at].log_offset < stop and total < max_bytes:
         if entries[at].tag_hash == wanted:
             try:
                 record = <const RecordHeader *>memory.at(entries[at].log_offset)
-            except LookupError:         # dropped by retention
+            except LookupError:
                 record = NULL
+                if memory.mapping_count and entries[at].log_offset >= memory.mappings[0].base:  # else retention dropped it
+                    if records.count:
+                        break           # the next range begins with it
+                    lost += 1
             if record != NULL and has_tag(record, tag):
+                if not records.count:
+                    lost_first, lost = lost, 0
                 records.push(record)
                 total += record.length
         at += 1
-    return records, first + at, entries[at].log_offset if at < count else 0
+    return marked(records, lost_first), first + at, entries[at].log_offset if at < count else 0, lost
 
 
 cdef bint has_tag(const RecordHeader *record, bytes tag) noexcept:
@@ -54,3 +62,17 @@ def with_tag(Records records not None, bytes tag not None):
         if has_tag(records.items[i], tag):
             found.push(records.items[i])
     return found
+
+
+cdef uint64_t fnv1a(Part text) noexcept nogil:
+    """64-bit FNV-1a, and 1 for what would be 0."""
+    cdef uint64_t found = 0xcbf29ce484222325
+    cdef size_t i
+    for i in range(text.size):
+        found = (found ^ <unsigned char>text.data[i]) * <uint64_t>0x100000001b3
+    return found or 1
+
+
+cdef uint64_t tag_hash(const RecordHeader *record) noexcept nogil:
+    cdef Part tag = attribute(record, ATTRIBUTE_TAG)
+    return fnv1a(tag) if tag.data != NULL else 0

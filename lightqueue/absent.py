@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from store._records import RecordBatch
-from store.changes import SessionClosed, SessionEnded, WillFired, encode_change
+from store.changes import SessionClosed, SessionEnded, WillFired, WillState, encode_change
+from store.clock import Clock
 from store.deadlines import Deadlines
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
-from store.records import RecordType, message_flags
+from store.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
 from store.sessions import NEVER_EXPIRES_S, Sessions, SessionState
 
 log = logging.getLogger("penstock.store")
@@ -27,14 +28,22 @@ class AbsentSessions:
     """Owner of the deadlines of all sessions that nobody has. A session is away from its SessionClosed on."""
 
     def __init__(
-        self, sessions: Sessions, append: Callable[[RecordBatch], object], is_live_only: Callable[[bytes], bool]
+        self,
+        sessions: Sessions,
+        append: Callable[[RecordBatch], object],
+        is_live_only: Callable[[bytes], bool],
+        clock: Clock,
     ) -> None:
         self._sessions = sessions
+        self._clock = clock
         self._append = append
         self._is_live_only = is_live_only
         self._events = RateLimitedLog(log)
         self._deadlines = Deadlines()
+        self._began_s = 0.0
         self._due: list[tuple[str, str]] = []
+        self.count_will: Callable[[SessionState, WillState], tuple[bytes, str]] = _counts_for_nobody
+        """The value of a will's attribute COUNTED (empty: none), and why it may not be sent."""
         self.expired = 0  # sessions that ended because nobody came back for them in time
 
     def begin(self, presence_changed: Callable[[str], None], waited_for: frozenset[str] = frozenset()) -> None:
@@ -49,6 +58,7 @@ class AbsentSessions:
             self.look_at(client_id)
             presence_changed(client_id)
 
+        self._began_s = self._clock.now_s()
         self._sessions.presence_changed = changed
         for state in self._sessions:
             self.look_at(state.client_id)
@@ -77,10 +87,10 @@ class AbsentSessions:
         if state is None:
             return None
         batch = RecordBatch()
-        now_s = time.time()
-        if clean_start or (not state.connected and now_s >= _expires_at_s(state)):
-            self._end(batch, state)
-        elif not state.connected and state.will is not None and now_s >= _will_at_s(state):
+        now_s = self._clock.now_s()
+        if clean_start or (not state.connected and now_s >= self._expires_at_s(state)):
+            self._end(batch, state, is_back=now_s < self._grace_ends_at_s(state))
+        elif not state.connected and state.will is not None and now_s >= self._will_at_s(state):
             self._fire(batch, state)
         if batch.size:
             self._append(batch)
@@ -92,17 +102,17 @@ class AbsentSessions:
         state = self._sessions.get(client_id)
         if state is None or state.connected:
             return
-        if state.will is not None and not min(state.will.delay_s, state.session_expiry_interval):
+        if state.will is not None and not (self._will_delay_s(state) or state.will_grace_s):
             self._due.append((WILL, client_id))
         elif state.will is not None:
-            self._set(WILL, client_id, _will_at_s(state))
-        if state.session_expiry_interval != NEVER_EXPIRES_S:
-            self._set(EXPIRY, client_id, _expires_at_s(state))
+            self._set(WILL, client_id, self._will_at_s(state))
+        if state.session_expiry_interval not in (0, NEVER_EXPIRES_S):  # with 0 it ends with its will
+            self._set(EXPIRY, client_id, max(self._expires_at_s(state), self._grace_ends_at_s(state)))
 
     def tick(self) -> None:
         """Do what is due, so much of it at a time that the loop does not stand still. Raises a StoreError."""
         self._events.settle()
-        self._deadlines.run(time.time(), PER_TICK)
+        self._deadlines.run(self._clock.now_s(), PER_TICK)
         self.do_due()
 
     @property
@@ -130,7 +140,7 @@ class AbsentSessions:
                 self._append(batch)
             except StoreError:
                 for kind, client_id in due:
-                    self._set(kind, client_id, time.time() + RETRY_S)
+                    self._set(kind, client_id, self._clock.now_s() + RETRY_S)
                 raise
 
     # --- into a batch
@@ -140,9 +150,9 @@ class AbsentSessions:
         self._events.info("expired", "session of client %s expired", state.client_id)
         self._end(batch, state)
 
-    def _end(self, batch: RecordBatch, state: SessionState) -> None:
-        """The session ends, and with it the delay of its will [MQTT-3.1.3-9]."""
-        if not state.connected:
+    def _end(self, batch: RecordBatch, state: SessionState, is_back: bool = False) -> None:
+        """The session ends, and with it the delay of its will [MQTT-3.1.3-9], unless the client is back in time."""
+        if not state.connected and not is_back:
             self._fire(batch, state)
         batch.append(*encode_change(SessionEnded(state.client_id)))
 
@@ -151,21 +161,30 @@ class AbsentSessions:
         will = state.will
         if will is None:
             return
+        counted, fault = self.count_will(state, will)
+        if fault:
+            self._events.warning("will", "will of client %s not sent: %s", state.client_id, fault)
+            batch.append(*encode_change(WillFired(state.client_id)))
+            return
         self._events.info("will", "will of client %s sent to %s", state.client_id, will.topic)
         topic = will.topic.encode()
+        expires, live_only = b"\2" in will.properties, self._is_live_only(topic)
+        flags = message_flags(will.qos, retain=will.retain, expires=expires, live_only=live_only)
+        attributes = encode_attribute(Attribute.COUNTED, counted) if counted else b""
+        if will.left_by:  # it is judged first, as a delayed message that is due
+            flags |= RecordFlag.DELAYED
+            due_ms = time.time_ns() // 1_000_000
+            attributes += encode_attribute(Attribute.LEFT_BY, will.left_by)
+            attributes += encode_attribute(Attribute.DUE_MS, due_ms.to_bytes(8, "little"))
         batch.begin_atomic()
         batch.append(
             RecordType.MESSAGE,
             will.payload,
             topic=topic,
             client_id=state.client_id.encode(),
+            attributes=attributes,
             properties=will.properties,
-            flags=message_flags(
-                will.qos,
-                retain=will.retain,
-                expires=b"\2" in will.properties,
-                live_only=self._is_live_only(topic),
-            ),
+            flags=flags,
         )
         batch.append(*encode_change(WillFired(state.client_id)))
         batch.end_atomic()
@@ -175,17 +194,28 @@ class AbsentSessions:
     def _set(self, kind: str, client_id: str, at_s: float) -> None:
         self._deadlines.set((kind, client_id), at_s, lambda: self._due.append((kind, client_id)))
 
+    def _expires_at_s(self, state: SessionState) -> float:
+        if state.session_expiry_interval == NEVER_EXPIRES_S:
+            return float("inf")
+        return self._clock.without_jumps(state.closed_at_ms / 1000) + state.session_expiry_interval
+
+    def _will_at_s(self, state: SessionState) -> float:
+        will_at_s = self._clock.without_jumps(state.closed_at_ms / 1000) + self._will_delay_s(state)
+        return max(will_at_s, self._grace_ends_at_s(state))
+
+    def _will_delay_s(self, state: SessionState) -> int:
+        return min(state.will.delay_s, state.session_expiry_interval) if state.will is not None else 0
+
+    def _grace_ends_at_s(self, state: SessionState) -> float:
+        """Until when the will waits for the client since a gateway stopped. Without a store it could not come back."""
+        if not state.will_grace_s or state.will is None:
+            return 0.0
+        return max(self._clock.without_jumps(state.closed_at_ms / 1000), self._began_s) + state.will_grace_s
+
     def _cancel(self, client_id: str) -> None:
         self._deadlines.cancel((WILL, client_id))
         self._deadlines.cancel((EXPIRY, client_id))
 
 
-def _expires_at_s(state: SessionState) -> float:
-    if state.session_expiry_interval == NEVER_EXPIRES_S:
-        return float("inf")
-    return state.closed_at_ms / 1000 + state.session_expiry_interval
-
-
-def _will_at_s(state: SessionState) -> float:
-    delay_s = state.will.delay_s if state.will is not None else 0
-    return state.closed_at_ms / 1000 + min(delay_s, state.session_expiry_interval)
+def _counts_for_nobody(_: SessionState, __: WillState) -> tuple[bytes, str]:
+    return b"", ""

@@ -286,7 +286,8 @@ class GroupQueue:
         positions = [each for each in enumerate(group.positions) if each[1] != state.positions[each[0]]]
         if held or done or positions:
             batch = RecordBatch()
-            for advanced in _advances(state, held, done, positions):
+            known = self.queue.next_offset, group.acked_offset, self.settings.partitions
+            for advanced in _advances(state, held, done, positions, known):
                 batch.append(*encode_change(advanced))
             self._owner.append(batch)
         group.written()
@@ -379,7 +380,11 @@ class Groups:
         if found is None and len(self._groups) >= MOST_GROUPS:
             raise TooManyGroups
         settings = settings or (found.settings if found is not None else GroupSettings())
-        made = GroupMade(*key, settings, begin() if found is None else 0, *maker)
+        made = GroupMade(*key, settings, 0, *maker)
+        if found is None:
+            queue = self.queues.stored(key[1])
+            end = queue.next_offset if queue is not None else 0
+            made = GroupMade(*key, settings, begin(), *maker, end)
         self._say(made)
         if found is not None:
             found.group.settings = made.settings
@@ -389,7 +394,7 @@ class Groups:
 
     def reset(self, found: GroupQueue, queue_offset: int) -> None:
         """Go on elsewhere. Raises a StoreError."""
-        self._say(GroupReset(*found.state.key, queue_offset))
+        self._say(GroupReset(*found.state.key, queue_offset, found.queue.next_offset))
         found.rebuild()
 
     def drop(self, found: GroupQueue) -> None:
@@ -465,13 +470,20 @@ def _is_expired(data: bytes, now_ms: int) -> bool:
 
 
 def _advances(
-    state: GroupState, held: list[Held], done: list[int], positions: list[tuple[int, int]]
+    state: GroupState,
+    held: list[Held],
+    done: list[int],
+    positions: list[tuple[int, int]],
+    known: tuple[int, int, int],
 ) -> Iterator[GroupAdvanced]:
-    """One record, or several of bounded size. The positions come last: what they mean depends on what is held."""
+    """One record, or several of bounded size. The positions come last: what they mean depends on what is held.
+
+    `known`: end, acked and partitions of each.
+    """
     while len(held) > RANGES_PER_RECORD:
-        yield GroupAdvanced(*state.key, held=tuple(held[:RANGES_PER_RECORD]))
+        yield GroupAdvanced(*state.key, (), tuple(held[:RANGES_PER_RECORD]), (), 0, *known)
         del held[:RANGES_PER_RECORD]
     while len(done) > 2 * RANGES_PER_RECORD:
-        yield GroupAdvanced(*state.key, done=tuple(done[: 2 * RANGES_PER_RECORD]))
+        yield GroupAdvanced(*state.key, (), (), tuple(done[: 2 * RANGES_PER_RECORD]), 0, *known)
         del done[: 2 * RANGES_PER_RECORD]
-    yield GroupAdvanced(*state.key, tuple(positions), tuple(held), tuple(done))
+    yield GroupAdvanced(*state.key, tuple(positions), tuple(held), tuple(done), 0, *known)

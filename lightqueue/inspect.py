@@ -100,6 +100,7 @@ def _state(log: LogScan, index: Index) -> dict[str, Any]:
             "client_id": session.client_id,
             "acked_log_offset": session.acked,
             "subscriptions": sorted(session.subscriptions),
+            "gap": session.gap,
         }
         for session in sorted(state.sessions, key=lambda session: session.client_id)
     ]

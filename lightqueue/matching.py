@@ -49,18 +49,28 @@ def literal_prefix(topic_filter: str) -> str:
 
 
 class _Node(Generic[Value]):
-    __slots__ = ("children", "value")
+    """Levels that follow one another, and what may come behind them. There are two for each filter at most."""
 
-    def __init__(self) -> None:
-        self.children: dict[str, _Node[Value]] = {}
+    __slots__ = ("children", "levels", "value")
+
+    def __init__(self, levels: tuple[str, ...]) -> None:
+        self.levels = levels
+        self.children: dict[str, _Node[Value]] = {}  # by the first of their levels
         self.value: Value | None = None
+
+    def divide(self, count: int) -> "_Node[Value]":
+        """A node of its first levels, behind which it comes with the others."""
+        first: _Node[Value] = _Node(self.levels[:count])
+        self.levels = self.levels[count:]
+        first.children[self.levels[0]] = self
+        return first
 
 
 class FilterTrie(Generic[Value]):
     """Topic filters, each with a value, found by topic name in time that depends on its levels, not on the filters."""
 
     def __init__(self) -> None:
-        self._root: _Node[Value] = _Node()
+        self._root: _Node[Value] = _Node(())
         self._size = 0
 
     def __len__(self) -> int:
@@ -68,48 +78,90 @@ class FilterTrie(Generic[Value]):
 
     def set(self, topic_filter: str, value: Value) -> None:
         """Give a filter its value."""
-        node = self._root
-        for level in topic_filter.split(SEPARATOR):
-            node = node.children.setdefault(level, _Node())
+        node, levels = self._root, tuple(topic_filter.split(SEPARATOR))
+        while levels:
+            child = node.children.get(levels[0])
+            if child is None:
+                child = node.children[levels[0]] = _Node(levels)
+            elif (same := _in_common(child.levels, levels)) < len(child.levels):
+                child = node.children[levels[0]] = child.divide(same)
+            node, levels = child, levels[len(child.levels) :]
         self._size += node.value is None
         node.value = value
 
     def remove(self, topic_filter: str) -> None:
         """Forget a filter; one that is not there is ignored."""
-        path = [self._root]
-        levels = topic_filter.split(SEPARATOR)
-        for level in levels:
-            child = path[-1].children.get(level)
-            if child is None:
+        path, levels = [self._root], tuple(topic_filter.split(SEPARATOR))
+        while levels:
+            child = path[-1].children.get(levels[0])
+            if child is None or child.levels != levels[: len(child.levels)]:
                 return
             path.append(child)
-        self._size -= path[-1].value is not None
-        path[-1].value = None
-        for parent, level in zip(reversed(path[:-1]), reversed(levels), strict=True):
-            child = parent.children[level]
-            if child.children or child.value is not None:
-                return
-            del parent.children[level]
+            levels = levels[len(child.levels) :]
+        node = path.pop()
+        self._size -= node.value is not None
+        node.value = None
+        if not node.children:
+            del path[-1].children[node.levels[0]]
+            node = path.pop()
+        if path and node.value is None and len(node.children) == 1:  # it and what comes behind it are one
+            (child,) = node.children.values()
+            child.levels = node.levels + child.levels
+            path[-1].children[child.levels[0]] = child
 
     def match(self, topic_name: str) -> list[Value]:
         """The values of all filters that match."""
         found: list[Value] = []
         levels = topic_name.split(SEPARATOR)
-        nodes = [self._root]
-        if topic_name.startswith("$"):  # no wildcard at the first level matches these
-            nodes = [child for child in (self._root.children.get(levels.pop(0)),) if child is not None]
-        for level in levels:
-            following: list[_Node[Value]] = []
-            for node in nodes:
-                _take(node.children.get(ANY_LEVELS), found)
-                for child in (node.children.get(level), node.children.get(ANY_LEVEL)):
-                    if child is not None:
-                        following.append(child)
-            nodes = following
-        for node in nodes:
+        count = len(levels)
+        reached: list[list[_Node[Value]]] = [[] for _ in range(count + 1)]  # by how many levels they have come
+        reached[0].append(self._root)
+        for at, level in enumerate(levels):
+            wilds = (level, ANY_LEVEL) if at or not topic_name.startswith("$") else (level,)
+            for node in reached[at]:  # thousands of filters may match: few calls in here
+                children = node.children
+                rest = children.get(ANY_LEVELS) if len(wilds) > 1 else None
+                if rest is not None and rest.value is not None:
+                    found.append(rest.value)
+                for wanted in wilds:
+                    child = children.get(wanted)
+                    if child is None:
+                        continue
+                    if len(child.levels) == 1:
+                        reached[at + 1].append(child)
+                    elif (end := _after(child.levels, levels, at)) <= count:
+                        reached[end].append(child)
+                    elif end == BEYOND and child.value is not None:
+                        found.append(child.value)
+        for node in reached[count]:
             _take(node, found)
             _take(node.children.get(ANY_LEVELS), found)  # `a/#` matches `a`
         return found
+
+
+NOWHERE, BEYOND = 1 << 30, 1 << 29
+
+
+def _in_common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    """How many levels two filters have in common at their beginning."""
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _after(wanted: tuple[str, ...], levels: list[str], at: int) -> int:
+    """Where a topic goes on behind these levels of a filter, the first of which fits at `at`; BEYOND if they end in a
+    `#` that matches the rest, NOWHERE if they do not fit."""
+    for i in range(1, len(wanted)):
+        want, at = wanted[i], at + 1
+        if want == ANY_LEVELS:
+            return BEYOND
+        if at == len(levels) or want not in (ANY_LEVEL, levels[at]):
+            return NOWHERE
+    return at + 1
 
 
 def _take(node: _Node[Value] | None, found: list[Value]) -> None:

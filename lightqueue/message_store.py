@@ -19,37 +19,56 @@ from lightqueue.upkeep import Upkeep
 from lightqueue.waiting import Waiting
 from store._records import RecordBatch, Records
 from store.checkpoint import open_index
+from store.clock import Clock
 from store.commitlog import CommitLog
-from store.errors import RecordTooLarge, StoreError
+from store.errors import IndexBusy, IndexDamaged, IndexFailed, IndexStuck, RecordTooLarge, StoreError, StoreFull
 from store.folder import DataFolder
+from store.index import Index, remembered_marks
 from store.records import Record
+from store.scrub import Scrubber
 from store.settings import StoreSettings
 
 log = logging.getLogger("penstock.store")
 
 REPLAY_BYTES = 8 << 20
+MOST_INDEXES = 3  # as it stands, from the checkpoint, from the log
+INDEX_PATIENCE_S = 10.0
+"""For so long the index may fail to be written with room on the disk: once there is room again RocksDB goes on by
+itself, within 5 s; after other errors it never does."""
+INDEX_BEHIND = 2
+"""Messages are stored as long as what the index lacks is at most so many times what it is given at once."""
 
 
 class MessageStore:
     """Owner of a data folder. All calls are made from one thread; `on_safe` alone comes from the flusher's."""
 
-    def __init__(self, settings: StoreSettings, on_safe: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        settings: StoreSettings,
+        on_safe: Callable[[], None] = lambda: None,
+        on_replayed: Callable[[int, int], None] = lambda done_bytes, of_bytes: None,
+    ) -> None:
+        """`on_replayed` is told how much of the log was replayed, of how much."""
         self.settings = settings
         self.replayed_bytes = 0
+        self._on_replayed = on_replayed
         self._next_index_write = 0.0
         self._write_until = 0  # the index is being brought up to this log_offset, a step each tick
+        self._durable_to = 0  # so much of the log is in the index for good, or about to be
         self._pages_forgotten_at = 0
         self._refusing: StoreError | None = None
+        self._index_error: IndexFailed | None = None  # of its last write
+        self._index_failing_since_s: float | None = None
+        self.clock = Clock(settings.clock_jump_s)
         with ExitStack() as undo:
             self.folder = DataFolder(settings.data, settings.group_access)
             undo.callback(self.folder.close)
-            self.log = CommitLog(self.folder.log, settings, on_safe)
+            remembered = remembered_marks(self.folder.index)
+            self.log = CommitLog(self.folder.log, settings, on_safe, self.folder.quarantine, remembered)
             undo.callback(self.log.close)
-            self.index = open_index(self.folder, self.log, settings.index_write_buffer_bytes)
+            self.index, self._state = self._projected()
             undo.callback(self.index.close)
-            self._state = Projection(self.log, self.index, settings)
-            self._replay()
-            self.upkeep = Upkeep(self.log, self.folder, self._state, self.append_upkeep)
+            self.upkeep = Upkeep(self.log, self.folder, self._state, self.append_upkeep, self.clock)
             undo.pop_all()
         self.queues = self._state.queues
         self.sessions = self._state.sessions
@@ -58,36 +77,67 @@ class MessageStore:
         self.groups = Groups(self.log, self.queues, self._state.groups, self._append_all, settings.group_flush_ms)
         self.bans = self._state.bans
         self.keys = self._state.keys
+        self.usage = self._state.usage
         self.delayed = self._state.delayed
         self.dispatching = Dispatching(self.log, self.delayed, self._append_all)
-        self.absent = AbsentSessions(self.sessions, self._append_all, self.queues.is_live_only)
+        self.absent = AbsentSessions(self.sessions, self._append_all, self.queues.is_live_only, self.clock)
         self.waiting = Waiting(self.sessions, self.queues, lambda: self.end)
+        self.scrubber = Scrubber(self.log, settings)
 
-    def _replay(self) -> None:
-        for start, data in self.log.ranges(self._state.position, REPLAY_BYTES):
-            self._state.replay(start, data)
+    def _projected(self) -> tuple[Index, Projection]:
+        """The index, and the state that the log makes of it. One that turns out to be damaged is built again."""
+        for distrusted in range(MOST_INDEXES):
+            index = open_index(self.folder, self.log, self.settings.index_write_buffer_bytes, distrusted)
+            with ExitStack() as undo:
+                undo.callback(_close_quietly, index)
+                try:
+                    state = Projection(self.log, index, self.settings)
+                    self._durable_to = state.applied
+                    self._replay(state)
+                except IndexDamaged as error:
+                    log.warning("%s", error)
+                    continue
+                undo.pop_all()
+                return index, state
+        raise IndexFailed(self.folder.index, "is damaged however often it is built")
+
+    def _replay(self, state: Projection) -> None:
+        began = state.position
+        for start, data in self.log.ranges(began, REPLAY_BYTES):
+            state.replay(start, data)
             self.replayed_bytes += len(data)
+            self._on_replayed(start + len(data) - began, self.log.end - began)
+            self._make_durable(state)  # so that a kill from here on has less to read again
         self.log.forget_pages()
-        self._state.position = self.log.end
+        state.position = self.log.end
+        state.settle()
+
+    def _make_durable(self, state: Projection) -> None:
+        """Have the index flushed if it has taken in much since the last time. Raises IndexFailed."""
+        is_much = state.applied >= self._durable_to + self.settings.index_flush_log_bytes
+        if is_much and state.index.begin_flush():
+            self._durable_to = state.applied
 
     # --- the one way in
 
-    def append(self, batch: RecordBatch) -> int:
+    def append(self, batch: RecordBatch, is_awaited: bool = True) -> int:
         """Store records and give them to their queues. Returns the log_offset of the first.
+
+        Unless somebody waits until they are safe, they go to the disk with what comes next, or by the next tick().
 
         Raises a StoreError (StoreFull, RecordTooLarge, ...), in which case nothing happened; only if the batch is too
         large for one segment, its front part may have been stored.
         """
-        start = self._append_all(batch)
+        start = self._append_all(batch, is_awaited)
         if self.absent.has_due:
             with suppress(StoreError):  # it is tried again
                 self.absent.do_due()
         return start
 
-    def _append_all(self, batch: RecordBatch) -> int:
+    def _append_all(self, batch: RecordBatch, is_awaited: bool = True) -> int:
         limit = self.log.largest_append_bytes
         if batch.size <= limit:
-            return self._append(batch)
+            return self._append(batch, is_awaited=is_awaited)
         pieces = batch.split(limit)
         largest = max(piece.size for piece in pieces)
         if largest > limit:
@@ -100,10 +150,10 @@ class MessageStore:
         for piece in batch.split(self.log.largest_append_bytes):
             self._append(piece, from_reserve=True)
 
-    def _append(self, batch: RecordBatch, from_reserve: bool = False) -> int:
+    def _append(self, batch: RecordBatch, from_reserve: bool = False, is_awaited: bool = True) -> int:
         if self._refusing is not None:
             raise self._refusing.with_traceback(None)
-        start = self.log.append(batch, from_reserve)
+        start = self.log.append(batch, from_reserve, is_awaited)
         self.queues.dispatcher.apply_appended(self.log.memory, start, batch.size)
         self._state.position = self.log.end
         return start
@@ -127,6 +177,24 @@ class MessageStore:
         """Watched queues that grew since the last call."""
         return self.queues.dispatcher.take_touched()
 
+    def fault(self) -> StoreError | None:
+        """Why messages cannot be stored now, or None."""
+        if self.index.is_damaged:
+            return IndexDamaged(self.folder.index, "does not read back")
+        return self.log.fault() or self._refusing
+
+    def health(self) -> str:
+        """What an operator should look at although the store works; empty if there is nothing. Asked of any thread."""
+        lost = ", ".join(f"{size} bytes {kind}" for kind, size in self.log.lost_bytes.items() if size)
+        rotten = ", ".join(f"{size} bytes {kind}" for kind, size in self.scrubber.found_bytes().items() if size)
+        notes = [
+            self.log.power_cut_note,
+            f"{self._index_error}; it is tried again" if self._index_error is not None else "",
+            f"the log lost {lost}: see {self.log.quarantine.folder}" if lost else "",
+            f"scrubbing found {rotten}: penstock store check {self.folder.path} says what to do" if rotten else "",
+        ]
+        return "; ".join(note for note in notes if note)
+
     # --- reading
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
@@ -143,11 +211,21 @@ class MessageStore:
         """To be called several times a second: write the index when it is time to, advance what upkeep there is.
 
         Takes a few milliseconds. True if the index has to be written on, or more delayed messages are due: then it is
-        to be called again as soon as others have had their turn.
+        to be called again as soon as others have had their turn. Raises DiskFailed,
+        IndexDamaged or IndexStuck where only a new start helps, unless `store.on_failed_sync` or `store.on_damage` says
+        otherwise.
         """
+        error = self.log.failed_for_good()
+        if error is not None and self.settings.on_failed_sync == "exit":
+            raise error
+        if error is not None and self.settings.on_failed_sync == "rewrite" and not self.log.write_anew():
+            return False  # a thread reads what everything else here would change
+        if self.index.is_damaged and self.settings.on_damage == "quarantine":
+            raise IndexDamaged(self.folder.index, "does not read back")
         now_s = time.monotonic()
         try:
             self.log.commit_if_due(now_s)
+            self.log.flusher.catch_up()
             is_due = self._index_write_due(now_s)
             if is_due:
                 self._next_index_write = now_s + self.settings.index_flush_ms / 1000
@@ -155,13 +233,14 @@ class MessageStore:
             if is_due or self._state.applied < self._write_until:
                 self.log.commit()
                 self._state.write_some(self._write_until)
-                self._refusing = None
+                self._make_durable(self._state)
+                self._refusing = self._index_error = self._index_failing_since_s = None
             else:
                 self.queues.evict_idle()
+        except IndexFailed as error:
+            self._index_fails(error, now_s)
         except StoreError as error:
-            if self._refusing is None:
-                log.error("%s; messages are refused until it succeeds", error)
-            self._refusing = error
+            self._refuse(error)
         with suppress(StoreError):  # said already; it is tried again
             self.absent.tick()
         has_more_due = self.dispatching.step(self.now_ms(), now_s)
@@ -171,12 +250,39 @@ class MessageStore:
         if self.log.memory.mapped_bytes_read > self._pages_forgotten_at + self.settings.mapped_resident_bytes:
             self._pages_forgotten_at = self.log.memory.mapped_bytes_read
             self.log.forget_pages()
-        return has_more_due or is_releasing or (self._refusing is None and self._state.applied < self._write_until)
+        is_writing = self._refusing is None and self._index_error is None and self._state.applied < self._write_until
+        return has_more_due or is_releasing or is_writing
+
+    def _refuse(self, error: StoreError) -> None:
+        if self._refusing is None:
+            log.error("%s; messages are refused until it succeeds", error)
+        self._refusing = error
+
+    def _index_fails(self, error: IndexFailed, now_s: float) -> None:
+        """The log is the truth, so messages are stored as long as what waits for the index is bounded.
+
+        Raises IndexStuck if it has failed for too long, and not for want of room.
+        """
+        if self._index_error is None and not isinstance(error, IndexBusy):
+            log.error("%s; it is tried again, and messages go to the log meanwhile", error)
+        self._index_error = error
+        behind_bytes = self.log.end - self._state.applied
+        if (
+            self.queues.dispatcher.pending >= INDEX_BEHIND * self.settings.index_flush_entries
+            or behind_bytes >= INDEX_BEHIND * self.settings.index_flush_log_bytes
+        ):
+            self._refuse(error)
+        if isinstance(error, IndexBusy) or isinstance(self.log.fault(), StoreFull):
+            self._index_failing_since_s = None
+        elif self._index_failing_since_s is None:
+            self._index_failing_since_s = now_s
+        elif now_s - self._index_failing_since_s > INDEX_PATIENCE_S:
+            raise IndexStuck(self.folder.index, now_s - self._index_failing_since_s) from error
 
     def _index_write_due(self, now_s: float) -> bool:
         if self.queues.dispatcher.pending >= self.settings.index_flush_entries:
             return True
-        if not self._state.has_news and self._refusing is None:
+        if not self._state.has_news and self._refusing is None and self._index_error is None:
             return False
         # With `buffered` it waits for the commit that is due anyway, instead of making one more.
         return now_s >= self._next_index_write and self.log.committed == self.log.end
@@ -188,12 +294,28 @@ class MessageStore:
 
     def close(self) -> None:
         """Write everything out and give the folder back."""
+        self.scrubber.stop()
+        self.upkeep.close()
         with ExitStack() as closing:
-            for part in (self.folder, self.log, self.index):
-                closing.callback(part.close)
+            closing.callback(self.folder.close)
+            closing.callback(self.log.close)
+            closing.callback(_close_index, self.index)
             self.groups.write_due(time.time_ns() // 1_000_000, at_once=True)
             try:
                 self.write_index()
                 self.index.flush()
             except StoreError as error:
                 log.warning("%s: the index will be brought up to date from the log at the next start", error)
+
+
+def _close_index(index: Index) -> None:
+    """A disk that fails here has said so already, or will when the log is closed: the log is the truth."""
+    try:
+        index.close()
+    except StoreError as error:
+        log.warning("%s: the index will be brought up to date from the log at the next start", error)
+
+
+def _close_quietly(index: Index) -> None:
+    with suppress(StoreError):
+        index.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from lightqueue.following import locate, time_ms
 from lightqueue.matching import has_wildcard, literal_prefix, matches
 from lightqueue.message_store import MessageStore
 from lightqueue.table import level_of
-from store._records import Records, check_records, messages_in, records_bytes, topics_of, verify
+from store._records import Records, check_records, lost_before, marked, messages_in, records_bytes, topics_of, verify
 from store.commitlog import CommitLog
 from store.errors import CorruptSegment
 from store.records import RecordFlag, RecordType, read_records
@@ -26,10 +27,11 @@ from store.records import RecordFlag, RecordType, read_records
 ROUND_BYTES = 256 << 10  # how much is read of the log, or of a queue, at a time
 LOG_BYTES = 4 << 20  # of the log that one scan looks at
 SEEK_BYTES = 16 << 20  # of the log that one seek looks at
-MOST_RECORDS = 16_384  # that one scan looks at
+MOST_RECORDS = 4_096  # that one scan looks at: some 3 ms
 MOST_ENTRIES = 65_536  # the same of queue entries, where a tag says which records are wanted: some 2 ms
+LOST_ROUNDS = 2  # as many entries as that again, if what is lost could not be told so far
 TOPICS_REMEMBERED = 10_000
-MOST_NAMES = 4_000  # of topics that one request looks at: some 8 ms
+MOST_NAMES = 1_000  # of topics that one request looks at: some 2 ms
 LONGEST_NAME_BYTES = 65_535
 NAME_BYTES = 5  # in an answer, beside the name
 
@@ -122,6 +124,7 @@ class _Room:
         self._looked_at = 0
         self.count = 0
         self.first_position = 0
+        self.lost = 0  # messages in front of what comes next
 
     @property
     def taken(self) -> tuple[bytes, int]:
@@ -135,6 +138,8 @@ class _Room:
     def take(self, records: Records, count: int, wanted: Callable[[bytes], bool] | None) -> int:
         """Add those of the first `count` records that are wanted; how many were looked at before it was full."""
         self._looked_at += count
+        if records.count:
+            self.lost += lost_before(records)
         if wanted is None:
             return self._take_run(records, 0, count)
         topics = topics_of(records)
@@ -151,7 +156,29 @@ class _Room:
             at = end
         return count
 
+    def note_lost(self, records: Records, ends: list[int], wanted: Callable[[bytes], bool] | None) -> Records:
+        """Parts of the log are lost, up to these log_offsets; of how many messages is not known: each counts as one.
+
+        The first of these records behind it that is wanted says so, or else one that comes later.
+        """
+        topics = topics_of(records) if wanted is not None else []
+        places: Counter[int] = Counter()
+        for end in ends:
+            at = bisect_left(range(records.count), end, key=records.log_offset)
+            while wanted is not None and at < records.count and not wanted(topics[at]):
+                at += 1
+            places[at] += 1
+        for at, number in places.items():
+            if 0 < at < records.count:
+                records = marked(records, number, at)
+            else:
+                self.lost += number
+        return records
+
     def _take_run(self, records: Records, at: int, count: int) -> int:
+        if self.lost and count:
+            records = marked(records, self.lost - (0 if at else lost_before(records)), at)
+            self.lost = 0
         data = records_bytes(records, at, count)
         taken = count
         while taken and self._used_bytes + len(data) > self._limit_bytes:
@@ -199,18 +226,25 @@ def _scan_tagged(
     wanted: Callable[[bytes], bool] | None,
 ) -> int:
     """The same, of messages with a tag. What has none costs 20 bytes of the index, and no look at the log."""
-    left = MOST_ENTRIES
+    left, rounds, hole = MOST_ENTRIES, 1, 0
     while True:
-        end = position + left
+        start, end = position, position + left
         most_bytes = max(min(ROUND_BYTES, room.left_bytes), 1)
-        records, position, following = store.queues.read_tagged(queue, position, tag, stop, left, most_bytes)
+        records, position, following, lost = store.queues.read_tagged(queue, position, tag, stop, left, most_bytes)
         taken = room.take(records, len(records), wanted)
         if taken < len(records):
             return records.log_offset(taken)
+        if lost and not room.lost:
+            hole = store.queues.log_offset_at(queue, start)
+        room.lost += lost
         left = max(end - position, 1)
         if following >= stop or (not following and position >= queue.next_offset):
             return stop
-        if position >= end or room.left_bytes <= 0:
+        if room.lost and not room.count and rounds < LOST_ROUNDS and position >= end:
+            rounds, left = rounds + 1, MOST_ENTRIES  # so that what comes behind it can say so
+        elif position >= end or room.left_bytes <= 0:
+            if room.lost and room.count:
+                return hole
             following = following or store.queues.log_offset_at(queue, position)
             if following:  # else retention has dropped it: what comes behind is found in the next round
                 return following
@@ -226,11 +260,13 @@ def _scan_log(
         if tag:
             records = with_tag(records, tag)
         count = bisect_left(range(records.count), stop, key=records.log_offset)
+        if ends := [end for begin, end in log.lost_ranges if at <= begin < at + len(chunk)]:
+            records = room.note_lost(records, ends, wanted)
         taken = room.take(records, count, wanted)
         following = records.log_offset(taken) if taken < count else at + len(chunk)
         is_full = taken < count
         del records  # it points into the chunk
-        if is_full or room.left_bytes <= 0 or following >= until:
+        if is_full or room.left_bytes <= 0 or following >= until + SEEK_BYTES * bool(room.lost):
             return min(following, stop)
     return stop
 

@@ -1,6 +1,5 @@
 """Which queues there are, what they are called, and where their entries lie (lightqueue/layout.py)."""
 
-import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -18,9 +17,11 @@ from lightqueue._queues import (
     pack_entry,
     read_pack,
     read_tail,
+    read_tails,
     tagged_pack,
     tagged_tail,
 )
+from lightqueue.holes import Holes
 from lightqueue.layout import (
     NEXT_ID_KEY,
     PACK_ENTRIES,
@@ -33,16 +34,14 @@ from lightqueue.layout import (
 )
 from lightqueue.matching import FilterTrie, any_of, has_wildcard, overlap
 from lightqueue.resident import Residents
-from store._records import LogMemory, Records
+from store._records import LogMemory, Records, marked
 from store.index import Index
+from store.namespaces import SERVER_LEVEL
 from store.settings import StoreSettings
-
-log = logging.getLogger("penstock.lightqueue")
 
 KIND_NAMES = {TOPIC: "topic", LEVEL: "level", FILTER: "filter", LIVE: "live"}
 LIVE_ID_BIT = 1 << 63
-SERVER_LEVEL = "$SYS"  # first level of what servers say of themselves, which is never kept
-STEP_COST = 1_000  # how many queues with few entries go to the index at a time: some 3 ms
+STEP_COST = 500  # how many queues with few entries go to the index at a time: some 1.5 ms
 ENTRIES_PER_COST = 50  # so many more entries of one queue cost as much as one more queue
 LIVE_SHARE = 8  # of the LIVE queues with entries one part in this many is looked at at a time
 BACKLOG_SHARE = 128  # of what is pending beyond index_flush_entries one part in this many goes as well
@@ -58,6 +57,10 @@ class LogReader(Protocol):
     @property
     def first(self) -> int:
         """log_offset of the oldest record kept."""
+
+    @property
+    def lost_ranges(self) -> list[tuple[int, int]]:
+        """Which parts of it are lost to damage, in order."""
 
 
 class QueueTable:
@@ -79,6 +82,7 @@ class QueueTable:
         self._live_trie: FilterTrie[Queue] = FilterTrie()
         self.is_live_only = any_of(settings.live_only)
         """Whether messages to a topic are to be stored with LIVE_ONLY in their flags."""
+        self.holes = Holes(log, self)
         self._edits: list[Callable[[], None]] = []  # changes for the index's next write, but for entries
         self._spilling: list[tuple[Queue, int]] = []
         self._spilled: set[Queue] = set()  # LIVE queues with entries in RocksDB
@@ -174,12 +178,32 @@ class QueueTable:
         if queue is not None:
             queue.holders -= 1
 
+    def is_held(self, topic_filter: str) -> bool:
+        """Whether anybody holds a filter that has a queue of its own."""
+        queue = self._held.get(topic_filter)
+        return queue is not None and queue.holders > 0
+
     def unheld(self) -> list[str]:
         """Filters whose queue nobody holds or watches."""
         return [name for name, queue in self._held.items() if not queue.holders and not queue.watchers]
 
-    def drop(self, topic_filter: str) -> None:
-        """Forget a filter's queue and its entries."""
+    def end_of(self, topic_filter: str) -> int:
+        """queue_offset at which the stored queue of a filter ends; 0 if there is none."""
+        queue = self.stored(topic_filter)
+        return queue.next_offset if queue is not None else 0
+
+    def drop(self, topic_filter: str, log_offset: int) -> None:
+        """Forget a filter's queue and its entries: the record at `log_offset` says so.
+
+        Whoever holds it all the same let go of it in a record that is lost: for those it begins anew.
+        """
+        queue = self._held.get(topic_filter)
+        self._drop(topic_filter)
+        if queue is not None and queue.holders:
+            self.hold(topic_filter, log_offset)
+            self._held[topic_filter].holders = queue.holders
+
+    def _drop(self, topic_filter: str) -> None:
         queue = self._held.pop(topic_filter, None)
         if queue is not None:
             self._held_trie.remove(topic_filter)
@@ -294,23 +318,41 @@ class QueueTable:
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
         """Records of a queue from queue_offset `start` on; their pointers are valid until the next append.
 
-        What retention has dropped is skipped: look at `first` of the answer.
+        What retention has dropped is skipped: look at `first` of the answer. So is what is lost, and the record behind
+        it says how much that is: look at lost_before() of the answer.
         """
+        lost = 0
         while start < queue.next_offset:
             try:
                 if start >= queue.tail_first_offset:
-                    return read_tail(self._log.memory, queue, start, max_records, max_bytes)
-                found = self._entries.pack_at(queue, start, min(max_records, PACK_ENTRIES), max_bytes)
-                if found is not None:
-                    return read_pack(self._log.memory, found[1], found[0], start, max_records, max_bytes)
-                start = self._next_kept(queue, start)
+                    records = read_tail(self._log.memory, queue, start, max_records, max_bytes)
+                else:
+                    found = self._entries.pack_at(queue, start, min(max_records, PACK_ENTRIES), max_bytes)
+                    if found is None:
+                        start = self._next_kept(queue, start)
+                        continue
+                    records = read_pack(self._log.memory, found[1], found[0], start, max_records, max_bytes)
+                return marked(records, self.holes.before(queue, start)) if self.holes else records
             except LookupError as error:
-                start = self._skip(queue, start, error)
+                start, passed = self.holes.skip(queue, start, error)
+                lost += passed
+                if lost:
+                    self.holes.note(queue, start, lost)
         return Records(start)
+
+    def read_many(self, queues: list[Queue], starts: list[int], max_records: int, max_bytes: int) -> list[Records]:
+        """As read() for each of some queues."""
+        if self.holes:
+            return [self.read(queues[i], starts[i], max_records, max_bytes) for i in range(len(queues))]
+        ranges = read_tails(self._log.memory, queues, starts, max_records, max_bytes)
+        return [
+            self.read(queues[i], starts[i], max_records, max_bytes) if records is None else records
+            for i, records in enumerate(ranges)
+        ]
 
     def read_tagged(
         self, queue: Queue, start: int, tag: bytes, stop: int, most_entries: int, max_bytes: int
-    ) -> tuple[Records, int, int]:
+    ) -> tuple[Records, int, int, int]:
         """Records of a queue with a tag: as _queues.tagged_tail(), of the pack or the tail that `start` is in."""
         while start < queue.next_offset:
             if start >= queue.tail_first_offset:
@@ -320,15 +362,7 @@ class QueueTable:
                 first, pack = found
                 return tagged_pack(self._log.memory, pack, first, start, tag, stop, most_entries, max_bytes)
             start = self._next_kept(queue, start)
-        return Records(start), start, 0
-
-    def _skip(self, queue: Queue, start: int, error: LookupError) -> int:
-        """Where to go on after an entry whose record cannot be read: behind what retention dropped."""
-        kept = self.position_of(queue, self._log.first, start)
-        if kept == start:
-            log.error("passed over a damaged record: %s", error)
-            return start + 1
-        return kept
+        return Records(start), start, 0, 0
 
     def _next_kept(self, queue: Queue, start: int) -> int:
         """The first queue_offset at or after `start` that still has an entry."""

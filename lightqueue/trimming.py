@@ -15,7 +15,7 @@ from lightqueue.table import QueueTable
 from store.index import Index
 
 TRIMMED_KEY = b"m:trimmed"
-KEYS_PER_STEP = 500
+KEYS_PER_STEP = 200
 
 
 class Trimmer:

@@ -12,33 +12,45 @@ from lightqueue.projection import Projection
 from lightqueue.retention import Retention
 from lightqueue.trimming import Trimmer, trimmed_to
 from store._records import RecordBatch
-from store.changes import QueueDropped, encode_change
+from store.changes import QueueDropped, TopicsGone, encode_change
+from store.clock import Clock
 from store.commitlog import CommitLog
 from store.errors import StoreError
 from store.folder import DataFolder
+from store.usage import Counted
 
 log = logging.getLogger("penstock.store")
 
 FILTERS_PER_RECORD = 256
+TOPICS_PER_STEP = 50
 
 
 class Upkeep:
     """Owner of the running passes of one store. Each step() is short, whatever the store's size."""
 
     def __init__(
-        self, log_: CommitLog, folder: DataFolder, state: Projection, append: Callable[[RecordBatch], None]
+        self,
+        log_: CommitLog,
+        folder: DataFolder,
+        state: Projection,
+        append: Callable[[RecordBatch], None],
+        clock: Clock,
     ) -> None:
         self._log = log_
         self._state = state
         self._append = append
         self._settings = log_.settings
-        self._retention = Retention(log_, folder, state, append)
+        self._retention = Retention(log_, folder, state, append, clock)
         self._dropping: Iterator[None] | None = None
         self._trimming: Iterator[None] | None = None
         self._trimmed_to = trimmed_to(state.index)
         self._unheld_since: dict[str, float] = {}
         self._next_check_s = 0.0
         self._resume_s = 0.0
+
+    def close(self) -> None:
+        """Wait for what its threads are at; no step comes after this."""
+        self._retention.close()
 
     @property
     def busy(self) -> bool:
@@ -72,7 +84,21 @@ class Upkeep:
         first = self._log.first
         self._state.queues.edit(partial(self._state.keys.trim, first))
         yield from Trimmer(self._state.index, self._state.queues, first).steps()
+        yield from self._free_topics(first)
         self._trimmed_to = first
+
+    def _free_topics(self, first: int) -> Iterator[None]:
+        """Have the log say which topics have no message from log_offset `first` on, so that they count for no user."""
+        after = b""
+        while topics := self._state.usage.topics(after, TOPICS_PER_STEP):
+            after = topics[-1]
+            gone = [topic for topic in topics if self._state.queues.topic_queue(topic).last_log_offset < first]
+            names = [topic.decode() for topic in gone if self._state.usage.owner(Counted.TOPIC, topic) is not None]
+            if names:
+                batch = RecordBatch()
+                batch.append(*encode_change(TopicsGone(names)))
+                self._append(batch)
+            yield
 
     def _due_retention(self) -> Iterator[None] | None:
         count = self._retention.droppable()

@@ -50,18 +50,18 @@ class Kind(NamedTuple):
 
     @property
     def is_installed(self) -> bool:
-        return _found(self.program) is not None
+        return found_program(self.program) is not None
 
     def version_text(self) -> str:
         """The first line of what it says, with a number in it."""
-        command = [_found(self.version[0]) or self.version[0], *self.version[1:]]
+        command = [found_program(self.version[0]) or self.version[0], *self.version[1:]]
         said = subprocess.run(command, capture_output=True, text=True, check=False)
         lines = [line.strip() for line in (said.stdout + said.stderr).splitlines()]
         found = next((line for line in lines if any(map(str.isdigit, line))), "")
         return " ".join(found.split()[:MOST_WORDS])
 
 
-def _found(program: str) -> str | None:
+def found_program(program: str) -> str | None:
     return shutil.which(program, path=SBIN)
 
 
@@ -73,7 +73,7 @@ def penstock(*options: str) -> Callable[[Path, int, int], Start]:
 
     def prepare(folder: Path, port: int, _: int) -> Start:
         fixed = ["--data", str(folder / "data"), "--listen", f"mqtt://{HOST}:{port}", "--log-level", "warning"]
-        return Start([sys.executable, "-m", "penstock", "serve", *fixed, *options])
+        return Start([sys.executable, "-P", "-m", "penstock", "serve", *fixed, *options])
 
     return prepare
 
@@ -130,7 +130,7 @@ def _redis(fsync: str) -> Callable[[Path, int, int], Start]:
     return prepare
 
 
-_PENSTOCK_VERSION = (sys.executable, "-m", "penstock", "--version")
+_PENSTOCK_VERSION = (sys.executable, "-P", "-m", "penstock", "--version")
 KINDS: Mapping[str, Kind] = {
     "penstock": Kind(
         "Penstock", "one process, flush async", sys.executable, _PENSTOCK_VERSION, penstock("--flush", "async")
@@ -244,7 +244,7 @@ class Running:
     def _popen(self, command: Sequence[str], environment: Mapping[str, str], log_path: Path) -> subprocess.Popen[bytes]:
         with log_path.open("ab") as log:
             return subprocess.Popen(
-                [_found(command[0]) or command[0], *command[1:]],
+                [found_program(command[0]) or command[0], *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

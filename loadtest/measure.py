@@ -183,7 +183,7 @@ def _disk(size: int) -> Point:
     with _apart() as apart:
         _publish(apart, Publishers(["disk/0123456789"], 1, 1, [size], window=1_000), DISK_MESSAGES)
         apart.broker.stop()
-        command = [sys.executable, "-m", "penstock", "store", "inspect", "--json", str(apart.folder / "data")]
+        command = [sys.executable, "-P", "-m", "penstock", "store", "inspect", "--json", str(apart.folder / "data")]
         said = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         log_bytes = said["end_log_offset"] - said["first_log_offset"]
         bytes_ = log_bytes + _disk_bytes(apart.folder, "index")

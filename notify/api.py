@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
+from lightqueue.left_messages import Allowed, LeftMessage
 from notify.bans import StoreBans
 from notify.history import History
 from notify.owners import UNJUDGED, Claimant, ClaimRefused
+from notify.quotas import Quotas
 from store._records import RecordBatch, Records
 from store.changes import GroupAdvanced
 from store.errors import StoreError
@@ -21,9 +23,14 @@ from store.group_settings import GroupSettings
 from store.group_states import GroupKey
 from store.sessions import SessionState
 from store.wire.operator_messages import BansTold, Disconnect
+from store.wire.pace_messages import Slow
 
 if TYPE_CHECKING:  # a gateway apart needs none of it
     from lightqueue.message_store import MessageStore
+
+
+Told = BansTold | Disconnect | Slow
+"""What a store tells gateways without being asked."""
 
 
 class RetainedMessage(NamedTuple):
@@ -101,11 +108,18 @@ class Listener(Protocol):
     def unlogged(self) -> list[tuple[str, str]]:
         """Clients that are connected and of whom the log knows nothing: their client_ids and users."""
 
+    @property
+    def can_judge(self) -> bool:
+        """Whether judge() can be called."""
+
+    def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
+        """Messages that clients left are due: find out whether they may be sent."""
+
     def refused(self, mark: int, error: StoreError) -> None:
         """The store did not take the append that this mark stands for."""
 
-    def told(self, message: BansTold | Disconnect) -> None:
-        """Bans were set or lifted, or an operator ends a client's connection."""
+    def told(self, message: Told) -> None:
+        """Bans were set or lifted, an operator ends a client's connection, or gateways are behind."""
 
     def lost_entries(self, queue: Queue) -> None:
         """The store was restarted, and what this queue had in memory is gone: it goes on at its end."""
@@ -128,14 +142,24 @@ class Store(Protocol):
     history: History
     is_live_only: Callable[[bytes], bool] | None
     """Says of a topic whether its messages go to no stored queue; None: no topic's do."""
+    weigh: Callable[[bytes], int] | None
+    """Says to how many queues, and readers of theirs, a topic's messages go; None: that is not known here."""
     messages: MessageStore | None
     """The store itself where it is in this process: for what is told of it, nothing else."""
+
+    @property
+    def generation(self) -> int:
+        """Of what weigh() says: a topic that was weighed under an older one is weighed again."""
 
     max_delay_s: int
     """Longest delay that a message may have."""
 
     is_certain: bool
     """An append that did not fail at once gets into the log before all that follow. If not, it or they may get lost."""
+
+    @property
+    def quotas(self) -> Quotas:
+        """How much users may have."""
 
     @property
     def bans(self) -> StoreBans:
@@ -145,6 +169,9 @@ class Store(Protocol):
 
     def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
         """Store records. Raises a StoreError at once, or has the journal told later that the batch was refused."""
+
+    def await_safe(self) -> None:
+        """Somebody waits for everything appended so far to be safe; what nobody waits for may take a moment longer."""
 
     @property
     def mark(self) -> int:
@@ -215,6 +242,9 @@ class Store(Protocol):
         Its `first` is above `start` where retention has dropped some, and may be below.
         """
 
+    def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> Sequence[Records | None]:
+        """As read() for each of some queues."""
+
     def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found | None:
         """Records by their position, as many as there is room for; None if they are on their way, to be asked again."""
 
@@ -269,7 +299,10 @@ class Store(Protocol):
 
     @property
     def congested(self) -> bool:
-        """So much waits to be stored that no publisher should be listened to for a while."""
+        """So much waits to be stored, or for subscribers, that no publisher should be listened to for a while."""
+
+    def lags(self, is_behind: bool) -> None:
+        """Whether subscribers that read are far behind in messages of QoS 0: then publishers are listened to less."""
 
     @property
     def has_sessions(self) -> bool:
@@ -277,11 +310,24 @@ class Store(Protocol):
 
     @property
     def patience_s(self) -> float:
-        """How long an append may take to become safe before it counts as failed."""
+        """How long an append may take to become safe before it counts as failed, while the store is reached."""
+
+    reached_s: float
+    """When the store was connected the last time, in seconds of the loop's clock."""
+
+    heard_s: float
+    """Until when the store is known to have been there since then."""
+
+    unconfirmed: str
+    """What the log says of an append that did not become safe in time."""
 
 
 class Nobody:
     """Who is told before there is a listener."""
+
+    can_judge = False
+
+    def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None: ...
 
     def wake(self) -> None: ...
 
@@ -294,7 +340,7 @@ class Nobody:
 
     def refused(self, mark: int, error: StoreError) -> None: ...
 
-    def told(self, message: BansTold | Disconnect) -> None: ...
+    def told(self, message: Told) -> None: ...
 
     def lost_entries(self, queue: Queue) -> None: ...
 

@@ -21,7 +21,7 @@ def claim_answer(
 ) -> Message:
     """`told_end`: log_offset up to which the gateway knows where queues end."""
     if isinstance(state, ClaimRefused):
-        return wire.ClaimRefused(_fitting(state.filters, max_frame_bytes))
+        return wire.ClaimRefused(_fitting(state.filters, max_frame_bytes), state.quota)
     session = _encode_session(state) if state is not None else b""
     if len(session) + FRAME_ROOM_BYTES > max_frame_bytes:
         text = f"the session of client {client_id} does not fit in a frame; raise wire.max_frame_bytes"

@@ -32,5 +32,6 @@ def claim(
             peer.hub.presences[message.client_id] = message.address, peer.hub.messages.now_ms()
         answer(found)
 
-    claimant = Claimant(message.user, message.reads_all, message.reads, message.adopts_anonymous, message.address)
+    user, counts = message.user, message.counts
+    claimant = Claimant(user, message.reads_all, message.reads, message.adopts_anonymous, message.address, counts)
     peer.member.claim(message.client_id, message.clean_start, then, claimant)

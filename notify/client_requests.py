@@ -7,10 +7,12 @@ from collections import deque
 from lightqueue import finding, replay
 from lightqueue._queues import read_at
 from lightqueue.errors import NoSuchPosition
+from lightqueue.message_store import MessageStore
+from lightqueue.replay import queue_offset_of
 from notify import log_requests
 from notify.member import Member
 from notify.reads import ANSWER_BYTES, Answer, Room
-from store._records import records_bytes
+from store._records import records_bytes, topic_runs
 from store.errors import StoreError
 from store.wire import messages as wire
 from store.wire.messages import FailureCode, Message
@@ -111,3 +113,13 @@ def _find(member: Member, request: wire.Find, limit_bytes: int) -> Answer:
         room.add(data)
         count += 1
     return wire.Found(before, count), b"".join(room.parts)
+
+
+def published(messages: MessageStore, records: memoryview, log_offset: int) -> wire.Published:
+    """Where the messages of a Publish are, that stand in the log from `log_offset` on."""
+    runs = topic_runs(records)
+    found = [
+        queue_offset_of(messages, topic.decode(), log_offset + at) if place is None else place
+        for place, (topic, at, _, _) in zip(messages.queues.dispatcher.places(runs, log_offset), runs, strict=True)
+    ]
+    return wire.Published(log_offset, found)

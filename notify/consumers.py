@@ -6,6 +6,7 @@ again and again.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from lightqueue._queues import Queue
 from lightqueue.following import locate
 from lightqueue.groups import NO_MAKER, NOTHING, Dealt, GroupQueue
+from notify.api import Nobody
 from notify.errors import NotifyError
 from store._records import Records
 from store.changes import GroupAdvanced
@@ -25,7 +27,9 @@ from store.errors import StoreError
 from store.group_settings import GroupSettings, Strategy
 from store.group_states import GroupKey, Maker
 from store.groups import ConsumerKey
+from store.namespaces import namespace_of
 from store.offset_ranges import in_ranges
+from store.ratelimit import RateLimitedLog
 
 if TYPE_CHECKING:
     from notify.hub import Hub
@@ -41,6 +45,10 @@ MOST_DROPPED = 100  # at a time
 SHARED = "$share/{}/{}"
 
 
+FROM_NOW = "a group over %s begins now: only topics and level/# have queues of what was stored before; read() has it"
+_events = RateLimitedLog(logging.getLogger("penstock.store"))
+
+
 class GroupRefused(NotifyError):
     """What is asked of a group is not to be had."""
 
@@ -48,9 +56,13 @@ class GroupRefused(NotifyError):
 class GroupQuota(GroupRefused):
     """A user has as many groups as it may have."""
 
-    def __init__(self, user: str, used: int) -> None:
+    def __init__(self, user: str, used: int, namespace: str = "") -> None:
         who = f"user {user}" if user else "clients without a user together"
-        super().__init__(f"quota.user_groups: {who} made {used} groups that are there, and may make no more")
+        if namespace:
+            told = f"quota.namespace_groups: namespace {namespace} has {used} groups, and may have no more"
+        else:
+            told = f"quota.user_groups: {who} made {used} groups that are there, and may make no more"
+        super().__init__(told)
 
 
 class Asker(Protocol):
@@ -95,7 +107,7 @@ class _Waiting:
         self.said: deque[tuple[int, Callable[[StoreError | None], None]]] = deque()  # (version, answer)
 
 
-class Consumers:
+class Consumers(Nobody):
     """Owner of the consumers of all groups of a store. Its Member follows their queues."""
 
     def __init__(self, hub: Hub) -> None:
@@ -108,7 +120,8 @@ class Consumers:
         self._waiting: dict[GroupQueue, _Waiting] = {}  # of groups that have consumers, or had them a moment ago
         self._by_queue: dict[Queue, list[GroupQueue]] = {}
         self.most_of_user = 0  # groups that a user may make; 0: any number
-        self.quota_refused = 0
+        self.most_in_namespace = 0  # the same of a namespace, but for the default one
+        self.quota_refused = {"groups": 0, "namespace_groups": 0}
         self._unused: set[GroupKey] = set()  # when it was looked last
         self._look_s = 0.0
 
@@ -146,7 +159,7 @@ class Consumers:
             )
         seat = self._seats.get((*key, group))
         if known is None:
-            self._check_quota(maker)
+            self._check_quota(group, maker)
         queue = self._groups.make(group, settings, lambda: self._begin(group[1], start), maker)
         if seat is not None:
             return seat
@@ -158,14 +171,19 @@ class Consumers:
         queue.group.join(key)
         return seat
 
-    def _check_quota(self, maker: Maker) -> None:
+    def _check_quota(self, group: GroupKey, maker: Maker) -> None:
         """Whether a user may make one more group. Raises GroupQuota."""
-        if maker.user is None or not self.most_of_user:
-            return
-        used = self._groups.count_of(maker.user)
-        if used >= self.most_of_user:
-            self.quota_refused += 1
-            raise GroupQuota(maker.user, used)
+        if maker.user is not None and self.most_of_user:
+            used = self._groups.count_of(maker.user)
+            if used >= self.most_of_user:
+                self.quota_refused["groups"] += 1
+                raise GroupQuota(maker.user, used)
+        namespace = namespace_of(group[0])
+        if namespace.name and self.most_in_namespace:
+            used = sum(namespace.has_group(each.state.key[0]) for each in self._groups)
+            if used >= self.most_in_namespace:
+                self.quota_refused["namespace_groups"] += 1
+                raise GroupQuota("", used, namespace.name)
 
     def _drop_unused(self) -> None:
         """Groups of shared subscriptions that no session has any more, online or not, once they hold nothing."""
@@ -183,8 +201,10 @@ class Consumers:
     def _begin(self, topic_filter: str, start: str) -> int:
         """Where a new group begins."""
         queue = self._hub.messages.queues.stored(topic_filter)
-        if queue is None:
-            return 0  # it begins to be kept now
+        if queue is None:  # it begins to be kept now
+            if start != LATEST and self._hub.messages.log.end > self._hub.messages.log.first:
+                _events.warning("group", FROM_NOW, topic_filter)
+            return 0
         return queue.next_offset if start == LATEST else locate(self._hub.messages, topic_filter, start)
 
     def close(self, seat: Seat) -> None:
@@ -412,7 +432,7 @@ class Consumers:
                 self._give_up(queue, now_s)
         self.turn_ends()
 
-    # --- Listener
+    # --- Listener: of the rest nothing concerns it
 
     def wake(self) -> None:
         """Some of the queues grew."""
@@ -424,24 +444,6 @@ class Consumers:
 
     def safe_advanced(self) -> None:
         self.turn_ends()
-
-    def unlogged(self) -> list[tuple[str, str]]:
-        return []
-
-    def taken_over(self, client_id: str) -> None:
-        """It has no sessions."""
-
-    def told(self, _: object) -> None:
-        """Nor clients."""
-
-    def refused(self, mark: int, error: StoreError) -> None:
-        """A store in this process refuses at once, by an exception."""
-
-    def lost_entries(self, queue: Queue) -> None:
-        """Nor is it ever restarted under us."""
-
-    def disowned(self, mark: int, error: StoreError) -> None:
-        """Nor does it give up on us."""
 
 
 def _wall_clock_ms() -> int:

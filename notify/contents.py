@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import msgspec
 from store import changes
 from store._records import RecordBatch
 from store.changes import Change, Sent, WillState, decode_change, encode_change
-from store.records import Record, RecordType, read_records
+from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
 from store.wire.messages import Role
 
 TYPES = {
@@ -37,6 +38,8 @@ MOST_LOG_OFFSET = (1 << 63) - 1
 MOST_PACKET_ID = 65_535
 MOST_INTERVAL_S = 0xFFFFFFFF
 INFLIGHT_BYTES = 10
+_HEADER = struct.Struct("<I21xBHHH")  # length, flags, and those of topic, client_id and attributes
+_HEADER_BYTES = 40
 MOST_TAKEN = 65_536
 
 
@@ -45,11 +48,15 @@ class BadContents(ValueError):
 
 
 class Limits(NamedTuple):
-    """Of what a peer may append: its records, when a delayed message is due, a payload before it was compressed."""
+    """Of what a peer may append: its records, when a delayed message is due, a payload before it was compressed.
+
+    `may_count`: it may say what messages count as for users (the attribute COUNTED).
+    """
 
     size_bytes: int
     latest_due_ms: int
     plain_bytes: int
+    may_count: bool = False
 
 
 def add_records(batch: RecordBatch, records: memoryview, role: Role, limits: Limits) -> list[Change]:
@@ -79,6 +86,20 @@ def add_held_by(batch: RecordBatch, records: memoryview, holder: str, without_en
             properties=record.properties,
             flags=record.flags,
         )
+
+
+def left_fault(records: memoryview, left_by: bytes) -> str:
+    """Why a client may not leave these, which were checked: its delayed messages have to say who left them."""
+    at = 0
+    while left_by and at < len(records):
+        length, flags, *_ = header = _HEADER.unpack_from(records, at)
+        if flags & RecordFlag.DELAYED:
+            attributes_at = at + _HEADER_BYTES + header[2] + header[3]
+            attributes = decode_attributes(bytes(records[attributes_at : attributes_at + header[4]]))
+            if attributes.get(Attribute.LEFT_BY) != left_by:
+                return "a delayed message that does not say who left it, as Welcome has it (upgrade the client)"
+        at += length
+    return ""
 
 
 def topic_fault(topic: str) -> str:
@@ -143,6 +164,8 @@ def _will_fault(will: WillState) -> str:
         return f"topic of the will {fault}"
     if will.qos not in (0, 1, 2) or not 0 <= will.delay_s <= MOST_INTERVAL_S:
         return f"will with QoS {will.qos} and a delay of {will.delay_s} s"
+    if len(will.left_by) > MOST_TEXT_BYTES:
+        return "will with a left_by that is too long"
     message = RecordBatch()
     message.append(RecordType.MESSAGE, b"", topic=b"t", properties=will.properties)
     try:
@@ -155,6 +178,8 @@ def _will_fault(will: WillState) -> str:
 def _closed(change: changes.SessionClosed) -> str:
     if not 0 <= change.session_expiry_interval <= MOST_INTERVAL_S:
         return f"session_expiry_interval {change.session_expiry_interval}"
+    if not 0 <= change.will_grace_s <= MOST_INTERVAL_S:
+        return f"will_grace_s {change.will_grace_s}"
     if not 0 <= change.frontier <= MOST_LOG_OFFSET or any(
         len(each) % INFLIGHT_BYTES for each in (change.inflight, change.shared)
     ):
@@ -202,7 +227,7 @@ def _all_sent(sent: Iterable[Sent], first_id: int) -> bool:
 
 def _taken(change: changes.GroupAdvanced) -> str:
     """A gateway may say that messages are a session's now, and so done with for the group; nothing else."""
-    if change.positions or change.held or change.dead:
+    if change != changes.GroupAdvanced(change.name, change.topic_filter, done=change.done):
         return "more than what is done with"
     if len(change.done) % 2 or not all(0 <= each <= MOST_LOG_OFFSET for each in change.done):
         return "ranges that cannot be"

@@ -8,29 +8,30 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import zip_longest
 from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from notify import client_requests, group_requests, log_requests, operator_requests, reads
+from notify import client_requests, group_requests, log_requests, long_frames, operator_requests, quotas, reads
 from notify.arrival import Arrival
 from notify.claiming import claim
-from notify.contents import filter_fault, text_fault
+from notify.contents import filter_fault
 from notify.events import FRAME_ROOM_BYTES, Events
 from notify.figures import Figures
+from notify.incoming import Incoming, TimedCredit
 from notify.locating import locate
 from notify.operator_line import OperatorLine
 from notify.peers import Peer, Peers
-from notify.permissions import narrowed, shown, wanted_by
+from notify.permissions import narrowed, shown, wanted_by, why_not
 from notify.refusals import failure_code
 from notify.users import Permits, User, Wanted
 from store.errors import StoreError, WireError
 from store.wire import messages as wire
+from store.wire import pace_messages as of_pace
+from store.wire import quota_messages as of_quota
 from store.wire.base import PRODUCER
-from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import NO_TOKENS, ServerHandshake
 from store.wire.messages import FailureCode, Hello, Message, Refused, RefusedReason, Role, Welcome
@@ -75,9 +76,8 @@ class Conversation:
         self._handshake = ServerHandshake(self._meet, tokens, of_namespaces)
         self.permits = Permits(None)
         self._is_judged = False  # a frame waits for what its user may do
-        self._reader: FrameReader | None = None
-        self._credit = Credit(1)
-        self._frames: deque[Frame] = deque()  # received, to be looked at
+        self._incoming: Incoming | None = None
+        self._credit = TimedCredit(1, figures.request_times)
         self._chunks: list[bytes] = []
         self._chunks_bytes = 0
         self._is_gathering = False  # what is said now goes out at once
@@ -93,19 +93,13 @@ class Conversation:
         if self.is_closing:
             return
         self._figures.received_bytes += len(data)
-        if self._reader is None:
-            self._greeted(data)
+        if self._incoming is None:
+            self._begin(self._handshake.feed(data))
             return
         assert self.peer is not None
         self.peer.heard_s = self._peers.clock()
-        for frame in self._reader.feed(data):
-            if frame.request_id:
-                self._credit.take(frame.request_id, frame.size_bytes)
-            self._frames.append(frame)
+        self._incoming.add(data)
         self.go_on()
-
-    def _greeted(self, data: bytes) -> None:
-        self._begin(self._handshake.feed(data))
 
     def _begin(self, answer: bytes) -> None:
         """Send the end of the handshake, if it came to one."""
@@ -116,9 +110,8 @@ class Conversation:
             refused = self._handshake.refused
             self.is_closing = True
             raise WireError(f"not let in ({refused.reason}): {refused.message}")
-        self._reader = FrameReader(self._peers.max_frame_bytes, self._role)
-        rest = self._handshake.rest
-        if rest:
+        self._incoming = Incoming(FrameReader(self._peers.max_frame_bytes, self._role), self._credit)
+        if rest := self._handshake.rest:
             self.received(rest)
 
     @property
@@ -151,11 +144,11 @@ class Conversation:
         self.permits = Permits(user)
         if user is not None:
             hello = msgspec.structs.replace(hello, namespace=user.namespace)
-        met = self._peers.meet(hello, self, user.name if user is not None else "")
+        met = self._peers.meet(hello, self, user)
         if isinstance(met, Refused):
             return met
         self.peer, welcome = met
-        self._credit = Credit(welcome.credit_bytes)
+        self._credit = TimedCredit(welcome.credit_bytes, self._figures.request_times)
         self._events = Events(self.peer, welcome, self._figures, self._peers.max_frame_bytes, self._tell)
         for client_id in self._peers.hub.contested(self.peer.member):
             self.tell_taken_over(client_id)
@@ -163,16 +156,26 @@ class Conversation:
         return welcome
 
     def go_on(self) -> None:
-        """Deal with frames that wait. Raises WireError."""
-        while self._frames and self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self._is_judged:
-            frame = self._frames.popleft()
+        """Deal with frames that wait, for some time. Raises WireError."""
+        incoming = self._incoming
+        if incoming is None:
+            return
+        incoming.begin()
+        while self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self._is_judged:
+            frame = incoming.next_frame()
+            if frame is None:
+                break
             fault = self._known.own.fault(frame.message)
             if fault:
                 self._answer(frame.request_id, wire.Failed(FailureCode.NOT_ALLOWED, fault))
-            elif self.permits.is_open:
-                _HANDLERS[type(frame.message)](self, frame, frame.message)
+            elif too_many := long_frames.too_many_changes(self._known, frame, self._peers.settings):
+                self._refuse_frame(frame, FailureCode.BAD_REQUEST, too_many)
+            elif self.permits.lets(frame.message):
+                self._handle(frame)
             else:
                 self._handle_if_permitted(narrowed(frame, self._known.own.names))
+        incoming.end()
+        self._wake(self)  # more may be read in this turn of the loop, and is dealt with in the next one
 
     def _handle_if_permitted(self, frame: Frame) -> None:
         """Those behind it wait until it is known whether the user may."""
@@ -184,19 +187,23 @@ class Conversation:
             if self.is_closing:
                 return
             if refused is None:
-                self._later(lambda: _HANDLERS[type(frame.message)](self, frame, frame.message))
+                self._later(lambda: self._handle(frame))
             else:
-                self._refuse_frame(frame, refused)
+                self._figures.not_permitted += 1
+                self._refuse_frame(frame, FailureCode.NOT_PERMITTED, why_not(refused, self.permits.name))
             if not at_once:
                 self._wake(self)
 
         self.permits.judge(wanted_by(frame, self._peers.hub.messages, self._known.own.names), heard)
         at_once = False
 
-    def _refuse_frame(self, frame: Frame, refused: Wanted) -> None:
+    def _handle(self, frame: Frame) -> None:
+        assert self._incoming is not None
+        self._incoming.work = _HANDLERS[type(frame.message)](self, frame, frame.message)
+
+    def _refuse_frame(self, frame: Frame, code: FailureCode, why: str) -> None:
         """As any request that fails; a sequence of appends goes on behind it."""
-        self._figures.not_permitted += 1
-        answer = wire.Failed(FailureCode.NOT_PERMITTED, f"{refused.action} {refused.topic}")
+        answer = wire.Failed(code, why)
         if isinstance(frame.message, wire.Append | wire.Publish):
             answer = self._known.refuse(frame.message.sequence, answer)
             if self._known.has_too_many_refused:
@@ -214,7 +221,8 @@ class Conversation:
     @property
     def is_full(self) -> bool:
         """Whether it had better not be given more before what it has to say is sent."""
-        return bool(self._frames) and not self.is_closing and not self._is_judged
+        has_more = self._incoming is not None and self._incoming.has_more
+        return has_more and not self.is_closing and not self._is_judged
 
     def check(self) -> None:
         """Raises WireError for what _later() found wrong."""
@@ -230,7 +238,9 @@ class Conversation:
     # --- bytes out
 
     def outgoing(self) -> list[bytes]:
-        """What is to be sent now."""
+        """What is to be sent now. To be called once in a turn of the loop."""
+        if self._incoming is not None:
+            self._incoming.turn_begins()
         if self.peer is not None and not self.is_closing:
             self._is_gathering = True
             try:
@@ -279,8 +289,6 @@ class Conversation:
         if self._refusals and self._refusals[-1][0] == self._pings:
             self.ping()  # its answer says that the refusals are known
 
-    # --- Line
-
     def wake(self) -> None:
         self._wake(self)
 
@@ -288,7 +296,7 @@ class Conversation:
         self._events.taken_over[client_id] = None
         self._wake(self)
 
-    def told(self, message: wire.BansTold | wire.Disconnect) -> None:
+    def told(self, message: wire.BansTold | wire.Disconnect | wire.Judge | of_pace.Slow) -> None:
         self._operators.told(message)
         self._wake(self)
 
@@ -309,7 +317,8 @@ class Conversation:
     def lost(self) -> None:
         """The connection is gone."""
         self.is_closing = True
-        self._frames.clear()
+        if self._incoming is not None:
+            self._incoming.clear()
         self._chunks.clear()
         self._peers.groups.consumers.forget(self)
         if self.peer is not None:
@@ -329,6 +338,14 @@ class Conversation:
             assert isinstance(answer, wire.Appended)
             self._answers.append(_Answer(frame.request_id, answer.end or peer.member.mark, answer))
         self._wake(self)
+
+    def _store(self, frame: Frame, message: wire.Append | wire.Publish) -> Iterator[None] | None:
+        store: Callable[..., None] = self._publish if isinstance(message, wire.Publish) else self._append
+        then = partial(store, frame, message)
+        if self._role is Role.CLIENT and len(frame.records) >= long_frames.LONG_PUBLISH_BYTES:
+            return long_frames.publish(self._peers.hub.messages, frame.records, then)
+        then()
+        return None
 
     def _publish(self, frame: Frame, message: wire.Publish) -> None:
         peer = self._known
@@ -364,29 +381,18 @@ class Conversation:
             answer = wire.Failed(failure_code(error), str(error))
         self._answer(frame.request_id, answer)
 
-    def _unfollow(self, _: Frame, message: wire.Unfollow) -> None:
-        self._events.push.stop(message.refs)
-        self._known.unfollow(message.refs)
+    def _check(self, frame: Frame, message: wire.Check) -> Iterator[None]:
+        def then(ends: list[tuple[int, int]]) -> None:
+            self._events.tell()  # what is not said yet is not lost
+            self._answer(frame.request_id, wire.Checked(ends, self._known.member.end))
 
-    def _check(self, frame: Frame, message: wire.Check) -> None:
-        self._events.tell()  # what is not said yet is not lost
-        self._answer(frame.request_id, self._known.check(message.refs[: self._events.most_ends]))
-
-    def _floors(self, _: Frame, message: wire.Floors) -> None:
-        self._known.set_floors(message.floors)
+        return long_frames.check(self._known, message.refs[: self._events.most_ends], then)
 
     def _read(self, frame: Frame, message: wire.Read) -> None:
-        peer = self._known
-        answer = self._reply(frame, lambda limit: reads.read(peer.member, peer.queues, message, limit))
-        if isinstance(answer, wire.Ranges):
-            self._events.push.was_read(peer.queues, answer.ranges)
-
-    def _enough(self, _: Frame, message: wire.Enough) -> None:
-        self._events.push.stop(message.refs)
+        self._reply(frame, partial(self._events.read, message))
 
     def _look_up(self, frame: Frame, message: Message) -> None:
-        find = _FINDS[type(message)]
-        self._reply(frame, lambda limit: find(self._known.member, message, limit))
+        self._reply(frame, lambda limit: _FINDS[type(message)](self._known.member, message, limit))
 
     def _cancel_delayed(self, frame: Frame, message: wire.CancelDelayed) -> None:
         """The answer waits until it is as safe as what is appended."""
@@ -421,16 +427,6 @@ class Conversation:
         answer = partial(self._answer, frame.request_id)
         claim(self._known, message, self._peers.max_frame_bytes, lambda: self._events.told_end, answer)
 
-    def _release(self, _: Frame, message: wire.Release) -> None:
-        self._known.member.release(message.client_id)
-
-    def _holds(self, _: Frame, message: wire.Holds) -> None:
-        for client_id, user in zip_longest(message.client_ids, message.users[: len(message.client_ids)]):
-            fault = text_fault(client_id)
-            if fault:
-                raise WireError(f"client_id {fault}")
-            self._known.member.hold_again(client_id, user)
-
     def _operate(self, frame: Frame, message: Message) -> None:
         self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
 
@@ -441,8 +437,6 @@ class Conversation:
     def _ask_group(self, frame: Frame, message: Message) -> None:
         self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
         self._wake(self)  # what was said may be written at once
-
-    # --- the rest
 
     def _ping(self, _: Frame, __: wire.Ping) -> None:
         self._tell(wire.Pong(self._peers.hub.messages.now_ms()))
@@ -462,20 +456,23 @@ class Conversation:
         raise WireError(f"{type(message).__name__} in the middle of a connection")
 
 
-_HANDLERS: dict[type[Message], Callable[..., None]] = {
-    wire.Append: Conversation._append,
+_HANDLERS: dict[type[Message], Callable[..., Iterator[object] | None]] = {
+    wire.Append: Conversation._store,
     wire.Follow: Conversation._follow,
-    wire.Unfollow: Conversation._unfollow,
-    wire.Floors: Conversation._floors,
+    wire.Unfollow: lambda self, _, message: long_frames.unfollow(self._known, self._events.push, message),
+    wire.Floors: lambda self, _, message: long_frames.floors(self._known, message),
     wire.Check: Conversation._check,
     wire.Read: Conversation._read,
-    wire.Enough: Conversation._enough,
+    wire.Enough: lambda self, _, message: long_frames.enough(self._events.push, message),
     wire.Locate: Conversation._locate,
     wire.CancelDelayed: Conversation._cancel_delayed,
     wire.Claim: Conversation._claim,
-    wire.Release: Conversation._release,
-    wire.Holds: Conversation._holds,
-    wire.Publish: Conversation._publish,
+    wire.Release: lambda self, _, message: self._known.member.release(message.client_id),
+    wire.Holds: lambda self, _, message: long_frames.holds(self._known, message),
+    wire.Judged: lambda self, _, message: self._known.questions.answered(message),
+    of_pace.Behind: lambda self, _, message: self._known.member.lags(message.is_behind),
+    of_quota.LiveSubscriptions: lambda self, _, message: quotas.tell_live(self._known.member, message),
+    wire.Publish: Conversation._store,
     wire.Scan: Conversation._client_read,
     wire.Seek: Conversation._client_read,
     wire.Get: Conversation._client_read,
@@ -490,6 +487,8 @@ _FINDS: dict[type[Message], Callable[..., reads.Answer]] = {
     wire.ReadAt: reads.read_positions,
     wire.Retained: reads.find_retained_messages,
     wire.ListDelayed: reads.list_delayed,
+    of_quota.TakeMessage: quotas.answer,
+    of_quota.TakeSubscriptions: quotas.answer,
 }
 _HANDLERS |= dict.fromkeys(_FINDS, Conversation._look_up)
 _HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from notify.hub import Hub
     from notify.member import Member
 
-SESSIONS_PER_STEP = 200  # some 4 ms
-QUEUES_PER_STEP = 1_000
+SESSIONS_PER_STEP = 50  # some 1 ms
+QUEUES_PER_STEP = 250
 
 
 class Departure:

@@ -12,6 +12,7 @@ from notify.figures import Figures
 from notify.lookup import name_of
 from notify.peers import Peer
 from notify.push import Push
+from notify.reads import Answer, read
 from store.wire import messages as wire
 from store.wire.messages import Message, Welcome
 
@@ -44,6 +45,18 @@ class Events:
     def most_ends(self) -> int:
         """Queues that one frame can name by their refs."""
         return min(wire.MOST_ITEMS, self._room_bytes // GREW_BYTES)
+
+    def read(self, request: wire.Read, limit_bytes: int) -> Answer:
+        """What a peer asked for; first it is told of all queues that grew. Raises a StoreError.
+
+        A message may be in several queues: who has it from one and does not know of the others would deliver it twice.
+        """
+        peer = self._peer
+        answer, records = read(peer.member, peer.queues, request, limit_bytes)
+        if isinstance(answer, wire.Ranges):
+            self.push.was_read(peer.queues, answer.ranges)
+        self.tell()
+        return answer, records
 
     def tell(self) -> None:
         """Say what is new."""

@@ -1,5 +1,9 @@
 """What a store's conversations with its peers come to."""
 
+from collections import defaultdict
+
+from store.durations import Durations
+
 
 class Figures:
     """What all conversations of a server count."""
@@ -13,3 +17,4 @@ class Figures:
         self.received_bytes = 0
         self.sent_bytes = 0
         self.not_permitted = 0
+        self.request_times: defaultdict[str, Durations] = defaultdict(Durations)  # by the name of the request

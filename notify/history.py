@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lightqueue.errors import NoSuchPosition
 from store.errors import StoreError
-from store.records import read_records
+from store.records import lost_of, read_records
 from store.wire import messages as wire
 from store.wire.frames import Frame
 from store.wire.messages import Message
@@ -28,6 +28,7 @@ class Past(NamedTuple):
     qos: int
     retain: bool
     client_id: bytes
+    lost: int = 0  # messages that stood directly in front of it and are lost
 
 
 class Page(NamedTuple):
@@ -56,7 +57,7 @@ class History(Protocol):
 
 def _pasts(data: bytes) -> list[Past]:
     return [
-        Past(record.log_offset, record.qos, record.retain, bytes(record.client_id))
+        Past(record.log_offset, record.qos, record.retain, bytes(record.client_id), lost_of(record))
         for record in read_records(memoryview(data))
     ]
 

@@ -21,11 +21,15 @@ from notify.log_readers import LogReaders
 from notify.lookup import Lookup, name_of
 from notify.member import Answer, Member
 from notify.owners import UNJUDGED, Claimant, ClaimRefused, Holder, refusal
+from notify.pace import Pace
+from notify.questions import Judges
 from notify.retained_pages import RetainedPages
+from notify.user_quotas import UserQuotas
 from store._records import RecordBatch
 from store.changes import PeerGone, SessionAssigned, encode_change
 from store.errors import StoreError
 from store.wire.operator_messages import BansTold
+from store.wire.pace_messages import Slow
 
 
 class _Claim(NamedTuple):
@@ -48,9 +52,12 @@ class Hub:
         self.readers = LogReaders(time.monotonic)
         self.retained_pages = RetainedPages(messages)
         self.bans = LocalBans(self)
+        self.quotas = UserQuotas(messages)
         self.presences: dict[str, tuple[str, int]] = {}  # of connections elsewhere: address, Unix time in ms
         self.presence_of: Callable[[str], tuple[str, int] | None] = self.presences.get
         self._members: list[Member] = []
+        self.judges = Judges(lambda: [member.listener for member in self._members])
+        messages.dispatching.left.judge = self.judges.ask
         self.consumers = Consumers(self)
         # Who follows a queue, and how many times each. Most are followed by one member, once; then it alone stands
         # there, since a hundred thousand dicts would be much.
@@ -58,6 +65,7 @@ class Hub:
         self._holders: dict[str, Holder] = {}  # by client_id
         self._claims: dict[str, deque[_Claim]] = {}
         self._freed: list[str] = []
+        self.pace = Pace(self._tell_gateways)
         self.returning: dict[str, Member] = {}  # by name: who has yet to come back, with the sessions it had
         if waits_for_peers:
             self.returning = {name: self.join(name) for name in messages.peers}
@@ -94,6 +102,7 @@ class Hub:
         """
         self._members.remove(member)
         member.is_gone = True
+        self.quotas.left(member)
         if self.gateways.get(member.name) is member:
             del self.gateways[member.name]
         self.withdraw(member)
@@ -219,6 +228,10 @@ class Hub:
         for member in list(self._members):
             member.listener.told(message)
 
+    def _tell_gateways(self, message: Slow) -> None:
+        for member in self.gateways.values():
+            member.listener.told(message)
+
     # --- sessions
 
     def client_ids(self) -> list[str]:
@@ -258,8 +271,14 @@ class Hub:
         """What anonymous clients left may be adopted, a connection that one of them has may not."""
         if client_id in self._holders:
             claimant = claimant._replace(adopts_anonymous=False)
-        state = self.messages.sessions.get(client_id)
-        return refusal(claimant, self.owner(client_id), state.subscriptions if state is not None else ())
+        state, owner, user = self.messages.sessions.get(client_id), self.owner(client_id), claimant.user
+        refused = refusal(claimant, owner, state.subscriptions if state is not None else ())
+        if refused is None:
+            is_new = state is None and client_id not in self._holders
+            counts = claimant.counts and user != owner
+            fault = self.quotas.session_fault(user if counts else None, client_id if is_new else "")
+            return ClaimRefused(quota=fault) if fault else None
+        return refused
 
     def owner(self, client_id: str) -> str | None:
         """The user of the connection, else of the session, else of the first claim that waits; None: not known."""
@@ -302,7 +321,8 @@ class Hub:
             self.settle(member)
 
     def withdraw(self, member: Member) -> None:
-        """Forget what a member waits for; what it has stays."""
+        """Forget what a member waits for, and that it is behind; what it has stays."""
+        self.pace.heard(member, False)
         for claims in self._claims.values():
             for claim in [claim for claim in claims if claim.member is member]:
                 claims.remove(claim)
@@ -334,6 +354,7 @@ class Hub:
             holder.listener.taken_over(client_id)
             return
         holder = self._holders.setdefault(client_id, _holder(member, user)).member
+        self.quotas.holds(client_id, user)
         if holder is not member or client_id in self._claims:
             member.listener.taken_over(client_id)
 
@@ -349,16 +370,20 @@ class Hub:
         except StoreError:  # what has to be said of the old session cannot be stored, nor can a new one
             state = self.messages.sessions.get(client_id)
         self._holders[client_id] = _holder(claim.member, claim.claimant.user)
+        self.quotas.holds(client_id, claim.claimant.user)
         claim.then(state)
 
     def _presence_changed(self, client_id: str) -> None:
         """Called while records are applied: nothing may be stored now."""
         state = self.messages.sessions.get(client_id)
+        if state is not None:
+            self.quotas.lets_go(client_id)
         if client_id in self._holders and (state is None or not state.connected):
             self._free(client_id)
 
     def _free(self, client_id: str) -> None:
         del self._holders[client_id]
+        self.quotas.lets_go(client_id)
         self.presences.pop(client_id, None)
         if client_id in self._claims:
             self._freed.append(client_id)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from notify.bans import StoreBans
 from notify.group_seats import open_seat
 from notify.history import History, LocalHistory
 from notify.owners import UNJUDGED, Claimant, ClaimRefused, Holder
+from notify.quotas import LocalQuotas
 from store._records import RecordBatch, Records
 from store.changes import GroupAdvanced
 from store.group_settings import GroupSettings
@@ -36,11 +38,14 @@ class Member:
         self.is_gone = False
         self.anonymous = Holder(self, "")  # of all its connections without a user
         self.is_certain = True
+        self.reached_s, self.heard_s = 0.0, math.inf
+        self.unconfirmed = "the disk did not confirm a flush"
         self.listener: Listener = NOBODY
         self.floors: dict[Queue, int] = {}
         self._hub = hub
         self.readers = hub.readers
         self.bans: StoreBans = hub.bans
+        self.quotas = LocalQuotas(hub.quotas, self)
         self.history: History = LocalHistory(hub.messages)
         self.events = dict.fromkeys(EVENTS, 0)
         self._news: dict[Queue, None] = {}
@@ -51,20 +56,24 @@ class Member:
         self.messages: MessageStore | None = messages
         self.patience_s = messages.settings.flush_timeout_ms / 1000
         self.max_delay_s = messages.settings.max_delay_s
+        self.weigh: Callable[[bytes], int] | None = messages.queues.dispatcher.weigh
         has_live_only = bool(messages.settings.live_only)
         self.is_live_only: Callable[[bytes], bool] | None = messages.queues.is_live_only if has_live_only else None
 
     # --- the way in
 
     def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
-        start = self.append_at(batch)
+        start = self.append_at(batch, is_awaited=False)
         if placed is not None:
             placed(0, batch.size, start)
 
-    def append_at(self, batch: RecordBatch) -> int:
+    def await_safe(self) -> None:
+        self._messages.log.flusher.catch_up()
+
+    def append_at(self, batch: RecordBatch, is_awaited: bool = True) -> int:
         """As append(); the log_offset of the first record."""
         taken, self._taken = self._taken, []
-        start = self._messages.append(batch)
+        start = self._messages.append(batch, is_awaited)
         self._hub.consumers.took(taken)
         self._hub.settle(self)
         return start
@@ -97,7 +106,6 @@ class Member:
 
     mark = end
     safe_mark = safe
-    congested = False
     has_sessions = True
 
     # --- sessions
@@ -112,6 +120,10 @@ class Member:
         self._hub.hold_again(self, client_id, user)
 
     # --- following queues
+
+    @property
+    def generation(self) -> int:
+        return self._messages.queues.dispatcher.generation
 
     def take_grown(self) -> list[Queue]:
         return self._hub.take_grown(self)
@@ -134,6 +146,13 @@ class Member:
             position = None
         then(position)
 
+    @property
+    def congested(self) -> bool:
+        return self._hub.pace.is_slow
+
+    def lags(self, is_behind: bool) -> None:
+        self._hub.pace.heard(self, is_behind)
+
     def needed_from(self, floors: Iterable[tuple[Queue, int]]) -> None:
         self._hub.needed_from(self, floors)
 
@@ -141,6 +160,9 @@ class Member:
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
         return self._messages.queues.read(queue, start, max_records, max_bytes)
+
+    def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> Sequence[Records | None]:
+        return self._messages.queues.read_many(queues, starts, most, max_bytes)
 
     def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found:
         memory = self._messages.log.memory
@@ -197,7 +219,7 @@ class Member:
         return self.now_ms() + 1_000 * delay_s + 1  # now_ms() is rounded down
 
     def fault(self) -> str:
-        return str(self._messages.log.fault() or "")
+        return str(self._messages.fault() or "")
 
     # --- for the hub
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from store._records import topic_runs
-from store.namespaces import DEFAULT, Namespace, is_namespace, namespace_of
+from store.namespaces import DEFAULT, Namespace, is_namespace, is_reserved, namespace_of
 from store.record_bytes import walk
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
@@ -58,7 +58,8 @@ class OwnNames:
         if names is None:
             return ""
         if isinstance(message, WHOLE_LOG):
-            return "it shows the log of all namespaces" if names.name else ""
+            fault = names.name or (isinstance(message, of_log.QueueOffsets) and any(map(is_reserved, message.topics)))
+            return "it shows the log of all namespaces" if fault else ""
         topic_filter = getattr(message, "topic_filter", "")
         if topic_filter and not names.has_topic(topic_filter):
             return f"the topic filter {topic_filter[:MOST_SHOWN]!r} is of another namespace"

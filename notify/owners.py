@@ -24,12 +24,17 @@ class Claimant(NamedTuple):
     reads: Collection[str] = ()
     adopts_anonymous: bool = False
     address: str = ""
+    counts: bool = False
 
 
 class ClaimRefused(NamedTuple):
-    """Another user owns the session; or nobody is known to, and these are the filters that it holds."""
+    """Another user owns the session; or nobody is known to, and these are the filters that it holds.
+
+    Or it is new, and the user has too many: `quota` says so.
+    """
 
     filters: tuple[str, ...] = ()
+    quota: str = ""
 
 
 UNJUDGED = Claimant()

@@ -9,29 +9,35 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
-from lightqueue.message_store import MessageStore
-from lightqueue.replay import queue_offset_of
+from lightqueue.left_messages import Allowed, LeftMessage
 from notify import contents
+from notify.api import Nobody, Told
+from notify.client_requests import published
 from notify.departure import Departure
 from notify.group_requests import GroupRequests
 from notify.hub import Hub
 from notify.member import Member
 from notify.own_names import ALL, OwnNames, is_named
+from notify.questions import Questions
 from notify.refusals import Fenced, failure_code
+from notify.refused_appends import REFUSED_BY_DISK, RefusedAppends
 from notify.settings import WireSettings
+from notify.users import User
 from store._records import RecordBatch, topic_runs
 from store.changes import Change, GroupAdvanced, PeerAppended, PeerGone, SessionClosed, SessionOpened, encode_change
 from store.errors import RecordTooLarge, StoreError
+from store.namespaces import is_namespace
 from store.ratelimit import RateLimitedLog
 from store.wire import messages as wire
 from store.wire.base import PRODUCER
-from store.wire.messages import BansTold, Disconnect, FailureCode, Hello, Refused, RefusedReason, Role, Welcome
+from store.wire.handshake import JUDGING_VERSION
+from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome
 
 log = logging.getLogger("penstock.wire")
 
@@ -41,7 +47,6 @@ RETRY_S = 1.0
 CLOCKS_DIFFER_S = 60
 MOST_FOLLOWED = 1_000_000
 MOST_FOLLOWED_BY_CLIENT = 10_000  # each costs the store's memory a live queue
-MOST_REFUSED_RANGES = 64
 RECORD_HEADER_BYTES = 40  # of a batch record, in front of what it holds
 CHECK_CLIENTS_S = 30.0
 CLIENTS_REMEMBERED = 10_000  # and as many producers
@@ -55,13 +60,13 @@ class Line(Protocol):
 
     def tell_taken_over(self, client_id: str) -> None: ...
 
-    def told(self, message: BansTold | Disconnect) -> None: ...
+    def told(self, message: Told | wire.Judge) -> None: ...
 
     def close(self, reason: str) -> None:
         """Say goodbye, and nothing more."""
 
 
-class Peer:
+class Peer(Nobody):
     """What one name has: sessions and queues (its Member's), and appends in the log. Its Member's Listener."""
 
     def __init__(self, name: str, member: Member, hub: Hub, heard_s: float) -> None:
@@ -71,7 +76,11 @@ class Peer:
         self.own = OwnNames(ALL)  # what it may name
         self.namespace = ""
         self.user = ""  # of a client, where users are judged
+        self.left_by = b""  # what its delayed messages have to say of that
+        self.known_topics: dict[bytes, None] | None = None  # where what it publishes counts for its user
         self.line: Line | None = None
+        self.can_judge = False  # it is a gateway that can be asked about what is due, and is connected
+        self.questions = Questions()
         self.heard_s = heard_s
         self.queues: dict[int, Queue] = {}  # by ref
         self.refs: dict[Queue, int] = {}
@@ -81,10 +90,11 @@ class Peer:
         self._unsafe: deque[tuple[int, int]] = deque()  # (sequence, log_offset of its end), oldest first
         state = hub.messages.peers.get(name)
         self._sequence = self._safe_sequence = state.sequence if state is not None else 0
-        self._refused = list(state.refused) if state is not None else []  # ranges (first, last) it may not know of
+        self._refused = RefusedAppends(state.refused if state is not None else ())
+        self._lost = state.lost if state is not None else (1, 0)  # which may not be in the log: see PeerState
         member.listener = self
 
-    # --- Listener
+    # --- Listener: of the rest nothing concerns it
 
     def wake(self) -> None:
         if self.line is not None:
@@ -97,21 +107,22 @@ class Peer:
         if self.line is not None:
             self.line.tell_taken_over(client_id)
 
-    def told(self, message: BansTold | Disconnect) -> None:
+    def told(self, message: Told) -> None:
         if self.line is not None and self.role is Role.GATEWAY:
             self.line.told(message)
 
     def unlogged(self) -> list[tuple[str, str]]:
         return []  # the gateway says so itself, in Holds
 
-    def refused(self, mark: int, error: StoreError) -> None:
-        """A store in this process refuses at once, by an exception."""
+    def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
+        if self.line is not None:
+            self.line.told(self.questions.ask(messages, then))
 
-    def lost_entries(self, queue: Queue) -> None:
-        """Nor is it ever restarted under us."""
-
-    def disowned(self, mark: int, error: StoreError) -> None:
-        """Nor does it give up on us."""
+    def lost_line(self) -> None:
+        """Its connection ended."""
+        self.line, self.can_judge = None, False
+        self._refused.lost_line()
+        self.questions.lost()
 
     # --- appends
 
@@ -119,9 +130,8 @@ class Peer:
     def confirmed(self) -> int:
         """Every Append up to this sequence is in the log, and safe."""
         self._note_safe()
-        if self._refused:
-            return min(self._safe_sequence, self._refused[0][0] - 1)
-        return self._safe_sequence
+        doubtful = [first for first, last in (*self._refused.ranges[:1], self._lost) if first <= last]
+        return min([self._safe_sequence, *(first - 1 for first in doubtful)])
 
     def _note_safe(self) -> None:
         safe = self.member.safe_mark
@@ -130,32 +140,33 @@ class Peer:
 
     def append(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
         """Store what came in an Append, if it is not there already. Appended, to be said once it is safe, or Failed."""
-        if self._refused and any(first <= sequence <= last for first, last in self._refused):
+        if self._refused.has(sequence, stops=self.role is Role.GATEWAY):
             return wire.Failed(FailureCode.UNAVAILABLE, "it was refused already, and others were stored since")
-        if sequence <= self._sequence:
+        if sequence <= self._sequence and not self._lost[0] <= sequence <= self._lost[1]:
             return wire.Appended(0, 0)
+        if self._refused.stops:
+            return self._refuse(sequence, FailureCode.UNAVAILABLE, "one before it was refused")
         try:
             batch, changes = self._batch(sequence, records, limit_bytes)
             taken = [change for change in changes if isinstance(change, GroupAdvanced)]
             if taken:
                 self.member.will_take(taken)
             start = self.member.append_at(batch)
-        except ValueError as error:
-            return self._refuse(sequence, FailureCode.BAD_REQUEST, error)
-        except StoreError as error:
-            return self._refuse(sequence, failure_code(error), error)
+        except (ValueError, StoreError) as error:
+            return self._refuse(sequence, failure_code(error), str(error))
         for change in changes:
             if isinstance(change, SessionOpened):
                 self.hub.hold(self.member, change.client_id)
         end = start + batch.size
-        self._sequence = sequence
+        self._sequence = max(sequence, self._sequence)
         self._note_safe()
-        self._unsafe.append((sequence, end))
+        self._unsafe.append((self._sequence, end))
+        self._lost = (sequence + 1, self._lost[1])  # they come in order
         return wire.Appended(start, end)
 
     def publish(self, sequence: int, records: memoryview, limit_bytes: int) -> tuple[wire.Message, int]:
         """As append(), with an answer that says where the messages are; and the log_offset where they end."""
-        is_again = sequence <= self._sequence
+        is_again = sequence <= self._sequence and not self._lost[0] <= sequence <= self._lost[1]
         answer = self.append(sequence, records, limit_bytes)
         if isinstance(answer, wire.Failed):
             return answer, 0
@@ -201,9 +212,12 @@ class Peer:
                 batch.begin_atomic()
                 contents.add_held_by(batch, records, self.name, {closed.client_id for closed in late})
         is_client = self.role is Role.CLIENT
-        if is_client and (fault := self.own.fault_of_records(records)):
+        if is_client and (fault := self.own.fault_of_records(records) or contents.left_fault(records, self.left_by)):
             raise contents.BadContents(fault)
-        batch.append(*encode_change(PeerAppended(self.name, sequence, tuple(self._refused), is_client)))
+        user, refused = self.user or self.own.names.prefix, self._refused.ranges
+        counted = self.hub.quotas.take_records(user, self.known_topics, records)
+        newest = max(sequence, self._sequence)
+        batch.append(*encode_change(PeerAppended(self.name, newest, refused, is_client, user, counted)))
         batch.end_atomic()
         return batch, changes
 
@@ -212,7 +226,7 @@ class Peer:
         messages = self.hub.messages
         settings = messages.settings
         latest_due_ms = messages.now_ms() + 1_000 * (settings.max_delay_s + CLOCKS_DIFFER_S)
-        return contents.Limits(size_bytes, latest_due_ms, settings.max_plain_bytes)
+        return contents.Limits(size_bytes, latest_due_ms, settings.max_plain_bytes, self.role is Role.GATEWAY)
 
     def _late_ends(self, changes: list[Change]) -> list[SessionClosed]:
         """Of sessions that others have by now: nobody is to hear of them any more, and they are no fault."""
@@ -233,23 +247,20 @@ class Peer:
     def refuse(self, sequence: int, answer: wire.Failed) -> wire.Failed:
         """Its user may not: the answer to an Append that is not looked at. One that is stored already is no news."""
         if sequence > self._sequence:
-            self._refuse(sequence, answer.code, PermissionError(answer.message))
+            self._refuse(sequence, answer.code, answer.message)
         return answer
 
-    def _refuse(self, sequence: int, code: FailureCode, error: Exception) -> wire.Failed:
-        if self._refused and self._refused[-1][1] == sequence - 1:
-            self._refused[-1] = (self._refused[-1][0], sequence)
-        else:
-            self._refused.append((sequence, sequence))
-        return wire.Failed(code, str(error))
+    def _refuse(self, sequence: int, code: FailureCode, why: str) -> wire.Failed:
+        self._refused.add(sequence, stops=self.role is Role.GATEWAY and code in REFUSED_BY_DISK)
+        return wire.Failed(code, why)
 
     @property
     def has_too_many_refused(self) -> bool:
-        return len(self._refused) > MOST_REFUSED_RANGES
+        return self._refused.are_too_many
 
     def knows_refused(self, sequence: int) -> None:
         """The peer knows of every refusal up to this sequence."""
-        self._refused = [(max(first, sequence + 1), last) for first, last in self._refused if last > sequence]
+        self._refused.known(sequence)
 
     # --- queues
 
@@ -287,24 +298,13 @@ class Peer:
                 del self.follows[queue], self.queues[ref], self.refs[queue]
             self.member.unfollow(queue)
 
-    def check(self, refs: list[int]) -> wire.Checked:
+    def ends(self, refs: list[int]) -> list[tuple[int, int]]:
         """Where these queues end."""
-        ends = [(ref, queue.next_offset) for ref in refs if (queue := self.queues.get(ref)) is not None]
-        return wire.Checked(ends, self.member.end)
+        return [(ref, queue.next_offset) for ref in refs if (queue := self.queues.get(ref)) is not None]
 
     def set_floors(self, floors: list[tuple[int, int]]) -> None:
         known = [(self.queues[ref], floor) for ref, floor in floors if ref in self.queues]
         self.member.needed_from(known)
-
-
-def published(messages: MessageStore, records: memoryview, log_offset: int) -> wire.Published:
-    """Where the messages of a Publish are, that stand in the log from `log_offset` on."""
-    runs = topic_runs(records)
-    found = [
-        queue_offset_of(messages, topic.decode(), log_offset + at) if place is None else place
-        for place, (topic, at, _, _) in zip(messages.queues.dispatcher.places(runs, log_offset), runs, strict=True)
-    ]
-    return wire.Published(log_offset, found)
 
 
 class Peers:
@@ -343,8 +343,9 @@ class Peers:
 
     # --- coming and going
 
-    def meet(self, hello: Hello, line: Line, user: str = "") -> tuple[Peer, Welcome] | Refused:
+    def meet(self, hello: Hello, line: Line, is_user: User | None = None) -> tuple[Peer, Welcome] | Refused:
         """Somebody who may come in did so; what he had before, if he was here, is his again."""
+        user = is_user.name if is_user is not None else ""
         if not hello.name:
             return Refused(RefusedReason.BAD_HELLO, "a peer needs a name that no other process has")
         role = Role(hello.role)
@@ -366,12 +367,16 @@ class Peers:
             peer.namespace, peer.own = hello.namespace, OwnNames(hello.namespace)
         if peer.line is not None:
             peer.line.close("the same peer made another connection")
+            peer.lost_line()
             self.hub.withdraw(peer.member)
         peer.role, peer.user, peer.line, peer.heard_s = role, user, line, self.clock()
+        peer.left_by = is_user.left_by if is_user is not None else b""
+        peer.known_topics = {} if is_user is not None or is_namespace(hello.namespace) else None
+        peer.can_judge = role is Role.GATEWAY and JUDGING_VERSION in hello.versions
         if role is Role.GATEWAY:
             self.hub.gateways[peer.name] = peer.member
-        if role is Role.GATEWAY and self.hub.messages.peers.get(peer.name) is None:
-            self._remember(peer.name)
+            if self.hub.messages.peers.get(peer.name) is None:
+                self._remember(peer.name)
         return peer, self._welcome(peer, resumed)
 
     def _role_of(self, name: str) -> Role | None:
@@ -379,8 +384,7 @@ class Peers:
         peer = self._peers.get(name)
         if peer is not None and peer.role is not None:
             return peer.role
-        state = self.hub.messages.peers.get(name)
-        if state is None:
+        if (state := self.hub.messages.peers.get(name)) is None:
             return None
         return Role.CLIENT if state.is_client else Role.GATEWAY
 
@@ -408,12 +412,16 @@ class Peers:
             address=self.settings.advertise,
             max_delay_s=messages.settings.max_delay_s,
             namespace=peer.namespace,
+            left_by=peer.left_by,
+            counted=int(self.hub.quotas.counted),
+            max_changes=self.settings.max_changes_per_publish,
+            log_identity=messages.log.marks.identity,
         )
 
     def lost(self, peer: Peer, line: Line) -> None:
         """A connection ended. What the peer has it keeps for a while; what it waits for it will ask for again."""
         if peer.line is line:
-            peer.line = None
+            peer.lost_line()
             self.hub.withdraw(peer.member)
 
     def left(self, peer: Peer, why: str, for_good: bool = True) -> None:
@@ -423,7 +431,7 @@ class Peers:
         del self._peers[peer.name]
         if peer.line is not None:
             peer.line.close(why)
-            peer.line = None
+            peer.lost_line()
         self._departures.append((peer.name if for_good else "", self.hub.leave(peer.member, peer.follows)))
         self.groups.left(peer.name)
         self.go_on()

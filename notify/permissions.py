@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from lightqueue.message_store import MessageStore
 from notify.users import Permits, Wanted
 from store.delayed import Pending
 from store.errors import StoreError
-from store.namespaces import DEFAULT, Namespace
+from store.namespaces import DEFAULT, Namespace, is_reserved
 from store.records import RecordFlag
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
@@ -23,8 +24,11 @@ from store.wire.base import Message
 from store.wire.frames import Frame
 
 PUBLISH, RETAIN, SUBSCRIBE, REPLAY = "publish", "retain", "subscribe", "replay"
-WHOLE_LOG = [Wanted(action, topic) for topic in ("#", "$dead/#") for action in (SUBSCRIBE, REPLAY)]
+READ_LOG = Wanted("read_log", "#")
+"""A right of its own: the log has the messages of all namespaces, which no `#` means."""
+WHOLE_LOG = [READ_LOG, *(Wanted(action, topic) for topic in ("#", "$dead/#") for action in (SUBSCRIBE, REPLAY))]
 """Who reads the log itself reads everything that is in it."""
+MOST_SHOWN = 64  # characters of a user's name in an error
 FROM_NOW = {"now", "latest"}
 _LENGTH = struct.Struct("<I")
 _TOPIC_LENGTH = struct.Struct("<H")
@@ -37,6 +41,17 @@ def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) 
     find = _WANTED.get(type(frame.message))
     wanted = find(frame.message, frame, messages) if find is not None else []
     return [_plain(each, names) for each in wanted] if names.name else wanted
+
+
+def why_not(refused: Wanted, user: str) -> str:
+    """What a client is told: the action and the topic, and behind a colon what helps."""
+    if refused != READ_LOG:
+        return f"{refused.action} {refused.topic}"
+    return (
+        "read_log #: it shows the log of all namespaces; allow it by a rule of the permissions file: "
+        f'users = [{json.dumps(user[:MOST_SHOWN])}], allow = ["subscribe", "replay", "read_log"], '
+        'topics = ["#", "$dead/#"]'
+    )
 
 
 def _plain(wanted: Wanted, names: Namespace) -> Wanted:
@@ -100,7 +115,7 @@ def _got(message: wire.Get, _: Frame, messages: MessageStore) -> list[Wanted]:
 
 
 def _topics(message: of_log.QueueOffsets, _: Frame, __: MessageStore) -> list[Wanted]:
-    return [Wanted(SUBSCRIBE, topic) for topic in message.topics]
+    return [READ_LOG if is_reserved(topic) else Wanted(SUBSCRIBE, topic) for topic in dict.fromkeys(message.topics)]
 
 
 def _whole_log(_: Any, __: Frame, ___: MessageStore) -> list[Wanted]:

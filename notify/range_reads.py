@@ -72,8 +72,8 @@ class RangeReads:
         asked = [(queue, start) for queue, start in self._wanted if queue in self._refs]
         self._wanted.clear()
         self._asked.update(asked)
-        for at in range(0, len(asked), wire.MOST_ITEMS):
-            part = asked[at : at + wire.MOST_ITEMS]
+        for at in range(0, len(asked), wire.ITEMS_PER_FRAME):
+            part = asked[at : at + wire.ITEMS_PER_FRAME]
             ranges = [(self._refs[queue], start) for queue, start in part]
             self._ask(wire.Read(ranges, self._max_records, self._max_bytes), partial(self._answered, part))
         for (queue, start), records in self._ahead.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -16,6 +17,7 @@ from store.wire import messages as wire
 from store.wire.messages import FailureCode
 
 ANSWER_BYTES = 1 << 20
+ANSWER_S = 0.002
 MOST_RANGES = 2_048
 MOST_RECORDS_AT = 4_096
 MOST_RETAINED = 1_000
@@ -27,15 +29,19 @@ Answer = tuple[wire.Message, bytes]
 
 
 class Room:
-    """Records for one answer: about ANSWER_BYTES of them, more only if a single one is larger."""
+    """Records for one answer: about ANSWER_BYTES of them, more only if a single one is larger, and what is found in
+    ANSWER_S: who asked for more asks again."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
+        self._ends_s = time.perf_counter() + ANSWER_S
         self._used_bytes = 0
         self.parts: list[bytes] = []
 
     @property
     def left_bytes(self) -> int:
+        if self._used_bytes and time.perf_counter() >= self._ends_s:
+            return 0
         return min(ANSWER_BYTES, self._limit_bytes) - self._used_bytes
 
     def is_too_large(self, data: bytes) -> bool:

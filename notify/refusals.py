@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from notify.user_quotas import QuotaExceeded
 from store.errors import RecordTooLarge, StoreError, StoreFull
 from store.wire.messages import FailureCode
 
@@ -13,7 +14,7 @@ class Fenced(StoreError):
         super().__init__(f"the session of client {client_id} is not this gateway's any more; claim it first")
 
 
-def failure_code(error: StoreError) -> FailureCode:
+def failure_code(error: Exception) -> FailureCode:
     """How a peer is told of an error."""
     match error:
         case StoreFull():
@@ -22,4 +23,8 @@ def failure_code(error: StoreError) -> FailureCode:
             return FailureCode.RECORD_TOO_LARGE
         case Fenced():
             return FailureCode.FENCED
+        case QuotaExceeded():
+            return FailureCode.NOT_ALLOWED
+        case ValueError():
+            return FailureCode.BAD_REQUEST
     return FailureCode.UNAVAILABLE

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,12 @@ from lightqueue.matching import any_of
 from notify.api import EVENTS, NOBODY, Found, Listener, Placed, RetainedMessage, RetainedPage
 from notify.bans import RemoteBans
 from notify.history import History, RemoteHistory
-from notify.lookup import Watched, queue_named
+from notify.mirrors import Mirror, Mirrors
 from notify.owners import UNJUDGED, Claimant, ClaimRefused
+from notify.pace import RemotePace
 from notify.position_reads import PositionReads
+from notify.questions import judged
+from notify.quotas import RemoteQuotas
 from notify.range_cache import RangeCache
 from notify.range_reads import RangeReads
 from notify.recheck import Recheck
@@ -53,19 +55,6 @@ _OF_OLD_REFS = (wire.Unfollow, wire.Floors, wire.Read, wire.Enough, wire.Check) 
 _decode_session = msgspec.msgpack.Decoder(SessionState).decode
 
 
-@dataclass(slots=True, eq=False)
-class _Mirror:
-    """A queue of the store's that is followed here."""
-
-    queue: Queue
-    topic_filter: str
-    history: bool
-    spills: bool
-    readers: int = 0  # here
-    followed: int = 0  # as often as the store was asked to
-    floor: int = 0
-
-
 class RemoteStore:
     """A Store (notify.api). What is to be sent is taken with outgoing(); what came goes to received()."""
 
@@ -81,53 +70,49 @@ class RemoteStore:
         self.listener: Listener = NOBODY
         self.messages: MessageStore | None = None
         self.is_live_only: Callable[[bytes], bool] | None = None
-        self.max_delay_s = 0  # until the store has said so
+        self.weigh: Callable[[bytes], int] | None = None
+        self.generation = self.max_delay_s = 0  # until the store has said so
         self.is_certain = False
+        self.unconfirmed = "the store is connected, and did not confirm what was sent to it"
         self.patience_s = patience_s
-        self.end = 0
-        self.safe = 0
-        self.mark = 0
-        self.safe_mark = 0
+        self.end = self.safe = self.mark = self.safe_mark = 0
         self.welcome: Welcome | None = None  # of the connection there is, if there is one
-        self.connects = 0
-        self.why_away = ""  # why there is none, or the last one ended
-        self.heard_s = 0.0  # when the newest question was asked that the store has answered
-        self._send = send
-        self._send_soon = send_soon
-        self._is_in_turn = False
-        self._clock = clock
-        self._log = RateLimitedLog(log)
-        self._store_name = ""
+        self.connects, self.why_away = 0, ""  # the latter: why there is none, or the last one ended
+        self.reached_s = self.heard_s = 0.0  # when it was made; when the newest question was asked that was answered
+        self._send, self._send_soon = send, send_soon
+        self._is_in_turn, self._clock = False, clock
+        self._log, self._store_name = RateLimitedLog(log), ""
         self.store_clock = StoreClock(clock)
         self._requests = Requests(self._wake_sender)
         self._ask, self._tell = self._requests.ask, self._requests.tell
         self.unstored_bytes = 0  # of Appends that are not answered
-        self._queues: dict[int, _Mirror] = {}  # by ref
-        self._refs: dict[Queue, int] = {}
-        self._mirrors: dict[Queue, _Mirror] = {}
+        self._pace = RemotePace(self._tell)
+        self.lags = self._pace.tell
+        self._mirrors = Mirrors()
+        self.watched = self._mirrors.watched
         self._grown: dict[Queue, None] = {}
-        self.watched = Watched(self._mirrors)
         self.events = dict.fromkeys(EVENTS, 0)
         self._recheck = Recheck(clock)
-        self._ranges = RangeReads(cache_bytes, self._refs, self._ask, self._came)
+        self._ranges = RangeReads(cache_bytes, self._mirrors.refs, self._ask, self._came)
         self._positions = PositionReads(self._ask)
         self._groups = RemoteGroups(self._ask, self._tell)
         self.join_group, self.will_take = self._groups.join, self._groups.will_take
         self.history: History = RemoteHistory(self._ask)
         self.bans = RemoteBans(self._tell, lambda: self.welcome)
+        self.quotas = RemoteQuotas(self._ask, self._tell, lambda: self.welcome)
 
     # --- the way in
 
+    def await_safe(self) -> None: ...  # the store hurries with each Append
+
     def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
-        first = 0
         limit = (self.welcome.max_frame_bytes if self.welcome is not None else 1 << 20) - HEAD_ROOM_BYTES
         pieces = [batch] if batch.size <= limit else batch.split(limit)
-        largest = max(piece.size for piece in pieces)
-        if largest > limit:
+        if (largest := max(piece.size for piece in pieces)) > limit:
             raise RecordTooLarge(largest, limit)
+        first = 0
         for piece in pieces:
-            self.mark += 1
-            self.unstored_bytes += piece.size
+            self.mark, self.unstored_bytes = self.mark + 1, self.unstored_bytes + piece.size
             tell = partial(placed, first, piece.size) if placed is not None else None
             self._ask(wire.Append(self.mark), self._appended, bytes(piece), tell)
             first += piece.size
@@ -157,15 +142,14 @@ class RemoteStore:
     ) -> None:
         def answered(answer: Message, _: Frame) -> None:
             if isinstance(answer, wire.Claimed):
-                self.end = max(self.end, answer.log_end)
+                self._knows_up_to(answer.log_end)
                 then(_decode_session(answer.session) if answer.session else None)
             elif isinstance(answer, wire.ClaimRefused):
-                then(ClaimRefused(tuple(answer.filters)))
+                then(ClaimRefused(tuple(answer.filters), answer.quota))
 
-        user, reads_all, reads, adopts_anonymous, address = claimant
-        self._ask(
-            wire.Claim(client_id, clean_start, user, reads_all, tuple(reads), adopts_anonymous, address), answered
-        )
+        user, reads_all, reads, adopts_anonymous, address, counts = claimant
+        whose = (user, reads_all, tuple(reads), adopts_anonymous, address, counts)
+        self._ask(wire.Claim(client_id, clean_start, *whose), answered)
 
     def release(self, client_id: str) -> None:
         self._tell(wire.Release(client_id))
@@ -181,7 +165,7 @@ class RemoteStore:
     ) -> None:
         def answered(answer: Message, _: Frame) -> None:
             if isinstance(answer, wire.Following):
-                self.end = max(self.end, answer.log_end)
+                self._knows_up_to(answer.log_end)
                 then([self._follow(info, topic_filter, history, spills, i > 0) for i, info in enumerate(answer.queues)])
             else:
                 then([])
@@ -189,35 +173,18 @@ class RemoteStore:
         self._ask(wire.Follow(topic_filter, history, start, spills), answered)
 
     def _follow(self, info: wire.QueueInfo, topic_filter: str, history: bool, spills: bool, live: bool) -> Followed:
-        mirror = self._queues.get(info.ref)
-        if mirror is None:
-            queue = queue_named(topic_filter, info.kind, info.next_offset)
-            mirror = self._queues[info.ref] = _Mirror(queue, topic_filter, history, spills, floor=info.position)
-            self._refs[queue] = info.ref
-            self._mirrors[queue] = mirror
-            self.watched.begin(queue)
-        mirror.readers += 1
-        mirror.followed += 1
-        mirror.spills = mirror.spills or spills
-        if info.next_offset > mirror.queue.next_offset:
-            self._end_at(mirror.queue, info.next_offset)
-        return Followed(mirror.queue, info.position, live)
+        queue = self._mirrors.follow(info, topic_filter, history, spills)
+        self._end_at(queue, info.next_offset)
+        return Followed(queue, info.position, live)
 
     def unfollow(self, queue: Queue) -> None:
-        mirror = self._mirrors.get(queue)
-        if mirror is None:  # the store has given us up, and forgot what we followed
+        refs = self._mirrors.unfollow(queue)
+        if refs is None:
             return
-        ref = self._refs.get(queue)  # none while it is being followed again
-        mirror.readers -= 1
-        if mirror.readers:
-            return
-        del self._mirrors[queue]
-        self.watched.end(queue)
         self._ranges.forget(queue)
         self._grown.pop(queue, None)
-        if ref is not None:
-            del self._queues[ref], self._refs[queue]
-            self._tell(wire.Unfollow([ref] * mirror.followed))
+        if refs:
+            self._tell(wire.Unfollow(refs))
 
     def locate(self, topic_filter: str, where: str, then: Callable[[int | None], None]) -> None:
         def answered(answer: Message, _: Frame) -> None:
@@ -226,14 +193,9 @@ class RemoteStore:
         self._ask(wire.Locate(topic_filter, where), answered)
 
     def needed_from(self, floors: Iterable[tuple[Queue, int]]) -> None:
-        moved = []
-        for queue, floor in floors:
-            mirror, ref = self._mirrors[queue], self._refs.get(queue)
-            if floor > mirror.floor and ref is not None:
-                mirror.floor = floor
-                moved.append((ref, floor))
-        for at in range(0, len(moved), wire.MOST_ITEMS):
-            self._tell(wire.Floors(moved[at : at + wire.MOST_ITEMS]))
+        moved = self._mirrors.moved(floors)
+        for at in range(0, len(moved), wire.ITEMS_PER_FRAME):
+            self._tell(wire.Floors(moved[at : at + wire.ITEMS_PER_FRAME]))
 
     # --- reading
 
@@ -243,14 +205,18 @@ class RemoteStore:
             self._wake_sender()
         return found
 
+    def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> list[Records | None]:
+        return [self.read(queue, start, most, max_bytes) for queue, start in zip(queues, starts, strict=True)]
+
     def _came(self, queue: Queue) -> None:
         self._grown[queue] = None
 
     def _pushed(self, message: wire.Pushed, frame: Frame) -> None:
-        self.end = max(self.end, message.log_end)
+        self._knows_up_to(message.log_end)
         self.safe = max(self.safe, message.safe)
         self.events["followed"] += len(message.ranges)
-        queues = {ref: self._queues[ref].queue for ref, _, _ in message.ranges if ref in self._queues}
+        by_ref = self._mirrors.by_ref
+        queues = {ref: by_ref[ref].queue for ref, _, _ in message.ranges if ref in by_ref}
         too_much = self._ranges.pushed(message, frame, queues)
         if too_much:
             self._tell(wire.Enough(too_much))
@@ -288,7 +254,7 @@ class RemoteStore:
 
     def tick(self) -> bool:
         self._log.settle()
-        refs = self._recheck.page(self._queues) if self.welcome is not None else None
+        refs = self._recheck.page(self._mirrors.by_ref) if self.welcome is not None else None
         if refs:
             self._ask(wire.Check(refs), self._checked)
         return False
@@ -311,7 +277,7 @@ class RemoteStore:
 
     @property
     def congested(self) -> bool:
-        return self.unstored_bytes > CONGESTED_BYTES
+        return self.unstored_bytes > CONGESTED_BYTES or self._pace.is_slow
 
     @property
     def has_sessions(self) -> bool:
@@ -349,7 +315,9 @@ class RemoteStore:
             self.listener.wake()
         elif isinstance(message, wire.TakenOver):
             self.listener.taken_over(message.client_id)
-        elif not self.bans.heard(message, self.listener):
+        elif self._pace.heard(message):
+            pass
+        elif not (self.bans.heard(message, self.listener) or judged(message, self.listener, self._tell)):
             raise WireError(f"the store sent {type(message).__name__}, which was not expected")
 
     def _answer(self, frame: Frame) -> None:
@@ -365,17 +333,18 @@ class RemoteStore:
 
     def _end_all_at(self, message: wire.Grew | wire.Checked) -> int:
         """How many of these queues grew."""
-        self.end = max(self.end, message.log_end)
-        mirrors = ((self._queues.get(ref), next_offset) for ref, next_offset in message.queues)
+        self._knows_up_to(message.log_end)
+        by_ref = self._mirrors.by_ref
+        mirrors = ((by_ref.get(ref), next_offset) for ref, next_offset in message.queues)
         return sum(self._end_at(mirror.queue, next_offset) for mirror, next_offset in mirrors if mirror is not None)
 
     def _grew_named(self, message: wire.GrewNamed) -> None:
         """Queues that the store tells everybody of."""
-        self.end = max(self.end, message.log_end)
+        self._knows_up_to(message.log_end)
         for name, next_offset in message.queues:
             queue = self.watched.find(name)
             self.events["other" if queue is None else "followed"] += 1
-            if queue in self._refs:  # if not, it is being followed again, and where it ends is on its way
+            if queue in self._mirrors.refs:  # if not, it is being followed again, and where it ends is on its way
                 self._end_at(queue, next_offset)
         if message.others:
             self._recheck.hurry()
@@ -384,6 +353,11 @@ class RemoteStore:
         self._recheck.answered()
         if isinstance(answer, wire.Checked):
             self.events["missed"] += self._end_all_at(answer)
+
+    def _knows_up_to(self, log_end: int) -> None:
+        """The store said of all queues that it knows to be followed where they end by then."""
+        if log_end > self.end and self._mirrors.are_all_followed:
+            self.end = log_end
 
     def _end_at(self, queue: Queue, next_offset: int) -> bool:
         if next_offset <= queue.next_offset:
@@ -398,17 +372,17 @@ class RemoteStore:
         """A connection was made: go on where the last one ended, if the store lets us."""
         is_first = not self._store_name
         restarted = welcome.store_name != self._store_name
-        self.welcome = welcome
+        self.welcome, self.reached_s = welcome, self._clock()
         self.store_clock.set(welcome.now_ms, self.heard_s)
         self.max_delay_s = welcome.max_delay_s
-        self.connects += 1
-        self._store_name = welcome.store_name
+        self._pace.connected(welcome)
+        self.connects, self._store_name = self.connects + 1, welcome.store_name
         self.is_live_only = any_of(welcome.live_only) if welcome.live_only else None
         if not is_first and not welcome.resumed:
             self._begin_anew(welcome)
         else:
             self._go_on(welcome, restarted)
-        if not self._mirrors:  # of those that there are it is not known yet what they have up to there
+        if not self._mirrors.by_queue:  # of those that there are it is not known yet what they have up to there
             self.end = max(self.end, welcome.log_end)
         self._wake_sender()
         self.listener.safe_advanced()
@@ -432,10 +406,7 @@ class RemoteStore:
         self.safe_mark = self.mark
 
     def _forget_queues(self) -> None:
-        self._queues.clear()
-        self._refs.clear()
         self._mirrors.clear()
-        self.watched.end_all()
         self._recheck.begin_anew()
         self._grown.clear()
         self._ranges.clear()
@@ -456,10 +427,7 @@ class RemoteStore:
             self._groups.restart()
             self._ranges.restart()
             self._recheck.begin_anew()
-            mirrors = list(self._queues.values())
-            self._queues.clear()
-            for mirror in mirrors:
-                del self._refs[mirror.queue]
+            for mirror in self._mirrors.follow_again():
                 follow = wire.Follow(mirror.topic_filter, mirror.history, FROM_NOW, mirror.spills)
                 self._ask(follow, partial(self._followed_again, mirror))
         self._requests.to_send += missing
@@ -467,25 +435,26 @@ class RemoteStore:
     def _say_who_is_here(self) -> None:
         """What a log does not know, a store that was restarted cannot."""
         held = self.listener.unlogged()
-        for at in range(0, len(held), wire.MOST_ITEMS):
-            client_ids, users = zip(*held[at : at + wire.MOST_ITEMS], strict=True)
+        for at in range(0, len(held), wire.ITEMS_PER_FRAME):
+            client_ids, users = zip(*held[at : at + wire.ITEMS_PER_FRAME], strict=True)
             self._tell(wire.Holds(list(client_ids), users))
 
-    def _followed_again(self, mirror: _Mirror, answer: Message, _: Frame) -> None:
+    def _followed_again(self, mirror: Mirror, answer: Message, _: Frame) -> None:
         """The same queue in a store that was restarted. What was in its memory only is lost."""
-        if not isinstance(answer, wire.Following):
-            return
+        if isinstance(answer, wire.Following):
+            self._take_up(mirror, answer.queues)
+            self._knows_up_to(answer.log_end)
+
+    def _take_up(self, mirror: Mirror, found: list[wire.QueueInfo]) -> None:
         queue = mirror.queue
-        info = next((each for each in answer.queues if each.kind == queue.kind), answer.queues[0])
-        for other in answer.queues:
+        info = next((each for each in found if each.kind == queue.kind), found[0])
+        for other in found:
             if other is not info:
                 self._tell(wire.Unfollow([other.ref]))
         if not mirror.readers:
             self._tell(wire.Unfollow([info.ref]))
             return
-        mirror.followed = 1
-        self._queues[info.ref] = mirror
-        self._refs[queue] = info.ref
+        self._mirrors.followed_again(mirror, info.ref)
         if queue.kind == LIVE or info.next_offset < queue.next_offset:
             self._ranges.forget(queue)
             queue.ends_at(info.next_offset)

@@ -7,7 +7,7 @@ from lightqueue.message_store import MessageStore
 from lightqueue.retained_search import find_retained
 from notify.api import RetainedMessage, RetainedPage
 
-PER_PAGE = 1_000
+PER_PAGE = 1_000  # some 4 ms, whether or not they match
 PAGES_KEPT = 32  # some 150 KB each
 
 

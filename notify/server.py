@@ -175,7 +175,7 @@ class StoreServer:
         """Why peers had better not be sent here now; empty if they may be."""
         if self._server is None or self.is_stopping:
             return "not listening"
-        return str(self.hub.messages.log.fault() or "")
+        return str(self.hub.messages.fault() or "")
 
     def found_bad(self, kind: str, address: str, why: object) -> None:
         self.bad_input[kind] += 1

@@ -11,6 +11,7 @@ from typing import Literal
 from notify.address import PATTERN, SHAPE
 
 KIB = 1024
+MOST_OF_ONE = 1_029  # what one message counts as at most, with a topic of 65,535 bytes
 MIB = 1024 * KIB
 
 
@@ -148,6 +149,15 @@ class WireSettings:
             "doc": "Largest frame, so also about the largest message, that goes over the wire.",
             "at_least": 256 * KIB,
             "at_most": 512 * MIB,
+        },
+    )
+    max_changes_per_publish: int = field(
+        default=3_000,
+        metadata={
+            "doc": "What one Publish of a client may change: each topic that follows another counts 1, each retained "
+            "or delayed message 6, and 64 bytes of its topic 1 more. The SDK and Spark keep to it by themselves.",
+            "at_least": MOST_OF_ONE,
+            "at_most": 1_000_000,
         },
     )
     handshake_timeout_s: int = field(

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from store.wire.messages import Hello
+from notify.own_names import WHOLE_LOG
+from store.wire.messages import Hello, Message
 
 REMEMBERED = 4_096  # of what a connection was told about its user; then it is asked anew
 
 
 class Wanted(NamedTuple):
-    """What a client wants to do: `action` is publish, retain, subscribe or replay, `topic` a topic or a filter."""
+    """What a client wants to do: publish, retain, subscribe, replay or read_log (`action`) a topic or a filter."""
 
     action: str
     topic: str
@@ -32,7 +33,11 @@ class User(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it may do everything, so that nothing need be asked."""
+        """Whether it may do everything but read the log as it is, so that nothing else need be asked."""
+
+    @property
+    def left_by(self) -> bytes:
+        """What its delayed messages say of who left them (store.left_by); empty: they are not judged again."""
 
     @property
     def epoch(self) -> int:
@@ -65,8 +70,13 @@ class Permits:
         self._epoch = user.epoch if user is not None else 0
 
     @property
-    def is_open(self) -> bool:
-        return self.user is None or self.user.is_open
+    def name(self) -> str:
+        """Of the user; empty: nobody in particular."""
+        return self.user.name if self.user is not None else ""
+
+    def lets(self, request: Message) -> bool:
+        """Whether nothing need be asked for this."""
+        return self.user is None or (self.user.is_open and not isinstance(request, WHOLE_LOG))
 
     def fault(self, now_ms: int) -> str:
         """Why its user may not stay; empty if it may."""
@@ -81,7 +91,7 @@ class Permits:
     def judge(self, wanted: list[Wanted], then: Callable[[Wanted | None], None]) -> None:
         """Call `then` with the first that it may not do, or None; at once if it is known, else later."""
         user = self.user
-        if user is None or user.is_open:
+        if user is None:
             then(None)
             return
         for at, each in enumerate(wanted):

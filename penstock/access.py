@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gateway.auth.access import NO_REQUESTS, Access, Parts, PermissionSource
 from gateway.auth.attempts import Attempts
 from gateway.auth.client_ids import ClientIds
+from gateway.auth.early import EarlyLogins
 from gateway.auth.fair_queue import FairQueue
 from gateway.auth.identity import Authenticator, Certificates, Refused
 from gateway.auth.limited import Limited
 from gateway.auth.passwords import PasswordCheck, Remembered
 from gateway.auth.settings import AuthSettings, are_permissions_configured, is_auth_configured
-from gateway.auth.workers import Workers
+from gateway.auth.workers import FairWorkers, Workers
 from gateway.reason_codes import ReasonCode
 from penstock.auth_files import Files, read_files
 from penstock.errors import PenstockError
@@ -53,8 +54,10 @@ class Judging:
         self._access: Access | None = None
         self.audit = Audit()  # to be replaced once there is one
         self._workers: Workers
+        self._token_keys: Callable[[], frozenset[bytes]] = frozenset
         self._attempts: Attempts
         self._passwords: FairQueue
+        self._early: FairQueue
         self._hooks: FairQueue
         self._remembered: Remembered
         self._http: Http | None = None
@@ -87,6 +90,7 @@ class Judging:
         closing.callback(self._cancel)
         self._attempts = Attempts(settings, loop.time)
         self._passwords = FairQueue(settings.password_threads, loop.call_soon)
+        self._early = FairQueue(1, loop.call_soon)
         self._hooks = FairQueue(settings.http_connections, loop.call_soon)
         self._remembered = Remembered(settings.password_cache_entries)
         self._access = Access(self._parts(), settings, self._attempts)
@@ -132,7 +136,6 @@ class Judging:
     def _parts(self) -> Parts:
         settings, files = self._settings, self._files
         authenticators = self._authenticators(files)
-        fingerprints = [each.key_fingerprints for each in authenticators if hasattr(each, "key_fingerprints")]
         return Parts(
             tuple(authenticators),
             files.passwords,
@@ -143,23 +146,28 @@ class Judging:
             namespace_separator=settings.namespace_separator,
             asks_again_s=settings.http_cache_s,
             requests=self._http.counts if self._http is not None else lambda: NO_REQUESTS,
-            token_keys=fingerprints[0] if fingerprints else frozenset,
+            token_keys=self._token_keys,
         )
 
     def _authenticators(self, files: Files) -> list[Authenticator]:
         """In the order in which they are asked."""
         settings = self._settings
+        self._token_keys = frozenset
         found: list[Authenticator] = []
         if settings.client_certificates:
             found.append(Certificates())
         if files.keys is not None or self._fetched is not None:
             from gateway.auth.tokens import TokenCheck
 
-            found.append(TokenCheck(settings, files.keys or (), self._fetched))
+            workers = FairWorkers(self._workers, self._passwords, self._attempts.is_slow)
+            tokens = TokenCheck(settings, files.keys or (), self._fetched, workers)
+            self._token_keys = tokens.key_fingerprints
+            found.append(tokens)
         if files.passwords is not None:
             is_last = not settings.http_connect_url
             passwords = PasswordCheck(files.passwords, self._workers, self._remembered, is_last)
-            found.append(Limited(passwords, self._attempts, self._passwords))
+            early = EarlyLogins(passwords, self._attempts, self._passwords, self._early)
+            found.append(Limited(passwords, self._attempts, self._passwords, early=early))
         if settings.http_connect_url and self._http is not None:
             from gateway.auth.hook import ConnectHook, TimedCache
 

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -95,18 +96,44 @@ class AdminSource(Protocol):
     def unready(self, watch: LoopWatch) -> str:
         """Why clients had better not be sent here now; empty if they may be. Raises LoopSilent."""
 
+    @property
+    def health(self) -> str:
+        """What an operator should look at although all works; empty if there is nothing. It is asked of any thread."""
+
+    @property
+    def starting(self) -> str:
+        """How far the start is, during which the loop need not turn; empty once it is over. Asked of any thread."""
+
 
 class LoopSource(NamedTuple):
     """What is known on the loop of this process."""
 
-    readings: Callable[[], list[Reading]]
+    readings: Callable[[], Iterator[list[Reading]]]  # in steps
     why_unready: Callable[[], str]
+    why_look: Callable[[], str] = lambda: ""  # asked of any thread
+    how_far: Callable[[], str] = lambda: ""  # asked of any thread
 
     def collectors(self, watch: LoopWatch) -> list[Collector]:
-        return [*collectors_of_process(), FigureCollector(lambda: watch.ask(self.readings))]
+        return [*collectors_of_process(), FigureCollector(lambda: self._steps(watch))]
+
+    def _steps(self, watch: LoopWatch) -> Iterator[list[Reading]]:
+        """Each step is a call of the loop's, which turns in between."""
+        if self.starting:
+            return
+        steps = self.readings()
+        while (step := watch.ask(partial(next, steps, None))) is not None:
+            yield step
 
     def unready(self, watch: LoopWatch) -> str:
         return watch.ask(self.why_unready)
+
+    @property
+    def health(self) -> str:
+        return self.why_look()
+
+    @property
+    def starting(self) -> str:
+        return self.how_far()
 
 
 def collectors_of_process() -> list[Collector]:
@@ -143,14 +170,16 @@ class AdminApp:
 
     def _healthz(self, _: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Whether the loop turns. It is not asked to answer: it may be busy for longer than a probe waits."""
+        if starting := self._source.starting:
+            return _text(start_response, "200 OK", f"ok; {starting}")
         silent_s = self._watch.silent_s
         if silent_s > SILENT_S:
             raise LoopSilent(f"the loop has not turned for {silent_s:.0f} s")
-        return _text(start_response, "200 OK", "ok")
+        return _text(start_response, "200 OK", "; ".join(filter(None, ("ok", self._source.health))))
 
     def _readyz(self, _: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Whether clients should be sent here."""
-        reason = self._source.unready(self._watch)
+        reason = self._source.starting or self._source.unready(self._watch)
         if reason:
             return _text(start_response, "503 Service Unavailable", reason)
         return _text(start_response, "200 OK", "ready")

@@ -14,7 +14,7 @@ from gateway.auth.passwords import PasswordTable, parse_passwords
 from gateway.auth.permissions import Permissions, RuleError, check_client_ids, parse_permissions
 from gateway.auth.settings import AuthSettings, are_client_ids_bound
 from penstock.errors import PenstockError
-from penstock.secret_files import check_secret, check_unchanged_by_others
+from penstock.secret_files import check_secret, check_unchanged_by_others, read_file
 
 if TYPE_CHECKING:  # importing it takes time, which who has no tokens need not spend
     from gateway.auth.tokens import Keys
@@ -116,8 +116,6 @@ def _line_of_rule(text: str, number: int) -> int:
 
 def _read(file: Path, setting: str) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_file(file, setting).decode().replace("\r\n", "\n")
     except UnicodeDecodeError:
         raise PenstockError(f"{file}: not UTF-8; see {setting}") from None
-    except OSError as error:
-        raise PenstockError(f"{file}: {error.strerror}; name a readable file with {setting}") from None

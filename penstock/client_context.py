@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from gateway.auth.errors import AuthError
 from gateway.settings import GatewaySettings
-from penstock.credentials import read_bytes, server_context
+from penstock.credentials import server_context
 from penstock.errors import PenstockError, UsageError
+from penstock.secret_files import read_file
 
 if TYPE_CHECKING:  # importing these takes time, which who has no certificates of clients need not spend
     from cryptography.x509 import CertificateRevocationList
@@ -69,7 +70,7 @@ def _verify_clients(context: ssl.SSLContext, ca_file: Path, settings: GatewaySet
     """A CRL counts where it is: in a file of its own, or in that of the authorities."""
     from gateway.auth.revocation import make_trust, parse_authorities, parse_crls
 
-    text = read_bytes(ca_file, "gateway.tls_client_ca_file").decode(errors="replace")
+    text = read_file(ca_file, "gateway.tls_client_ca_file").decode(errors="replace")
     try:
         context.load_verify_locations(cadata=text)
     except ssl.SSLError as error:
@@ -82,7 +83,7 @@ def _verify_clients(context: ssl.SSLContext, ca_file: Path, settings: GatewaySet
         authorities, crls = parse_authorities(text), parse_crls(text)
         if crl_file is not None:
             file = crl_file
-            listed = parse_crls(read_bytes(crl_file, "gateway.tls_client_crl_file").decode(errors="replace"))
+            listed = parse_crls(read_file(crl_file, "gateway.tls_client_crl_file").decode(errors="replace"))
             if not listed:
                 raise AuthError(
                     "no CRL in PEM; see gateway.tls_client_crl_file (`openssl crl -inform DER` makes PEM of DER)"

@@ -16,6 +16,7 @@ from gateway.reason_codes import ReasonCode
 from gateway.tls import InTurn
 from notify.remote import RemoteStore
 from penstock.client_tls import ClientTls
+from penstock.logs import announce
 from penstock.process import Stop, check_admin_exposed, open_admin
 from penstock.settings import Settings
 
@@ -61,20 +62,29 @@ def are_credentials_needed(settings: Settings) -> bool:
 
 
 def open_gateway_admin(
-    address: str, broker: Callable[[], Broker | None], messages: MessageStore | None, link: RemoteStore | None
+    address: str,
+    broker: Callable[[], Broker | None],
+    messages: Callable[[], MessageStore | None],
+    link: RemoteStore | None,
+    starting: Callable[[], str] = lambda: "",
 ) -> Admin:
     """The admin endpoint of a gateway, and of the store where it is in the same process.
 
-    There is no broker before the store is there; what is known of that, `link` says.
+    There is no broker before the store is there; what is known of that, `link` or `starting` says.
     """
-    from gateway.metrics import read_all
+    from gateway.metrics import read_steps
     from penstock.admin import LoopSource
 
     def unready() -> str:
         found = broker()
         return found.unready() if found is not None else (link.fault() if link is not None else "") or "starting"
 
-    return open_admin(address, LoopSource(lambda: read_all(broker(), messages, None, link), unready))
+    def health() -> str:
+        found = messages()
+        return found.health() if found is not None else ""
+
+    source = LoopSource(lambda: read_steps(broker(), messages(), None, link), unready, health, starting)
+    return open_admin(address, source)
 
 
 class Listeners:
@@ -99,10 +109,10 @@ class Listeners:
             self._open.append(listener)
         self._broker.listening = True
 
-    def say_ready(self, where: str) -> None:
+    def say_ready(self, **where: object) -> None:
         """The lines that scripts wait for; `where` names what stands behind."""
         for listener in self._open:
-            print(f"ready {listener.address} {where}", flush=True)
+            announce("ready", str(listener.address), **where)
 
     async def close(self, stop: Stop, tick: Callable[[], object], others: bool = False) -> None:
         """No new clients; those that are here are seen off, slowly where there are others who take them in.

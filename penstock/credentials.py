@@ -12,7 +12,7 @@ from gateway.settings import GatewaySettings
 from notify.address import StoreAddress
 from notify.settings import WireSettings
 from penstock.errors import PenstockError, UsageError
-from penstock.secret_files import check_secret
+from penstock.secret_files import check_secret, read_file
 from store.namespaces import NAME_SHAPE, is_namespace
 from store.wire.messages import Role
 
@@ -48,7 +48,7 @@ def tokens_of_namespaces(settings: WireSettings) -> dict[str, str]:
     check_secret(file)
     found: dict[str, str] = {}
     for number, line in enumerate(
-        read_bytes(file, "wire.namespace_tokens_file").decode(errors="replace").splitlines(), 1
+        read_file(file, "wire.namespace_tokens_file").decode(errors="replace").splitlines(), 1
     ):
         name, _, token = line.strip().partition(" ")
         token = token.strip()
@@ -125,7 +125,7 @@ def _token(token: str, file: Path | None, setting: str, if_empty: str) -> str:
     if token:
         raise UsageError(f"{setting} and {setting}_file are both set; unset one")
     check_secret(file)
-    token = read_bytes(file, f"{setting}_file").decode(errors="replace").strip()
+    token = read_file(file, f"{setting}_file", takes_pipes=True).decode(errors="replace").strip()
     if not token:
         raise UsageError(f"{file}: empty, {if_empty}; write the token into it")
     return token
@@ -148,7 +148,7 @@ def tls_of_store(settings: WireSettings) -> ssl.SSLContext:
 
 def _trust(context: ssl.SSLContext, ca_file: Path, setting: str) -> None:
     """Believe certificates for which this file vouches. Raises PenstockError."""
-    read_bytes(ca_file, setting)
+    read_file(ca_file, setting)
     try:
         context.load_verify_locations(ca_file)
     except ssl.SSLError as error:
@@ -158,8 +158,8 @@ def _trust(context: ssl.SSLContext, ca_file: Path, setting: str) -> None:
 def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, settings: tuple[str, str]) -> None:
     """Show this certificate. Raises PenstockError."""
     check_secret(key)
-    read_bytes(certificate, settings[0])
-    read_bytes(key, settings[1])
+    read_file(certificate, settings[0])
+    read_file(key, settings[1])
     try:
         context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError as error:
@@ -184,7 +184,7 @@ def tls_of_gateway(address: StoreAddress, settings: GatewaySettings) -> ssl.SSLC
                 raise UsageError(f"gateway.{name} is for tls:// addresses, and {address.url} is none; unset one")
         return None
     if file is not None:
-        read_bytes(file, "gateway.store_ca_file")
+        read_file(file, "gateway.store_ca_file")
     try:
         context = ssl.create_default_context(cafile=file)
     except ssl.SSLError as error:
@@ -193,10 +193,3 @@ def tls_of_gateway(address: StoreAddress, settings: GatewaySettings) -> ssl.SSLC
     if certificate is not None and key is not None:
         _load_pair(context, certificate, key, ("gateway.store_certificate", "gateway.store_key"))
     return context
-
-
-def read_bytes(file: Path, setting: str) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise PenstockError(f"{file}: {error.strerror}; name a readable file with {setting}") from None

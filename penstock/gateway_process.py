@@ -63,7 +63,7 @@ async def _serve(
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
         if settings.admin is not None:
-            closing.callback(open_gateway_admin(settings.admin, lambda: broker, None, store).close)
+            closing.callback(open_gateway_admin(settings.admin, lambda: broker, lambda: None, store).close)
         if settings.notify.events == "lookup" and settings.notify.redis_url:
             redis = RedisEntry(settings.notify.redis_url, name, store.watched, settings.notify.redis_lease_ms)
             closing.push_async_callback(redis.close)
@@ -77,6 +77,7 @@ async def _serve(
         judging.audit = client_tls.audit = tls.audit = audit
         heed_hangup(judging.reload, client_tls.reload, tls.reload, reopen_audit)
         broker = serving = Broker(store, settings.gateway, loop, judging.start(closing), settings.quota, audit)
+        closing.callback(serving.close)
         judging.on_reload(serving.judge_again)
         client_tls.judges(serving.certified)
 
@@ -91,7 +92,7 @@ async def _serve(
         closing.push_async_callback(listeners.close, stop, tick, others=True)
         await listeners.bind(settings.gateway.listen)
         tune_garbage_collection()
-        listeners.say_ready(f"store={address.url}")
+        listeners.say_ready(store=address.url)
         await stop.tick(tick)
 
 

@@ -63,6 +63,30 @@ class JsonLines(logging.Formatter):
         return json_line(line)
 
 
+def announce(event: str, url: str, **details: object) -> None:
+    """A line on standard output that scripts wait for, in the form of the log: text, or an object as the log's are."""
+    text = " ".join([event, url, *(f"{name}={value}" for name, value in details.items())])
+    handlers = logging.getLogger("penstock").handlers
+    if handlers and isinstance(handlers[0].formatter, JsonLines):
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        shown = {name: value if isinstance(value, int) else str(value) for name, value in details.items()}
+        text = json_line({"time": now, "level": "info", "event": event, "message": text, "url": url, **shown})
+    print(text, flush=True)
+
+
+def announced(line: bytes) -> tuple[str, str]:
+    """Event and URL of a line that announce() wrote, in either form; both empty for another line.
+
+    >>> announced(b"ready tcp://127.0.0.1:7700 data=penstock-data")
+    ('ready', 'tcp://127.0.0.1:7700')
+    """
+    if line.startswith(b"{"):
+        found = json.loads(line)
+        return found["event"], found["url"]
+    event, url, *_ = [*line.decode().split(), "", ""]
+    return event, url
+
+
 def set_up_logging(level: str, form: str) -> None:
     """`level`: debug, info, warning, error; `form`: text, json."""
     handler = logging.StreamHandler(sys.stderr)

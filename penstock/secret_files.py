@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
 from penstock.errors import PenstockError
 
 OF_CONTAINERS = Path("/run/secrets")
+MOST_FILE_BYTES = 256 << 20
+"""Of any file that settings name: a million users in a password file take 150 MiB."""
+MOST_PIPE_BYTES = 64 << 10
+"""Of a token, whatever it comes from."""
 _are_open_files_taken = False
 
 
@@ -15,6 +20,32 @@ def take_open_files(are_taken: bool) -> None:
     """Whether such files are taken as they are, by this process (`allow_open_files`)."""
     global _are_open_files_taken
     _are_open_files_taken = are_taken
+
+
+def read_file(file: Path, setting: str, takes_pipes: bool = False) -> bytes:
+    """What is in it. Pipes and devices, which may never end, are refused unless it `takes_pipes`; then they are short.
+
+    Raises PenstockError.
+    """
+    most = MOST_FILE_BYTES
+    try:
+        with open(file, "rb", opener=_without_waiting) as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                if not takes_pipes:
+                    raise PenstockError(f"{file}: not a regular file; name one with {setting}")
+                os.set_blocking(opened.fileno(), True)
+                most = MOST_PIPE_BYTES
+            found = opened.read(most + 1)
+    except OSError as error:
+        raise PenstockError(f"{file}: {error.strerror}; name a readable file with {setting}") from None
+    if len(found) > most:
+        raise PenstockError(f"{file}: larger than {most} bytes; see {setting}")
+    return found
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """For a writer, as to open a pipe does."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def check_secret(file: Path) -> None:

@@ -18,6 +18,8 @@ from penstock.client_tls import ClientTls
 from penstock.clients import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.process import DRAIN_S, Stop, heed_hangup, listen_to_operators, run, tune_garbage_collection
 from penstock.settings import Settings
+from penstock.starting import Starting
+from penstock.user_limits import limit_users
 
 log = logging.getLogger("penstock")
 
@@ -30,7 +32,7 @@ def serve(settings: Settings) -> int:
 
 
 async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
-    """The store with its recovery, the gateway, the admin endpoint, and only then the clients; the end in reverse."""
+    """The admin endpoint, the store with its recovery, the gateway, and only then the clients; the end in reverse."""
     stop = Stop()
     heed_hangup(judging.reload, tls.reload)  # until there is an audit log
     loop = asyncio.get_running_loop()
@@ -38,6 +40,9 @@ async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
     log.info("penstock %s starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
     say_who_may_connect(settings)
     hub: Hub | None = None
+    store: MessageStore | None = None
+    broker: Broker | None = None
+    starting = Starting()
 
     def on_safe() -> None:
         if hub is not None:
@@ -45,35 +50,42 @@ async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
 
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
-        store = MessageStore(settings.store, on_safe)
-        closing.callback(store.close)
+        if settings.admin is not None:
+            admin = open_gateway_admin(settings.admin, lambda: broker, lambda: store, None, lambda: starting.text)
+            closing.callback(admin.close)
+        store = messages = MessageStore(settings.store, on_safe, starting.replayed)
+        closing.callback(messages.close)
         audit, reopen_audit = open_audit(settings, closing)
         judging.audit = tls.audit = audit
         heed_hangup(judging.reload, tls.reload, reopen_audit)
-        hub = Hub(store)
-        hub.consumers.most_of_user = settings.quota.user_groups
+        hub = Hub(messages)
+        limit_users(hub, settings.quota)
         hub.bans.audit = audit
-        broker = Broker(hub.join("gateway"), settings.gateway, loop, judging.start(closing), settings.quota, audit)
-        judging.on_reload(broker.judge_again)
-        tls.judges(broker.certified)
-        hub.presence_of = broker.registry.presence
+        access = judging.start(closing)
+        broker = serving = Broker(hub.join("gateway"), settings.gateway, loop, access, settings.quota, audit)
+        closing.callback(serving.close)
+        judging.on_reload(serving.judge_again)
+        tls.judges(serving.certified)
+        hub.presence_of = serving.registry.presence
         operators = StoreServer(hub, settings.wire, {}, audit, only_operators=True)
         closing.push_async_callback(operators.close, DRAIN_S)
         await listen_to_operators(operators, settings.store.data)
-        if settings.admin is not None:
-            closing.callback(open_gateway_admin(settings.admin, lambda: broker, store, None).close)
 
         def tick() -> None:
             tls.tick()
             judging.tick()
-            broker.tick()
+            serving.tick()
             operators.tick()
 
-        listeners = Listeners(broker, tls)
+        listeners = Listeners(serving, tls)
         closing.push_async_callback(listeners.close, stop, tick)
         await listeners.bind(settings.gateway.listen)
         tune_garbage_collection()
+        messages.scrubber.start()
         took_s = time.monotonic() - started_s
-        log.info("started in %.2f s: %d sessions, %d bytes replayed", took_s, len(store.sessions), store.replayed_bytes)
-        listeners.say_ready(f"data={settings.store.data}")
+        log.info(
+            "started in %.2f s: %d sessions, %d bytes replayed", took_s, len(messages.sessions), messages.replayed_bytes
+        )
+        starting.is_over()
+        listeners.say_ready(data=settings.store.data)
         await stop.tick(tick)

@@ -43,13 +43,15 @@ def load(
 
     Raises SettingsError, whose text is one line, at the first thing that is wrong.
     """
-    file = config_path or env.get("PENSTOCK_CONFIG")
-    given = _from_file(Path(file)) if file else {}
-    given |= _from_environment(env)
-    given |= _from_flags(flags)
+    given = _given_outside(env, config_path) | _from_flags(flags)
     settings = build({path: _parse(path, *given[path]) for path in given})
     _check_together(settings)
     return settings
+
+
+def given(env: Mapping[str, str], config_path: Path | None = None) -> set[str]:
+    """Paths of the settings that the environment or a file gives. Raises SettingsError."""
+    return set(_given_outside(env, config_path))
 
 
 def render(settings: Settings, hide_secrets: bool = True) -> str:
@@ -62,6 +64,11 @@ def render(settings: Settings, hide_secrets: bool = True) -> str:
             if section_of(setting.path) == section:
                 lines += _toml_lines(setting, value_of(settings, setting.path), hide_secrets)
     return "\n".join(lines) + "\n"
+
+
+def _given_outside(env: Mapping[str, str], config_path: Path | None) -> dict[str, Given]:
+    file = config_path or env.get("PENSTOCK_CONFIG")
+    return (_from_file(Path(file)) if file else {}) | _from_environment(env)
 
 
 def _from_file(file: Path) -> dict[str, Given]:

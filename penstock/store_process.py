@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from gateway.auth.left_by import LeftJudge
 from gateway.version import VERSION
 from lightqueue.message_store import MessageStore
 from notify.address import StoreAddress, is_loopback
@@ -21,6 +23,7 @@ from penstock.audit_file import open_audit
 from penstock.client_tls import WireTls
 from penstock.credentials import Tokens, tokens_of_namespaces, tokens_of_store, warn_of_shared_token
 from penstock.errors import UsageError
+from penstock.logs import announce
 from penstock.process import (
     DRAIN_S,
     Stop,
@@ -32,9 +35,12 @@ from penstock.process import (
     tune_garbage_collection,
 )
 from penstock.settings import Settings
+from penstock.starting import Starting
 from penstock.store_users import StoreUsers
+from penstock.user_limits import limit_users
 
 if TYPE_CHECKING:
+    from gateway.metrics import Reading
     from penstock.admin import Admin
 
 log = logging.getLogger("penstock")
@@ -53,7 +59,7 @@ def serve(settings: Settings) -> int:
 async def _serve(
     settings: Settings, address: StoreAddress, tokens: Tokens, tls: WireTls | None, judging: Judging
 ) -> None:
-    """The store with its recovery, the admin endpoint, and only then the peers; the end in reverse."""
+    """The admin endpoint, the store with its recovery, and only then the peers; the end in reverse."""
     stop = Stop()
     heed_hangup(judging.reload, *(each.reload for each in (tls,) if each is not None))
     judging.load()
@@ -62,6 +68,7 @@ async def _serve(
     log.info("penstock %s store starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
     warn_of_shared_token(tokens)
     server: StoreServer | None = None
+    starting = Starting()
 
     def on_safe() -> None:
         if server is not None:
@@ -69,7 +76,9 @@ async def _serve(
 
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
-        messages = MessageStore(settings.store, on_safe)
+        if settings.admin is not None:
+            closing.callback(_open_admin(settings.admin, lambda: server, starting).close)
+        messages = MessageStore(settings.store, on_safe, starting.replayed)
         closing.callback(messages.close)
         audit, reopen_audit = open_audit(settings, closing)
         judging.audit = audit
@@ -79,7 +88,7 @@ async def _serve(
             reloads.append(tls.reload)
         heed_hangup(*reloads)
         hub = Hub(messages, waits_for_peers=True)
-        hub.consumers.most_of_user = settings.quota.user_groups
+        limit_users(hub, settings.quota)
         hub.bans.audit = audit
         if settings.notify.events == "broadcast":
             hub.lookup = Broadcast()
@@ -91,17 +100,17 @@ async def _serve(
         of_namespaces = tokens_of_namespaces(settings.wire)
         server = serving = StoreServer(hub, settings.wire, tokens, audit, of_namespaces=of_namespaces)
         _judge_clients(serving, judging, of_namespaces, closing)
-        if settings.admin is not None:
-            closing.callback(_open_admin(settings.admin, server).close)
-        closing.push_async_callback(server.close, DRAIN_S)
+        closing.push_async_callback(_close, server, messages)
         await listen_to_operators(server, settings.store.data)
         url = await server.listen(address, tls.context if tls is not None else None)
         tune_garbage_collection()
+        messages.scrubber.start()
         took_s = time.monotonic() - started_s
         log.info(
             "started in %.2f s: %d sessions, %d bytes replayed", took_s, len(messages.sessions), messages.replayed_bytes
         )
-        print(f"ready {url} data={settings.store.data}", flush=True)
+        starting.is_over()
+        announce("ready", url, data=settings.store.data)
 
         def tick() -> None:
             serving.tick()
@@ -109,6 +118,11 @@ async def _serve(
                 tls.tick()
 
         await stop.tick(tick)
+
+
+async def _close(server: StoreServer, messages: MessageStore) -> None:
+    """A store whose disk failed has no more to tell: the answers that its peers wait for do not come."""
+    await server.close(0 if messages.log.failed_for_good() else DRAIN_S)
 
 
 def _judge_clients(
@@ -120,6 +134,7 @@ def _judge_clients(
         return
     users = StoreUsers(access, of_namespaces)
     server.judge = users
+    server.hub.judges.of_clients = LeftJudge(access, server.events, server.audit, Counter()).judge
 
     def again() -> None:
         users.replaced()
@@ -128,11 +143,24 @@ def _judge_clients(
     judging.on_reload(again)
 
 
-def _open_admin(address: str, server: StoreServer) -> Admin:
-    from gateway.metrics import read_all  # here, so that who has no use for it does not import an HTTP server
+def _open_admin(address: str, server: Callable[[], StoreServer | None], starting: Starting) -> Admin:
+    """`server` is there once the start is over."""
+    from gateway.metrics import read_steps  # here, so that who has no use for it does not import an HTTP server
     from penstock.admin import LoopSource
 
-    return open_admin(address, LoopSource(lambda: read_all(None, server.hub.messages, server), server.unready))
+    def readings() -> Iterator[list[Reading]]:
+        found = server()
+        return read_steps(None, found.hub.messages, found) if found is not None else iter(())
+
+    def unready() -> str:
+        found = server()
+        return found.unready() if found is not None else "stopping"
+
+    def health() -> str:
+        found = server()
+        return found.hub.messages.health() if found is not None else ""
+
+    return open_admin(address, LoopSource(readings, unready, health, lambda: starting.text))
 
 
 def check_exposed(address: StoreAddress, settings: Settings, tokens: Tokens) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections.abc import Callable, Mapping
 
 from gateway.auth.access import Access, Question
 from gateway.auth.identity import Credentials, Identity, Verdict
+from gateway.auth.left_by import left_by_client
 from gateway.auth.permissions import ACTIONS, REFUSED
 from gateway.tenants import login_name, settled
 from notify.own_names import ALL, is_named
+from notify.permissions import READ_LOG, REPLAY, SUBSCRIBE
 from notify.users import User, Wanted
-from store.wire.handshake import NO_TOKENS
+from store.namespaces import is_reserved
+from store.wire.handshake import NO_TOKENS, same_token
 from store.wire.messages import Hello
 
 WANTS_USER = "users are judged here: give user= and password="
@@ -68,7 +70,7 @@ class StoreUsers:
     def _settled(self, identity: Identity, hello: Hello) -> StoreUser | str:
         """With its namespace, or why it may not be of that one. A token proves one, what a Hello says does not."""
         of_token = self._of_namespaces.get(hello.namespace)
-        is_of_token = of_token is not None and hmac.compare_digest(of_token.encode(), hello.token.encode())
+        is_of_token = of_token is not None and same_token(of_token, hello.token)
         named = (("the token", hello.namespace if is_of_token else ""),)
         found = settled(identity, named, self.access.namespace_separator)
         if not isinstance(found, Identity):
@@ -97,7 +99,12 @@ class StoreUser:
 
     @property
     def is_open(self) -> bool:
-        return self._users.access.is_open_to(self._identity)
+        """Not of one that names topics of the log: what is another namespace's needs a rule."""
+        return self.namespace != ALL and self._users.access.is_open_to(self._identity)
+
+    @property
+    def left_by(self) -> bytes:
+        return left_by_client(self._users.access, self._identity)
 
     @property
     def epoch(self) -> int:
@@ -106,6 +113,11 @@ class StoreUser:
     def decide(self, wanted: Wanted) -> bool | None:
         if wanted.action not in ACTIONS:
             return True
+        if wanted.action in (SUBSCRIBE, REPLAY) and is_reserved(wanted.topic) and self._decided(READ_LOG):
+            return True
+        return self._decided(wanted)
+
+    def _decided(self, wanted: Wanted) -> bool | None:
         allowed = self._users.access.decide(self._identity, self._question(wanted))
         return None if allowed is None else allowed != REFUSED
 
@@ -120,4 +132,5 @@ class StoreUser:
     def _question(self, wanted: Wanted) -> Question:
         """Without a client identifier: rules with %c are about MQTT clients, and allow nothing here."""
         user, namespace = self._identity.username, self._identity.namespace
-        return Question(user, "", ACTIONS[wanted.action], wanted.topic, namespace, wanted.group)
+        needs_rule = wanted == READ_LOG or (not namespace and is_reserved(wanted.topic))
+        return Question(user, "", ACTIONS[wanted.action], wanted.topic, namespace, wanted.group, needs_rule)

@@ -22,6 +22,7 @@ from notify.sockets import listening_unix_socket
 from penstock.access import Judging
 from penstock.clients import check_exposed
 from penstock.errors import PenstockError
+from penstock.logs import announce, announced
 from penstock.process import ALL_STOP, AT_ONCE, SUPERVISED, TICK_S, Stop, open_admin, run
 from penstock.settings import Settings, render
 
@@ -86,7 +87,7 @@ async def _serve(settings: Settings, gateways: int) -> None:
                     if not await child.is_ready(stop):
                         return
             for each in reserved:
-                print(f"ready {each.address} data={settings.store.data} gateways={gateways}", flush=True)
+                announce("ready", str(each.address), data=settings.store.data, gateways=gateways)
             while not await stop.or_tick():
                 pass
 
@@ -215,13 +216,14 @@ class Child:
             self._process.send_signal(number)
 
     def _say(self, word: bytes) -> None:
-        if self._process.returncode is None and self._process.stdin is not None:
-            self._process.stdin.write(word)
+        stdin = self._process.stdin
+        if stdin is not None and not stdin.is_closing():  # it closes a moment before there is a returncode
+            stdin.write(word)
 
     async def _spawn(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "penstock", *self._arguments),
+            *(sys.executable, "-P", "-m", "penstock", *self._arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment | {SUPERVISED: self.name},
@@ -249,9 +251,10 @@ class Child:
         """Until the process ends."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
-            if line.startswith(b"ready "):
+            event, url = announced(line)
+            if event == "ready":
                 self._ready.set()
-            elif line.startswith(b"admin "):
-                self.admin_url = line.removeprefix(b"admin ").strip().decode()
+            elif event == "admin":
+                self.admin_url = url
         self.admin_url = ""
         await self._process.wait()

@@ -34,6 +34,15 @@ class Processes:
     def collectors(self, _: LoopWatch) -> list[Collector]:
         return [_Merged(self._processes)]
 
+    @property
+    def health(self) -> str:
+        """What any of them says beside `ok`."""
+        told = ((process.name, _get(process, "/healthz")) for process in self._processes)
+        notes = ((name, text.strip().partition("; ")[2]) for name, (status, text) in told if status == 200)
+        return "; ".join(f"{name}: {note}" for name, note in notes if note)
+
+    starting = ""  # they say that themselves
+
     def unready(self, _: LoopWatch) -> str:
         """All have to be ready."""
         for process in self._processes:

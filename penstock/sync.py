@@ -7,32 +7,37 @@
 b'21.5'
 
 A thread of its own looks after its connection, which so stays up whatever the program does meanwhile. All methods may
-be called from any thread.
+be called from any thread. A process that is forked from one with a client (gunicorn's preload, multiprocessing) goes on
+with a connection of its own; what was begun before, such as a subscription, stays the parent's.
 """
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import ssl
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
+from itertools import starmap
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar, Unpack
+from typing import NamedTuple, Self, TypeVar, Unpack
 
 from penstock.sdk import client as aio
+from penstock.sdk import loop_thread
 from penstock.sdk.autobatch import AutoBatch
 from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.compression import Compression
 from penstock.sdk.credentials import Password
 from penstock.sdk.delivery import Deliveries as AsyncDeliveries
 from penstock.sdk.delivery import Delivery as AsyncDelivery
-from penstock.sdk.errors import ClientClosed
+from penstock.sdk.errors import ClientClosed, OfParentProcess
 from penstock.sdk.group_options import Duration, GroupOptions
 from penstock.sdk.hands import Answer
+from penstock.sdk.loop_thread import LoopThread
+from penstock.sdk.many import ToPublish
 from penstock.sdk.message import Batch, Message
 from penstock.sdk.message import Receipt as AsyncReceipt
 from penstock.sdk.outgoing import PublishLater
@@ -41,10 +46,8 @@ from penstock.sdk.reading import Reading as AsyncReading
 from penstock.sdk.subscription import PREFETCH
 from penstock.sdk.subscription import Subscription as AsyncSubscription
 
-T = TypeVar("T")
 B = TypeVar("B")
 
-CLOSING_S = 0.01  # for a connection that was aborted to be closed
 MOST_SENT = 10_000  # messages without a receipt; with more, send() waits
 
 
@@ -67,7 +70,8 @@ class Client:
         compress: bool | Compression = True,
     ) -> None:
         """As penstock.Client. Raises AddressError."""
-        self._client = aio.Client(
+        self._new_client = partial(
+            aio.Client,
             url,
             token=token,
             user=user,
@@ -80,40 +84,49 @@ class Client:
             autobatch=autobatch,
             compress=compress,
         )
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._client = self._new_client()
+        self._thread: LoopThread | None = None
         self._may_send = threading.BoundedSemaphore(MOST_SENT)
 
     # --- coming and going
 
     def connect(self) -> None:
         """Raises CannotConnect."""
-        if self._loop is not None:
-            return
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-client", daemon=True)
-        self._thread.start()
-        try:
-            self._call(self._client.connect())
-        except BaseException:
-            self._stop()
-            raise
+        if self._thread is None:
+            self._thread = self._connected()
 
     def close(self) -> None:
         """Wait until what was sent is answered, then leave."""
-        if self._loop is not None:
+        thread, self._thread = self._thread, None
+        if thread is not None and not thread.is_of_parent:
             try:
-                self._call(self._client.close())
+                thread.call(self._client.close())
             finally:
-                self._stop()
+                thread.stop()
 
-    def _stop(self) -> None:
-        loop, thread = self._loop, self._thread
-        self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.call_later, CLOSING_S, loop.stop)
-            thread.join()
-            loop.close()
+    @property
+    def _opened(self) -> LoopThread:
+        """In a process that was forked since it is another connection. Raises ClientClosed, CannotConnect."""
+        thread = self._thread
+        if thread is None:
+            raise ClientClosed
+        if thread.is_of_parent:
+            with loop_thread.one_at_a_time:
+                if self._thread is thread:
+                    self._client = self._new_client()
+                    self._may_send = threading.BoundedSemaphore(MOST_SENT)
+                    self._thread = self._connected()
+                return self._opened
+        return thread
+
+    def _connected(self) -> LoopThread:
+        thread = LoopThread()
+        try:
+            thread.call(self._client.connect())
+        except BaseException:
+            thread.stop()
+            raise
+        return thread
 
     def __enter__(self) -> Self:
         self.connect()
@@ -122,41 +135,15 @@ class Client:
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self.close()
 
-    def _start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        if self._loop is None:
-            work.close()
-            raise ClientClosed
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self._start(work)
-        try:
-            return future.result()
-        except BaseException:  # Ctrl-C, for one: nobody waits for it any more
-            future.cancel()
-            raise
-
-    def _say(self, say: Callable[[], Answer], wait: bool) -> bool:
-        """Have something said of messages of a group."""
-        if self._loop is None:
-            raise ClientClosed
-        if not wait:
-            self._loop.call_soon_threadsafe(say)
-            return True
-
-        async def answered() -> bool:
-            return await say()
-
-        return self._call(answered())
-
     # --- publishing
 
     def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> Receipt:
         """Store a message, and wait for the receipt; see penstock.Client.publish()."""
-        return self._call(self._published(topic, payload, options))
+        thread = self._opened
+        return thread.call(self._published(thread, topic, payload, options))
 
-    async def _published(self, topic: str, payload: bytes | str, options: PublishLater) -> Receipt:
-        return Receipt.of(self, await self._client.publish(topic, payload, **options))
+    async def _published(self, thread: LoopThread, topic: str, payload: bytes | str, options: PublishLater) -> Receipt:
+        return Receipt.of(thread, await self._client.publish(topic, payload, **options))
 
     def send(
         self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]
@@ -165,27 +152,33 @@ class Client:
 
         Waits all the same while 10,000 messages have no receipt.
         """
-        self._may_send.acquire()
+        thread, may_send = self._opened, self._may_send
+        may_send.acquire()
         try:
-            future = self._start(self._published(topic, payload, options))
+            future = thread.start(self._published(thread, topic, payload, options))
         except BaseException:
-            self._may_send.release()
+            may_send.release()
             raise
-        future.add_done_callback(lambda _: self._may_send.release())
+        future.add_done_callback(lambda _: may_send.release())
         return future
+
+    def publish_many(self, messages: Iterable[ToPublish]) -> list[Receipt]:
+        """Store messages of any topics, and wait for their receipts; see penstock.Client.publish_many()."""
+        return list(starmap(Receipt, self._opened.call(self._client.publish_many(messages))))
 
     def batch(self) -> SyncBatch:
         """Messages of one topic that are stored together, or not at all, when the `with` block ends."""
-        return SyncBatch(self, self._client.batch())
+        return SyncBatch(self._opened, self._client.batch())
 
     def delayed(self, topic_filter: str = "#", *, key: str | None = None) -> list[Pending]:
         """Delayed messages that are yet to be published; see penstock.Client.delayed()."""
+        thread = self._opened
 
         async def found() -> list[Pending]:
             pending = self._client.delayed(topic_filter, key=key)
-            return [Pending(each.topic, each.key, Receipt.of(self, each.receipt)) async for each in pending]
+            return [Pending(each.topic, each.key, Receipt.of(thread, each.receipt)) async for each in pending]
 
-        return self._call(found())
+        return thread.call(found())
 
     # --- reading
 
@@ -193,11 +186,12 @@ class Client:
         self, topic_filter: str, *, start: Position = "earliest", stop: Position | None = "now", tag: str = ""
     ) -> Reading:
         """What was stored of a topic, a filter, or everything (`#`); see penstock.Client.read()."""
+        thread = self._opened
 
         async def begin() -> AsyncReading:
             return self._client.read(topic_filter, start=start, stop=stop, tag=tag)
 
-        return Reading(self, self._call(begin()))
+        return Reading(thread, thread.call(begin()))
 
     # --- consuming
 
@@ -215,43 +209,46 @@ class Client:
         for message in client.subscribe("line/+/temp", group="billing"):
             message.ack()
         """
+        thread = self._opened
 
         async def begin() -> AsyncSubscription:
             return self._client.subscribe(topic_filter, group=group, start=start, prefetch=prefetch, **options)
 
-        return Subscription(self, self._call(begin()))
+        return Subscription(thread, thread.call(begin()))
 
     def find(
         self, key: str, *, topic: str = "", since: Moment = "earliest", until: Moment = "now", limit: int = 100
     ) -> list[Message]:
         """The newest `limit` messages with a key, newest first; see penstock.Client.find()."""
-        return self._call(self._client.find(key, topic=topic, since=since, until=until, limit=limit))
+        return self._opened.call(self._client.find(key, topic=topic, since=since, until=until, limit=limit))
 
     def get(self, message_id: str) -> Message:
         """The message that a receipt or a message names; see penstock.Client.get()."""
-        return self._call(self._client.get(message_id))
+        return self._opened.call(self._client.get(message_id))
 
 
 class Receipt(AsyncReceipt):
     """As penstock.sdk.message.Receipt; cancel() waits."""
 
-    _client: Client
-    _receipt: AsyncReceipt
+    _delayed: tuple[LoopThread, AsyncReceipt] | None = None
 
     @classmethod
-    def of(cls, client: Client, receipt: AsyncReceipt) -> Receipt:
+    def of(cls, thread: LoopThread, receipt: AsyncReceipt) -> Receipt:
         made = cls(*receipt)
-        made._client = client
-        made._receipt = receipt
+        if receipt.due_at is not None:
+            made._delayed = thread, receipt
         return made
 
     @property
     def due_at(self) -> datetime | None:
-        return self._receipt.due_at
+        return self._delayed[1].due_at if self._delayed is not None else None
 
     def cancel(self) -> bool:  # type: ignore[override]
         """Take back a delayed message. False: not in time, it is published (or was cancelled before)."""
-        return self._client._call(self._receipt.cancel())
+        if self._delayed is None:
+            return False
+        thread, receipt = self._delayed
+        return thread.call(receipt.cancel())
 
 
 class Pending(NamedTuple):
@@ -275,8 +272,8 @@ class Pending(NamedTuple):
 class SyncBatch:
     """What Client.batch() gives."""
 
-    def __init__(self, client: Client, batch: BatchOfOneTopic) -> None:
-        self._client = client
+    def __init__(self, thread: LoopThread, batch: BatchOfOneTopic) -> None:
+        self._thread = thread
         self._batch = batch
 
     def __len__(self) -> int:
@@ -285,7 +282,7 @@ class SyncBatch:
     @property
     def receipts(self) -> list[Receipt]:
         """One for each message, in their order, once the block has ended."""
-        return [Receipt.of(self._client, receipt) for receipt in self._batch.receipts]
+        return [Receipt.of(self._thread, receipt) for receipt in self._batch.receipts]
 
     def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> None:
         """Add a message. Raises BadMessage; BatchRefused for another topic or `wait` than the first one's."""
@@ -297,14 +294,14 @@ class SyncBatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._client._call(self._batch.__aexit__(kind, error, traceback))
+        self._thread.call(self._batch.__aexit__(kind, error, traceback))
 
 
 class Reading:
     """What Client.read() gives: iterate over it, or over its batches(). To be iterated over once."""
 
-    def __init__(self, client: Client, reading: AsyncReading) -> None:
-        self._client = client
+    def __init__(self, thread: LoopThread, reading: AsyncReading) -> None:
+        self._thread = thread
         self._reading = reading
 
     def __iter__(self) -> Iterator[Message]:
@@ -315,10 +312,10 @@ class Reading:
         """The same messages as they come from the store, some thousand at a time."""
         batches = self._reading.batches()
         try:
-            while (batch := self._client._call(_following(batches))) is not None:
+            while (batch := self._thread.call(_following(batches))) is not None:
                 yield batch
         finally:
-            self._client._call(_closed(batches))
+            self._thread.call(_closed(batches))
 
 
 async def _following(batches: AsyncGenerator[B, None]) -> B | None:
@@ -329,6 +326,18 @@ async def _closed(batches: AsyncGenerator[B, None]) -> None:
     await batches.aclose()
 
 
+def _say(thread: LoopThread, say: Callable[[], Answer], wait: bool) -> bool:
+    """Have something said of messages of a group."""
+    if not wait:
+        thread.soon(say)
+        return True
+
+    async def answered() -> bool:
+        return await say()
+
+    return thread.call(answered())
+
+
 class _Settled:
     """What can be said of a message, or of a batch: see penstock.sdk.delivery.Settled.
 
@@ -337,35 +346,35 @@ class _Settled:
     """
 
     __slots__ = ()
-    _client: Client
+    _thread: LoopThread
     _said_of: AsyncDelivery | AsyncDeliveries
 
     def ack(self, wait: bool = True) -> bool:
         """Done with: once that is answered, it never comes again."""
-        return self._client._say(self._said_of.ack, wait)
+        return _say(self._thread, self._said_of.ack, wait)
 
     def retry(self, after: Duration | None = None, wait: bool = True) -> bool:
         """It is to come again, to whoever is free: after a while (a timedelta, or seconds), None: as the group says."""
-        return self._client._say(lambda: self._said_of.retry(after), wait)
+        return _say(self._thread, lambda: self._said_of.retry(after), wait)
 
     def reject(self, why: str = "rejected", wait: bool = True) -> bool:
         """It is of no use: a dead letter, published to `$dead/GROUP/TOPIC` with the reason."""
-        return self._client._say(lambda: self._said_of.reject(why), wait)
+        return _say(self._thread, lambda: self._said_of.reject(why), wait)
 
     def extend(self, invisible: Duration, wait: bool = True) -> bool:
         """It is to be this consumer's for so long from now on: a timedelta, or seconds."""
-        return self._client._say(lambda: self._said_of.extend(invisible), wait)
+        return _say(self._thread, lambda: self._said_of.extend(invisible), wait)
 
 
 class Delivery(_Settled, Message):
     """A message that was handed out to this consumer."""
 
-    __slots__ = ("_client", "_said_of")
+    __slots__ = ("_said_of", "_thread")
     _said_of: AsyncDelivery
 
-    def __init__(self, client: Client, delivery: AsyncDelivery) -> None:
+    def __init__(self, thread: LoopThread, delivery: AsyncDelivery) -> None:
         super().__init__(delivery._record, delivery.queue_offset, delivery._store)
-        self._client = client
+        self._thread = thread
         self._said_of = delivery
 
     @property
@@ -377,18 +386,18 @@ class Delivery(_Settled, Message):
 class Deliveries(_Settled):
     """Messages that were handed out together; len() is known, and each is decoded when it is iterated over."""
 
-    __slots__ = ("_client", "_said_of")
+    __slots__ = ("_said_of", "_thread")
     _said_of: AsyncDeliveries
 
-    def __init__(self, client: Client, batch: AsyncDeliveries) -> None:
-        self._client = client
+    def __init__(self, thread: LoopThread, batch: AsyncDeliveries) -> None:
+        self._thread = thread
         self._said_of = batch
 
     def __len__(self) -> int:
         return len(self._said_of)
 
     def __iter__(self) -> Iterator[Delivery]:
-        return (Delivery(self._client, delivery) for delivery in self._said_of)
+        return (Delivery(self._thread, delivery) for delivery in self._said_of)
 
     def payloads(self) -> Iterator[bytes]:
         """The payloads alone."""
@@ -401,12 +410,12 @@ class Subscription:
     Without that it ends with the loop. What was not acked by then goes to others at once.
     """
 
-    def __init__(self, client: Client, subscription: AsyncSubscription) -> None:
-        self._client = client
+    def __init__(self, thread: LoopThread, subscription: AsyncSubscription) -> None:
+        self._thread = thread
         self._subscription = subscription
 
     def __enter__(self) -> Self:
-        self._client._call(self._subscription.__aenter__())
+        self._thread.call(self._subscription.__aenter__())
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
@@ -414,24 +423,28 @@ class Subscription:
 
     def close(self) -> None:
         """Give back what is in hand."""
-        self._client._call(self._subscription.aclose())
+        self._thread.call(self._subscription.aclose())
+
+    def stop(self) -> None:
+        """End the loops over it, with what is being worked on; from any thread, or a signal's handler."""
+        self._subscription.stop()
 
     def __iter__(self) -> Iterator[Delivery]:
         messages = self._subscription.portions()
         try:
-            while (portion := self._client._call(_following(messages))) is not None:
+            while (portion := self._thread.call(_following(messages))) is not None:
                 for delivery in portion:
-                    yield Delivery(self._client, delivery)
+                    yield Delivery(self._thread, delivery)
         finally:
-            with suppress(ClientClosed):
-                self._client._call(_closed(messages))
+            with suppress(ClientClosed, OfParentProcess):
+                self._thread.call(_closed(messages))
 
     def batches(self) -> Iterator[Deliveries]:
         """The same messages as they come from the store, each decoded when it is looked at; to be settled as one."""
         batches = self._subscription.batches()
         try:
-            while (batch := self._client._call(_following(batches))) is not None:
-                yield Deliveries(self._client, batch)
+            while (batch := self._thread.call(_following(batches))) is not None:
+                yield Deliveries(self._thread, batch)
         finally:
-            with suppress(ClientClosed):
-                self._client._call(_closed(batches))
+            with suppress(ClientClosed, OfParentProcess):
+                self._thread.call(_closed(batches))

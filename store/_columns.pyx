@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 from posix.unistd cimport pread
 
-from store._records cimport HEADER_BYTES, TYPE_BATCH, TYPE_MESSAGE, RecordHeader, fault
+from store._records cimport HEADER_BYTES, TYPE_BATCH, TYPE_GAP, TYPE_MESSAGE, RecordHeader, fault
 
 cdef enum:
     NOTHING = -1
@@ -21,12 +21,12 @@ cdef enum:
 
 
 def find_messages(const uint8_t[::1] data not None, int64_t[::1] positions not None, uint8_t skipped_flags):
-    """Put down where each MESSAGE begins that has none of these flags, batches opened. Returns how many there are.
+    """Put down where each MESSAGE begins that has none of these flags, batches opened.
 
-    There must be room for one in HEADER_BYTES of data.
+    There must be room for one in HEADER_BYTES of data. Returns how many there are, and where the first GAP begins, or -1.
     """
     cdef size_t at = 0, size = data.shape[0]
-    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t count = 0, gap = -1
     cdef const RecordHeader *record
     if positions.shape[0] * HEADER_BYTES < data.shape[0]:
         raise ValueError("too little room for the positions")
@@ -39,10 +39,12 @@ def find_messages(const uint8_t[::1] data not None, int64_t[::1] positions not N
             if record.type == TYPE_MESSAGE and not record.flags & skipped_flags:
                 positions[count] = at
                 count += 1
+            elif record.type == TYPE_GAP and gap < 0:
+                gap = at
             if record.length < HEADER_BYTES:
                 break           # not verified: rather stop than turn in a circle
             at += record.length
-    return count
+    return count, gap
 
 
 def read_parts(int fd, const int64_t[::1] places not None, const int32_t[::1] sizes not None,

@@ -35,41 +35,63 @@ cdef const char *compressed_fault(const unsigned char *frame, size_t size, uint6
     return NULL
 
 
-cdef bytes expanded_record(const RecordHeader *record, bytes payload):
-    """A record with another payload, which is not compressed. Its checksum is that of the old one."""
+def blank_record(Records records not None, Py_ssize_t i, size_t payload_bytes):
+    """Record number i with room for a payload that is not compressed, which fill_record() puts there. Its checksum is that of
+    the old one."""
+    cdef const RecordHeader *record = item_of(records, i)
     cdef size_t head = HEADER_BYTES + <size_t>record.topic_length + record.client_id_length
     cdef size_t size
     cdef bytes data
     cdef RecordHeader *made
     head += <size_t>record.attributes_length + record.properties_length
-    size = padded(head + PyBytes_GET_SIZE(payload))
+    size = padded(head + payload_bytes)
     data = PyBytes_FromStringAndSize(NULL, size)
     made = <RecordHeader *>PyBytes_AS_STRING(data)
     memcpy(made, record, head)
     made.flags = record.flags & ~FLAG_COMPRESSED
     made.length = <uint32_t>size
-    made.payload_length = <uint32_t>PyBytes_GET_SIZE(payload)
-    memset(copy(<char *>made + head, part(payload)), 0, size - head - made.payload_length)
+    made.payload_length = <uint32_t>payload_bytes
+    memset(<char *>made + head + payload_bytes, 0, size - head - payload_bytes)
     return data
 
 
-def expand_record(bytes raw not None, bytes payload not None):
-    """A whole record as it stands in the log, with another payload in the place of its compressed one."""
-    return expanded_record(<const RecordHeader *>PyBytes_AS_STRING(raw), payload)
+def fill_record(bytes record not None, size_t at, bytes piece not None):
+    """Put a part of its payload into a record that nobody else has so far, `at` there."""
+    cdef const RecordHeader *made = <const RecordHeader *>PyBytes_AS_STRING(record)
+    if at + PyBytes_GET_SIZE(piece) > made.payload_length:
+        raise ValueError("more than the record has room for")
+    memcpy(<char *>payload_of(made) + at, PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece))
+
+
+cdef const RecordHeader *item_of(Records records, Py_ssize_t i) except NULL:
+    if not 0 <= i < records.count:
+        raise IndexError(i)
+    return records.items[i]
+
+
+def head_of(Records records not None, Py_ssize_t i):
+    """The header of record i: of a record of the log it says which one that is, as it has log_offset, time and checksum."""
+    return (<const char *>item_of(records, i))[:HEADER_BYTES]
+
+
+def payload_at(Records records not None, Py_ssize_t i):
+    """A copy of the payload of record i."""
+    cdef const RecordHeader *record = item_of(records, i)
+    return payload_of(record)[:record.payload_length]
 
 
 def expanded(Records records not None, whole, uint64_t most_bytes, Py_ssize_t start=0, Py_ssize_t count=-1):
     """Records from number `start` on with payloads as they were published; `records` itself if none of these is compressed.
 
-    `whole` gets a record and the frame in it, and gives what expand_record() makes of them, or None: then the record stays
-    as it is. The range ends early once its payloads have `most_bytes`. What `whole` gave is in `blocks`, by the number.
+    `whole` gets `records` and the number of a compressed one, and gives that record with its payload as it was published; None:
+    it stays as it is; False: that will be known later. Before such a record the range ends; None if it is the first.
+    The range ends early once its payloads have `most_bytes`. What `whole` gave is in `blocks`, by the number.
     """
     cdef Py_ssize_t i, end = records.count if count < 0 else min(start + count, records.count)
     cdef const RecordHeader *record
     cdef uint8_t flags = 0
     cdef uint64_t total = 0
     cdef Records found
-    cdef bytes data
     if records.flags & FLAG_COMPRESSED:
         for i in range(start, end):
             flags |= records.items[i].flags
@@ -79,11 +101,11 @@ def expanded(Records records not None, whole, uint64_t most_bytes, Py_ssize_t st
     found.owner = records
     for i in range(start, end):
         record = records.items[i]
-        data = None
-        if record.flags & FLAG_COMPRESSED:
-            data = whole((<const char *>record)[:record.length], payload_of(record)[:record.payload_length])
+        data = whole(records, i) if record.flags & FLAG_COMPRESSED else None
+        if data is False:
+            return found if found.count else None
         if data is not None:
-            record = <const RecordHeader *>PyBytes_AS_STRING(data)
+            record = <const RecordHeader *>PyBytes_AS_STRING(<bytes?>data)
             found.blocks[found.count] = data
         found.push(record)
         total += record.payload_length

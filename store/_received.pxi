@@ -169,6 +169,10 @@ cdef enum:
     MOST_LEVELS = 200           # of a topic: matching goes down one level at a time
     MOST_KEY_BYTES = 1024
     MOST_TAG_BYTES = 255
+    ATTRIBUTE_LEFT_BY = 18
+    KEPT_CHANGES = 6            # of changes_in(): store.records has these two as well
+    TOPIC_UNIT_BYTES = 64
+    MOST_COUNTED_BYTES = 65536  # one of bits, and a user
 
 
 cdef const char *text_fault(const unsigned char *text, size_t size) noexcept nogil:
@@ -266,8 +270,8 @@ cdef const char *properties_fault(const unsigned char *data, size_t size) noexce
     return NULL
 
 
-cdef const char *attributes_fault(const unsigned char *data, size_t size) noexcept nogil:
-    """Why these are no attributes that a peer may give a message: each of PACKET_ID, KEY and TAG at most once."""
+cdef const char *attributes_fault(const unsigned char *data, size_t size, bint may_count) noexcept nogil:
+    """Why a peer may not give a message these attributes: each of PACKET_ID, KEY, TAG, COUNTED, LEFT_BY at most once."""
     cdef size_t at = 0, length
     cdef unsigned int seen = 0
     cdef unsigned char tag
@@ -280,10 +284,14 @@ cdef const char *attributes_fault(const unsigned char *data, size_t size) noexce
         at += 3
         if size - at < length:
             return b"attributes that are cut off"
-        if tag == ATTRIBUTE_PACKET_ID and length == 2:
+        if tag == ATTRIBUTE_PACKET_ID and length == 2 or tag == ATTRIBUTE_LEFT_BY and length > 0:
             pass
         elif tag == ATTRIBUTE_KEY and 0 < length <= MOST_KEY_BYTES or tag == ATTRIBUTE_TAG and 0 < length <= MOST_TAG_BYTES:
             reason = text_fault(data + at, length)
+            if reason != NULL:
+                return reason
+        elif tag == ATTRIBUTE_COUNTED and may_count and 0 < length <= MOST_COUNTED_BYTES:
+            reason = text_fault(data + at + 1, length - 1)
             if reason != NULL:
                 return reason
         else:
@@ -307,7 +315,8 @@ cdef const char *delay_fault(const unsigned char *data, size_t *size, uint64_t l
     return NULL
 
 
-cdef const char *message_fault(const RecordHeader *record, uint64_t latest_due_ms, uint64_t most_plain_bytes) noexcept nogil:
+cdef const char *message_fault(const RecordHeader *record, uint64_t latest_due_ms, uint64_t most_plain_bytes,
+                               bint may_count) noexcept nogil:
     """Why a message of a peer, which is a whole record, must not get into the log; NULL if it may."""
     cdef const char *reason
     cdef size_t attributes = record.attributes_length
@@ -321,7 +330,7 @@ cdef const char *message_fault(const RecordHeader *record, uint64_t latest_due_m
     if reason == NULL and record.flags & FLAG_DELAYED:
         reason = delay_fault(<const unsigned char *>attributes_of(record), &attributes, latest_due_ms)
     if reason == NULL:
-        reason = attributes_fault(<const unsigned char *>attributes_of(record), attributes)
+        reason = attributes_fault(<const unsigned char *>attributes_of(record), attributes, may_count)
     if reason == NULL:
         reason = properties_fault(<const unsigned char *>properties_of(record), record.properties_length)
     if reason == NULL and record.flags & FLAG_COMPRESSED:
@@ -329,7 +338,7 @@ cdef const char *message_fault(const RecordHeader *record, uint64_t latest_due_m
     return reason
 
 
-cdef list check_messages(const char *data, size_t size, uint64_t latest_due_ms, uint64_t most_plain_bytes):
+cdef list check_messages(const char *data, size_t size, uint64_t latest_due_ms, uint64_t most_plain_bytes, bint may_count):
     """Look at what messages say, in aligned whole records without batches. Returns the other records as tuples.
 
     Raises ValueError, naming the position and the fault, at what must not get into the log.
@@ -341,7 +350,7 @@ cdef list check_messages(const char *data, size_t size, uint64_t latest_due_ms, 
     while at < size:
         record = <const RecordHeader *>(data + at)
         if record.type == TYPE_MESSAGE:
-            reason = message_fault(record, latest_due_ms, most_plain_bytes)
+            reason = message_fault(record, latest_due_ms, most_plain_bytes, may_count)
             if reason != NULL:
                 raise ValueError(f"record at byte {at}: {reason.decode()}")
         else:
@@ -358,6 +367,20 @@ def plain_messages(list payloads not None, bytes topic not None, uint8_t flags):
     cdef Part nothing = Part(NULL, 0)
     for payload in payloads:
         batch.add(TYPE_MESSAGE, flags, part(topic), nothing, nothing, nothing, part(payload))
+    return bytes(batch)
+
+
+def plain_messages_of(list payloads not None, list heads not None):
+    """The same of many topics: for each payload its (topic, flags)."""
+    cdef RecordBatch batch = RecordBatch()
+    cdef Part nothing = Part(NULL, 0)
+    cdef Py_ssize_t i
+    cdef bytes topic
+    if len(payloads) != len(heads):
+        raise ValueError(f"{len(payloads)} payloads and {len(heads)} heads")
+    for i in range(len(payloads)):
+        topic, flags = heads[i]
+        batch.add(TYPE_MESSAGE, flags, part(topic), nothing, nothing, nothing, part(payloads[i]))
     return bytes(batch)
 
 
@@ -382,6 +405,25 @@ def topic_runs(data not None):
     if first != NULL:
         runs.append((topic_of(first)[:first.topic_length], start, count, not first.flags & FLAGS_IN_NO_QUEUE))
     return runs
+
+
+def changes_in(data not None):
+    """How much checked messages change, as each Publish is stored as a whole: 1 for each run of one topic, KEPT_CHANGES
+    for each retained or delayed message, and 1 more for TOPIC_UNIT_BYTES of such a topic."""
+    cdef size_t at = 0
+    cdef Py_ssize_t count = 0
+    cdef const RecordHeader *record
+    cdef const RecordHeader *last = NULL
+    cdef const unsigned char[::1] view = lasting(data)
+    while at < <size_t>view.shape[0]:
+        record = <const RecordHeader *>&view[at]
+        if record.flags & (FLAG_RETAIN | FLAG_DELAYED):
+            count += KEPT_CHANGES + record.topic_length // TOPIC_UNIT_BYTES
+        elif last == NULL or is_other_topic(last, record):
+            count += 1 + record.topic_length // TOPIC_UNIT_BYTES
+        last = record
+        at += record.length
+    return count
 
 
 cdef bint is_other_topic(const RecordHeader *one, const RecordHeader *other) noexcept nogil:

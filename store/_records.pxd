@@ -17,6 +17,7 @@ cdef enum:
     HEADER_BYTES = 40
     TYPE_MESSAGE = 1
     TYPE_BATCH = 2
+    TYPE_GAP = 3
     FLAG_QOS = 3
     FLAG_RETAIN = 4
     FLAG_EXPIRES = 8
@@ -31,6 +32,9 @@ cdef enum:
     ATTRIBUTE_PACKET_ID = 1
     ATTRIBUTE_KEY = 3
     ATTRIBUTE_TAG = 4
+    ATTRIBUTE_COUNTED = 5
+    ATTRIBUTE_LOST = 6
+    LOST_BYTES = 11             # of that attribute
     ATTRIBUTE_DUE_MS = 16
 
 cdef struct Part:
@@ -78,6 +82,9 @@ cdef class Records:
     cdef object owner                  # of the bytes that are pointed into, if not the log
     cdef int push(self, const RecordHeader *record) except -1
 
+cpdef Records marked(Records records, uint64_t lost, Py_ssize_t i=*)
+cdef bytes widened(const RecordHeader *record, bytes attribute, bytes property)
+cdef uint64_t lost_in_front(const RecordHeader *record) noexcept nogil
 cdef const char *topic_of(const RecordHeader *record) noexcept nogil
 cdef const char *client_id_of(const RecordHeader *record) noexcept nogil
 cdef const char *attributes_of(const RecordHeader *record) noexcept nogil

@@ -113,16 +113,16 @@ cdef class RecordBatch:
 
     def extend_checked(self, const unsigned char[::1] data not None, const unsigned char[::1] types not None,
                        size_t limit, uint64_t latest_due_ms=<uint64_t>-1,
-                       uint64_t most_plain_bytes=<uint64_t>-1):
+                       uint64_t most_plain_bytes=<uint64_t>-1, bint may_count=False):
         """Add records of a peer, if they and what their messages say may stand in the log; there must be no batch.
 
         No delayed message may be due later than `latest_due_ms`, no compressed payload state more than `most_plain_bytes`.
-
+        `may_count`: they may have the attribute COUNTED.
         Returns those that are no messages as tuples (fields as in store.records.Record), for somebody else to look at.
         Raises ValueError, naming the position and the fault; then none was added.
         """
         cdef size_t size = self.copy_in(data, types, limit)
-        others = check_messages(self.data + self.size, size, latest_due_ms, most_plain_bytes)
+        others = check_messages(self.data + self.size, size, latest_due_ms, most_plain_bytes, may_count)
         self.size += size
         return others
 
@@ -196,7 +196,7 @@ cdef bint is_record(const char *data, size_t room, uint64_t log_offset) noexcept
     """Whether a record stands here that can be used without reading past it (its checksum is not looked at)."""
     cdef const RecordHeader *header = <const RecordHeader *>data
     return (room >= HEADER_BYTES and header.log_offset == log_offset and header.length <= room
-            and content_bytes(header) <= header.length)
+            and content_bytes(header) <= header.length and header.type != TYPE_GAP)
 
 
 cdef const char *fault(const char *data, size_t room, uint64_t log_offset) noexcept nogil:
@@ -219,57 +219,7 @@ cdef const char *fault(const char *data, size_t room, uint64_t log_offset) noexc
     return NULL
 
 
-def verify(const unsigned char[::1] data not None, uint64_t log_offset, size_t limit=<size_t>-1):
-    """Walk the records of `data`, which starts at `log_offset`, until `limit` bytes are passed (one record at least).
-
-    Returns (bytes that are valid records, timestamp_ms of the last one, what is wrong behind them or None).
-    """
-    cdef size_t at = 0, size = data.shape[0]
-    cdef uint64_t last_ms = 0
-    cdef const char *base = <const char *>&data[0] if size else NULL
-    cdef const char *reason = NULL
-    with nogil:
-        while at < size and (not at or at < limit):
-            reason = fault(base + at, size - at, log_offset + at)
-            if reason != NULL:
-                break
-            last_ms = (<const RecordHeader *>(base + at)).timestamp_ms
-            at += (<const RecordHeader *>(base + at)).length
-    return at, last_ms, None if reason == NULL else reason.decode()
-
-
-def written_bytes(const unsigned char[::1] data not None):
-    """Bytes up to the last one that is not zero."""
-    return content_end(<const char *>&data[0], data.shape[0]) if data.shape[0] else 0
-
-
-def census(const unsigned char[::1] data not None):
-    """How many records of each type verified bytes hold, batches opened (and not counted themselves)."""
-    cdef uint64_t counts[256]
-    cdef size_t at = 0
-    cdef const RecordHeader *record
-    memset(counts, 0, sizeof(counts))
-    while at < <size_t>data.shape[0]:
-        record = <const RecordHeader *>&data[at]
-        if record.type == TYPE_BATCH:
-            at += HEADER_BYTES
-            continue
-        counts[record.type] += 1
-        at += record.length
-    return {type: counts[type] for type in range(256) if counts[type]}
-
-
-cdef size_t content_end(const char *data, size_t size) noexcept nogil:
-    """Bytes up to the last one that is not zero."""
-    cdef uint64_t word
-    while size >= 8:
-        memcpy(&word, data + size - 8, 8)
-        if word:
-            break
-        size -= 8
-    while size and not data[size - 1]:
-        size -= 1
-    return size
+include "_verified.pxi"
 
 
 cdef size_t whole_records(const char *data, size_t size, size_t limit) noexcept nogil:
@@ -426,7 +376,9 @@ cdef class LogMemory:
         if low:
             mapping = &self.mappings[low - 1]
             found = mapping.data + (log_offset - mapping.base)
-            if log_offset < mapping.end and is_record(found, mapping.end - log_offset, log_offset):
+            # What lies on a disk may have changed since it was written.
+            if (log_offset < mapping.end and is_record(found, mapping.end - log_offset, log_offset)
+                    and fault(found, mapping.end - log_offset, log_offset) == NULL):
                 self.mapped_bytes_read += (<const RecordHeader *>found).length
                 return found
         raise LookupError(f"log_offset {log_offset}: no such record in the log (any more)")
@@ -497,4 +449,5 @@ cdef class Records:
 
 
 include "_expanded.pxi"
+include "_lost.pxi"
 include "_received.pxi"

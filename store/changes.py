@@ -13,7 +13,10 @@ class Change(msgspec.Struct, array_like=True, frozen=True):
 
 
 class WillState(Change, frozen=True):
-    """A will as it would be published; `delay_s` counts from the end of the connection."""
+    """A will as it would be published; `delay_s` counts from the end of the connection.
+
+    `left_by`: who left it (store.left_by), to be judged before it is sent; empty: it is not judged.
+    """
 
     topic: str
     payload: bytes
@@ -21,6 +24,7 @@ class WillState(Change, frozen=True):
     retain: bool
     properties: bytes
     delay_s: int
+    left_by: bytes = b""
 
 
 class SubscriptionState(Change, frozen=True):
@@ -40,6 +44,7 @@ class SessionOpened(Change, frozen=True):
 
     `holder` is the name of the peer that has the connection, empty for a gateway in the store's own process. `user`
     owns the session from now on, if no other one does; empty: an anonymous client. None: an older gateway did not say.
+    `renewed`: the client was told that there is no session, since records of it are lost (store.sessions.renewed).
     """
 
     client_id: str
@@ -48,6 +53,7 @@ class SessionOpened(Change, frozen=True):
     will: WillState | None = None
     holder: str = ""
     user: str | None = None
+    renewed: bool = False
 
 
 class SessionAssigned(Change, frozen=True):
@@ -62,6 +68,8 @@ class SessionClosed(Change, frozen=True):
 
     All before log_offset `frontier` was put in flight, and of it `inflight` is not acknowledged: for each message its
     packet_id (2 bytes) and log_offset (8), little-endian, oldest first. `shared`: the same of what went back to groups.
+    `acked`: as in Progress; 0: it is where it was. `will_grace_s`: the gateway stopped, so the will waits at least as
+    long for the client to come back, whatever its own delay, and is not sent if it does.
     """
 
     client_id: str
@@ -70,6 +78,8 @@ class SessionClosed(Change, frozen=True):
     frontier: int = 0
     inflight: bytes = b""
     shared: bytes = b""
+    acked: int = 0
+    will_grace_s: int = 0
 
 
 class SessionEnded(Change, frozen=True):
@@ -123,13 +133,17 @@ class PeerAppended(Change, frozen=True):
     """The last record of what a peer appended: it has come as far as `sequence`.
 
     `refused` are ranges (first, last) of those before that were not taken, as long as the peer may not know it. Where
-    the record of a client's stands says where its messages do, and is remembered.
+    the record of a client's stands says where its messages do, and is remembered. `counted`: what of them counts for
+    `user`, the client's: bits of store.usage.Counted, the topic, its bytes, due_ms, and how far in front of this record
+    it stands.
     """
 
     name: str
     sequence: int
     refused: tuple[tuple[int, int], ...] = ()
     is_client: bool = False
+    user: str = ""
+    counted: tuple[tuple[int, str, int, int, int], ...] = ()
 
 
 class PeerGone(Change, frozen=True):
@@ -142,7 +156,8 @@ class GroupMade(Change, frozen=True):
     """There is a consumer group, which begins at `queue_offset`; of one that there is already, its new settings.
 
     `user` made it; empty: an anonymous client, None: users are not known there. `is_shared`: a shared subscription did,
-    so that it goes when no session has one and it holds nothing; one that is not shared any more stays.
+    so that it goes when no session has one and it holds nothing; one that is not shared any more stays. `end`: where
+    its queue ended then, if the group is new; -1: it is not, or an older store did not say.
     """
 
     name: str
@@ -151,6 +166,7 @@ class GroupMade(Change, frozen=True):
     queue_offset: int
     user: str | None = None
     is_shared: bool = False
+    end: int = -1
 
 
 class Held(msgspec.Struct, array_like=True, frozen=True):
@@ -172,6 +188,9 @@ class GroupAdvanced(Change, frozen=True):
     `held` is what is not done with. `positions` are (partition, queue_offset): what lies between the one before and
     this one, and is not held, is done with. So is `done`, as in `held.ranges`: what was held. `dead` of it became
     dead letters.
+
+    For a log that lost other records of the group: `end` is the queue_offset at which its queue ended then, `acked` the
+    one before which everything was done with (-1: not said), and `partitions` how many it has.
     """
 
     name: str
@@ -180,14 +199,18 @@ class GroupAdvanced(Change, frozen=True):
     held: tuple[Held, ...] = ()
     done: tuple[int, ...] = ()
     dead: int = 0
+    end: int = -1
+    acked: int = -1
+    partitions: int = 0
 
 
 class GroupReset(Change, frozen=True):
-    """A group goes on at `queue_offset`, whatever it held."""
+    """A group goes on at `queue_offset`, whatever it held; `end`: see GroupAdvanced."""
 
     name: str
     topic_filter: str
     queue_offset: int
+    end: int = -1
 
 
 class GroupDropped(Change, frozen=True):
@@ -201,6 +224,12 @@ class DelayedEnded(Change, frozen=True):
     """Delayed messages that are not to be dispatched any more: due_ms of each, and where it was first stored."""
 
     messages: list[tuple[int, int]]
+
+
+class TopicsGone(Change, frozen=True):
+    """The log has no message of these topics any more, so they count for no user."""
+
+    topics: list[str]
 
 
 BanKind = Literal["address", "user", "client_id"]
@@ -245,6 +274,7 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.GROUP_RESET: GroupReset,
     RecordType.GROUP_DROPPED: GroupDropped,
     RecordType.DELAYED_ENDED: DelayedEnded,
+    RecordType.TOPICS_GONE: TopicsGone,
     RecordType.BAN_SET: BanSet,
     RecordType.BAN_LIFTED: BanLifted,
 }

@@ -6,19 +6,30 @@ whatever moment a crash chooses, one usable copy has the name or is on its way t
 
     index-checkpoint.new   being written, or complete and waiting for the log to be safe that far
     index-checkpoint.old   the previous one, for the moment between the renames
+
+RocksDB can make such a copy, but through rocksdict all threads wait for it, for 20 to 50 ms. So files are linked here:
+RocksDB syncs a table before its manifest names it, and deletes one only after its manifest has said that it goes. What
+is linked while the manifest stays the same is whole, with some tables perhaps that belong to nothing yet.
 """
 
 import logging
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from store.commitlog import CommitLog
-from store.errors import IndexFailed, NotRebuildable
+from store.errors import IndexDamaged, IndexFailed, NotRebuildable
 from store.folder import DataFolder
-from store.index import FORMAT, Index
+from store.index import DAMAGED, FORMAT, IDENTITY_KEY, Index
 from store.segment import sync_folder
 
 log = logging.getLogger("penstock.store")
+
+CURRENT = "CURRENT"  # names the manifest
+BESIDE_TABLES = ("IDENTITY", "rocksdict-config.json")
+LINK_ATTEMPTS = 100
+DAMAGED_INDEX, OTHER_VERSION, OF_ANOTHER_LOG = "damaged or missing", "of another version", "of another log"
 
 
 def _new(folder: DataFolder) -> Path:
@@ -29,10 +40,49 @@ def _old(folder: DataFolder) -> Path:
     return folder.checkpoint.with_name(folder.checkpoint.name + ".old")
 
 
-def write_checkpoint(index: Index, folder: DataFolder) -> None:
-    """Copy the index as it was last written. It is not the checkpoint before publish_checkpoint()."""
-    shutil.rmtree(_new(folder), ignore_errors=True)
-    index.checkpoint(_new(folder))
+def write_checkpoint(folder: DataFolder) -> None:
+    """Copy the index as it was last flushed. It is not the checkpoint before publish_checkpoint().
+
+    For a thread that has nothing else to do. Raises IndexFailed.
+    """
+    try:
+        copy_flushed(folder.index, _new(folder))
+    except OSError as error:
+        raise IndexFailed(folder.index, f"cannot be copied: {error}") from error
+
+
+def copy_flushed(index: Path, copy: Path) -> None:
+    """Make `copy` an index as one in use was last flushed, and durable; its tables are links. Raises OSError."""
+    for _ in range(LINK_ATTEMPTS):
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        manifest = _manifest(index)
+        for path in index.glob("*.sst"):
+            with suppress(FileNotFoundError):  # merged: if it was still needed, the manifest has changed
+                (copy / path.name).hardlink_to(path)
+        if _manifest(index) == manifest:
+            break
+    else:
+        raise OSError(f"it changed {LINK_ATTEMPTS} times meanwhile")
+    name, tables = manifest
+    _write_durably(copy / name, tables)
+    _write_durably(copy / CURRENT, f"{name}\n".encode())
+    for name in BESIDE_TABLES:
+        _write_durably(copy / name, (index / name).read_bytes())
+    sync_folder(copy)
+
+
+def _manifest(index: Path) -> tuple[str, bytes]:
+    """The name of RocksDB's list of tables, and what stands in it; each change of what is in the index adds to it."""
+    name = (index / CURRENT).read_text().strip()
+    return name, (index / name).read_bytes()
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def publish_checkpoint(folder: DataFolder) -> None:
@@ -44,25 +94,42 @@ def publish_checkpoint(folder: DataFolder) -> None:
     shutil.rmtree(_old(folder), ignore_errors=True)
 
 
-def open_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int) -> Index:
-    """The index of a log: as it stands, else from its checkpoint, else empty if the whole log is there to be replayed.
+def open_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int, distrusted: int = 0) -> Index:
+    """The index of a log: as it stands, else from its checkpoint, else empty: to be built from all that there is.
 
-    Raises NotRebuildable, or IndexFailed.
+    `distrusted`: how many of these turned out to be damaged when they were read. Raises IndexFailed; NotRebuildable
+    where it would be without what the log does not have any more, and `store.on_damage` says to refuse.
     """
     _settle(folder)
-    index = _usable(folder.index, log_, write_buffer_bytes)
-    if index is not None:
-        return index
-    shutil.rmtree(folder.index, ignore_errors=True)
-    if log_.base == 0:
-        return Index(folder.index, write_buffer_bytes)
-    if folder.checkpoint.exists():
+    index = _found_index(folder, log_, write_buffer_bytes, distrusted)
+    index.put_aside_from = log_.put_aside_from
+    index.marks = log_.marks
+    index.identity = log_.identity
+    return index
+
+
+def _found_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int, distrusted: int) -> Index:
+    found = DAMAGED_INDEX if distrusted else _usable(folder.index, log_, write_buffer_bytes)
+    if isinstance(found, Index):
+        return found
+    faults = [found]
+    if log_.base and folder.checkpoint.exists() and distrusted < 2:
         log.warning("%s: is built again from %s", folder.index, folder.checkpoint)
         _restore(folder)
-        index = _usable(folder.index, log_, write_buffer_bytes)
-    if index is None:
-        raise NotRebuildable(folder.index, folder.checkpoint, log_.base)
-    return index
+        found = _usable(folder.index, log_, write_buffer_bytes)
+        if isinstance(found, Index):
+            return found
+        faults.append(found)
+    if log_.base:
+        if log_.settings.on_damage == "refuse" or OTHER_VERSION in faults:  # what no disk did, an operator can undo
+            raise NotRebuildable(folder.index, folder.checkpoint, log_.base)
+        log.error(
+            "%s and %s are missing or damaged: an index is built from log_offset %d on; sessions, groups and queue "
+            "offsets from before are lost, and clients with a session begin a new one",
+            *(folder.index, folder.checkpoint, log_.first),
+        )
+    shutil.rmtree(folder.index, ignore_errors=True)
+    return Index(folder.index, write_buffer_bytes)
 
 
 def _settle(folder: DataFolder) -> None:
@@ -73,27 +140,30 @@ def _settle(folder: DataFolder) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _usable(path: Path, log_: CommitLog, write_buffer_bytes: int) -> Index | None:
-    """The index in a folder if it can be brought up to date with this log."""
-    if log_.base and not path.exists():
-        return None
+def _usable(path: Path, log_: CommitLog, write_buffer_bytes: int) -> Index | str:
+    """The index in a folder if it can be brought up to date with this log, else why not."""
+    if not path.exists():
+        return Index(path, write_buffer_bytes) if log_.base == 0 else DAMAGED_INDEX
+    if (path / DAMAGED).exists():
+        log.warning("%s: was found damaged; it is built again", path)
+        return DAMAGED_INDEX
     try:
         index = Index(path, write_buffer_bytes)
-    except IndexFailed as error:
-        if "Corruption:" not in str(error):
-            raise
-        log.warning("%s; it is built again", error)
-        return None
-    if index.fits(log_.base, log_.end):
+    except IndexDamaged as error:
+        log.warning("%s: does not open, and is built again (%s)", path, error.__cause__)
+        return DAMAGED_INDEX
+    if index.fits(log_.base, log_.end, log_.put_aside_from, log_.identity):
         return index
-    if index.format != FORMAT:
+    fault = OTHER_VERSION if index.format != FORMAT else OF_ANOTHER_LOG
+    if fault == OTHER_VERSION:
         log.warning("%s: has format %d, and this version needs %d; it is built again", path, index.format, FORMAT)
-        index.close()
-        return None
-    claims = (index.applied_offset, index.state_offset, log_.base, log_.end)
-    log.warning("%s: stands for log_offset %d to %d, but the log is %d to %d", path, *claims)
+    else:
+        claims = (index.applied_offset, index.state_offset, log_.base, log_.end)
+        log.warning("%s: stands for log_offset %d to %d, but the log is %d to %d", path, *claims)
+        if index.get(IDENTITY_KEY) == log_.identity:
+            log_.miss(index.state_offset)
     index.close()
-    return None
+    return fault
 
 
 def _restoring(folder: DataFolder) -> Path:
@@ -101,5 +171,6 @@ def _restoring(folder: DataFolder) -> Path:
 
 
 def _restore(folder: DataFolder) -> None:
+    shutil.rmtree(folder.index, ignore_errors=True)
     shutil.copytree(folder.checkpoint, _restoring(folder))
     _restoring(folder).rename(folder.index)

@@ -8,41 +8,84 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from store._records import LogMemory, RecordBatch, verify
-from store.errors import CorruptSegment, DiskFailed, RecordTooLarge, StoreError, StoreFull
+from store.anew import Anew, Doubt
+from store.errors import (
+    NO_ROOM,
+    CorruptSegment,
+    DiskFailed,
+    RecordTooLarge,
+    StoreError,
+    StoreFull,
+    WriteFailed,
+    unusable,
+)
 from store.flush import Flusher
+from store.marks import Marks, Slot
+from store.quarantine import Finding, Kind, Quarantine
 from store.records import Record
 from store.recovery import open_segments
-from store.segment import ALLOCATE_BYTES, HEADER_BYTES, NO_ROOM, Segment
+from store.running import Running
+from store.segment import ALLOCATE_BYTES, HEADER_BYTES, Sealed, Segment, sync_folder
 from store.settings import StoreSettings
 
 log = logging.getLogger("penstock.store")
 
 BUFFERED_COMMIT_BYTES = 16 << 10
 LIKELY_APPEND_BYTES = 1 << 20  # what a gateway's busiest turn appends
+LEAST_INODES = 16
+LEAST_RECORD_BYTES = 40
 RESERVE_SHARE = 20  # the reserve is at most one part in this many of the file system
 
 
 class CommitLog:
-    """Owns the segments of a folder. Single-threaded but for the flusher."""
+    """Owns the segments of a folder. Single-threaded but for the flusher, and for what the scrubber asks."""
 
-    def __init__(self, folder: Path, settings: StoreSettings, on_flushed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: StoreSettings,
+        on_flushed: Callable[[], None] = lambda: None,
+        quarantine: Path | None = None,
+        remembered: Slot | None = None,
+    ) -> None:
+        """`quarantine` is the folder for what is damaged; by default, one in `folder`. `remembered`: what else is known
+        of the marks than what their file says.
+
+        Raises FolderUnusable, StoreFull, UnknownFormat or, if `store.on_damage` says so, DamageFound.
+        """
         self.folder = folder
         self.settings = settings
+        self.quarantine = Quarantine(quarantine or folder / "quarantine")
         self.memory = LogMemory()
         self.segments: list[Segment] = []
         self.appends = 0
-        segments, self.end = open_segments(folder, settings)
-        for segment in segments:
+        self.marks = open_marks(folder)
+        try:
+            opened = open_segments(folder, settings, self.marks, self.quarantine, remembered)
+            self._running = open_running(folder, settings.flush)
+        except StoreError:
+            self.marks.close()
+            raise
+        self.end = opened.end
+        self.power_cut_note = _power_cut_note(self._running.flush_at_power_cut, self.end)
+        self.findings = opened.findings  # what this start found
+        self.put_aside_from = self.quarantine.put_aside_from()
+        self.lost_bytes = self.quarantine.lost_bytes()  # at any start, by kind
+        self.lost_ranges = self.quarantine.lost_ranges()  # of log_offsets, in order
+        for segment in opened.segments:
             self._adopt(segment)
         self.memory.start(self.end)
         self.committed = self.end  # up to here the file has it; before that it is in memory only (`buffered`)
         self._commit_due = 0.0
         self._last_ms = self._active.last_ms or 0
         self._torn = False
-        self.flusher = Flusher(settings, self.end, on_flushed)
+        self._look_again_s, self._disk_free_bytes = 0.0, 0  # how much room the disk has
+        self._anew: Anew | None = None
+        self.flusher = Flusher(settings, self.end, on_flushed, self.marks)
         self.flusher.start(self._active.fd)
 
     # --- positions
@@ -58,16 +101,85 @@ class CommitLog:
         return self.segments[0].first
 
     @property
+    def identity(self) -> bytes:
+        """That of the marks, if a segment bears it too: what is not of this log can be told by it. Else empty."""
+        known = self.marks.identity
+        return known if any(segment.identity == known for segment in self.segments) else b""
+
+    def sealed(self) -> list[Sealed]:
+        """The segments that are complete, and on disk; oldest first. May be asked from any thread."""
+        segments, flushed = list(self.segments), self.flusher.flushed
+        return [
+            Sealed(segment.path, segment.base, following.base)
+            for segment, following in pairwise(segments)
+            if following.base <= flushed
+        ]
+
+    @property
     def safe(self) -> int:
         """Everything before this log_offset survives what the flush policy promises. The one place that knows."""
         return self.flusher.flushed if self.settings.flush == "sync" else self.end
 
+    def miss(self, end: int) -> None:
+        """Records had been applied up to a log_offset: name those that are gone where no finding of this start does.
+
+        The disk had confirmed none of them. Raises FolderUnusable or, without room, StoreFull.
+        """
+        start = max([self.end, *(finding.end for finding in self.findings)])
+        if end - start < LEAST_RECORD_BYTES:  # a finding may leave zeros out with which a record ended
+            return
+        kind: Kind = "torn" if self.settings.flush == "sync" else "unsynced"
+        finding = Finding(kind, f"{self._active.base:020}", start, end, "the index knows it, and it is gone")
+        try:
+            self.quarantine.describe(finding)
+        except OSError as error:
+            raise unusable(self.folder, error) from error
+        log.warning("%s; see %s", finding, self.quarantine.folder)
+
     def fault(self) -> StoreError | None:
         """Why an append would fail now, or None."""
-        if self.flusher.error:
-            return DiskFailed(self.folder, str(self.flusher.error))
+        if error := self.failed_for_good():
+            return error
+        if not _has_inodes(self.folder):
+            return StoreFull(self.folder, "inodes")
         wanted = self._active.unallocated(min(self.end + LIKELY_APPEND_BYTES, self._active.limit))
         return StoreFull(self.folder) if wanted > self._spare_bytes(False) else None
+
+    def failed_for_good(self) -> StoreError | None:
+        """Why nothing can be acknowledged any more until the next start, or None."""
+        return DiskFailed(self.folder, str(self.flusher.error)) if self.flusher.error else None
+
+    def write_anew(self) -> bool:
+        """After a failed sync: write anew what is in doubt; until then nothing can be appended. Whether that is done.
+
+        To be called again and again. Raises DiskFailed if it cannot be done.
+        """
+        if self._anew is None:
+            flushed = self.flusher.flushed
+            segments = [segment for segment in self.segments if segment.limit > flushed]
+            self._anew = Anew(Doubt(segments, flushed, self.committed), self.memory, self.marks.identity)
+        if not self._anew.is_done:
+            return False
+        anew, self._anew = self._anew, None
+        try:
+            if anew.error is not None:
+                raise anew.error
+            for old in anew.doubt.segments:
+                self._replace(old)
+            self.flusher.resume(self._active.fd)
+        except OSError as error:
+            raise DiskFailed(self.folder, f"{self.flusher.error}; {error}") from error
+        log.warning("%s: what a failed sync left in doubt is on the disk now; messages are taken again", self.folder)
+        return True
+
+    def _replace(self, old: Segment) -> None:
+        """A segment's file is another one now, with the same bytes."""
+        new = Segment.open(old.path, writable=True)
+        new.last_ms, new.allocated_bytes = old.last_ms, max(0, self.committed - old.base)
+        self.segments[self.segments.index(old)] = new
+        self.memory.unmap(old.base)
+        old.close()
+        self.memory.map(new.base, new.view(new.base, new.limit))
 
     @property
     def largest_append_bytes(self) -> int:
@@ -79,15 +191,15 @@ class CommitLog:
 
     # --- writing
 
-    def append(self, batch: RecordBatch, from_reserve: bool = False) -> int:
+    def append(self, batch: RecordBatch, from_reserve: bool = False, is_awaited: bool = True) -> int:
         """Append a batch and return the log_offset of its first record.
 
-        Raises StoreFull, DiskFailed or RecordTooLarge; then nothing was appended. `from_reserve` is for what frees
-        room in the end: it may take what is kept from messages.
+        Raises StoreFull, WriteFailed, DiskFailed or RecordTooLarge; then nothing was appended. `from_reserve` is for
+        what frees room in the end: it may take what is kept from messages. `is_awaited`: see Flusher.written().
         """
         size = batch.size
-        if self.flusher.error:
-            raise DiskFailed(self.folder, str(self.flusher.error))
+        if failed := self.failed_for_good():
+            raise failed
         try:
             self._mend()
             if self.end + size > self._active.limit:
@@ -103,11 +215,11 @@ class CommitLog:
         self.end = start + size
         self.appends += 1
         if self.committed == self.end:
-            self.flusher.written(self.end)
+            self.flusher.written(self.end, is_awaited)
         return start
 
     def _failure(self, error: OSError) -> StoreError:
-        return StoreFull(self.folder) if error.errno in NO_ROOM else DiskFailed(self.folder, str(error))
+        return StoreFull(self.folder) if error.errno in NO_ROOM else WriteFailed(self.folder, str(error))
 
     def _mend(self) -> None:
         """Erase what a failed append may have left in the file: shorter appends would not cover all of it."""
@@ -123,10 +235,18 @@ class CommitLog:
                 raise StoreFull(self.folder)
             self._active.allocate(end, min(ALLOCATE_BYTES, spare - wanted))
 
+    @property
+    def disk_free_bytes(self) -> int:
+        """Room on the disk that this user may fill, as of a second ago at most."""
+        now_s = time.monotonic()
+        if now_s >= self._look_again_s:
+            self._look_again_s, self._disk_free_bytes = now_s + 1, _free_bytes(os.statvfs(self.folder))
+        return self._disk_free_bytes
+
     def _spare_bytes(self, from_reserve: bool) -> int:
         """Room on the disk that an append may take. RocksDB bears a full disk worse than the log: it has the rest."""
         disk = os.statvfs(self.folder)
-        free = disk.f_bavail * disk.f_frsize
+        free = _free_bytes(disk)
         if from_reserve:
             return free
         return max(0, free - min(self.settings.reserve_bytes, disk.f_blocks * disk.f_frsize // RESERVE_SHARE))
@@ -155,8 +275,8 @@ class CommitLog:
         self.committed = end
 
     def commit(self) -> None:
-        """Write what `buffered` still holds in memory to the file. Raises StoreFull or DiskFailed."""
-        if self.committed < self.end:
+        """Write what `buffered` still holds in memory to the file. Raises StoreFull or WriteFailed."""
+        if self.committed < self.end and self._anew is None:
             try:
                 self._commit_to(self.end)
             except OSError as error:
@@ -175,7 +295,8 @@ class CommitLog:
             raise StoreFull(self.folder)
         self.commit()
         sealed = self._active
-        segment = Segment.create(self.folder, self.end, self.settings.segment_bytes, 0, time.time_ns() // 1_000_000)
+        now_ms = time.time_ns() // 1_000_000
+        segment = Segment.create(self.folder, self.end, self.settings.segment_bytes, self.marks.identity, now_ms)
         self._adopt(segment)
         self.flusher.rolled(segment.fd)
         sealed.last_ms = self._last_ms
@@ -218,17 +339,28 @@ class CommitLog:
 
     # --- trimming, closing
 
-    def drop_first(self) -> None:
-        """Delete the oldest segment. The active one is never dropped."""
+    def take_first(self) -> Segment:
+        """Take the oldest segment out of the log; remove() does the rest, in any thread. Never the active one."""
         if len(self.segments) < 2:
             raise ValueError("the active segment cannot be dropped")
+        if self.marks.begin < self.segments[1].base:
+            self.marks.begin_at(self.segments[1].base)
         segment = self.segments.pop(0)
         self.memory.unmap(segment.base)
-        segment.path.unlink()
-        segment.close()
+        return segment
+
+    def drop_first(self) -> None:
+        """Delete the oldest segment."""
+        self.take_first().remove()
+
+    def sync_folder(self) -> None:
+        """Make the names of files that came and went durable."""
+        sync_folder(self.folder)
 
     def close(self) -> None:
         """Commit, sync and close."""
+        if self._anew is not None:
+            self._anew.wait()
         try:
             self._mend()
             self.commit()
@@ -237,3 +369,44 @@ class CommitLog:
             for segment in self.segments:
                 self.memory.unmap(segment.base)
                 segment.close()
+            self.marks.close()
+        if not self.flusher.error:
+            self._running.end()
+
+
+def _free_bytes(disk: os.statvfs_result) -> int:
+    return disk.f_bavail * disk.f_frsize
+
+
+def _has_inodes(folder: Path) -> bool:
+    """Whether files can be made: the next segment, and those of the index. (Some file systems do not count them.)"""
+    disk = os.statvfs(folder)
+    return not disk.f_files or disk.f_favail >= LEAST_INODES
+
+
+def open_marks(folder: Path) -> Marks:
+    """The marks of a log's folder. Raises FolderUnusable, StoreFull."""
+    try:
+        return Marks(folder)
+    except OSError as error:
+        raise unusable(folder, error) from error
+
+
+def open_running(folder: Path, flush: str) -> Running:
+    """Note that a log is open. Raises FolderUnusable, StoreFull."""
+    try:
+        return Running(folder, flush)
+    except OSError as error:
+        raise unusable(folder, error) from error
+
+
+def _power_cut_note(flush: str, end: int) -> str:
+    """What is told after the machine went down under a flush policy; empty if all that was acknowledged was on disk."""
+    if flush in ("", "sync"):
+        return ""
+    note = (
+        f"the machine went down while the store ran with flush={flush}: what it had acknowledged in the last moments "
+        f"may be lost, behind log_offset {end}; flush=sync loses nothing"
+    )
+    log.warning("%s", note)
+    return note

@@ -6,11 +6,13 @@ The library is looked for when it is needed, so that a client that meets no such
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import zstandard
 
+PIECE_BYTES = 128 << 10
 REMEDY = "pip install 'zstandard>=0.23,<0.26'"
 
 
@@ -83,3 +85,26 @@ def plain(frame: bytes) -> bytes:
         return _contexts.decompressor.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BadFrame(str(error)) from None
+
+
+def pieces(frame: bytes) -> Iterator[bytes]:
+    """The same payload in pieces of PIECE_BYTES, each decompressed when it is asked for. Raises as plain()."""
+    try:
+        import zstandard
+    except ImportError:
+        raise NoLibrary from None
+    left_bytes = stated_bytes(frame)
+    try:
+        if left_bytes < 1:
+            raise BadFrame("it does not state its size")
+        # What stands behind the frame is no frame, or more than was stated.
+        reader = zstandard.ZstdDecompressor().stream_reader(frame, read_across_frames=True)
+        while piece := reader.read(PIECE_BYTES):
+            left_bytes -= len(piece)
+            if left_bytes < 0:
+                raise BadFrame("there is more than it states")
+            yield piece
+    except zstandard.ZstdError as error:
+        raise BadFrame(str(error)) from None
+    if left_bytes:
+        raise BadFrame("it ends early")

@@ -54,6 +54,7 @@ class Delayed:
         self._heap: list[bytes] = []  # keys that are pending in _fresh, and some that are not any more
         # What is pending in the index before this key is in _fresh as well. (Deleted keys are slow to step over.)
         self._floor = KEY_PREFIX
+        self._aside: set[bytes] = set()  # due, but not to be found by due()
         count = index.get(COUNT_KEY)
         self._count = int.from_bytes(count, "big") if count else sum(1 for _ in index.scan(KEY_PREFIX, KEY_END))
         self._staged: list[bytes] = []
@@ -81,6 +82,11 @@ class Delayed:
         key = _key(due_ms, first_offset)
         self._fresh[key] = None, log_offset
         self._fresh.move_to_end(key)
+        self._aside.discard(key)
+
+    def set_aside(self, due_ms: int, first_offset: int) -> None:
+        """due() is not to find it any more: it waits for something else. Forgotten at the next start."""
+        self._aside.add(_key(due_ms, first_offset))
 
     # --- asking
 
@@ -93,7 +99,7 @@ class Delayed:
         return int.from_bytes(value, "big") if value else None
 
     def due(self, now_ms: int, most: int) -> list[Pending]:
-        """Up to `most` of the messages that are due, those first that have been so for longest."""
+        """Up to `most` of the messages that are due and not set aside, those first that have been so for longest."""
         stop = _key(now_ms + 1)
         found = self._due_in_index(stop, most) + self._due_in_memory(stop, most)
         return sorted(found)[:most]
@@ -101,7 +107,8 @@ class Delayed:
     def _due_in_index(self, stop: bytes, most: int) -> list[Pending]:
         if self._floor >= stop:
             return []
-        stored = ((key, value) for key, value in self._index.scan(self._floor, stop) if key not in self._fresh)
+        scanned = self._index.scan(self._floor, stop)
+        stored = ((key, value) for key, value in scanned if key not in self._fresh and key not in self._aside)
         found = list(islice(stored, most))
         self._floor = found[0][0] if found else stop
         return [_pending(key, int.from_bytes(value, "big")) for key, value in found]
@@ -111,7 +118,7 @@ class Delayed:
         while self._heap and self._heap[0] < stop and len(found) < most:
             key = heapq.heappop(self._heap)
             place, _ = self._fresh.get(key, (None, 0))  # it may be in the index by now
-            if place is not None:
+            if place is not None and key not in self._aside:
                 found[key] = place
         for key in found:
             heapq.heappush(self._heap, key)
@@ -175,7 +182,7 @@ class Delayed:
         self._count = self._staged_count
         for key in self._staged:
             place, _ = self._fresh.pop(key)
-            if place is not None:
+            if place is not None and key not in self._aside:
                 self._floor = min(self._floor, key)
         self._staged.clear()
 

@@ -1,6 +1,9 @@
 """What can go wrong in the store. Each message names the thing and the remedy."""
 
+import errno
 from pathlib import Path
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class StoreError(Exception):
@@ -18,10 +21,17 @@ class FolderInUse(StoreError):
 
 
 class DiskFailed(StoreError):
-    """A write or a sync failed for another reason than room; what the kernel made of it is unknown."""
+    """A sync failed: what the kernel made of what it was to write is unknown, so nothing more can be acknowledged."""
 
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(f"{folder}: {reason}; nothing more is stored: mend the disk, then restart")
+
+
+class WriteFailed(StoreError):
+    """A write failed for another reason than room. Nothing of it was stored; the next one is tried."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(f"{folder}: {reason}; this was not stored: look at the disk")
 
 
 class FolderUnusable(StoreError):
@@ -44,11 +54,51 @@ class CorruptSegment(StoreError):
         )
 
 
+class DamageFound(StoreError):
+    """Something of the log is damaged, and `store.on_damage` says to refuse."""
+
+    def __init__(self, folder: Path, findings: list[str]) -> None:
+        shown = "".join(f"\n  {finding}" for finding in findings[:20])
+        super().__init__(
+            f"{folder}: the log is damaged, and store.on_damage is `refuse`: bring the files back from a copy, "
+            f"or start with store.on_damage=quarantine to serve what is intact:{shown}"
+        )
+
+
+class NotOfThisLog(StoreError):
+    """A copy, or a backup, is of another log."""
+
+    def __init__(self, path: Path, log: Path) -> None:
+        super().__init__(f"{path}: is not a copy of {log}, or cannot be told to be one: their identities differ")
+
+
+class BackupUnusable(StoreError):
+    """A backup that cannot be added to, or not be brought back in the way that is wanted."""
+
+    def __init__(self, target: Path, reason: str) -> None:
+        super().__init__(f"{target}: {reason}; name a folder that `penstock store backup` has filled, or an empty one")
+
+
+class UnknownFormat(StoreError):
+    """A segment that a newer version wrote."""
+
+    def __init__(self, segment: Path, version: int, known: int) -> None:
+        super().__init__(
+            f"{segment}: format version {version}; this program reads version {known}: "
+            "use the version of penstock that wrote it"
+        )
+
+
 class StoreFull(StoreError):
     """No room left for an append; reads go on."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"{folder}: no space left on the device; free some or set retention_bytes")
+    def __init__(self, folder: Path, what: str = "space") -> None:
+        super().__init__(f"{folder}: no {what} left on the device; free some or set retention_bytes")
+
+
+def unusable(folder: Path, error: OSError) -> StoreError:
+    """What is raised for a folder that cannot be opened."""
+    return StoreFull(folder) if error.errno in NO_ROOM else FolderUnusable(folder, str(error))
 
 
 class IndexFailed(StoreError):
@@ -58,13 +108,35 @@ class IndexFailed(StoreError):
         super().__init__(f"{folder}: {reason}; free space on the device, or mend it and restart")
 
 
+class IndexDamaged(IndexFailed):
+    """The index does not read back. It can be built again from the log, at the next start."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        StoreError.__init__(self, f"{folder}: {reason}; a restart builds it again from the log")
+
+
+class IndexBusy(IndexFailed):
+    """RocksDB has more to merge than it can, and takes nothing for a while. The next attempt may succeed."""
+
+    def __init__(self, folder: Path) -> None:
+        StoreError.__init__(self, f"{folder}: the disk is too slow for what is written; messages wait for it")
+
+
+class IndexStuck(IndexFailed):
+    """RocksDB has not written for a while although there is room. It goes on when it is opened anew, if at all."""
+
+    def __init__(self, folder: Path, failing_s: float) -> None:
+        StoreError.__init__(self, f"{folder}: could not be written for {failing_s:.0f} s; a restart opens it anew")
+
+
 class NotRebuildable(StoreError):
     """The index is missing or unusable, and the part of the log that it was built from is gone."""
 
     def __init__(self, index: Path, checkpoint: Path, first_log_offset: int) -> None:
         super().__init__(
             f"{index}: missing or not of this log, which begins at log_offset {first_log_offset}, and {checkpoint} "
-            "cannot stand in for it; put one of the two back from a copy, or move the data folder away to start anew"
+            "cannot stand in for it; put one of the two back from a copy, or start with store.on_damage=quarantine to "
+            "build an index from what is left of the log, without the sessions, groups and queue offsets before it"
         )
 
 

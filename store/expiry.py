@@ -8,12 +8,16 @@ _SUBSCRIPTION_IDENTIFIER = 0x0B
 
 
 def age(properties: bytes, age_s: int) -> bytes | None:
-    """The same properties `age_s` later: the interval is that much shorter. None if the message has expired."""
+    """The same properties `age_s` later: the interval is that much shorter. None if the message has expired.
+
+    An interval of 0 s is over once a second has passed: the message is for those who are there.
+    """
     at = _value_at(properties)
     if at is None:
         return properties
-    left_s = int.from_bytes(properties[at : at + 4], "big") - max(0, age_s)
-    if left_s <= 0:
+    interval_s = int.from_bytes(properties[at : at + 4], "big")
+    left_s = interval_s - max(0, age_s)
+    if left_s < 0 or (left_s == 0 and interval_s):
         return None
     return properties[:at] + left_s.to_bytes(4, "big") + properties[at + 4 :]
 

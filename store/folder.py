@@ -9,11 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from store.errors import FolderInUse, FolderUnusable
+from store.segment import sync_folder
 
 LOG = "log"
 INDEX = "index"
 CHECKPOINT = "index-checkpoint"
 LOCK = "LOCK"
+QUARANTINE = "quarantine"
 
 log = logging.getLogger("penstock.store")
 
@@ -35,6 +37,9 @@ class DataFolder:
             path.mkdir(mode, parents=True, exist_ok=True)
             (path / LOG).mkdir(mode, exist_ok=True)
             self._lock_fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666 & mode)
+            sync_folder(path)
+            with suppress(PermissionError):  # else a power cut could take all of it away
+                sync_folder(path.absolute().parent)
         except OSError as error:
             raise FolderUnusable(path, error.strerror or str(error)) from error
         try:
@@ -60,6 +65,11 @@ class DataFolder:
     def checkpoint(self) -> Path:
         """A copy of the index from which it can be rebuilt although the beginning of the log is gone."""
         return self.path / CHECKPOINT
+
+    @property
+    def quarantine(self) -> Path:
+        """What recovery took out of the log."""
+        return self.path / QUARANTINE
 
     def close(self) -> None:
         os.close(self._lock_fd)
@@ -96,7 +106,7 @@ class DataFolder:
         if is_ours and not self.path.stat().st_mode & stat.S_ISVTX:
             yield self.path
         yield self.path / LOCK
-        for folder in (self.log, *self.path.glob(f"{INDEX}*")):
+        for folder in (self.log, self.quarantine, *self.path.glob(f"{INDEX}*")):
             yield folder
             with suppress(OSError), os.scandir(folder) as entries:
                 yield from (Path(entry) for entry in entries if not entry.is_symlink())

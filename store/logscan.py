@@ -3,16 +3,20 @@
 (A server cuts a segment when it seals it; whoever reads past the end of a mapping then is killed.)
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 from store._records import LogMemory, census
-from store.errors import CorruptSegment
-from store.segment import HEADER_BYTES, header_fault, read_records, segment_paths, written_from
+from store.marks import read_marks
+from store.medium import read_part
+from store.quarantine import Finding
+from store.recovery_rules import Decision, Extent, decide
+from store.salvage import salvage
+from store.segment import HEADER_BYTES, header_fault, read_records, segment_paths
 
 TORN_ATTEMPTS = 3
 TORN_WAIT_S = 0.05
@@ -23,13 +27,26 @@ class SegmentScan:
     """What one segment turned out to hold."""
 
     path: Path
-    end: int  # log_offset behind its last valid record
+    extent: Extent
     records: Counter[int] = field(default_factory=Counter)  # by type, batches opened
     corruption: str | None = None
 
     @property
     def base(self) -> int:
-        return int(self.path.stem)
+        return self.extent.base
+
+    @property
+    def end(self) -> int:
+        """log_offset behind its last valid record."""
+        return self.extent.end
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """From where to where, as log_offsets, it holds valid records."""
+        at = self.base + HEADER_BYTES
+        for hole in self.extent.holes:
+            yield at, hole.start
+            at = hole.end
+        yield at, self.end
 
 
 class LogScan:
@@ -37,15 +54,24 @@ class LogScan:
 
     def __init__(self, folder: Path) -> None:
         self.memory = LogMemory(1)
-        self.torn_tail_bytes = 0
+        self.lost_ranges: list[tuple[int, int]] = []  # which nobody asks of it
         self.segments: list[SegmentScan] = []
+        marks = read_marks(folder)
+        self._flushed = marks.flushed if marks else None
         paths = segment_paths(folder)
-        for path in paths:
+        for path, following in zip(paths, [*paths[1:], None], strict=False):
             try:
-                self._scan(path, is_last=path == paths[-1])
+                self.segments.append(self._scan(path, int(following.stem) if following else None))
             except FileNotFoundError:
                 continue  # retention has just dropped it
-        self._check_joints()
+        while self.segments and _is_stillborn(self.segments[-1]):
+            self.segments.pop()
+        decision = self._decided()
+        self.torn_tail_bytes = decision.torn.end - decision.torn.start if decision.torn else 0
+        for kind, base, hole in decision.losses:
+            segment = next(segment for segment in self.segments if segment.base == base)
+            finding = Finding(kind, segment.path.stem, hole.start, hole.end, hole.reason)
+            segment.corruption = segment.corruption or f"{segment.path}: {finding}"
 
     @property
     def base(self) -> int:
@@ -63,46 +89,43 @@ class LogScan:
     def pieces(self, start: int) -> Iterator[tuple[int, bytes]]:
         """(log_offset, verified records) from `start` up to `end`; what is damaged is left out."""
         for segment in self.segments:
-            at = max(start, segment.base + HEADER_BYTES)
-            if at < segment.end:
-                with segment.path.open("rb") as file:
-                    while at < segment.end:
-                        data, _, _ = read_records(file.fileno(), segment.base, at, segment.end)
+            if start >= segment.end:
+                continue
+            with segment.path.open("rb") as file:
+                for at, end in segment.runs():
+                    at = max(at, start)
+                    while at < end:
+                        data, _, _ = read_records(file.fileno(), segment.base, at, end)
+                        if not data:
+                            break  # `start` is in the middle of a record
                         yield at, data
                         at += len(data)
 
-    def _scan(self, path: Path, is_last: bool) -> None:
-        segment = SegmentScan(path, int(path.stem) + HEADER_BYTES)
-        with path.open("rb") as file:
-            header = file.read(HEADER_BYTES)
-            if is_last and not any(header):
-                return  # stillborn: nothing was ever appended to it
-            self.segments.append(segment)
-            reason = header_fault(header, segment.base)
-            if reason:
-                segment.corruption = str(CorruptSegment(path, segment.base, reason))
-                return
-            reason, beyond = self._read_through(file.fileno(), segment)
-            for _ in range(TORN_ATTEMPTS if is_last and beyond else 0):
-                time.sleep(TORN_WAIT_S)  # perhaps it was only being written
-                reason, beyond = self._read_through(file.fileno(), segment)
-        if is_last:
-            self.torn_tail_bytes = beyond
-        elif beyond:
-            segment.corruption = str(CorruptSegment(path, segment.end, reason or ""))
+    def _scan(self, path: Path, end: int | None) -> SegmentScan:
+        base, records = int(path.stem), Counter[int]()
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            fault = header_fault(read_part(fd, HEADER_BYTES, 0), base)
+            found = salvage(fd, base, end, self._flushed, lambda _, data: records.update(census(data)))
+            limit = base + os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        extent = Extent(base, limit, tuple(found.holes), found.end, found.written, found.reason)
+        return SegmentScan(path, extent, records, f"{path}: {fault}" if fault else None)
 
-    def _read_through(self, fd: int, segment: SegmentScan) -> tuple[str | None, int]:
-        """Go on from segment.end: (why it ends where it does, bytes behind that up to the last that is not zero)."""
-        while True:
-            data, _, reason = read_records(fd, segment.base, segment.end)
-            if not data:
-                return reason, written_from(fd, segment.end - segment.base)
-            segment.records.update(census(data))
-            segment.end += len(data)
+    def _decided(self) -> Decision:
+        """What a start would make of it. A fault at the end may be an append that is only being written."""
+        if not self.segments:
+            return Decision(self.first)
+        for _ in range(TORN_ATTEMPTS):
+            decision = decide([segment.extent for segment in self.segments], self._flushed)
+            if decision.torn is None and not self.segments[-1].extent.holes:
+                break
+            time.sleep(TORN_WAIT_S)
+            self.segments[-1] = self._scan(self.segments[-1].path, None)
+        return decide([segment.extent for segment in self.segments], self._flushed)
 
-    def _check_joints(self) -> None:
-        """Each segment has to begin where the one before it ends."""
-        for segment, following in pairwise(self.segments):
-            if segment.end != following.base and not segment.corruption:
-                reason = f"its records end here, but the log goes on at {following.base}"
-                segment.corruption = str(CorruptSegment(segment.path, segment.end, reason))
+
+def _is_stillborn(segment: SegmentScan) -> bool:
+    """Whether nothing was ever appended to it."""
+    return segment.corruption is not None and segment.extent.written <= segment.base + HEADER_BYTES

@@ -22,6 +22,8 @@ NAME_SHAPE: Final = f"1 to {MOST_NAME_CHARACTERS} of a-z, 0-9 and -, not beginni
 NAME_PATTERN: Final = rf"[a-z0-9][a-z0-9-]{{0,{MOST_NAME_CHARACTERS - 1}}}"
 _NAME = re.compile(NAME_PATTERN)
 _SHARE = "$share/"
+SERVER_LEVEL: Final = "$SYS"
+"""First level of what servers say of themselves."""
 
 
 def is_namespace(name: str) -> bool:
@@ -118,8 +120,8 @@ def namespace_of(name: str) -> Namespace:
 
 
 def is_servers(topic_filter: str) -> bool:
-    """Whether a filter of the log is, in its namespace, for topics that begin with $: only servers write these."""
-    return namespace_of(topic_filter).plain_topic(topic_filter).startswith("$")
+    """Whether a filter of the log is, in its namespace, for what a server says of itself."""
+    return namespace_of(topic_filter).plain_topic(topic_filter).partition("/")[0] == SERVER_LEVEL
 
 
 def _split_shared(topic_filter: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 
 import msgspec
 
@@ -11,6 +12,7 @@ from store.index import Index
 
 KEY_PREFIX = b"p"
 KEY_END = b"q"
+MOST_UNANSWERED = 1_024  # Appends of a peer under way at once, more than there are
 PLACES_KEPT = 64  # of a client's newest Publishes; it has no more without an answer
 
 
@@ -22,6 +24,7 @@ class PeerState(msgspec.Struct, array_like=True):
     is_client: bool = False
     appended_ms: int = 0  # when it did so last
     places: list[tuple[int, int]] = []  # (sequence, log_offset behind its records), oldest first
+    lost: tuple[int, int] = (1, 0)  # first and last sequence of those that may not be in the log; a gap of it was there
 
     def place(self, sequence: int) -> int | None:
         """log_offset behind the records of a Publish; None if that is not remembered."""
@@ -34,6 +37,8 @@ class Peers:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._dirty: set[str] = set()
+        self._has_gap = False
+        self._unsure: set[str] = set()  # those of whose Appends in a gap it is not known yet which they were
         decode = msgspec.msgpack.Decoder(PeerState).decode
         found = index.scan(KEY_PREFIX, KEY_END)
         self._states = {key[len(KEY_PREFIX) :].decode(): decode(value) for key, value in found}
@@ -53,6 +58,8 @@ class Peers:
     def apply(self, change: PeerAppended | PeerGone, log_offset: int = 0, timestamp_ms: int = 0) -> None:
         """`log_offset`: where the record of the change stands."""
         self._dirty.add(change.name)
+        before = self._states.get(change.name)
+        before = copy(before) if before is not None else None
         if isinstance(change, PeerGone):
             self._states.pop(change.name, None)
         elif change.is_client:
@@ -62,6 +69,26 @@ class Peers:
             del state.places[:-PLACES_KEPT]
         else:
             self._states[change.name] = PeerState(change.sequence, change.refused)
+        if isinstance(change, PeerAppended):
+            self._note_lost(change, before)
+
+    def cross_gap(self) -> None:
+        """Records are lost: what a peer appended between those of which it is known may be among them."""
+        self._has_gap = True
+        self._unsure.update(self._states)
+
+    def settle(self) -> None:
+        """All of the log is applied."""
+        self._has_gap = False
+        self._unsure.clear()
+
+    def _note_lost(self, change: PeerAppended, before: PeerState | None) -> None:
+        known = before if before is not None else PeerState(0, ())
+        if change.name in self._unsure or (before is None and self._has_gap):
+            self._unsure.discard(change.name)
+            self._states[change.name].lost = (known.sequence + 1, change.sequence)
+        elif change.sequence <= known.lost[1] + MOST_UNANSWERED:
+            self._states[change.name].lost = known.lost
 
     def stage(self) -> None:
         """Hand what changed to the index, for its next write; once that succeeded, written() is to be called."""

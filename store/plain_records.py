@@ -55,6 +55,14 @@ def plain_messages(payloads: list[bytes], topic: bytes, flags: int) -> bytes:
     return bytes(batch)
 
 
+def plain_messages_of(payloads: list[bytes], heads: list[tuple[bytes, int]]) -> bytes:
+    """The same of many topics: for each payload its (topic, flags)."""
+    batch = RecordBatch()
+    for payload, (topic, flags) in zip(payloads, heads, strict=True):
+        batch.append(_TYPE_MESSAGE, payload, topic=topic, flags=flags)
+    return bytes(batch)
+
+
 def check_records(data: Readable, types: bytes | None = None) -> int:
     """How many records there are, batches opened. Raises ValueError if they are not whole ones of these types."""
     view = memoryview(data)

@@ -6,11 +6,11 @@ A client needs no more than this. A store and a gateway need the compiled leaves
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from store._records import RecordBatch, check_records, plain_messages, walk
+    from store._records import RecordBatch, check_records, plain_messages, plain_messages_of, walk
 else:
     try:
-        from store._records import RecordBatch, check_records, plain_messages, walk
+        from store._records import RecordBatch, check_records, plain_messages, plain_messages_of, walk
     except ImportError:
-        from store.plain_records import RecordBatch, check_records, plain_messages, walk
+        from store.plain_records import RecordBatch, check_records, plain_messages, plain_messages_of, walk
 
-__all__ = ["RecordBatch", "check_records", "plain_messages", "walk"]
+__all__ = ["RecordBatch", "check_records", "plain_messages", "plain_messages_of", "walk"]

@@ -8,10 +8,11 @@ from store.record_bytes import walk
 
 
 class RecordType(IntEnum):
-    """Kinds of record. Everything but MESSAGE and BATCH is a state change with a msgpack payload (store.changes)."""
+    """Kinds of record. From 16 on they are state changes with a msgpack payload (store.changes)."""
 
     MESSAGE = 1
     BATCH = 2
+    GAP = 3
     SESSION_OPENED = 16
     SESSION_CLOSED = 17
     SESSION_ENDED = 18
@@ -28,6 +29,7 @@ class RecordType(IntEnum):
     GROUP_RESET = 34
     GROUP_DROPPED = 35
     DELAYED_ENDED = 40
+    TOPICS_GONE = 41
     BAN_SET = 48
     BAN_LIFTED = 49
 
@@ -44,6 +46,9 @@ class RecordFlag(IntFlag):
     COMPRESSED = 128
 
 
+KEPT_CHANGES, TOPIC_UNIT_BYTES = 6, 64  # what messages of one Publish count as: docs/formats.md
+
+
 def message_flags(qos: int, *, retain: bool, expires: bool, live_only: bool) -> int:
     """The flags of a MESSAGE record; `expires`: it has a message expiry interval."""
     flags = qos | (RecordFlag.RETAIN if retain else 0) | (RecordFlag.EXPIRES if expires else 0)
@@ -57,8 +62,11 @@ class Attribute(IntEnum):
     STORED_MS = 2  # 8 bytes: when a carried message was first stored
     KEY = 3  # 1 to 1,024 bytes of text: looked up by, and dealt out in order by an ordered consumer group
     TAG = 4  # 1 to 255 bytes of text: what a client tells messages of one topic apart by
+    COUNTED = 5  # 1 byte of bits and a user: what the message counts as for it (store.usage); gateways alone give it
+    LOST = 6  # 8 bytes: so many messages are lost that stood directly in front of it in its queue; never in the log
     DUE_MS = 16  # 8 bytes: when a delayed message is to be dispatched, Unix time; the last attribute that a peer gives
     FIRST_OFFSET = 17  # 8 bytes: the log_offset at which a delayed message that stands here again was first stored
+    LEFT_BY = 18  # 1 or more bytes: who left a will or delayed message, to be judged once it is due (store.left_by)
 
 
 class Record(NamedTuple):
@@ -82,6 +90,13 @@ class Record(NamedTuple):
     @property
     def retain(self) -> bool:
         return bool(self.flags & RecordFlag.RETAIN)
+
+
+def lost_of(record: Record) -> int:
+    """How many messages that stood directly in front of one are lost, by what a queue's reader was given."""
+    if not record.attributes:
+        return 0
+    return int.from_bytes(decode_attributes(record.attributes).get(Attribute.LOST, b""), "little")
 
 
 def read_records(data: memoryview) -> Iterator[Record]:

@@ -1,19 +1,21 @@
 """One file of the log.
 
-Layout: a header of 64 bytes (magic 8, version 4, header size 4, base log_offset 8, epoch 8, created_ms 8, zeros,
-CRC-32C of the first 60 bytes 4), then records, each 8-byte aligned, then zeros up to the file's fixed size. A file is
-named by its base log_offset in 20 digits; log_offset = base + position in the file. Sealing cuts the zeros off.
+Layout: a header of 64 bytes (magic 8, version 4, header size 4, base log_offset 8, epoch 8, created_ms 8, identity of
+the log 16, zeros 4, CRC-32C of the first 60 bytes 4), then records, each 8-byte aligned, then zeros up to the file's
+fixed size. A file is named by its base log_offset in 20 digits; log_offset = base + position in the file. Sealing cuts
+the zeros off.
 """
 
-import errno
 import mmap
 import os
 import struct
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from store._records import crc32c, verify, written_bytes
-from store.errors import CorruptSegment
+from store.errors import NO_ROOM, CorruptSegment
+from store.medium import data_from, read_part
 
 MAGIC = b"PENSTOCK"
 VERSION = 1
@@ -21,8 +23,25 @@ HEADER_BYTES = 64
 SUFFIX = ".log"
 ALLOCATE_BYTES = 16 << 20
 READ_BYTES = 8 << 20
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_HEADER = struct.Struct("<8sIIQQQ20x")
+IDENTITY_BYTES = 16
+_HEADER = struct.Struct("<8sIIQQQ16s4x")
+
+
+class Header(NamedTuple):
+    """What a segment says of itself. A file of an earlier version has an identity of zeros."""
+
+    version: int
+    base: int
+    created_ms: int
+    identity: bytes
+
+
+class Sealed(NamedTuple):
+    """A segment that is not appended to any more; positions are log_offsets."""
+
+    path: Path
+    base: int
+    end: int
 
 
 class Segment:
@@ -34,20 +53,23 @@ class Segment:
         self.size_bytes = size_bytes
         self.allocated_bytes = 0
         self.created_ms = 0
+        self.identity = bytes(IDENTITY_BYTES)  # of the log; zeros: written before there was one
         self.last_ms: int | None = None  # timestamp of the last record, where it is known
         self.fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         self.map = mmap.mmap(self.fd, size_bytes, prot=mmap.PROT_READ)
 
     @classmethod
-    def create(cls, folder: Path, base: int, size_bytes: int, epoch: int, created_ms: int) -> "Segment":
-        """Make a file of its final size with nothing but a header. Raises OSError (ENOSPC: nothing is left behind)."""
+    def create(cls, folder: Path, base: int, size_bytes: int, identity: bytes, created_ms: int) -> "Segment":
+        """Make a file of its final size with nothing but a header. Raises OSError (ENOSPC: nothing is left behind).
+
+        `identity`: the 16 bytes that all files of this log have in common.
+        """
         path = folder / f"{base:020}{SUFFIX}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)  # the umask may take more away
         try:
             os.ftruncate(fd, size_bytes)
             os.posix_fallocate(fd, 0, HEADER_BYTES)
-            header = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, base, epoch, created_ms)
-            os.pwrite(fd, header + crc32c(header).to_bytes(4, "little"), 0)
+            os.pwrite(fd, segment_header(base, identity, created_ms), 0)
         except OSError:
             path.unlink()
             raise
@@ -56,6 +78,7 @@ class Segment:
         sync_folder(folder)
         segment = cls(path, size_bytes, writable=True)
         segment.created_ms = created_ms
+        segment.identity = identity
         segment.allocated_bytes = HEADER_BYTES
         return segment
 
@@ -70,7 +93,10 @@ class Segment:
         if reason:
             segment.close()
             raise CorruptSegment(path, segment.base, reason)
-        *_, segment.created_ms = _HEADER.unpack(segment.map[: _HEADER.size])
+        header = read_header(segment.map[:HEADER_BYTES])
+        assert header is not None
+        segment.created_ms = header.created_ms
+        segment.identity = header.identity
         return segment
 
     @property
@@ -86,25 +112,6 @@ class Segment:
     def view(self, start: int, end: int) -> memoryview:
         """The mapped bytes [start, end), as log_offsets."""
         return memoryview(self.map)[start - self.base : end - self.base]
-
-    def verify(self, end: int) -> tuple[int, str | None]:
-        """(log_offset where valid records end, what is wrong there if that is before `end`)."""
-        with self.view(self.first, end) as data:
-            valid, self.last_ms, reason = verify(data, self.first)
-        return self.first + valid, reason
-
-    def find_end(self) -> tuple[int, str | None]:
-        """The same for a segment that may end anywhere; the reason is None if nothing but zeros follows.
-
-        Not by the mapping: looking at a hole in it takes room on a tmpfs, and is fatal where there is none.
-        """
-        end = self.first
-        while True:
-            data, last_ms, reason = read_records(self.fd, self.base, end)
-            if not data:
-                return end, reason if written_from(self.fd, end - self.base) else None
-            self.last_ms = last_ms
-            end += len(data)
 
     def unallocated(self, end: int) -> int:
         """Bytes up to log_offset `end` that the file system has not set aside yet."""
@@ -138,6 +145,11 @@ class Segment:
         """Give mapped pages back to the page cache, so that they do not count as this process's memory."""
         self.map.madvise(mmap.MADV_DONTNEED)
 
+    def remove(self) -> None:
+        """Delete the file: of 256 MiB some 100 ms. Raises OSError."""
+        self.path.unlink()
+        self.close()
+
     def close(self) -> None:
         os.close(self.fd)
         # Somebody may still look at a range of it; then the mapping goes when that view does.
@@ -145,18 +157,34 @@ class Segment:
             self.map.close()
 
 
-def header_fault(header: bytes, named_base: int) -> str | None:
+def segment_header(base: int, identity: bytes, created_ms: int) -> bytes:
+    """The first 64 bytes of a segment."""
+    header = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, base, 0, created_ms, identity)
+    return header + crc32c(header).to_bytes(4, "little")
+
+
+def read_header(data: bytes) -> Header | None:
+    """What the first 64 bytes of a segment say, whatever its version; None if they are damaged."""
+    if len(data) < HEADER_BYTES or data[: len(MAGIC)] != MAGIC:
+        return None
+    if crc32c(data[: _HEADER.size]) != int.from_bytes(data[_HEADER.size : HEADER_BYTES], "little"):
+        return None
+    _, version, _, base, _, created_ms, identity = _HEADER.unpack(data[: _HEADER.size])
+    return Header(version, base, created_ms, identity)
+
+
+def header_fault(data: bytes, named_base: int) -> str | None:
     """Why these are not the first bytes of a segment that this version reads, or None."""
-    if len(header) < HEADER_BYTES:
+    if len(data) < HEADER_BYTES:
         return "cut off in its header"
-    magic, version, _, base, _, _ = _HEADER.unpack(header[: _HEADER.size])
-    if magic != MAGIC:
+    if data[: len(MAGIC)] != MAGIC:
         return "not a segment: wrong magic"
-    if crc32c(header[: _HEADER.size]) != int.from_bytes(header[_HEADER.size :], "little"):
+    header = read_header(data)
+    if header is None:
         return "header checksum mismatch"
-    if version != VERSION:
-        return f"format version {version}; this program reads version {VERSION}"
-    return None if base == named_base else f"its header says base {base}"
+    if header.version != VERSION:
+        return f"format version {header.version}; this program reads version {VERSION}"
+    return None if header.base == named_base else f"its header says base {header.base}"
 
 
 def read_records(fd: int, base: int, at: int, end: int | None = None) -> tuple[bytes, int, str | None]:
@@ -167,7 +195,7 @@ def read_records(fd: int, base: int, at: int, end: int | None = None) -> tuple[b
     room = (base + os.fstat(fd).st_size if end is None else end) - at
     size = min(room, READ_BYTES)
     while True:
-        data = os.pread(fd, size, at - base)
+        data = read_part(fd, size, at - base)
         valid, last_ms, reason = verify(data, at)
         length = int.from_bytes(data[:4], "little")
         if valid or not size < length <= room:
@@ -175,16 +203,20 @@ def read_records(fd: int, base: int, at: int, end: int | None = None) -> tuple[b
         size = length  # a record larger than what was read
 
 
-def written_from(fd: int, position: int) -> int:
-    """Bytes of a file from a position on up to the last that is not zero."""
+def written_from(fd: int, position: int, sparse_from: int | None = None) -> int:
+    """Bytes of a file from a position on up to the last that is not zero. From `sparse_from` on holes are not read."""
     found = 0
     at = position
-    while data := os.pread(fd, READ_BYTES, at):
+    while True:
+        if sparse_from is not None and at >= sparse_from:
+            at = data_from(fd, at)
+        data = read_part(fd, READ_BYTES, at)
+        if not data:
+            return found
         written = written_bytes(data)
         if written:
             found = at + written - position
         at += len(data)
-    return found
 
 
 def segment_paths(folder: Path) -> list[Path]:

@@ -13,6 +13,7 @@ import msgspec
 from store import changes
 from store.changes import Change, Sent, SubscriptionState, WillState
 from store.index import Index
+from store.namespaces import MARK, namespace_of
 
 PRESENCE = (changes.SessionOpened, changes.SessionClosed, changes.SessionEnded, changes.WillFired)
 NEVER_EXPIRES_S = 0xFFFFFFFF  # a session_expiry_interval
@@ -20,6 +21,7 @@ KEY_PREFIX = b"s"
 KEY_END = b"t"
 SHARE_PREFIX = "$share/"
 RELEASED_AT_ONCE = 64  # filters, of 5 µs or so each
+UNKNOWN_EXPIRY_S = 7 * 86_400  # of a session whose opening is lost
 
 
 class SessionState(msgspec.Struct):
@@ -42,12 +44,45 @@ class SessionState(msgspec.Struct):
     holder: str = ""  # the peer that has the connection, or had it last; see SessionOpened
     shared: bytes = b""  # what was in flight then and went back to groups; see SessionClosed
     user: str | None = None  # who owns it; empty: an anonymous client, None: not known (a session of an older log)
+    gap: int = 0  # log_offset of lost records that may have been its, of which its client is to be told; see renewed()
+    will_grace_s: int = 0  # that the will waits at least for the client to come back; see SessionClosed
 
     def held_filters(self) -> list[str]:
         """Filters whose messages are kept while the client is away."""
         if not self.session_expiry_interval:
             return []
         return [each.topic_filter for each in self.subscriptions.values() if is_held(each)]
+
+
+def renewed(state: SessionState) -> SessionState:
+    """What becomes of a session with a gap once its client was told that there is none: it keeps what it has.
+
+    The client has forgotten all that was under way, so that comes once more under new packet identifiers. Where the
+    last connection had come to is not believed: that what it had in flight was done with may be lost.
+    """
+    done = set(state.done)
+    owed = list(state.owed)
+    for packet_id, sent in state.sent.items():
+        if not sent.owed:
+            done.add(sent.log_offset)
+        if packet_id not in state.released:
+            owed.append(msgspec.structs.replace(sent, packet_id=0, owed=True))
+    for at in range(2, len(state.inflight), 10):
+        log_offset = int.from_bytes(state.inflight[at : at + 8], "little")
+        done.add(log_offset)
+        owed.append(Sent(0, log_offset, 1, False, owed=True))
+    return msgspec.structs.replace(
+        state,
+        gap=0,
+        owed=owed,
+        done=done,
+        sent={},
+        released=set(),
+        received=set(),
+        frontier=0,
+        inflight=b"",
+        shared=b"",
+    )
 
 
 def is_shared(topic_filter: str) -> bool:
@@ -73,9 +108,17 @@ class Sessions:
         self._releasing: deque[Iterator[str]] = deque()  # filters that ended sessions had held
         self._sessions: dict[str, SessionState] = {}
         self.presence_changed: Callable[[str], None] = _nobody_asks
+        self.was_subscribed: Callable[[SessionState, str], object] = lambda *_: None
+        """Called while a record is applied, with a session and a filter: nothing may be stored then."""
         self.subscription_count = 0
         self.shares: Counter[str] = Counter()  # sessions by the shared subscription that they have
+        self.users: Counter[str] = Counter()  # sessions by the user who owns them; "": by anonymous clients
+        self.subscriptions_of: Counter[str] = Counter()  # subscriptions of these sessions
+        self.namespaces: Counter[str] = Counter()  # sessions by namespace, but for the default one
+        self.subscriptions_in: Counter[str] = Counter()  # subscriptions of these sessions
         self.connected = 0  # sessions that a connection has
+        self._ended: set[str] = set()  # behind a gap: what is said of them later is no news
+        self.gap = 0  # log_offset of the newest lost records that may have been some session's
         decode = msgspec.msgpack.Decoder(SessionState).decode
         for _, value in index.scan(KEY_PREFIX, KEY_END):
             session = decode(value)
@@ -83,7 +126,11 @@ class Sessions:
             self.subscription_count += len(session.subscriptions)
             self.shares.update(filter(is_shared, session.subscriptions))
             self.connected += session.connected
+            self.gap = max(self.gap, session.gap)
+            self._count_user(session, 1)
+            self._count_namespace(session, 1)
             self._hold_all(session, 0)  # their queues are there and know where they began
+        self._has_gap = self.gap > 0  # what is applied may be without what came before
         self._encode = msgspec.msgpack.Encoder().encode
 
     def __len__(self) -> int:
@@ -115,6 +162,22 @@ class Sessions:
 
     # --- applying
 
+    def cross_gap(self, log_offset: int) -> list[str]:
+        """Records are lost before `log_offset`, and any session may be concerned. Returns the client identifiers."""
+        self.gap = log_offset
+        self._has_gap = True
+        self._ended.clear()
+        for client_id, session in self._sessions.items():
+            session.gap = log_offset
+            session.received.clear()  # a new message may have the packet identifier of one that was released
+            self._dirty.add(client_id)
+        return list(self._sessions)
+
+    def settle(self) -> None:
+        """All of the log is applied: from now on nothing is lost."""
+        self._ended.clear()
+        self._has_gap = False
+
     def received(self, client_id: str, packet_id: int) -> None:
         """A QoS 2 message with this packet identifier was stored for a publisher."""
         session = self._sessions.get(client_id)
@@ -130,7 +193,7 @@ class Sessions:
             self._open(change, log_offset)
         elif isinstance(change, changes.SessionEnded):
             self._end(client_id)
-        elif (session := self._sessions.get(client_id)) is not None:
+        elif (session := self._sessions.get(client_id) or self._found(change, log_offset)) is not None:
             self._apply_to(session, change, log_offset, timestamp_ms)
         if isinstance(change, PRESENCE):
             self.presence_changed(client_id)
@@ -148,11 +211,35 @@ class Sessions:
             case changes.Progress():
                 _progress(session, change)
             case changes.SessionAssigned():
-                session.user = change.user
+                self._change_user(session, change.user)
             case changes.WillFired():
                 session.will = None
                 if not session.connected and not session.session_expiry_interval:
                     self._end(session.client_id)
+
+    def _found(self, change: Change, log_offset: int) -> SessionState | None:
+        """A session whose opening may be lost, if it is to be given something."""
+        match change:
+            case changes.Subscribed(client_id=client_id):
+                pass
+            case changes.Progress(client_id=client_id, sent=sent, owed=owed) if sent or owed:
+                pass
+            case changes.SessionClosed(client_id=client_id, session_expiry_interval=expiry_s, inflight=inflight) if (
+                expiry_s and inflight
+            ):
+                pass
+            case _:
+                return None
+        if not self._has_gap or client_id in self._ended:
+            return None
+        session = SessionState(client_id, UNKNOWN_EXPIRY_S, log_offset, gap=self.gap)
+        self._add(session)
+        return session
+
+    def _add(self, session: SessionState) -> None:
+        self._sessions[session.client_id] = session
+        self._count_namespace(session, 1)
+        self.connected += 1
 
     def _open(self, change: changes.SessionOpened, log_offset: int) -> None:
         known = self._sessions.get(change.client_id)
@@ -162,22 +249,24 @@ class Sessions:
         session = self._sessions.get(change.client_id)
         if session is None:
             session = SessionState(change.client_id, 0, log_offset)
-            self._sessions[change.client_id] = session
-            self.connected += 1
+            self._add(session)
+        if change.renewed:
+            session = self._sessions[change.client_id] = renewed(session)
         self._change_expiry(session, change.session_expiry_interval, log_offset)
         self.connected += not session.connected
         session.connected = True
         session.will = change.will
         session.holder = change.holder
         # A named owner keeps it: the record may have been on its way when an operator assigned the session.
-        session.user = owner or (change.user if change.user is not None else owner)
+        self._change_user(session, owner or (change.user if change.user is not None else owner))
 
     def _close(self, session: SessionState, change: changes.SessionClosed, log_offset: int, timestamp_ms: int) -> None:
         self._change_expiry(session, change.session_expiry_interval, log_offset)
         self.connected -= session.connected
         session.connected = False
-        session.closed_at_ms = timestamp_ms
+        session.closed_at_ms, session.will_grace_s = timestamp_ms, change.will_grace_s
         session.frontier, session.inflight, session.shared = change.frontier, change.inflight, change.shared
+        _acknowledge(session, change.acked)
         if not change.keep_will:
             session.will = None
             if not change.session_expiry_interval:
@@ -185,10 +274,14 @@ class Sessions:
 
     def _end(self, client_id: str) -> None:
         session = self._sessions.pop(client_id, None)
+        if self._has_gap:
+            self._ended.add(client_id)
         if session is not None:
+            self._count_user(session, -1)
+            self._count_namespace(session, -1)
             self.subscription_count -= len(session.subscriptions)
             for topic_filter in filter(is_shared, session.subscriptions):
-                self._count_share(topic_filter, -1)
+                _count(self.shares, topic_filter, -1)
             self.connected -= session.connected
             self._release_all(session)
 
@@ -207,24 +300,44 @@ class Sessions:
         since = known.since if known is not None and known.qos else log_offset
         subscription = msgspec.structs.replace(subscription, since=since)
         session.subscriptions[subscription.topic_filter] = subscription
-        self.subscription_count += 1
+        self._count_subscription(session, 1)
+        self.was_subscribed(session, subscription.topic_filter)
         if is_shared(subscription.topic_filter):
-            self._count_share(subscription.topic_filter, 1)
+            _count(self.shares, subscription.topic_filter, 1)
         if is_held(subscription) and session.session_expiry_interval:
             self._hold(subscription.topic_filter, log_offset)
 
     def _unsubscribe(self, session: SessionState, topic_filter: str) -> None:
         known = session.subscriptions.pop(topic_filter, None)
-        self.subscription_count -= known is not None
+        if known is not None:
+            self._count_subscription(session, -1)
         if known is not None and is_shared(topic_filter):
-            self._count_share(topic_filter, -1)
+            _count(self.shares, topic_filter, -1)
         if known is not None and is_held(known) and session.session_expiry_interval:
             self._release(topic_filter)
 
-    def _count_share(self, topic_filter: str, number: int) -> None:
-        self.shares[topic_filter] += number
-        if not self.shares[topic_filter]:
-            del self.shares[topic_filter]
+    def _change_user(self, session: SessionState, user: str | None) -> None:
+        self._count_user(session, -1)
+        session.user = user
+        self._count_user(session, 1)
+
+    def _count_user(self, session: SessionState, number: int) -> None:
+        if session.user is not None:
+            _count(self.users, session.user, number)
+            _count(self.subscriptions_of, session.user, number * len(session.subscriptions))
+
+    def _count_namespace(self, session: SessionState, number: int) -> None:
+        if session.client_id.startswith(MARK):
+            namespace = namespace_of(session.client_id).name
+            _count(self.namespaces, namespace, number)
+            _count(self.subscriptions_in, namespace, number * len(session.subscriptions))
+
+    def _count_subscription(self, session: SessionState, number: int) -> None:
+        self.subscription_count += number
+        if session.user is not None:
+            _count(self.subscriptions_of, session.user, number)
+        if session.client_id.startswith(MARK):
+            _count(self.subscriptions_in, namespace_of(session.client_id).name, number)
 
     def _hold_all(self, session: SessionState, log_offset: int) -> None:
         for topic_filter in session.held_filters():
@@ -252,6 +365,7 @@ def _progress(session: SessionState, change: changes.Progress) -> None:
     session.owed.extend(change.owed)
     for sent in change.sent:
         session.sent[sent.packet_id] = sent
+        session.released.discard(sent.packet_id)  # that of another message, whose end is lost
         if sent.owed:
             _pay(session, sent.log_offset)
     session.released.update(change.released)
@@ -261,8 +375,12 @@ def _progress(session: SessionState, change: changes.Progress) -> None:
         if sent_before is not None and not sent_before.owed:
             session.done.add(sent_before.log_offset)
     session.received.difference_update(change.received_done)
-    if change.acked > session.acked:
-        session.acked = change.acked
+    _acknowledge(session, change.acked)
+
+
+def _acknowledge(session: SessionState, acked: int) -> None:
+    if acked > session.acked:
+        session.acked = acked
         session.done = {log_offset for log_offset in session.done if log_offset >= session.acked}
 
 
@@ -276,3 +394,10 @@ def _pay(session: SessionState, log_offset: int) -> None:
 
 def _nobody_asks(_: str) -> None:
     pass
+
+
+def _count(counter: Counter[str], key: str, number: int) -> None:
+    """Without a key for what there is none of."""
+    counter[key] += number
+    if not counter[key]:
+        del counter[key]

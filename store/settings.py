@@ -115,6 +115,39 @@ class StoreSettings:
             "at_least": 0,
         },
     )
+    scrub_bytes_per_s: int = field(
+        default=4 * MIB,
+        metadata={
+            "doc": "How fast the scrubber reads the log's sealed files to find damage before it is needed, in bytes a "
+            "second; 0 switches it off.",
+            "at_least": 0,
+        },
+    )
+    scrub_interval_s: int = field(
+        default=86_400,
+        metadata={
+            "doc": "How long the scrubber rests between two passes over the log.",
+            "at_least": 1,
+            "at_most": 31_536_000,
+        },
+    )
+    on_failed_sync: Literal["exit", "rewrite", "refuse"] = field(
+        default="exit",
+        metadata={
+            "doc": "What happens once the disk failed to confirm a write, after which nothing can be acknowledged: "
+            "exit ends the process with code 74, for a supervisor to start it again; rewrite goes on: it refuses what "
+            "is new until it has written anew, to another file, what is not confirmed, and exits like that if this "
+            "fails as well, or is more than the newest 4 MiB; refuse goes on serving what is stored and refuses what "
+            "is new."
+        },
+    )
+    on_damage: Literal["quarantine", "refuse"] = field(
+        default="quarantine",
+        metadata={
+            "doc": "What a start does about damage in the log: quarantine copies the damaged bytes to the folder "
+            "`quarantine` and serves all that is intact; refuse does not start."
+        },
+    )
     index_flush_ms: int = field(
         default=100,
         metadata={
@@ -133,6 +166,22 @@ class StoreSettings:
     index_write_buffer_bytes: int = field(
         default=32 * MIB,
         metadata={"doc": "Size of the index's (RocksDB's) write buffer.", "at_least": 64 * KIB},
+    )
+    index_flush_log_bytes: int = field(
+        default=80 * MIB,
+        metadata={
+            "doc": "The index is made durable whenever it has taken in so much more of the log: a start after a kill "
+            "reads about this much again, however large messages are.",
+            "at_least": 1 * MIB,
+        },
+    )
+    clock_jump_s: int = field(
+        default=60,
+        metadata={
+            "doc": "A clock that is set by so much or more while the store runs is told, and ends no session and drops "
+            "no segment before its time.",
+            "at_least": 1,
+        },
     )
     queue_grace_s: int = field(
         default=3_600,

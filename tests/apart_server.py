@@ -23,7 +23,7 @@ class ApartServer(PenstockServer):
     that connects a subscriber and then a publisher has them at different ones."""
 
     def __init__(self, data: Path, log: Path, options: ServeOptions) -> None:
-        self._store_url = f"tcp://127.0.0.1:{free_port()}"
+        self.store_url = f"tcp://127.0.0.1:{free_port()}"
         self._parts: list[Part] = []  # the store first
         super().__init__(data, log, options)
 
@@ -57,7 +57,7 @@ class ApartServer(PenstockServer):
         settings = {**by_name, **self._options.settings}
         doors = self._doors or [self._asked_for(settings, number) for number in range(GATEWAYS)]
         settings.pop("gateway.listen", None)
-        store = ["store", "--data", str(self.data), "--listen", self._store_url]
+        store = ["store", "--data", str(self.data), "--listen", self.store_url]
         try:
             self._parts[:1] = [Part(self._log, store, settings, admin=False)]
             with ThreadPoolExecutor(GATEWAYS) as pool:
@@ -73,7 +73,7 @@ class ApartServer(PenstockServer):
     def _gateway(self, number: int, urls: Sequence[str], settings: dict[str, object]) -> Part:
         listen = [argument for url in urls for argument in ("--listen", url)]
         log = self._log.with_suffix(f".{number}.log")
-        return Gateway(len(urls), log, ["gateway", "--store", self._store_url, *listen], settings)
+        return Gateway(len(urls), log, ["gateway", "--store", self.store_url, *listen], settings)
 
     def _asked_for(self, settings: dict[str, object], number: int) -> list[str]:
         """Where a gateway is to listen: two cannot have the same path."""

@@ -14,9 +14,6 @@ from types import TracebackType
 from gateway.codec import encode
 from gateway.packets import Connect
 
-WAITS_S = 2.0
-"""How long each of them waits for its answer."""
-
 
 def attempt(
     port: int, username: str, password: str, source: str = "127.0.0.1", client_id: str = "", version: int = 5
@@ -39,7 +36,11 @@ def answer(connection: socket.socket) -> int | None:
 class Flood:
     """Runs in a thread of its own from entering to leaving it."""
 
-    def __init__(self, port: int, sources: Sequence[str], user: Callable[[int], str], per_s: int = 200) -> None:
+    def __init__(
+        self, port: int, sources: Sequence[str], user: Callable[[int], str], per_s: int = 200, waits_s: float = 2.0
+    ) -> None:
+        """`waits_s`: how long each waits for its answer."""
+        self._waits_s = waits_s
         self._port = port
         self._sources = itertools.cycle(sources)
         self._user = user
@@ -69,7 +70,7 @@ class Flood:
                 with suppress(OSError):
                     open_.append((now_s, attempt(self._port, user, f"wrong-{self.sent}", next(self._sources))))
                 self.sent += 1
-            while open_ and open_[0][0] < now_s - WAITS_S:
+            while open_ and open_[0][0] < now_s - self._waits_s:
                 self._end(open_.popleft()[1])
             self._ends.wait(0.005)
         for _, each in open_:

@@ -150,8 +150,8 @@ class PenstockServer:
 
 
 def ready_urls(logged: str) -> list[str]:
-    """Where a process says that it listens for clients."""
-    return re.findall(r"^ready (\S+) \S+=.*\n", logged, re.MULTILINE)
+    """Where a process says that it listens for clients, in text or in JSON."""
+    return re.findall(r'^(?:\{.*"message": ")?ready (\S+) \S+=.*\n', logged, re.MULTILINE)
 
 
 def plain_port(urls: Sequence[str]) -> int:

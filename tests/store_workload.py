@@ -149,11 +149,14 @@ class Workload:
             store.index.flush()
 
 
-def state_of(store: MessageStore) -> dict[str, Any]:
-    """All that the index holds, whatever the packing and the ids; entries are log_offsets. Writes the index first."""
+def state_of(store: MessageStore, first: int | None = None) -> dict[str, Any]:
+    """All that the index holds, whatever the packing and the ids; entries are log_offsets. Writes the index first.
+
+    `first`: only entries from there on count, if not from the first record that is kept.
+    """
     store.write_index()
     index = store.index
-    first = store.log.first
+    first = store.log.first if first is None else first
     sessions = [msgspec.msgpack.decode(value, type=SessionState) for _, value in index.scan(b"s", b"t")]
     queues = {}
     ids = set()
@@ -170,7 +173,7 @@ def state_of(store: MessageStore) -> dict[str, Any]:
     return {
         "queues": queues,
         "sessions": {session.client_id: session for session in sessions},
-        "keys": indexed_keys(store),
+        "keys": [item for item in indexed_keys(store) if item[0] >= first],
         "retained": dict(store.retained.below(b"")),
         "retained_count": len(store.retained),
         "delayed": list(index.scan(b"d", b"e")),

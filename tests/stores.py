@@ -10,9 +10,10 @@ from typing import Any
 from lightqueue._queues import Queue
 from lightqueue.keys import PART_BITS
 from lightqueue.message_store import MessageStore
-from store._records import RecordBatch
+from store._records import LogMemory, RecordBatch, verify
 from store.changes import Change, SessionOpened, Subscribed, SubscriptionState, encode_change
-from store.records import Attribute, Record, RecordFlag, RecordType, encode_attribute
+from store.records import Attribute, Record, RecordFlag, RecordType, encode_attribute, read_records
+from store.segment import HEADER_BYTES
 from store.settings import StoreSettings
 
 SOCKETS = shutil.ignore_patterns("*.sock")
@@ -183,6 +184,28 @@ def indexed_keys(store: MessageStore) -> list[tuple[int, int]]:
                 found.append((start + (item & 0xFFFFFFFF), item >> 32))
     assert len(found) == len(set(found))
     return sorted(each for each in found if each[0] >= store.log.first)
+
+
+def flip(path: Path, position: int) -> None:
+    """Change one byte of a file."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)
+        file.seek(position)
+        file.write(bytes((byte[0] ^ 0x55,)))
+
+
+def put_another_record(segment: Path) -> None:
+    """Put another valid record in the place of a message of a sealed segment."""
+    base = int(segment.stem)
+    data = memoryview(segment.read_bytes())[HEADER_BYTES:]
+    record = list(read_records(data[: verify(data, base + HEADER_BYTES)[0]]))[3]
+    fd = os.open(segment, os.O_RDWR)
+    try:
+        other = batch_of(b"x" * len(record.payload), topic=record.topic)
+        LogMemory(1).write_batch(other, fd, record.log_offset, record.timestamp_ms, base)
+    finally:
+        os.close(fd)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:

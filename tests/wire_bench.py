@@ -77,8 +77,9 @@ class Talk:
         self.woken = False
         self.frames: list[Frame] = []
         self._request_ids = 0
+        self.figures = Figures()
         self.conversation = Conversation(
-            bench.peers, {"gateway": None, "client": None}, Figures(), lambda _: setattr(self, "woken", True)
+            bench.peers, {"gateway": None, "client": None}, self.figures, lambda _: setattr(self, "woken", True)
         )
         handshake = ClientHandshake(Hello([1], role, name))
         self.conversation.received(handshake.greeting)
@@ -86,7 +87,7 @@ class Talk:
         assert welcome is not None
         self.welcome: Welcome = welcome
         self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
-        self._take(handshake.rest)
+        self.take(handshake.rest)
 
     def send(self, data: bytes) -> None:
         self.conversation.received(data)
@@ -97,20 +98,25 @@ class Talk:
         return self._request_ids
 
     def tell(self, message: Message) -> None:
+        """The store deals with it at once, however long that takes on a busy machine."""
         self.send(encode(message))
+        for _ in range(1_000):
+            if not self.conversation.is_full:
+                return
+            self.conversation.go_on()
 
     def flush(self) -> None:
         """A turn of the loop: what the store has to say comes here."""
         for _ in range(1_000):
             chunks = self.conversation.outgoing()
             for chunk in chunks:
-                self._take(chunk)
+                self.take(chunk)
             if not chunks and not self.conversation.is_full:
                 return
             self.conversation.go_on()
         raise AssertionError("it never ends")
 
-    def _take(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         self.frames += self._reader.feed(data)
 
     def answer_frame(self, request_id: int) -> Frame | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from notify.hub import Hub
 from notify.peers import Peers
 from notify.remote import RemoteStore
 from notify.settings import WireSettings
-from store.wire.frames import FrameReader, encode
+from store.wire.frames import Frame, FrameReader, encode
 from store.wire.handshake import VERSIONS, ClientHandshake
 from store.wire.messages import Hello, Message, Ping, Pong, Role
 
@@ -33,14 +34,32 @@ class WireBetween:
         self._scheduled = False
         self.figures = Figures()
         self.loses: tuple[type[Message], ...] = ()  # events that do not arrive
-        peers = Peers(hub, WireSettings(), "store", loop.time)
-        self._conversation = Conversation(peers, {Role.GATEWAY: None}, self.figures, lambda _: self._wake())
+        self.is_slow = False  # each frame to the gateway arrives in a loop turn of its own
+        self._under_way: deque[Frame] = deque()  # to the gateway
+        self._starts = 0
         self.gateway = RemoteStore(patience_s, CACHE_BYTES, self._wake, self._wake, loop.time)
+        self.begin(hub)
+        self.connect()
+
+    def begin(self, hub: Hub) -> None:
+        """Another process has the store from now on."""
+        self._starts += 1
+        self._peers = Peers(hub, WireSettings(), f"store-{self._starts}", self._loop.time)
+
+    def cut(self) -> None:
+        """The connection ends, and what is under way is lost."""
+        self._under_way.clear()
+        self._conversation.lost()
+        self.gateway.lost()
+
+    def connect(self) -> None:
+        self._conversation = Conversation(self._peers, {Role.GATEWAY: None}, self.figures, lambda _: self._wake())
         handshake = ClientHandshake(Hello(list(VERSIONS), Role.GATEWAY, "gateway"))
         self._conversation.received(handshake.greeting)
         welcome = handshake.feed(b"".join(self._conversation.outgoing()))
         assert welcome is not None
         self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
+        self._under_way.extend(self._reader.feed(handshake.rest))
         self.heartbeat()
         self.gateway.connected(welcome)
 
@@ -57,14 +76,20 @@ class WireBetween:
     def _carry(self) -> None:
         """What either side has to say by now, and no answer to it."""
         self._scheduled = False
+        if self._conversation.is_full:
+            self._conversation.go_on()
         asked = b"".join(self.gateway.outgoing())
         said = b"".join(self._conversation.outgoing())
-        for frame in self._reader.feed(said):
-            if isinstance(frame.message, Ping):
-                self._conversation.received(encode(Pong()))
-            elif not isinstance(frame.message, self.loses):
-                self.gateway.received(frame)
+        self._under_way.extend(self._reader.feed(said))
+        for _ in range(min(len(self._under_way), 1) if self.is_slow else len(self._under_way)):
+            self._arrive(self._under_way.popleft())
         if asked:
             self._conversation.received(asked)
-        if asked or said:
+        if asked or said or self._under_way:
             self._wake()
+
+    def _arrive(self, frame: Frame) -> None:
+        if isinstance(frame.message, Ping):
+            self._conversation.received(encode(Pong()))
+        elif not isinstance(frame.message, self.loses):
+            self.gateway.received(frame)

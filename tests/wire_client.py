@@ -317,9 +317,10 @@ class WallClock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead_s = 0
-        real, real_ns = time.time, time.time_ns
+        real, real_ns, monotonic = time.time, time.time_ns, time.monotonic
         monkeypatch.setattr(time, "time", lambda: real() + self.ahead_s)
         monkeypatch.setattr(time, "time_ns", lambda: real_ns() + self.ahead_s * 1_000_000_000)
+        monkeypatch.setattr(time, "clock_gettime", lambda _: monotonic() + self.ahead_s)
 
 
 class SlowDisk:
@@ -390,6 +391,7 @@ class Bench:
         deadline = time.monotonic() + TIMEOUT_S
         while self.store.safe < self.store.end:
             assert time.monotonic() < deadline, "the flusher did not come that far"
+            self.store.log.flusher.catch_up()  # as a tick does
             time.sleep(0.001)
         self.hub.safe_advanced()
         self.run()
@@ -402,6 +404,16 @@ class Bench:
         self.loop.calls.clear()
         self.store.close()
         self._start()
+
+    def restart_store(self) -> None:
+        """Have the store's process killed and started again; the gateway is yet to connect to it."""
+        assert self.wire is not None
+        self.run()
+        self.wire.cut()
+        self.store.close()
+        self.store = MessageStore(self.store_settings)
+        self.hub = Hub(self.store, waits_for_peers=True)
+        self.wire.begin(self.hub)
 
     def move(self, folder: Path) -> None:
         """Go on with another folder: a copy of this one, as it was left by a process that was killed."""

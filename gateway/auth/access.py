@@ -31,11 +31,13 @@ class Question:
     client_id: str
     action: Action
     topic: str
-    """A topic name, or with SUBSCRIBE and REPLAY a topic filter."""
+    """A topic name, or with SUBSCRIBE, REPLAY and READ_LOG a topic filter."""
     namespace: str = ""
     """In which these names are the client's."""
     group: str | None = None
     """The share name, of a shared subscription."""
+    needs_rule: bool = False
+    """Not allowed by a default, nor where there are no rules: a rule or an answer has to."""
 
 
 class PermissionSource(Protocol):
@@ -116,6 +118,11 @@ class Access:
         line = (self._parts.passwords or PasswordTable()).get(identity.login or identity.username)
         return line is not None and identity.verifier in (line.argon2, line.scram)
 
+    def has_still(self, login: str | None, key: bytes) -> bool:
+        """Whether a user (None: it has no password) is in the password file, and the key of its token a key, if any."""
+        has_user = login is None or login in (self._parts.passwords or ())
+        return has_user and (not key or key in self._parts.token_keys())
+
     def may_be_called(self, identity: Identity, client_id: str) -> bool:
         """Whether a user may have this client identifier."""
         return self._parts.client_ids.may_take(identity.username, client_id, self._parts.passwords or ())
@@ -153,7 +160,7 @@ class Access:
     def decide(self, identity: Identity, question: Question) -> int | None:
         """The highest QoS that is allowed, or REFUSED; None: ask()."""
         if self.is_open_to(identity):
-            return MAX_QOS
+            return REFUSED if question.needs_rule else MAX_QOS
         username, client_id = question.username, question.client_id
         permissions, namespace = self._parts.permissions, question.namespace
         names_groups = permissions is not None and permissions.names_groups
@@ -164,7 +171,13 @@ class Access:
                 return allowed
         if self._parts.source is not None:
             return self._parts.source.known(_for_others(question))
-        return permissions.default if permissions is not None else REFUSED
+        return permissions.default if permissions is not None and not question.needs_rule else REFUSED
+
+    def by_own_rules(self, identity: Identity, question: Question) -> bool:
+        """Whether rules that the client brought decide."""
+        username, client_id, namespace = question.username, question.client_id, question.namespace
+        rules = identity.rules or ()
+        return decide(rules, username, client_id, question.action, question.topic, namespace, None) is not None
 
     def _of_file(self, username: str, client_id: str, namespace: str) -> tuple[Rule, ...]:
         permissions = self._parts.permissions

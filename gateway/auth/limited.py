@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gateway.auth.attempts import Attempts
+from gateway.auth.early import EarlyLogins
 from gateway.auth.fair_queue import FairQueue, Job
 from gateway.auth.identity import Answer, Credentials, Refused, Verdict
 
@@ -26,9 +27,19 @@ class Limited:
     """An Authenticator: another one, and who may ask it when."""
 
     def __init__(
-        self, inner: Costly, attempts: Attempts, queue: FairQueue, most: int | None = None, full: Refused | None = None
+        self,
+        inner: Costly,
+        attempts: Attempts,
+        queue: FairQueue,
+        most: int | None = None,
+        full: Refused | None = None,
+        early: EarlyLogins | None = None,
     ) -> None:
-        """`full`: the answer while the queue has `most` jobs that are not finished; None: no bound of its own."""
+        """`full`: the answer while the queue has `most` jobs that are not finished; None: no bound of its own.
+
+        `early`: has the logins of users who exist, where others fail.
+        """
+        self._early = early
         self._inner = inner
         self._most = most
         self._full = full
@@ -49,6 +60,9 @@ class Limited:
             answer(self._full)
             return
         slow = self._attempts.is_slow(source)
+        if slow and self._early is not None and self._early.takes(credentials):
+            self._early.begin(credentials, answer)
+            return
         job = Job(source, user, lambda: self._begin(credentials, answer, slow))
         credentials.attempt.waits(job.cancel)
         self._queue.put(job, slow)

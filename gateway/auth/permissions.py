@@ -5,14 +5,15 @@
     [[rule]]
     users = ["alice", "sensor-*"]           # and/or clients = [...]; * stands for any characters; none: everybody
     namespaces = ["acme"]                   # "" is the default one; none: all of them
-    allow = ["publish", "retain"]           # or deny = [...]; of publish, retain, subscribe, replay
+    allow = ["publish", "retain"]           # or deny = [...]; of publish, retain, subscribe, replay, read_log
     topics = ["devices/%u/#"]               # topic filters; %u is the user's name, %c the client identifier
     groups = ["billing", "%u-*"]            # of $share; where a rule has them, joining a group needs one that names it
     max_qos = 1                             # only with allow; 2 if it is not given
 
 A retained PUBLISH needs both `publish` and `retain`, reading history both `subscribe` and `replay`. To allow a
 subscription a rule's filter has to cover it whole; to deny it, it is enough that some topic is in both. What stands
-behind `$dead/GROUP/` is judged as well: a dead letter is a message of the topic that is named there.
+behind `$dead/GROUP/` is judged as well: a dead letter is a message of the topic that is named there. Reading a store's
+log as it is, with what all namespaces have in it, needs `read_log` of `#` besides: no default allows that.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Action(Flag):
     RETAIN = auto()
     SUBSCRIBE = auto()
     REPLAY = auto()
+    READ_LOG = auto()
 
 
 ACTIONS = {action.name.lower(): action for action in Action if action.name}
@@ -383,6 +385,8 @@ def _parse_rule(number: int, rule: object) -> Rule:
         topics = tuple(Pattern.parse(topic) for topic in _texts(rule, "topics"))
         if not topics:
             raise AuthError("topics: names none")
+        if not denies and actions & Action.READ_LOG and "#" not in rule["topics"]:
+            raise AuthError('read_log: is for the log as a whole; topics has to have "#"')
         users, clients, namespaces = (_names(rule, key) for key in ("users", "clients", "namespaces"))
         groups, most_qos = _groups(rule, actions), REFUSED if denies else max_qos
         return Rule(actions, most_qos, actions.value, topics, users, clients, namespaces, groups)

@@ -22,6 +22,7 @@ from gateway.auth.errors import AuthError
 from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict, expires_ms
 from gateway.auth.permissions import parse_own_rules
 from gateway.auth.settings import AuthSettings
+from gateway.auth.workers import FairWorkers
 from store.namespaces import NAME_SHAPE, is_namespace
 
 HMAC = ("HS256", "HS384", "HS512")
@@ -32,6 +33,10 @@ LEAST_RSA_BITS = 2_048
 MOST_KEYS = 1_000
 MOST_TRIES = 4
 """Keys that are tried on a token without a key identifier."""
+MOST_AT_ONCE_BYTES = 2_048
+"""Of a token signed by a secret; a longer one is verified in a thread as well, since reading its JSON takes long."""
+MOST_HEADER_BYTES = 8_192
+"""Of a token's first part, which is read again with each key that is tried."""
 TOKEN = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 PEM = re.compile(r"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
 
@@ -152,9 +157,17 @@ class KeySource(Protocol):
 
 
 class TokenCheck:
-    """A password that looks like a token is one, and nobody else is asked about it."""
+    """A password that looks like a token is one, and nobody else is asked about it.
 
-    def __init__(self, settings: AuthSettings, keys: Iterable[Key], source: KeySource | None) -> None:
+    Signatures by private keys take up to some milliseconds to verify (ES512, with each key that fits), so that is done
+    in threads, where each client has its turn, as with passwords. HMACs of short tokens take microseconds.
+    """
+
+    def __init__(
+        self, settings: AuthSettings, keys: Iterable[Key], source: KeySource | None, workers: FairWorkers | None = None
+    ) -> None:
+        """Without `workers` all is done at once."""
+        self._workers = workers
         self._settings = settings
         self._keys = tuple(keys)
         self._source = source
@@ -162,17 +175,30 @@ class TokenCheck:
 
     def check(self, credentials: Credentials, answer: Answer) -> None:
         token = credentials.password or b""
-        if not TOKEN.fullmatch(token):
+        if TOKEN.fullmatch(token) and token.index(b".") > MOST_HEADER_BYTES:
+            answer(Refused(f"token: its header has more than {MOST_HEADER_BYTES} bytes"))
+        elif TOKEN.fullmatch(token):
+            self._do(credentials, lambda verdict: self._heard(verdict, credentials, answer))
+        else:
             answer(None)
+
+    def _heard(self, verdict: Verdict, credentials: Credentials, answer: Answer) -> None:
+        """None: no key that is known has signed it. There may be new ones."""
+        if verdict is not None:
+            answer(verdict)
             return
-        try:
-            answer(self._verdict(token, credentials))
-        except UnknownKey:
-            refused = Refused("token: signed by none of the known keys", is_failure=True)
-            if self._source is None:
-                answer(refused)
-                return
-            self._source.refresh(lambda: answer(self._once_more(token, credentials, refused)))
+        refused = Refused("token: signed by none of the known keys", is_failure=True)
+        if self._source is None:
+            answer(refused)
+            return
+        self._source.refresh(lambda: self._do(credentials, lambda verdict: answer(verdict or refused)))
+
+    def _do(self, credentials: Credentials, then: Callable[[Verdict], None]) -> None:
+        token = credentials.password or b""
+        if self._workers is None or (len(token) <= MOST_AT_ONCE_BYTES and _is_hmac(token)):
+            then(self._verdict_or_none(token, credentials))
+        else:
+            self._workers.do(credentials, lambda: self._verdict_or_none(token, credentials), then)
 
     def key_fingerprints(self) -> frozenset[bytes]:
         """Of all keys that tokens may be signed by now."""
@@ -185,11 +211,11 @@ class TokenCheck:
     def _known(self) -> Keys:
         return self._keys + (self._source.keys if self._source is not None else ())
 
-    def _once_more(self, token: bytes, credentials: Credentials, refused: Refused) -> Verdict:
+    def _verdict_or_none(self, token: bytes, credentials: Credentials) -> Verdict:
         try:
             return self._verdict(token, credentials)
         except UnknownKey:
-            return refused
+            return None
 
     def _verdict(self, token: bytes, credentials: Credentials) -> Verdict:
         """Raises UnknownKey."""
@@ -255,6 +281,13 @@ class TokenCheck:
         if not isinstance(namespace, str) or not is_namespace(namespace):
             raise AuthError(f"its claim {claim} names no namespace: {NAME_SHAPE}")
         return namespace
+
+
+def _is_hmac(token: bytes) -> bool:
+    try:
+        return jwt.get_unverified_header(token).get("alg") in HMAC
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        return True  # whatever it is, it has no signature that takes long
 
 
 def _keys_or_fault(document: object) -> Keys | str:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from gateway.auth.fair_queue import FairQueue, Job
+from gateway.auth.identity import Credentials
+
 T = TypeVar("T")
 
 
@@ -29,3 +32,32 @@ class Workers:
     def close(self) -> None:
         """What has not begun is not done any more."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class FairWorkers:
+    """The same threads for clients who log in: the work of each has its turn in a queue first."""
+
+    def __init__(self, workers: Workers, queue: FairQueue, is_slow: Callable[[str], bool]) -> None:
+        """`is_slow` says of an address whether others are to be heard first."""
+        self._workers = workers
+        self._queue = queue
+        self._is_slow = is_slow
+
+    def do(self, credentials: Credentials, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """As Workers.do(), unless the client leaves before its turn: then neither is called."""
+        slow = self._is_slow(credentials.source)
+
+        def begin() -> None:
+            if not slow and self._is_slow(credentials.source):  # its neighbours were wrong in the meantime
+                self.do(credentials, work, then)
+                self._queue.done(slow)
+            else:
+                self._workers.do(work, done)
+
+        def done(found: T) -> None:
+            self._queue.done(slow)
+            then(found)
+
+        job = Job(credentials.source, credentials.username or "", begin)
+        credentials.attempt.waits(job.cancel)
+        self._queue.put(job, slow)

@@ -31,7 +31,7 @@ def enter(arguments: list[str]) -> None:
         return
     os.environ[INSIDE] = _namespaces()
     sys.stdout.flush()
-    os.execv(unshare, [unshare, *flags, "--", sys.executable, "-m", "penstock", *arguments])
+    os.execv(unshare, [unshare, *flags, "--", sys.executable, "-P", "-m", "penstock", *arguments])
 
 
 def is_own() -> bool:

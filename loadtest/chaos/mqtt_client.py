@@ -157,6 +157,7 @@ class MqttConnection:
 
 
 def persistent(client_id: str, *, version: int = 5, receive_maximum: int | None = None) -> Connect:
-    """CONNECT of a client that keeps its session for an hour."""
+    """CONNECT of a client that keeps its session for an hour, and may say nothing for as long as it likes."""
     properties = Properties(session_expiry_interval=3600, receive_maximum=receive_maximum)
-    return Connect(client_id, version, clean_start=False, properties=properties if version == 5 else Properties())
+    properties = properties if version == 5 else Properties()
+    return Connect(client_id, version, clean_start=False, keep_alive_s=0, properties=properties)

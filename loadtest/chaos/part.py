@@ -51,7 +51,7 @@ class Part:
         already_logged_bytes = self._log.stat().st_size
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *self._command, *self._admin],
+                [sys.executable, "-P", "-m", "penstock", *self._command, *self._admin],
                 cwd=CODE,
                 env=environment(self._settings) | self.environment,
                 stdin=subprocess.DEVNULL,

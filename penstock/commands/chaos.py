@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from loadtest.chaos.faults import Equipment
     from loadtest.chaos.plan import Options, Step
     from loadtest.chaos.results import Chaos
+    from loadtest.power.run import PowerOptions
+
+Recording = Annotated[
+    Path | None, typer.Option("--recording", metavar="FOLDER", help="With --power: one that was kept.")
+]
+Image = Annotated[int | None, typer.Option("--image", metavar="N", min=0, help="With --recording: only this one.")]
 
 
 def chaos(
@@ -41,12 +47,25 @@ def chaos(
     flush: Annotated[
         Literal["sync", "async"], typer.Option("--flush", help="When messages are acknowledged.")
     ] = "sync",
+    power: Annotated[
+        bool, typer.Option("--power", help="Instead: cut the power of a recorded store, at many moments.")
+    ] = False,
+    images: Annotated[int, typer.Option("--images", metavar="N", min=1, help="With --power: how many.")] = 300,
+    recording: Recording = None,
+    image: Image = None,
+    rot: Annotated[bool, typer.Option("--rot", help="Instead: injure the files of a running store.")] = False,
+    injuries: Annotated[int, typer.Option("--injuries", metavar="N", min=1, help="With --rot: how many.")] = 40,
     plan: Annotated[bool, typer.Option("--plan", help="Print the faults, and do nothing.")] = False,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything found there.")] = None,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="The same, as Markdown.")] = None,
 ) -> None:
     """Break a deployment of its own on purpose, and see whether it keeps its promises."""
+    from loadtest.power.run import PowerOptions
+
     _check_extra(redis)
+    if power or rot:
+        _look_at_files(power, PowerOptions(images, seed, flush, recording, image), injuries, json)
+        return
     if redis and not gateways:
         raise PenstockError("--redis is for gateways: leave it out, or leave --gateways 0 out")
     from loadtest.chaos import isolation
@@ -79,6 +98,17 @@ def chaos(
         if not keeps:
             shutil.rmtree(folder)
     _tell(found, folder, json, report)
+
+
+def _look_at_files(is_power: bool, options: PowerOptions, injuries: int, json: Path | None) -> None:
+    from loadtest.power.rot import RotOptions
+    from penstock.commands.chaos_power import run_power
+    from penstock.commands.chaos_rot import run_rot
+
+    if is_power:
+        run_power(options, json)
+    else:
+        run_rot(RotOptions(injuries, options.seed, options.flush), json)
 
 
 def _check_extra(redis: bool) -> None:

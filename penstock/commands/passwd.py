@@ -61,7 +61,7 @@ def passwd(
     if delete:
         if user not in known:
             raise UsageError(f"{file}: has no user {user}")
-        _replace_lines(file, {user: None})
+        replace_lines(file, {user: None})
         return
     password = _read_line() if from_stdin else _ask()
     if not password:
@@ -69,7 +69,7 @@ def passwd(
     if len(password.encode()) > MOST_PASSWORD_BYTES:
         raise UsageError(f"the password has more than {MOST_PASSWORD_BYTES} bytes, which MQTT cannot carry")
     line = PasswordLine(hashed(password), ScramVerifier.of(password).text() if scram else "")
-    _replace_lines(file, {user: line.text(user)})
+    replace_lines(file, {user: line.text(user)})
 
 
 def _import(file: Path, many: Path, scram: bool) -> None:
@@ -83,7 +83,7 @@ def _import(file: Path, many: Path, scram: bool) -> None:
     users = read_users(many, scram)
     with shown("hashing passwords") as progress:
         lines = hashed_lines(users, progress)
-    _replace_lines(file, lines)
+    replace_lines(file, lines)
     typer.echo(f"{len(lines)} users are in {file}")
 
 
@@ -100,7 +100,7 @@ def _ask() -> str:
     return password
 
 
-def _replace_lines(file: Path, lines: Mapping[str, str | None]) -> None:
+def replace_lines(file: Path, lines: Mapping[str, str | None]) -> None:
     """Write all other lines again as they are, comments too, with these in their users' places or at the end."""
     old = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     new: list[str | None] = []

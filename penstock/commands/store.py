@@ -1,4 +1,4 @@
-"""`penstock store`: the store as a process of its own; `penstock store inspect`: a look into a data folder."""
+"""`penstock store`: the store as a process of its own, and what looks into a data folder and after it."""
 
 import json
 from pathlib import Path
@@ -16,10 +16,15 @@ from penstock.commands.options import (
     PrintConfig,
     settings_in_force,
 )
+from penstock.commands.store_backup import backup, restore
+from penstock.commands.store_check import check
+from penstock.commands.store_repair import repair
 from penstock.commands.tables import show_table, wide_console
 from penstock.errors import UsageError
 
 store = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+for command in (check, repair, backup, restore):
+    store.command()(command)
 
 
 @store.callback()
@@ -36,7 +41,7 @@ def run(
     log_format: LogFormat = None,
     print_config: PrintConfig = False,
 ) -> None:
-    """Run the store for gateways and clients that connect to it; or look into a data folder with `inspect`."""
+    """Run the store for gateways and clients that connect to it; the commands below look after a data folder."""
     if context.invoked_subcommand is not None:
         return
     flags = {
@@ -58,7 +63,7 @@ def inspect(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The data folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what a data folder holds; exit 1 if any of it is damaged."""
+    """Show what a data folder holds; exit 1 if any of it is damaged, which `penstock store check` judges."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: not a folder; name the one given to `penstock serve --data`")
     from lightqueue.inspect import inspect_folder
@@ -88,3 +93,5 @@ def _show(report: dict[str, Any]) -> None:
         console.print(f"torn tail: {report['torn_tail_bytes']} bytes that the next start will cut")
     for damage in report["corruption"]:
         console.print(f"corruption: {damage}", style="bold red", markup=False)
+    if report["corruption"]:
+        console.print("`penstock store check` says what was in it, and what can be done")

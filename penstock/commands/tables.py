@@ -1,9 +1,12 @@
 """Tables on the terminal. rich is imported by who shows one: it takes a while."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+Say = Callable[..., None]  # a line, and how rich shows it
 
 # Without a terminal rich would cut names at 80 columns.
 WIDTH_IN_A_PIPE = 200
@@ -14,6 +17,16 @@ def wide_console() -> "Console":
 
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=WIDTH_IN_A_PIPE)
+
+
+def teller() -> Say:
+    """A function that prints a line as it is: nothing in it is taken for markup, and a long one is not cut."""
+    console = wide_console()
+
+    def say(line: str, style: str | None = None) -> None:
+        console.print(line, style=style, markup=False, soft_wrap=True)
+
+    return say
 
 
 def show_table(console: "Console", title: str, rows: list[dict[str, Any]]) -> None:

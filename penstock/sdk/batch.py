@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import accumulate, count, repeat
 from types import TracebackType
 from typing import NamedTuple, Self, Unpack
 
 from penstock.sdk.errors import BatchRefused
 from penstock.sdk.message import Receipt
+from penstock.sdk.message_id import StorePlace
 from penstock.sdk.outgoing import Outgoing, PublishLater
 from store.record_bytes import plain_messages, walk
-from store.wire.messages import Wait
+from store.wire.messages import Published, Wait
 
 DEAD_LETTERS = "$dead/"
 RECORD_BYTES = 40  # of a record, besides what it consists of
@@ -23,6 +25,13 @@ class Whole(NamedTuple):
     records: bytes
     sizes: list[int]
     wait: Wait
+
+    def receipts(self, published: Published, place: StorePlace) -> list[Receipt]:
+        """Where each of them is: one behind the other, and so in its queue."""
+        log_offsets = accumulate(self.sizes[:-1], initial=published.log_offset)
+        first = published.queue_offsets[0] if published.queue_offsets else -1
+        queue_offsets: Iterable[int | None] = count(first) if first >= 0 else repeat(None)
+        return list(map(Receipt, repeat(place), repeat(self.topic), log_offsets, queue_offsets))
 
 
 Make = Callable[[str, bytes | str, PublishLater], Outgoing]

@@ -1,5 +1,7 @@
 """What can go wrong for a client. Each message says what to do."""
 
+from collections.abc import Sequence
+
 from penstock.errors import PenstockError
 
 
@@ -21,6 +23,15 @@ class ClientClosed(ClientError):
     def __init__(self) -> None:
         super().__init__(
             "the client is not open; use it inside `async with Client(...)` (or `with`), or after connect()"
+        )
+
+
+class OfParentProcess(ClientError):
+    """Begun before os.fork(), and used behind it: the connection is the parent's."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this was begun by the process that forked this one, which goes on with it; begin it anew here"
         )
 
 
@@ -58,6 +69,15 @@ class BadMessage(ClientError, ValueError):
 
 class BatchRefused(BadMessage):
     """Messages that cannot be one batch."""
+
+
+class NotAllStored(ClientError):
+    """Some of many messages were not stored. `outcomes`: of each, in their order, its receipt, or the error."""
+
+    def __init__(self, outcomes: Sequence[object]) -> None:
+        self.outcomes = list(outcomes)
+        errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        super().__init__(f"{len(errors)} of {len(outcomes)} messages were not stored, the first because: {errors[0]}")
 
 
 class Unreadable(ClientError):

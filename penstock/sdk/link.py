@@ -52,6 +52,7 @@ class Link(asyncio.Protocol):
 
     def __init__(self, address: Address, name: str, credentials: Credentials, timeout_s: float) -> None:
         self.requests = Requests(timeout_s, asyncio.get_running_loop().time, self.wake)
+        self.left_by = b""  # what its delayed messages say of who left them
         self.welcomed = asyncio.Event()  # by a store, once at least
         self.place = UNNAMED  # of the store, in message ids
         self.refused: HandshakeRefused | None = None
@@ -209,6 +210,7 @@ class Link(asyncio.Protocol):
         self.refused = None
         names = Namespace(welcome.namespace) if is_namespace(welcome.namespace) else DEFAULT
         self.place = replace(self._place(welcome), names=names)
+        self.left_by = welcome.left_by
         self._store_told(welcome.now_ms)
         log.info("store %s: connected", self._address.url)
         self.requests.connected(welcome)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count, repeat
 from typing import Final, NamedTuple
 
@@ -153,6 +153,13 @@ class Message:
         return bool(self._record[FLAGS] & RecordFlag.RETAIN)
 
     @property
+    def lost(self) -> int:
+        """How many messages directly before it are lost, as a part of the store's log is damaged; nearly always 0."""
+        data = self._record[ATTRIBUTES]
+        value = decode_attributes(data).get(Attribute.LOST) if data else None
+        return int.from_bytes(value, "little") if value else 0
+
+    @property
     def key(self) -> str | None:
         return self._attribute(Attribute.KEY)
 
@@ -167,8 +174,27 @@ class Message:
 
     @property
     def headers(self) -> dict[str, str]:
-        """MQTT 5 user properties; of several with one name, the last."""
+        """MQTT 5 user properties; of several with one name, the last. `user_properties` has all."""
         return dict(user_properties(self._record[PROPERTIES]))
+
+    @property
+    def user_properties(self) -> list[tuple[str, str]]:
+        """MQTT 5 user properties in their order; a name may come again."""
+        return list(user_properties(self._record[PROPERTIES]))
+
+    @property
+    def content_type(self) -> str | None:
+        """What the payload is, as its publisher says (MQTT 5)."""
+        found = _property(self._record[PROPERTIES], CONTENT_TYPE)
+        return None if found is None else found.decode()
+
+    @property
+    def expires_after(self) -> timedelta | None:
+        """How long after `stored_at` MQTT subscribers get it (message expiry interval of MQTT 5); None: for ever."""
+        for identifier, value in _properties(self._record[PROPERTIES]):
+            if identifier == MESSAGE_EXPIRY_INTERVAL:
+                return timedelta(seconds=int.from_bytes(value, "big"))
+        return None
 
     @property
     def response_topic(self) -> str | None:

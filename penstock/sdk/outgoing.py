@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypedDict
@@ -21,9 +21,12 @@ MOST_KEY_BYTES = 1_024
 MOST_TAG_BYTES = 255
 MOST_EXPIRY_S = 0xFFFFFFFF
 DELAYED = int(RecordFlag.DELAYED)
-MESSAGE_EXPIRY_INTERVAL, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY = 0x02, 0x08, 0x09, 0x26  # of MQTT 5
+# Of MQTT 5.
+MESSAGE_EXPIRY_INTERVAL, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY = 0x02, 0x03, 0x08, 0x09, 0x26
 
 PAYLOAD_TYPES = (bytes, bytearray, memoryview, str)
+Headers = Mapping[str, str] | Iterable[tuple[str, str]]
+
 WAITS = {None: Wait.POLICY, "stored": Wait.STORED, "flushed": Wait.FLUSHED}
 
 
@@ -32,7 +35,9 @@ class PublishOptions(TypedDict, total=False):
 
     key: what it can be found by, up to 1,024 bytes of UTF-8.
     tag: what kind of message it is, up to 255 bytes of UTF-8.
-    headers: names and values; MQTT 5 subscribers see them as user properties, in this order.
+    headers: a mapping of names to values, or pairs of them, where a name may come again; MQTT 5 subscribers see them as
+        user properties, in this order.
+    content_type: what the payload is, such as "application/json"; an MQTT 5 property.
     qos: the most that MQTT subscribers get it with: 0, 1 (default) or 2.
     retain: it becomes the topic's retained message, which new MQTT subscribers get.
     response_topic, correlation_data: where an answer is expected, and what it is to bear (bytes), as in MQTT 5.
@@ -45,7 +50,8 @@ class PublishOptions(TypedDict, total=False):
 
     key: str | None
     tag: str | None
-    headers: Mapping[str, str] | None
+    headers: Headers | None
+    content_type: str | None
     qos: int
     retain: bool
     response_topic: str | None
@@ -82,7 +88,8 @@ def outgoing(
     *,
     key: str | None = None,
     tag: str | None = None,
-    headers: Mapping[str, str] | None = None,
+    headers: Headers | None = None,
+    content_type: str | None = None,
     qos: int = 1,
     retain: bool = False,
     response_topic: str | None = None,
@@ -91,8 +98,11 @@ def outgoing(
     compress: bool | None = None,
     wait: Literal["stored", "flushed"] | None = None,
     due_ms: int | None = None,
+    left_by: bytes = b"",
 ) -> Outgoing:
-    """A message. Raises BadMessage, or TypeError for what is no text, bytes or number.
+    """A message; `left_by`: who leaves one that is delayed, as the store said.
+
+    Raises BadMessage, or TypeError for what is no text, bytes or number.
 
     >>> outgoing("line/7", "21.5", False, key="m-7").topic
     'line/7'
@@ -114,8 +124,11 @@ def outgoing(
         topic=_topic(topic),
         attributes=_attribute(Attribute.KEY, "key", key, MOST_KEY_BYTES)
         + _attribute(Attribute.TAG, "tag", tag, MOST_TAG_BYTES)
-        + _due(due_ms),
-        properties=expiry + _expected_answer(response_topic, correlation_data) + _user_properties(headers),
+        + _due(due_ms, left_by),
+        properties=expiry
+        + _content_type(content_type)
+        + _expected_answer(response_topic, correlation_data)
+        + _user_properties(headers),
         flags=message_flags(qos, retain=retain, expires=bool(expiry), live_only=is_live_only)
         | (0 if due_ms is None else DELAYED)
         | flag,
@@ -170,8 +183,17 @@ def _attribute(tag: Attribute, what: str, value: str | None, most_bytes: int) ->
     return encode_attribute(tag, _text(what, value, most_bytes))
 
 
-def _due(due_ms: int | None) -> bytes:
-    return b"" if due_ms is None else encode_attribute(Attribute.DUE_MS, due_ms.to_bytes(8, "little"))
+def _due(due_ms: int | None, left_by: bytes) -> bytes:
+    if due_ms is None:
+        return b""
+    left = encode_attribute(Attribute.LEFT_BY, left_by) if left_by else b""
+    return left + encode_attribute(Attribute.DUE_MS, due_ms.to_bytes(8, "little"))
+
+
+def _content_type(content_type: str | None) -> bytes:
+    if content_type is None:
+        return b""
+    return _property(CONTENT_TYPE, _text("content_type", content_type, MOST_TEXT_BYTES))
 
 
 def _expected_answer(response_topic: str | None, correlation_data: bytes | None) -> bytes:
@@ -193,15 +215,24 @@ def _property(identifier: int, data: bytes) -> bytes:
     return bytes((identifier,)) + len(data).to_bytes(2, "big") + data
 
 
-def _user_properties(headers: Mapping[str, str] | None) -> bytes:
+def _user_properties(headers: Headers | None) -> bytes:
     if not headers:
         return b""
     parts = []
-    for name, value in headers.items():
+    for name, value in _pairs(headers):
         parts.append(bytes((USER_PROPERTY,)))
         for data in (_text("header", name, MOST_TEXT_BYTES), _text("header", value, MOST_TEXT_BYTES)):
             parts.append(len(data).to_bytes(2, "big") + data)
     return b"".join(parts)
+
+
+def _pairs(headers: Headers) -> Iterable[tuple[str, str]]:
+    if isinstance(headers, Mapping):
+        return headers.items()
+    try:
+        return [(name, value) for name, value in headers]
+    except (TypeError, ValueError):
+        raise TypeError("headers are neither a mapping of names to values nor pairs of both") from None
 
 
 def _expiry(after: timedelta) -> bytes:

@@ -7,22 +7,37 @@ answer. A batch of the caller's stays whole: it is a Publish of its own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, count, repeat
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import NamedTuple, Protocol
 
-from penstock.sdk.batch import Whole
 from penstock.sdk.errors import ClientError, NotPermitted
 from penstock.sdk.message import Cancel, DelayedReceipt, Receipt
 from penstock.sdk.message_id import StorePlace
 from penstock.sdk.outgoing import Outgoing
 from penstock.sdk.requests import Outcome, Requests
+from store.records import KEPT_CHANGES, TOPIC_UNIT_BYTES, RecordFlag
 from store.wire import messages as wire
 
 PACK_BYTES = 256 << 10  # of messages that go out together because they happen to wait together
+PACK_CHANGES = 1_029  # as long as no store has said how many: the least that one may allow
+FLAGS_AT, TOPIC_LENGTH_AT = 25, 26  # bytes of a record
+KEPT = int(RecordFlag.RETAIN | RecordFlag.DELAYED)
 FRAME_ROOM_BYTES = 8_192  # of a frame, or of an append, for what is not a client's records
 
 Done = Callable[[Receipt | Exception], None]
+
+
+class Together(Protocol):
+    """Messages that are one Publish."""
+
+    @property
+    def records(self) -> bytes: ...
+
+    @property
+    def wait(self) -> wire.Wait: ...
+
+    def receipts(self, published: wire.Published, place: StorePlace) -> list[Receipt]: ...
 
 
 class Entry(NamedTuple):
@@ -53,7 +68,7 @@ class Outbox:
         self.unanswered_bytes += len(entry.message.record)
         self._wake()
 
-    def add_whole(self, whole: Whole, done: Callable[[list[Receipt] | Exception], None]) -> None:
+    def add_whole(self, whole: Together, done: Callable[[list[Receipt] | Exception], None]) -> None:
         """Messages that are stored together, or not at all."""
         self.flush(everything=True)
         self.unanswered_bytes += len(whole.records)
@@ -61,7 +76,7 @@ class Outbox:
         def answered(outcome: Outcome, _: memoryview) -> None:
             self.unanswered_bytes -= len(whole.records)
             if isinstance(outcome, wire.Published):
-                done(receipts_of(whole, outcome, self._place()))
+                done(whole.receipts(outcome, self._place()))
             else:
                 done(_error(outcome))
             self._wake()
@@ -72,14 +87,19 @@ class Outbox:
     def flush(self, everything: bool = False) -> None:
         """Make Publishes of what waits, as many as may be sent now; of `everything` if that is wanted."""
         most_bytes = min(PACK_BYTES, batch_bytes(self._requests.welcome))
+        most_changes = pack_changes(self._requests.welcome)
         while self._waiting and (everything or self._requests.can_publish):
             wait = self._waiting[0].message.wait
             pack: list[Entry] = []
-            size_bytes = 0
+            size_bytes = changes = 0
+            topic = None
             while self._waiting:
                 message = self._waiting[0].message
                 size_bytes += len(message.record)
-                if pack and (size_bytes > most_bytes or message.wait is not wait):
+                if message.topic != topic or message.record[FLAGS_AT] & KEPT:
+                    changes += changes_of(message)
+                    topic = message.topic if message.due_ms is None else None
+                if pack and (size_bytes > most_bytes or changes > most_changes or message.wait is not wait):
                     break
                 pack.append(self._waiting.popleft())
             self._publish(pack)
@@ -126,6 +146,20 @@ def batch_bytes(welcome: wire.Welcome | None) -> int:
     return (welcome.max_frame_bytes if welcome is not None else PACK_BYTES) - FRAME_ROOM_BYTES
 
 
+def pack_changes(welcome: wire.Welcome | None) -> float:
+    """What the messages of one Publish may count as; an older store does not say, and takes all."""
+    if welcome is None:
+        return PACK_CHANGES
+    return welcome.max_changes or inf
+
+
+def changes_of(message: Outgoing) -> int:
+    """What it counts as behind one of another topic."""
+    record = message.record
+    topic_bytes = record[TOPIC_LENGTH_AT] | record[TOPIC_LENGTH_AT + 1] << 8
+    return (KEPT_CHANGES if record[FLAGS_AT] & KEPT else 1) + topic_bytes // TOPIC_UNIT_BYTES
+
+
 def receipts(messages: Sequence[Outgoing], published: wire.Published, place: StorePlace) -> list[Receipt]:
     """Where each of the messages of a Publish is: one behind the other, and in runs of one topic in its queue."""
     found = []
@@ -140,14 +174,3 @@ def receipts(messages: Sequence[Outgoing], published: wire.Published, place: Sto
         log_offset += len(message.record)
         queue_offset += queue_offset >= 0
     return found
-
-
-def receipts_of(whole: Whole, published: wire.Published, place: StorePlace) -> list[Receipt]:
-    """The same of messages of one topic."""
-    log_offsets = accumulate(whole.sizes[:-1], initial=published.log_offset)
-    first = published.queue_offsets[0] if published.queue_offsets else -1
-    queue_offsets: Iterable[int | None] = count(first) if first >= 0 else repeat(None)
-    return [
-        Receipt(place, whole.topic, log_offset, queue_offset)
-        for log_offset, queue_offset in zip(log_offsets, queue_offsets, strict=False)
-    ]

@@ -122,6 +122,11 @@ class Subscription:
             self._drained.set()
         self._send()
 
+    def stop(self) -> None:
+        """As close(), from any thread or a signal's handler: loops over it end, with what is being worked on."""
+        with suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self.close)
+
     def _give_back(self) -> None:
         """What nobody has looked at goes to others; that it was handed out to this consumer does not count."""
         with suppress(IndexError):
@@ -167,7 +172,7 @@ class Subscription:
         with suppress(IndexError):
             while True:
                 yield take()
-                if monotonic() > self._patience_s:
+                if monotonic() > self._patience_s or self._is_away:
                     return
 
     async def batches(self) -> AsyncGenerator[Deliveries, None]:
@@ -212,7 +217,17 @@ class Subscription:
             each_s = max(monotonic() - taken_s, 1e-6) / number
             self._ahead = min(int(AHEAD_S / each_s), MOST_GROWTH * max(1, self._ahead), self._wanted.prefetch)
 
+    @property
+    def _is_away(self) -> bool:
+        """Whether the store may be another process by now, which deals out anew what is here and not acked.
+
+        Nobody is to work on that before it is known: another consumer may be done with it.
+        """
+        return self._ref is None or self._link.requests.welcome is None
+
     def _take(self) -> Deliveries | None:
+        if self._is_away:
+            return None
         now_s = monotonic()
         while self._buffer:
             batch = self._buffer.popleft()
@@ -252,6 +267,7 @@ class Subscription:
         if self._store_name not in ("", resumed):
             self._give_back()  # it may be others' by now
         self._opened.set()
+        self._came.set()
         self._pop()
         self._send()
 
@@ -294,7 +310,7 @@ class Subscription:
 
     def _pop(self) -> None:
         """Ask for messages, if more are wanted."""
-        if self._ref is None or self._is_popping or self._is_closed:
+        if self._ref is None or self._is_away or self._is_popping or self._is_closed:
             return
         room = self._wanted.prefetch - self._unsettled
         wanted = min(max(self._ahead, int(self._is_waiting)) - self._buffered, room, MOST_PER_ANSWER)

@@ -28,6 +28,7 @@ tls_client_certificates = "required"
 tls_client_ca_file = {ca_certificate}
 tls_client_crl_file = {crl}
 max_connections = 12000
+max_connections_per_address = 1000 # raise it where more devices share one address (NAT)
 listener_connects_per_s = 500 # after an outage all are back within half a minute
 max_keep_alive_s = 600
 maximum_packet_size_bytes = 131072
@@ -36,6 +37,7 @@ max_inflight = 64
 max_subscriptions_per_session = 50
 max_session_expiry_s = 604800 # a device may be away for a week
 receipts = "off" # devices do not learn how much others publish
+store_token_file = {gateway_token} # for `penstock gateway`, which shows it to `penstock store`
 
 [auth]
 client_certificates = true # the common name of a certificate is its device's user name
@@ -47,8 +49,13 @@ client_messages_per_s = 50
 client_bytes_per_s = 262144
 burst_ms = 5000
 user_connections = 2 # a device, and the same again while it takes over from a connection that is dead
+user_sessions = 2
 user_subscriptions = 50
+user_groups = 5
+user_topics = 12000 # the operator may send something to each device
+user_delayed = 100
 user_retained = 100
+user_retained_bytes = 1048576
 user_waiting_bytes = 4194304
 
 # Read by `penstock store` and `penstock gateway`, if you run them apart; `penstock serve` opens no such port.

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from penstock.spark.columns import joined
+from penstock.spark.columns import joined, plain_names
 from penstock.spark.errors import IndexUnreadable
 from penstock.spark.folder import LogFolder
 from penstock.spark.logs import Log, opened
@@ -84,7 +84,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         keep_modules()
-        return joined(self._rows(partition))
+        return plain_names(joined(self._rows(partition)), self.request.names)
 
     def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Selected):
@@ -139,7 +139,7 @@ class PushingReader(BatchReader):
         return start, min(end, self.most + 1)
 
     def _narrow(self, topics: Iterable[str | None]) -> None:
-        wanted = frozenset(topic.encode() for topic in topics if topic is not None)
+        wanted = frozenset(self.request.names.topic(topic).encode() for topic in topics if topic is not None)
         before = self.request.only_topics
         self.request = replace(self.request, only_topics=wanted if before is None else wanted & before)
 

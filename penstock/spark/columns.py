@@ -4,6 +4,7 @@ Records are 8-byte aligned, so their header fields are gathered by numpy; parts 
 by the compiled leaf. No Python runs per record, but for topics: each distinct one is looked at once per piece.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from store._columns import find_attribute, find_messages, find_pairs, find_properties, gather
 from store.compression import BadFrame, plain, stated_bytes
+from store.namespaces import Namespace
 from store.records import Attribute, RecordFlag
 
 HEADER_BYTES = 40  # of a record (docs/formats.md)
@@ -24,6 +26,7 @@ MOST_PLAIN_BYTES = 64 << 20  # of a RecordBatch with compressed payloads, once t
 MOST_TOPICS_REMEMBERED = 100_000
 US_PER_MS = 1000
 # A carried message stands in the log a second time, and a live-only one is in no history.
+OF_NAMESPACE = ("topic", "queue", "client_id")  # columns with names that have its prefix in the log
 NOT_HISTORY = RecordFlag.LIVE_ONLY | RecordFlag.CARRIED | RecordFlag.DELAYED
 PAIRS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
@@ -39,18 +42,23 @@ class Parts:
 
 
 class Messages:
-    """The messages of a piece of the log: `data` stands in the log from `log_offset` on; message i at positions[i]."""
+    """The messages of a piece of the log: `data` stands in the log from `log_offset` on; message i at positions[i].
 
-    def __init__(self, data: NDArray[np.uint8], log_offset: int, positions: Array) -> None:
+    `gap` is the log_offset at which it says that something was lost, if it does.
+    """
+
+    def __init__(self, data: NDArray[np.uint8], log_offset: int, positions: Array, gap: int | None = None) -> None:
         self.data = data
         self.log_offset = log_offset
         self.positions = positions
+        self.gap = gap
 
     @classmethod
     def find(cls, data: NDArray[np.uint8], log_offset: int) -> "Messages":
         """Those of verified bytes that are history: each once, batches opened."""
         positions = np.empty(len(data) // HEADER_BYTES + 1, np.int64)
-        return cls(data, log_offset, positions[: find_messages(data, positions, NOT_HISTORY)])
+        count, gap = find_messages(data, positions, NOT_HISTORY)
+        return cls(data, log_offset, positions[:count], None if gap < 0 else log_offset + gap)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -60,7 +68,8 @@ class Messages:
 
     def before(self, log_offset: int) -> "Messages":
         count = int(np.searchsorted(self.positions, log_offset - self.log_offset))
-        return Messages(self.data, self.log_offset, self.positions[:count])
+        gap = self.gap if self.gap is not None and self.gap < log_offset else None
+        return Messages(self.data, self.log_offset, self.positions[:count], gap)
 
     def first(self, count: int) -> "Messages":
         return Messages(self.data, self.log_offset, self.positions[:count])
@@ -287,6 +296,20 @@ def record_batch(messages: Messages, schema: pa.Schema, queue_offset: pa.Array |
     columns = {} if queue_offset is None else {"queue_offset": queue_offset}
     arrays = [columns[name] if name in columns else messages.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def plain_names(batches: Iterator[pa.RecordBatch], names: Namespace) -> Iterator[pa.RecordBatch]:
+    """The same rows by the names that clients of a namespace know, whose rows they are."""
+    if not names.name:
+        yield from batches
+        return
+    first_level = rf"^{re.escape(names.prefix)}(?:/|(\$))"
+    for batch in batches:
+        columns = [
+            pc.replace_substring_regex(column, first_level, r"\1") if name in OF_NAMESPACE else column
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -44,6 +44,7 @@ class Store:
     password: str = ""
     certificate: str | None = None
     key: str | None = None
+    namespace: str = "*"  # that a Hello says; * for names of the log
 
     def connect(self, name: str = "") -> Connection:
         """`name`: under which the store knows what was published; by default one that nobody else has."""
@@ -62,7 +63,9 @@ class _Line:
         self._heartbeat_s = SILENT_S
         self._used_s = 0.0
         self._closed = threading.Event()
-        hello = Hello(list(VERSIONS), Role.CLIENT, name, store.token, store.user, store.password, namespace="*")
+        hello = Hello(
+            list(VERSIONS), Role.CLIENT, name, store.token, store.user, store.password, namespace=store.namespace
+        )
         handshake = ClientHandshake(hello)
         try:
             self.send_bytes(handshake.greeting)

@@ -17,6 +17,7 @@ from penstock.spark.columns import HEADER_BYTES
 from penstock.spark.errors import BadRow
 from store._columns import scatter
 from store._records import RecordBatch
+from store.namespaces import DEFAULT, MARK, Namespace
 from store.records import Attribute, RecordFlag, RecordType
 
 CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY = 0x03, 0x08, 0x09, 0x26  # of MQTT 5
@@ -99,6 +100,7 @@ class Defaults:
     topic: str | None = None
     qos: int = 1
     retain: bool = False
+    names: Namespace = DEFAULT  # of the namespace that messages go to
 
 
 class Encoder:
@@ -138,7 +140,20 @@ class Encoder:
         else:
             topics = batch.column("topic")
             self._refuse_where(pc.is_null(topics), topics, "topic: it is null; name one, or give the option topic")
-        return topics, self._sized("topic", topics, topics)
+        return topics, self._sized("topic", self._of_log(topics), topics)
+
+    def _of_log(self, topics: pa.Array) -> pa.Array:
+        """As the log has them. Raises BadRow."""
+        names = self._defaults.names
+        if not names.name:
+            return topics
+        texts = topics.cast(pa.string())
+        self._refuse_where(
+            pc.starts_with(texts, MARK), topics, f"topic: what begins with {MARK} is for the server to publish"
+        )
+        self._refuse_where(pc.equal(texts, ""), topics, "topic: it is empty")
+        behind = pc.replace_substring_regex(texts, "^([^$]|$)", r"/\1")
+        return pc.binary_join_element_wise(names.prefix, behind, "")
 
     def _sized(self, name: str, column: pa.Array, topics: pa.Array, most_bytes: int = MOST_TEXT_BYTES) -> Parts:
         parts = Parts.of(column)

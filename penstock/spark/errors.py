@@ -1,6 +1,7 @@
 """What the Spark source tells its user, in one line each."""
 
 from pathlib import Path
+from typing import Self
 
 from penstock.errors import PenstockError
 
@@ -11,6 +12,16 @@ class SparkSourceError(PenstockError):
 
 class BadOption(SparkSourceError):
     """An option, or the schema, asks for something there is not."""
+
+
+class WrongPython(SparkSourceError):
+    """Spark's workers run a Python that has no Penstock."""
+
+    def __init__(self, theirs: str, ours: str) -> None:
+        super().__init__(
+            f"Spark's workers run {theirs}, which has no Penstock: unset PYSPARK_PYTHON, or set it to {ours}, "
+            "and start Spark again"
+        )
 
 
 class FolderUnreadable(SparkSourceError):
@@ -26,7 +37,7 @@ class LogDamaged(SparkSourceError):
     def __init__(self, segment: Path, log_offset: int, reason: str) -> None:
         super().__init__(
             f"{segment}: damaged at log_offset {log_offset} ({reason}); restore this file from a copy, "
-            "and see `penstock store inspect`"
+            "and see `penstock store check`"
         )
 
 
@@ -45,6 +56,21 @@ class DataLost(SparkSourceError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}; set failOnDataLoss to false to go on without what is gone")
+
+    @classmethod
+    def at_gap(cls, path: object, log_offset: int) -> Self:
+        return cls(f"{path}: what stood at log_offset {log_offset} was damaged and is in quarantine")
+
+
+class AnotherLog(SparkSourceError):
+    """A checkpoint is of another log than the one that is read."""
+
+    def __init__(self, path: object, theirs: str, ours: str) -> None:
+        super().__init__(
+            f"{path}: the checkpoint is of another log (identity {theirs}, this one has {ours}): of another store, "
+            "or of one that was made anew or restored since; give the query a checkpointLocation of its own, or set "
+            "failOnDataLoss to false to go on at the same log_offset here"
+        )
 
 
 class StoreAway(SparkSourceError):
@@ -67,7 +93,7 @@ class ReadDamaged(SparkSourceError):
     """What a store sent does not read back."""
 
     def __init__(self, url: str, log_offset: int, reason: str) -> None:
-        super().__init__(f"{url}: damaged at log_offset {log_offset} ({reason}); see `penstock store inspect` there")
+        super().__init__(f"{url}: damaged at log_offset {log_offset} ({reason}); see `penstock store check` there")
 
 
 class BadRow(SparkSourceError):

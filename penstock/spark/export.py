@@ -12,7 +12,6 @@ what was left behind.
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -137,7 +136,6 @@ def _fingerprint(rows: DataFrame) -> tuple[int, int]:
 
 def main() -> int:
     options = _arguments()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers are of the same Python
     builder = SparkSession.builder.appName("penstock export")
     builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "ERROR")
     spark = (builder.master(options.master) if options.master else builder).getOrCreate()

@@ -20,7 +20,9 @@ from penstock.spark.errors import DataLost, FolderUnreadable, LogDamaged
 from store._columns import read_parts, verify_each
 from store._records import verify
 from store.folder import LOG
-from store.segment import HEADER_BYTES, header_fault, segment_paths
+from store.marks import read_marks
+from store.records import RecordType
+from store.segment import HEADER_BYTES, IDENTITY_BYTES, header_fault, segment_paths
 
 PIECE_BYTES = 2 << 20  # read at a time: some thousand records, which stay in the processor's cache
 FIRST_BYTES = 64 << 10  # then twice as much each time, where it is not known whether anything follows
@@ -28,7 +30,8 @@ Array = NDArray[np.int64]
 Sizes = NDArray[np.int32]
 Bytes = NDArray[np.uint8]
 Chosen = NDArray[np.bool_]
-_CREATED_AT = slice(32, 40)  # of a segment's header
+_CREATED_AT, _IDENTITY_AT = slice(32, 40), slice(40, 40 + IDENTITY_BYTES)  # of a segment's header
+_TYPE_AT = 24  # of a record's
 
 
 class Piece(NamedTuple):
@@ -54,6 +57,7 @@ class SegmentFile:
     base: int
     end: int | None
     created_ms: int
+    identity: bytes
 
     @property
     def first(self) -> int:
@@ -84,6 +88,12 @@ class LogFolder:
         segments = list(self._headers.values())
         ends = [*(following.base for following in segments[1:]), None]
         return [replace(segment, end=end) for segment, end in zip(segments, ends, strict=False)]
+
+    def identity(self) -> str:
+        """What this log has and no other, in hexadecimal; empty: a version wrote it that gave it none."""
+        said = next((found.identity for found in reversed(self.segments()) if any(found.identity)), b"")
+        marks = None if said else read_marks(self.path / LOG)
+        return said.hex() or (marks.identity.hex() if marks is not None else "")
 
     def base(self) -> int:
         """log_offset at which the oldest segment begins: nothing before it is kept."""
@@ -187,25 +197,46 @@ class LogFolder:
             )
             if first < last:
                 kept[first:last] = self._fetch(
-                    segment, log_offsets[first:last], sizes[first:last], data, positions[first]
+                    segment, log_offsets[first:last], sizes[first:last], data, positions[first], skips_lost
                 )
         if not skips_lost and not kept.all():
             raise DataLost(f"{self.path}: log_offset {log_offsets[kept.argmin()]} is not kept any more")
         return Messages(data, 0, positions[kept]), kept
 
-    def _fetch(self, segment: SegmentFile, log_offsets: Array, sizes: Sizes, data: Bytes, at: int) -> bool:
-        """Read records of a segment, each from its place, into `data`, from `at` on. False if the file is gone."""
+    def _fetch(
+        self, segment: SegmentFile, log_offsets: Array, sizes: Sizes, data: Bytes, at: int, skips_lost: bool
+    ) -> Chosen:
+        """Read records of a segment, each from its place, into `data`, from `at` on; which of them are there.
+
+        None is if the file is gone. What is damaged, or was and is in quarantine, raises LogDamaged or is passed over.
+        """
+        kept = np.ones(len(log_offsets), np.bool_)
         try:
             with segment.path.open("rb") as file:
                 got = read_parts(file.fileno(), log_offsets - segment.base, sizes, data[at:])
         except FileNotFoundError:
-            return False
+            return ~kept
         except OSError as error:
             raise FolderUnreadable(segment.path, error.strerror or str(error)) from error
-        right, reason = verify_each(data[at : at + got], log_offsets, sizes)
-        if reason:
-            raise LogDamaged(segment.path, int(log_offsets[right]), reason)
-        return True
+        first, end, starts = 0, at + got, at + np.cumsum(sizes, dtype=np.int64) - sizes
+        while first < len(log_offsets):
+            right, reason = verify_each(data[at:end], log_offsets[first:], sizes[first:])
+            first += right
+            if reason is None:
+                break
+            if not skips_lost:
+                raise LogDamaged(segment.path, int(log_offsets[first]), reason)
+            kept[first] = False
+            at += int(sizes[first - right : first + 1].sum())
+            first += 1
+        return kept & ~self._are_gaps(data, log_offsets, starts, skips_lost)
+
+    def _are_gaps(self, data: Bytes, log_offsets: Array, starts: Array, skips_lost: bool) -> Chosen:
+        """Where a gap of the same size has taken the place of a record. Raises DataLost if nothing may be lost."""
+        gaps: Chosen = data[starts + _TYPE_AT] == RecordType.GAP
+        if gaps.any() and not skips_lost:
+            raise DataLost.at_gap(self.path, int(log_offsets[gaps.argmax()]))
+        return gaps
 
     # --- positions
 
@@ -268,4 +299,4 @@ def _look_at(path: Path) -> SegmentFile | None:
     reason = header_fault(header, base)
     if reason:
         raise LogDamaged(path, base, reason)
-    return SegmentFile(path, base, None, int.from_bytes(header[_CREATED_AT], "little"))
+    return SegmentFile(path, base, None, int.from_bytes(header[_CREATED_AT], "little"), header[_IDENTITY_AT])

@@ -14,10 +14,13 @@ from lightqueue.matching import any_of, has_wildcard, literal_prefix
 from penstock.spark.columns import COLUMNS
 from penstock.spark.connection import Store
 from penstock.spark.errors import BadOption
-from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, store_of
+from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, namespace_of, store_of
+from store.namespaces import DEFAULT, MARK, Namespace, is_reserved
 
 EARLIEST, LATEST = "earliest", "latest"
-LOG_POSITION = "log"  # the one key of a position in JSON
+EVERYTHING = ("#", "$dead/#")  # that a namespace has
+LOG_POSITION = "log"  # of a position in JSON, the one key that options take
+LOG_IDENTITY = "identity"  # of the log, in a stream's checkpoint
 MOST_PARTITIONS = 10_000
 MOST_NAME_CHARACTERS = 256
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -47,7 +50,8 @@ class Request:
     push_filters: bool
     store: Store | None = None  # where to read, if not in the folder `path`
     consumer_name: str = ""  # under which the store shows how far a stream is
-    only_topics: frozenset[bytes] | None = None  # what Spark pushed down
+    only_topics: frozenset[bytes] | None = None  # what Spark pushed down, by names of the log
+    names: Namespace = DEFAULT  # how rows are to show what the log has; topic filters are those of the log
 
     @property
     def is_filtered(self) -> bool:
@@ -93,6 +97,7 @@ OPTIONS = (
     "failOnDataLoss",
     "pushFilters",
     "consumerName",
+    "namespace",
     *CONNECTION_OPTIONS,
 )
 
@@ -104,10 +109,11 @@ def parse_options(options: Mapping[str, str]) -> Request:
     if unknown:
         raise BadOption(f"unknown option '{min(unknown)}'; there are {', '.join(OPTIONS)}")
     path = given.get("path", "")
+    names = namespace_of(given)
     store = store_of(path, given) if is_address(path) else None
     return Request(
         path=path if store else _path(given.get("path", "")),
-        topic_filters=_topic_filters(given),
+        topic_filters=_topic_filters(given, names),
         starting=_place(given, "starting"),
         ending=_place(given, "ending"),
         columns=_columns(given.get("columns")),
@@ -117,6 +123,7 @@ def parse_options(options: Mapping[str, str]) -> Request:
         push_filters=_flag(given, "pushFilters", default=False),
         store=store,
         consumer_name=_consumer_name(given, store),
+        names=names or DEFAULT,
     )
 
 
@@ -138,7 +145,10 @@ def _consumer_name(given: Mapping[str, str], store: Store | None) -> str:
     return name
 
 
-def _topic_filters(given: Mapping[str, str]) -> tuple[str, ...]:
+def _topic_filters(given: Mapping[str, str], names: Namespace | None) -> tuple[str, ...]:
+    """By names of the log. `names`: of the namespace whose messages alone are read."""
+    if names is not None and not given.keys() & {"topic", "topicfilter"}:
+        return tuple(map(names.topic, EVERYTHING))
     found: list[str] = []
     for name, validate in (("topic", validate_topic_name), ("topicFilter", validate_topic_filter)):
         for text in _texts(name, given.get(name.lower())):
@@ -148,7 +158,9 @@ def _topic_filters(given: Mapping[str, str]) -> tuple[str, ...]:
                 raise BadOption(f"'{text}': {error}") from None
             if text.startswith("$share/"):
                 raise BadOption(f"'{text}': shared subscriptions are for MQTT clients; leave $share/NAME/ out")
-            found.append(text)
+            if names is not None and is_reserved(text):
+                raise BadOption(f"'{text}': with the option namespace, names do not begin with {MARK}")
+            found.append(names.topic(text) if names is not None else text)
     return tuple(found)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +21,29 @@ from penstock.spark.columns import HEADER_BYTES, Messages
 from penstock.spark.connection import Store
 from penstock.spark.errors import BadOption, RequestFailed, SparkSourceError
 from store._columns import find_messages, gather
-from store.records import RecordFlag
+from store.records import KEPT_CHANGES, TOPIC_UNIT_BYTES, RecordFlag
 from store.wire.log_messages import Segments, SegmentsFound
 from store.wire.messages import Append, Appended, FailureCode
 
 HEAD_ROOM_BYTES = 8 << 10  # of a frame, for what is not records
 FLAGS_AT = 25  # of a record
+KEPT = int(RecordFlag.RETAIN | RecordFlag.DELAYED)
 APPENDS_PER_EPOCH = 1 << 20
 PAUSE_S = 0.5
 PASSES = (FailureCode.UNAVAILABLE, FailureCode.STORE_FULL)  # maybe
 
 Bytes = NDArray[np.uint8]
+Array = NDArray[np.int64]
+
+
+class Most(NamedTuple):
+    """Of the records of one Append."""
+
+    size_bytes: int
+    changes: int
+
+    def has_room(self, size_bytes: int, changes: int) -> bool:
+        return size_bytes <= self.size_bytes and changes <= self.changes
 
 
 class Publisher:
@@ -42,16 +56,13 @@ class Publisher:
 
     def publish(self, records: Bytes) -> None:
         """In their order. Should this process end amid it, some are stored."""
-        for number, part in enumerate(_in_order(self._ready(records), self._limit_bytes), 1):
+        for number, part in enumerate(_in_order(self._ready(records), self._most), 1):
             self._append(number, part)
 
     def publish_epoch(self, epoch: int, records: Bytes) -> None:
         """Once, also if it is called again for the same epoch by another process."""
         messages = self._ready(records)
-        if len(messages.data) <= self._limit_bytes:
-            parts = [messages.data] if len(messages) else []
-        else:
-            parts = list(_by_topic(messages, self._limit_bytes))
+        parts = list(_parts(messages, self._most)) if len(messages) else []
         if len(parts) >= APPENDS_PER_EPOCH:
             raise BadOption(f"epoch {epoch} has {len(records)} bytes of messages; lower maxOffsetsPerTrigger")
         first = epoch * APPENDS_PER_EPOCH + 1
@@ -62,6 +73,10 @@ class Publisher:
     @property
     def _limit_bytes(self) -> int:
         return self._connection.welcome.max_frame_bytes - HEAD_ROOM_BYTES
+
+    @property
+    def _most(self) -> Most:
+        return Most(self._limit_bytes, self._connection.welcome.max_changes or 2**62)  # an older store does not say
 
     def _ready(self, records: Bytes) -> Messages:
         """Marked where the store delivers live only. Raises MessageTooLarge."""
@@ -90,7 +105,8 @@ class Publisher:
             except RequestFailed as error:
                 # A refused number can be sent again once the store knows that its refusal came: it asks before it
                 # answers anything else.
-                self._connection.call(Segments(2**63 - 1), SegmentsFound)
+                with suppress(RequestFailed):  # a refusal of this one is an answer too
+                    self._connection.call(Segments(2**63 - 1), SegmentsFound)
                 if error.code not in PASSES or time.monotonic() > deadline_s:
                     raise
             time.sleep(PAUSE_S)
@@ -114,7 +130,7 @@ class MessageTooLarge(SparkSourceError):
 def _found(records: Bytes) -> Messages:
     """The messages among records that are nothing else."""
     positions = np.empty(len(records) // HEADER_BYTES + 1, np.int64)
-    return Messages(records, 0, positions[: find_messages(records, positions, 0)])
+    return Messages(records, 0, positions[: find_messages(records, positions, 0)[0]])
 
 
 def _sizes(messages: Messages) -> NDArray[np.int32]:
@@ -122,41 +138,79 @@ def _sizes(messages: Messages) -> NDArray[np.int32]:
     return np.diff(messages.positions, append=len(messages.data)).astype(np.int32)
 
 
-def _in_order(messages: Messages, limit_bytes: int) -> Iterator[Bytes]:
-    """Runs of records, each of some bytes at most."""
-    ends = np.append(messages.positions[1:], len(messages.data))
-    start = 0
-    while start < len(messages.data):
-        end = int(ends[np.searchsorted(ends, start + limit_bytes, side="right") - 1])
-        yield messages.data[start:end]
-        start = end
+def _counts(messages: Messages) -> tuple[Array, Array]:
+    """As store._records.changes_in(): what each message counts as behind any other, and behind one of another topic."""
+    is_kept = (messages.data[messages.positions + FLAGS_AT] & KEPT) != 0
+    of_topic = messages.topic.lengths.astype(np.int64) // TOPIC_UNIT_BYTES
+    return np.where(is_kept, KEPT_CHANGES + of_topic, 0), np.where(is_kept, KEPT_CHANGES, 1) + of_topic
 
 
-def _by_topic(messages: Messages, limit_bytes: int) -> Iterator[Bytes]:
+def _changes(messages: Messages) -> Array:
+    """What each message counts as behind the one before it."""
+    kept, behind_others = _counts(messages)
+    _, numbers = messages.distinct_topics()
+    is_same = np.append([False], numbers[1:] == numbers[:-1])
+    return np.where(is_same, kept, behind_others)
+
+
+def _parts(messages: Messages, most: Most) -> Iterator[Bytes]:
+    """One for each Append of an epoch. How many there are does not depend on the order of rows."""
+    kept, _ = _counts(messages)
+    _, numbers = messages.distinct_topics()
+    firsts = np.unique(numbers, return_index=True)[1]
+    changes = int(kept.sum() + (1 + messages.topic.lengths[firsts] // TOPIC_UNIT_BYTES).sum())
+    if not most.has_room(len(messages.data), changes):
+        yield from _by_topic(messages, most)
+    elif int(_changes(messages).sum()) <= most.changes:
+        yield messages.data
+    else:  # the topics change too often: those of one topic stay in their order
+        yield _together(messages, _sizes(messages), np.argsort(numbers, kind="stable"))
+
+
+def _in_order(messages: Messages, most: Most) -> Iterator[Bytes]:
+    """Runs of records, each of some bytes and changes at most; one record at least."""
+    if not len(messages):
+        return
+    starts = np.append(messages.positions, len(messages.data))
+    _, counts = _counts(messages)
+    changes = np.cumsum(_changes(messages))
+    first = 0
+    while first < len(messages):
+        fits = int(np.searchsorted(starts, starts[first] + most.size_bytes, side="right")) - 1
+        known = changes[first] - counts[first]  # the first of a run counts, wherever the run began
+        end = max(first + 1, min(fits, int(np.searchsorted(changes, known + most.changes, side="right"))))
+        yield messages.data[starts[first] : starts[end]]
+        first = end
+
+
+def _by_topic(messages: Messages, most: Most) -> Iterator[Bytes]:
     """The same, cut alike however the rows of an epoch are ordered: by topic, those of one topic in their order.
 
     If one topic has more than fits, its messages are put in the order of their bytes.
     """
     topics, numbers = messages.distinct_topics()
     sizes = _sizes(messages)
+    kept, _ = _counts(messages)
     by_topic = np.argsort(numbers, kind="stable")
     firsts = np.searchsorted(numbers[by_topic], np.arange(len(topics) + 1))
     pack: list[NDArray[np.int64]] = []
-    packed_bytes = 0
+    packed_bytes = packed_changes = 0
     for topic in sorted(range(len(topics)), key=topics.__getitem__):
         own = by_topic[firsts[topic] : firsts[topic + 1]]
         own_bytes = int(sizes[own].sum(dtype=np.int64))
-        if pack and packed_bytes + own_bytes > limit_bytes:
+        own_changes = int(kept[own].sum()) + 1 + len(topics[topic]) // TOPIC_UNIT_BYTES
+        if pack and not most.has_room(packed_bytes + own_bytes, packed_changes + own_changes):
             yield _together(messages, sizes, np.concatenate(pack))
-            pack, packed_bytes = [], 0
-        if own_bytes > limit_bytes:
+            pack, packed_bytes, packed_changes = [], 0, 0
+        if most.has_room(own_bytes, own_changes):
+            pack.append(own)
+            packed_bytes += own_bytes
+            packed_changes += own_changes
+        else:
             data = messages.data
             ordered = sorted(own.tolist(), key=lambda i: data[messages.positions[i] :][: sizes[i]].tobytes())
             together = _together(messages, sizes, np.array(ordered))
-            yield from _in_order(_found(together), limit_bytes)
-        else:
-            pack.append(own)
-            packed_bytes += own_bytes
+            yield from _in_order(_found(together), most)
     if pack:
         yield _together(messages, sizes, np.concatenate(pack))
 

@@ -99,3 +99,4 @@ class _LogStart:
     def __init__(self, first: int) -> None:
         self.first = first
         self.memory = LogMemory(1)
+        self.lost_ranges: list[tuple[int, int]] = []

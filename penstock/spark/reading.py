@@ -74,6 +74,8 @@ def wanted_messages(
     matches = request.topic_matcher()
     choice = TopicChoice(matches) if matches else None
     for messages in log.messages(start, end, not request.fail_on_data_loss if skips_lost is None else skips_lost):
+        if messages.gap is not None and request.fail_on_data_loss:
+            raise DataLost.at_gap(log.path, messages.gap)
         wanted = choice.of(messages) if choice else messages
         if len(wanted):
             yield wanted

@@ -41,6 +41,10 @@ class RemoteLog:
         self._store = store
         self._connection = store.connect()
 
+    def identity(self) -> str:
+        """As LogFolder.identity(), of the store that is connected."""
+        return self._connection.welcome.log_identity.hex()
+
     def base(self) -> int:
         """log_offset at which the oldest segment begins: nothing before it is kept."""
         return self._ends().log_base

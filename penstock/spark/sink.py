@@ -8,7 +8,7 @@ that is run again by another driver is known to the store by its query and epoch
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +25,11 @@ from penstock.spark.connection import Store
 from penstock.spark.encoding import Defaults, Encoder
 from penstock.spark.errors import BadOption
 from penstock.spark.publishing import Publisher
-from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, store_of
+from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, namespace_of, store_of
 from penstock.spark.workers import keep_modules
 from store.wire.base import PRODUCER
 
-SINK_OPTIONS = ("path", "topic", "qos", "retain", *CONNECTION_OPTIONS)
+SINK_OPTIONS = ("path", "topic", "qos", "retain", "namespace", *CONNECTION_OPTIONS)
 OF_SPARK = ("checkpointlocation", "queryname")  # what it gives every sink
 TEXTS = ("topic", "payload", "key", "content_type", "response_topic", "correlation_data")
 WRITABLE = (*TEXTS, "qos", "retain", "user_properties", "headers")
@@ -65,9 +65,12 @@ def target_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -
         raise BadOption(f"'{path}': rows go to a store that runs; name it, such as save(\"penstock://localhost:7700\")")
     topic = given.get("topic")
     _check_schema(schema, topic)
-    return Target(
-        store_of(path, given), Defaults(topic, _qos(given.get("qos", "1")), _flag(given.get("retain", "false")))
-    )
+    qos, retain = _qos(given.get("qos", "1")), _flag(given.get("retain", "false"))
+    names = namespace_of(given)
+    store = store_of(path, given)
+    if names is None:
+        return Target(store, Defaults(topic, qos, retain))
+    return Target(replace(store, namespace=names.name), Defaults(topic, qos, retain, names))
 
 
 def _check_schema(schema: StructType, topic: str | None) -> None:

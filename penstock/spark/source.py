@@ -12,6 +12,7 @@ from penstock.spark.batch import BatchReader, PushingReader
 from penstock.spark.columns import COLUMNS
 from penstock.spark.errors import BadOption
 from penstock.spark.options import Request, parse_options
+from penstock.spark.python import give_workers_python
 from penstock.spark.sink import BatchWriter, StreamWriter, target_of
 from penstock.spark.stream import StreamReader
 
@@ -49,7 +50,8 @@ class PenstockSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("penstock")` known, where Spark does not find it by itself."""
+    """Make `format("penstock")` known, where Spark does not find it by itself. Raises WrongPython."""
+    give_workers_python()
     spark.dataSource.register(PenstockSource)
 
 

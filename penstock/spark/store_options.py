@@ -10,6 +10,7 @@ from penstock.sdk.address import Address
 from penstock.sdk.errors import AddressError
 from penstock.spark.connection import Store
 from penstock.spark.errors import BadOption
+from store.namespaces import NAME_SHAPE, Namespace, is_namespace
 
 CONNECTION_OPTIONS = ("token", "user", "password", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "storeTimeout")
 STORE_TIMEOUT_S = 60
@@ -37,6 +38,14 @@ def store_of(url: str, given: Mapping[str, str]) -> Store:
         raise BadOption(f"storeTimeout '{text}': use seconds, from 0 to {MOST_TIMEOUT_S}")
     user, password = given.get("user", ""), given.get("password", "")
     return Store(address, given.get("token", ""), ca_file, float(text), user, password, certificate, key)
+
+
+def namespace_of(given: Mapping[str, str]) -> Namespace | None:
+    """That of the option; an empty one is the default one. None: all of them, by names of the log. Raises BadOption."""
+    name = given.get("namespace")
+    if name and not is_namespace(name):
+        raise BadOption(f"namespace '{name[:40]}': a name has {NAME_SHAPE}")
+    return None if name is None else Namespace(name)
 
 
 def _file(given: Mapping[str, str], name: str) -> str | None:

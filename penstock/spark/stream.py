@@ -1,25 +1,27 @@
 """`spark.readStream.format("penstock")`: the same rows, a range of the log at a time.
 
 A position is the log_offset at which to go on. The log is one sequence for all topics, so a range of it holds the same
-rows whenever it is read again, and topics that are new need no discovery.
+rows whenever it is read again, and topics that are new need no discovery. With it goes the log's identity: a position
+means nothing in another log. Checkpoints of earlier versions have none, and get it with their next batch.
 """
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.spark.columns import Messages, joined
-from penstock.spark.errors import BadOption
+from penstock.spark.columns import Messages, joined, plain_names
+from penstock.spark.errors import AnotherLog, BadOption
 from penstock.spark.logs import Log, open_log
-from penstock.spark.options import LOG_POSITION, At, Request
+from penstock.spark.options import LOG_IDENTITY, LOG_POSITION, At, Request
 from penstock.spark.reading import LogRange, check_position, locate, plan, rows, wanted_messages
 from penstock.spark.remote import RemoteLog
 from penstock.spark.workers import keep_modules
 
-Offset = dict[str, int]
+Offset = dict[str, Any]  # LOG_POSITION: int, LOG_IDENTITY: str, but for where a stream begins
 
 # While nothing comes that is wanted, a position stays where it is, lest Spark run batches without rows: up to here.
 QUIET_BYTES = 64 << 20
@@ -57,26 +59,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self.log.end()
 
     def reportLatestOffset(self) -> Offset:
-        return {LOG_POSITION: self.log.end()}
+        return self._offset(self.log.end())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Where the next batch ends: behind so many wanted messages, or at the end of the log."""
-        position = start[LOG_POSITION]
+        position: int = start[LOG_POSITION]
         end = self.log.end() if self._target is None else self._target
-        first = self._readable(position)
+        first = self._readable(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if self._target is None and end - position < QUIET_BYTES and self._is_quiet(first, end):
             self._note(end)
             return start
-        return {LOG_POSITION: max(position, end if most is None else self._end_of(first, end, most))}
+        last = max(first, end if most is None else self._end_of(first, end, most))
+        return self._offset(last) if last != position else start
 
     def partitions(self, start: Offset, end: Offset) -> list[LogRange]:
-        first, last = (self._readable(offset[LOG_POSITION]) for offset in (start, end))
+        first, last = (self._readable(offset) for offset in (start, end))
         return plan(self.log, first, last, self.request)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         keep_modules()
-        return joined(rows(self.request, self.schema, partition)) if isinstance(partition, LogRange) else iter(())
+        if not isinstance(partition, LogRange):
+            return iter(())
+        return plain_names(joined(rows(self.request, self.schema, partition)), self.request.names)
 
     def commit(self, end: Offset) -> None:
         """Has the store show how far this stream is; nothing depends on it."""
@@ -94,8 +99,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.log.note_reader(name, log_offset)
             self._noted_s = time.monotonic()
 
-    def _readable(self, log_offset: int) -> int:
-        return check_position(self.log, log_offset, fail_on_data_loss=self.request.fail_on_data_loss)
+    def _offset(self, log_offset: int) -> Offset:
+        identity = self.log.identity()
+        return {LOG_POSITION: log_offset} | ({LOG_IDENTITY: identity} if identity else {})
+
+    def _readable(self, offset: Offset) -> int:
+        """Where to read. Raises AnotherLog, DataLost."""
+        fails = self.request.fail_on_data_loss
+        theirs, ours = offset.get(LOG_IDENTITY, ""), self.log.identity()
+        if fails and theirs and ours and theirs != ours:
+            raise AnotherLog(self.log.path, theirs, ours)
+        return check_position(self.log, offset[LOG_POSITION], fail_on_data_loss=fails)
 
     def _is_quiet(self, start: int, end: int) -> bool:
         quiet_from, quiet_until = self._quiet

@@ -1,12 +1,14 @@
 """Frames: messages and the records behind them, to bytes and back. docs/formats.md says how a frame is laid out."""
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from store.errors import WireError
 from store.record_bytes import check_records
+from store.wire.base import MOST_ITEMS, MOST_ITEMS_OF_CLIENT
 from store.wire.messages import KINDS, Kind, Message, Role
 
 Readable = bytes | bytearray | memoryview
@@ -75,9 +77,12 @@ def read_head(data: bytearray | memoryview, at: int, max_frame_bytes: int, peer:
     return kind, request_id, body_end, records_start, length
 
 
-def read_frame(data: memoryview, head: Head) -> Frame:
-    """The frame that `data` holds from its first byte to its last. Raises WireError."""
+def read_frame(data: memoryview, head: Head, most_items: int = MOST_ITEMS) -> Frame:
+    """The frame that `data` holds from its first byte to its last. `most_items`: of a list of queues in it. Raises
+    WireError."""
     kind, request_id, body_end, records_start, length = head
+    if most_items < MOST_ITEMS and kind.of_queues and _items(data[HEAD.size : body_end]) > most_items:
+        raise WireError(f"{_name(kind)}: more than {most_items} queues")
     if data[body_end:records_start] != _ZEROS[: records_start - body_end]:
         raise WireError(f"{_name(kind)}: padding that is not zero")
     try:
@@ -93,6 +98,15 @@ def read_frame(data: memoryview, head: Head) -> Frame:
     return Frame(message, request_id, records, length)
 
 
+def _items(body: memoryview) -> int:
+    """How many items a list says that it has which is a message's first field (msgpack); 0: there is none."""
+    kind = body[1] if len(body) > 1 else 0
+    if kind & 0xF0 == 0x90:
+        return kind & 0x0F
+    size = {0xDC: 2, 0xDD: 4}.get(kind, 0)
+    return int.from_bytes(body[2 : 2 + size], "big")
+
+
 def _name(kind: Kind) -> str:
     return kind.message.__name__
 
@@ -103,40 +117,48 @@ class FrameReader:
     def __init__(self, max_frame_bytes: int, peer: Role) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._peer = peer
+        self._most_items = MOST_ITEMS_OF_CLIENT if peer is Role.CLIENT else MOST_ITEMS
         self._partial = bytearray()  # the beginning of a frame whose end has not come
 
     def feed(self, data: Readable) -> list[Frame]:
-        """The frames that `data` completes. Their records stay valid, and keep `data` in memory if it is bytes.
+        """The frames that `data` completes, all of them; else as read()."""
+        return list(self.read(data))
+
+    def read(self, data: Readable) -> Iterator[Frame]:
+        """The frames that `data` completes, one after another: there may be thousands. To be read to the end before
+        more is read. Their records stay valid, and keep `data` in memory if it is bytes.
 
         Raises WireError; the connection is to be closed then, and the reader not to be used again.
         """
         chunk = memoryview(data if isinstance(data, bytes) else bytes(data))
         size = len(chunk)
-        frames: list[Frame] = []
-        at = self._complete(chunk, frames) if self._partial else 0
+        at = 0
+        if self._partial:
+            at, frame = self._complete(chunk)
+            if frame is not None:
+                yield frame
         while size - at >= HEAD.size:
             head = read_head(chunk, at, self._max_frame_bytes, self._peer)
             end = at + head[-1]
             if end > size:
                 break
-            frames.append(read_frame(chunk[at:end], head))
+            yield read_frame(chunk[at:end], head, self._most_items)
             at = end
         if at < size:
             self._partial += chunk[at:]
-        return frames
 
-    def _complete(self, chunk: memoryview, frames: list[Frame]) -> int:
-        """Add to the frame that was begun. Returns how many bytes of the chunk it took."""
+    def _complete(self, chunk: memoryview) -> tuple[int, Frame | None]:
+        """Add to the frame that was begun. How many bytes of the chunk it took, and the frame if it is whole."""
         partial = self._partial
         at = min(len(chunk), max(0, HEAD.size - len(partial)))
         partial += chunk[:at]
         if len(partial) < HEAD.size:
-            return at
+            return at, None
         head = read_head(partial, 0, self._max_frame_bytes, self._peer)
         length = head[-1]
         end = min(len(chunk), at + length - len(partial))
         partial += chunk[at:end]
         if len(partial) == length:
             self._partial = bytearray()  # that one now belongs to the frame: nobody writes to it any more
-            frames.append(read_frame(memoryview(partial).toreadonly(), head))
-        return end
+            return end, read_frame(memoryview(partial).toreadonly(), head, self._most_items)
+        return end, None

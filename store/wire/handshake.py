@@ -14,8 +14,10 @@ from store.wire.messages import Hello, Message, Refused, RefusedReason, Role, We
 
 MAGIC = b"PENSTOCK"
 NO_TOKENS: Mapping[str, str] = MappingProxyType({})
-VERSIONS = (1, 2)
+VERSIONS = (1, 2, 3, 4)
 OPERATORS_VERSION = 2  # from it on gateways are told of bans, and to disconnect clients
+JUDGING_VERSION = 3  # from it on gateways are asked whether messages that are due may be sent
+PACING_VERSION = 4  # from it on gateways say that they are behind, and are told that some are
 MOST_HELLO_BYTES = 32 << 10
 MOST_WELCOME_BYTES = 1 << 20  # it lists the live_only filters
 
@@ -87,7 +89,7 @@ class ServerHandshake:
             if hello.namespace not in ("", namespace):
                 return self._refuse(RefusedReason.TOKEN, f"not the token of namespace {hello.namespace[:64]!r}")
             hello = msgspec.structs.replace(hello, namespace=namespace)
-        elif token is not None and not hmac.compare_digest(_digest(token), _digest(hello.token)):
+        elif token is not None and not same_token(token, hello.token):
             return self._refuse(RefusedReason.TOKEN, f"not the token of a {hello.role}")
         self._version = version
         self._waiting = hello
@@ -110,9 +112,9 @@ class ServerHandshake:
 
     def _namespace_of_token(self, hello: Hello) -> str | None:
         """Whose clients alone have this token; None: it is that of no namespace."""
-        shown, found = _digest(hello.token), None
+        found = None
         for name, token in self._of_namespaces.items() if hello.role == Role.CLIENT else ():
-            if hmac.compare_digest(_digest(token), shown):
+            if same_token(token, hello.token):
                 found = name
         return found
 
@@ -173,6 +175,11 @@ def _first_message(received: bytearray, start: int, max_bytes: int, peer: Role) 
 def _guess(received: bytearray) -> str:
     """Who it may be that says no magic, for people."""
     return next((who for pattern, who in _STRANGERS if pattern.match(received)), "neither a gateway nor a client of it")
+
+
+def same_token(one: str, other: str) -> bool:
+    """In a time that says nothing of either."""
+    return hmac.compare_digest(_digest(one), _digest(other))
 
 
 def _digest(token: str) -> bytes:

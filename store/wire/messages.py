@@ -8,6 +8,9 @@ from msgspec import Meta, Struct
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import operator_messages as of_operator
+from store.wire import pace_messages as of_pace
+from store.wire import quota_messages as of_quota
+from store.wire.base import ITEMS_PER_FRAME as ITEMS_PER_FRAME
 from store.wire.base import MOST_ITEMS as MOST_ITEMS
 from store.wire.base import MOST_NAME_CHARACTERS as MOST_NAME_CHARACTERS
 from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueName, QueueOffset, Ref, TopicFilter
@@ -23,12 +26,18 @@ from store.wire.client_messages import Scanned as Scanned
 from store.wire.client_messages import Seek as Seek
 from store.wire.client_messages import Sought as Sought
 from store.wire.client_messages import Wait as Wait
+from store.wire.delayed_messages import CancelDelayed as CancelDelayed
+from store.wire.delayed_messages import DelayedCancelled as DelayedCancelled
+from store.wire.delayed_messages import DelayedFound as DelayedFound
+from store.wire.delayed_messages import ListDelayed as ListDelayed
 from store.wire.operator_messages import BansTold as BansTold
 from store.wire.operator_messages import Disconnect as Disconnect
 from store.wire.session_messages import Claim as Claim
 from store.wire.session_messages import Claimed as Claimed
 from store.wire.session_messages import ClaimRefused as ClaimRefused
 from store.wire.session_messages import Holds as Holds
+from store.wire.session_messages import Judge as Judge
+from store.wire.session_messages import Judged as Judged
 from store.wire.session_messages import Release as Release
 from store.wire.session_messages import TakenOver as TakenOver
 
@@ -76,8 +85,7 @@ class Hello(Message, frozen=True, forbid_unknown_fields=False):
 
     `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has. `user` and
     `password` (or a JSON Web Token in its place) say who a client is, to a store that judges what users do.
-    `namespace`: the client's; empty: its user's or its token's, else the default one, *: all of them, as the log has
-    their names.
+    `namespace`: the client's; empty: its user's or its token's, else the default one, *: all, by the log's names.
     """
 
     versions: Annotated[list[Positive], Meta(min_length=1, max_length=64)]
@@ -93,13 +101,14 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     """The version to be spoken, and what holds for this connection.
 
     `epoch` is that of the log; `credit_bytes` of requests may be unanswered; a frame is not longer than
-    `max_frame_bytes`; a side that has nothing to say for `heartbeat_ms` sends a Ping; messages to the topic filters in
-    `live_only` are kept in no queue; the log ends at log_offset `log_end`. All Appends under this name up to the
-    sequence `appended` are in the log, and safe. `resumed`: the store still holds the sessions that this name claimed,
-    and follows its queues if `store_name` is the same, which no two processes have; if not, others may have them, and
-    nothing that was begun before may be sent again. `now_ms` is as in Pong. `address`: IP:PORT by which message ids
-    name the store; empty: the one at which the peer reached it. A message may be delayed for `max_delay_s`.
-    `namespace`: the client's, by its Hello or its token.
+    `max_frame_bytes`; who has nothing to say for `heartbeat_ms` sends a Ping; messages to the topic filters in
+    `live_only` are kept in no queue; the log ends at log_offset `log_end`. All Appends under this name up to sequence
+    `appended` are safe. `resumed`: the store still holds the sessions that this name claimed, and follows its queues if
+    `store_name` is the same, which no two processes have; if not, others may have them, and nothing that was begun
+    before may be sent again. `now_ms` is as in Pong. `address`: IP:PORT by which message ids name the store; empty: the
+    one at which the peer reached it. A message may be delayed for `max_delay_s`. `namespace`: the client's, by its
+    Hello or its token. `left_by`: LEFT_BY of each delayed message that the client publishes; empty: none. `counted`:
+    what has quotas, as bits of store.usage.Counted.
     """
 
     version: Positive
@@ -116,6 +125,10 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
     address: Name = ""
     max_delay_s: Count = 0
     namespace: Name = ""
+    left_by: Annotated[bytes, Meta(max_length=65_535)] = b""
+    counted: Count = 0
+    max_changes: Count = 0  # what one Publish of a client may count as; 0: not said
+    log_identity: Annotated[bytes, Meta(max_length=64)] = b""  # that of store.marks; empty: not said
 
     def __post_init__(self) -> None:
         if self.credit_bytes < self.max_frame_bytes:
@@ -341,50 +354,19 @@ class RetainedFound(Message, frozen=True):
 # --- delayed messages
 
 
-class ListDelayed(Message, frozen=True):
-    """Up to `limit` messages that are pending, those due first before others, behind (due_ms, log_offset) `after`."""
-
-    after: tuple[Count, LogOffset]
-    limit: Positive
-
-
-class DelayedFound(Message, frozen=True):
-    """Of each its log_offset, due_ms, topic and key (empty: none). `next`: what to ask for `after`; None: that was all.
-
-    The log_offset is that which Appended gave, wherever the message lies by now.
-    """
-
-    messages: Annotated[list[tuple[LogOffset, Count, Name, bytes]], Items]
-    next: tuple[Count, LogOffset] | None
-
-
-class CancelDelayed(Message, frozen=True):
-    """Take back the message that Appended gave this log_offset and that is due at `due_ms`."""
-
-    log_offset: LogOffset
-    due_ms: Count
-
-
-class DelayedCancelled(Message, frozen=True):
-    """`was_pending`: it was, and is not any more; if not, it was dispatched or cancelled before, or never there."""
-
-    was_pending: bool
-
-
 # --- the table
 
 
 class Kind(NamedTuple):
-    """A type of frame: its number, its message, who sends it, and whether records may follow.
-
-    `asked`: it is a request with an answer, or the answer, so it bears a request_id; others bear 0.
-    """
+    """A type of frame: its number, its message, who sends it, and whether records may follow. `asked`: it is a request
+    with an answer, or the answer, so it bears a request_id; others bear 0. `of_queues`: it begins with a list."""
 
     number: int
     message: type[Message]
     senders: frozenset[Role]
     asked: bool = False
     records: bool = False
+    of_queues: bool = False
 
 
 _STORE = frozenset((Role.STORE,))
@@ -407,11 +389,11 @@ KINDS = (
     Kind(17, Appended, _STORE, asked=True),
     Kind(18, Follow, _BOTH, asked=True),
     Kind(19, Following, _STORE, asked=True),
-    Kind(20, Unfollow, _BOTH),
+    Kind(20, Unfollow, _BOTH, of_queues=True),
     Kind(21, Grew, _STORE),
     Kind(22, Safe, _STORE),
-    Kind(23, Floors, _BOTH),
-    Kind(24, Read, _BOTH, asked=True),
+    Kind(23, Floors, _BOTH, of_queues=True),
+    Kind(24, Read, _BOTH, asked=True, of_queues=True),
     Kind(25, Ranges, _STORE, asked=True, records=True),
     Kind(26, ReadAt, _GATEWAY, asked=True),
     Kind(27, RecordsAt, _STORE, asked=True, records=True),
@@ -424,12 +406,17 @@ KINDS = (
     Kind(34, Release, _GATEWAY),
     Kind(35, TakenOver, _STORE),
     Kind(36, GrewNamed, _STORE),
-    Kind(37, Check, _BOTH, asked=True),
+    Kind(37, Check, _BOTH, asked=True, of_queues=True),
     Kind(38, Checked, _STORE, asked=True),
     Kind(39, Pushed, _STORE, records=True),
-    Kind(40, Enough, _BOTH),
+    Kind(40, Enough, _BOTH, of_queues=True),
     Kind(41, Holds, _GATEWAY),
     Kind(42, ClaimRefused, _STORE, asked=True),
+    Kind(43, Judge, _STORE),
+    Kind(44, Judged, _GATEWAY),
+    Kind(45, of_quota.TakeMessage, _GATEWAY, asked=True),
+    Kind(46, of_quota.TakeSubscriptions, _GATEWAY, asked=True),
+    Kind(47, of_quota.Taken, _STORE, asked=True),
     Kind(48, Publish, _CLIENT, asked=True, records=True),
     Kind(49, Published, _STORE, asked=True),
     Kind(50, Scan, _BOTH, asked=True),
@@ -440,6 +427,9 @@ KINDS = (
     Kind(55, Got, _STORE, asked=True, records=True),
     Kind(56, Find, _CLIENT, asked=True),
     Kind(57, Found, _STORE, asked=True, records=True),
+    Kind(58, of_quota.LiveSubscriptions, _GATEWAY),
+    Kind(59, of_pace.Behind, _GATEWAY),
+    Kind(60, of_pace.Slow, _STORE),
     Kind(64, of_group.GroupOpen, _PEERS, asked=True),
     Kind(65, of_group.GroupOpened, _STORE, asked=True),
     Kind(66, of_group.GroupClose, _PEERS),

@@ -4,7 +4,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from store.wire.base import Items, LogOffset, Message, Name, TopicFilter
+from store.wire.base import Items, LogOffset, Message, Name, Positive, TopicFilter
+
+Bytes = Annotated[bytes, Meta(max_length=65_535)]
+Left = tuple[Bytes, Bytes, Name, Annotated[int, Meta(ge=0, le=2)], bool]
 
 
 class Claim(Message, frozen=True):
@@ -13,7 +16,7 @@ class Claim(Message, frozen=True):
     `user` wants it; empty: an anonymous client; nil: the gateway is older than ownership and is not judged. A session
     without an owner is for a user whose permissions allow all filters (`reads_all`), or each that it holds (`reads`).
     `adopts_anonymous`: this gateway lets no anonymous clients in, so what they left has no owner. `address`: the
-    client's, for operators.
+    client's, for operators. `counts`: a new session counts for the user, or for anonymous clients together.
     """
 
     client_id: Name
@@ -23,6 +26,7 @@ class Claim(Message, frozen=True):
     reads: Annotated[tuple[TopicFilter, ...], Items] = ()
     adopts_anonymous: bool = False
     address: Annotated[str, Meta(max_length=256)] = ""
+    counts: bool = False
 
 
 class Claimed(Message, frozen=True):
@@ -36,9 +40,11 @@ class Claimed(Message, frozen=True):
 
 
 class ClaimRefused(Message, frozen=True):
-    """Another user owns the session. With `filters` it has no owner and holds these: claim again if all are allowed."""
+    """Another user owns the session. With `filters` it has no owner and holds these: claim again if all are allowed.
+    With `quota` it is new, and its user has as many as it may have: what is to be told."""
 
     filters: Annotated[list[TopicFilter], Items]
+    quota: str = ""
 
 
 class Release(Message, frozen=True):
@@ -61,3 +67,20 @@ class Holds(Message, frozen=True):
 
     client_ids: Annotated[list[Name], Items]
     users: Annotated[tuple[Name, ...], Items] = ()
+
+
+class Judge(Message, frozen=True):
+    """May these messages be sent now? `number` is that of the question.
+
+    Wills and delayed messages that are due: of each its LEFT_BY, client_id, topic, QoS and whether it is retained.
+    """
+
+    number: Positive
+    messages: Annotated[list[Left], Items]
+
+
+class Judged(Message, frozen=True):
+    """Of each message of a Judge: yes, no, or not known now (nil). Empty: this gateway judges nothing."""
+
+    number: Positive
+    allowed: Annotated[list[bool | None], Items]

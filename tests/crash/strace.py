@@ -73,6 +73,24 @@ def delayed(pid: int, call: str, path: Path, delay_ms: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def failing(pid: int, call: str, path: Path, error: str, number: int, once: bool = False) -> Iterator[None]:
+    """From the `number`-th on every call on one file fails, and does nothing; or that one alone."""
+    when = f"{number}" if once else f"{number}+"
+    options = "-P", str(path), f"--trace={call}", "-e", f"inject={call}:error={error}:when={when}"
+    with _attached(pid, signal.SIGKILL, *options):
+        yield
+
+
+@contextmanager
+def failing_then_killed(pid: int, path: Path, number: int, call: str, new: Path) -> Iterator[None]:
+    """The `number`-th fdatasync on a file fails; the first `call` on that file, or on `new`, kills the process."""
+    faults = f"inject=fdatasync:error=EIO:when={number}", f"inject={call}:signal=SIGKILL:when=1"
+    paths = "-P", str(path), "-P", str(new)
+    with _attached(pid, signal.SIGKILL, *paths, f"--trace=fdatasync,{call}", "-e", faults[0], "-e", faults[1]):
+        yield
+
+
 def _recording(calls: Iterable[str]) -> tuple[str, ...]:
     return ("-yy", "-xx", "-s", "1000000", f"--trace={','.join(calls)}")
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from gateway.properties import Properties
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from loadtest.chaos.wrong_clock import WrongClock
+from tests.auth_client import until
 from tests.conftest import QUICK
 
 pytestmark = pytest.mark.crash
@@ -148,6 +150,37 @@ async def test_a_gateway_whose_clock_is_wrong_does_no_harm(cluster: Cluster, tmp
             cut_s = time.monotonic()
             assert (await watcher.take()).payload == b"device"
             assert 0.9 < time.monotonic() - cut_s < 1 + SLOWNESS_S
+
+
+JUMPS = "penstock_clock_jumps_total"
+
+
+def has_jumped_since(cluster: Cluster, jumps: int) -> bool:
+    return cluster.store.metric(JUMPS) > jumps
+
+
+@pytest.mark.asyncio
+async def test_a_store_whose_clock_is_set_ahead_ends_no_session(cluster: Cluster, tmp_path: Path) -> None:
+    """Half an hour ahead, and back: a session that may be away for two minutes is still there, and its messages."""
+    clock = WrongClock(tmp_path, 0)
+    cluster.store.environment = clock.environment
+    cluster.restart()
+    properties = Properties(session_expiry_interval=120)
+    opening = Connect("device", 5, clean_start=False, properties=properties)
+    for ahead_s in (1_800, 0):
+        device, _ = await MqttConnection.open(cluster.ports[0], opening)
+        await device.subscribe(1, "waits", QoS.AT_LEAST_ONCE)
+        device.cut()
+        async with await connect(cluster.ports[1], "publisher") as publisher:
+            await publisher.publish(Publish("waits", b"1", QoS.AT_LEAST_ONCE, packet_id=1))
+        jumps = cluster.store.metric(JUMPS)
+        clock.set(ahead_s)
+        await asyncio.to_thread(until, partial(has_jumped_since, cluster, jumps))
+        assert "the clock was set" in cluster.store.log_text()
+        device, connack = await MqttConnection.open(cluster.ports[0], opening)
+        assert connack.session_present
+        assert (await device.take()).payload == b"1"
+        device.cut()
 
 
 async def check_expiry(device: MqttConnection, port: int, topic: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from loadtest.chaos.ledger import until
 from loadtest.chaos.load import Load
+from store.segment import segment_paths
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
@@ -50,4 +51,4 @@ async def until_dropped(server: PenstockServer, segment: str) -> None:
 
 
 def oldest_segment(server: PenstockServer) -> str:
-    return min(segment.name for segment in (server.data / "log").iterdir())
+    return min(segment.name for segment in segment_paths(server.data / "log"))

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from loadtest.chaos.load import Load
+from store.marks import read_marks
+from store.segment import segment_paths
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay, payloads
@@ -35,18 +37,23 @@ async def test_sectors_lost_at_the_end_of_the_log(
     for _ in range(FAILURES):
         damaged = tmp_path / "damaged"
         shutil.copytree(server.data, damaged, ignore=SOCKETS)
-        lose_sectors(sorted((damaged / "log").iterdir())[-1], load.rng)
+        marks = read_marks(damaged / "log")
+        assert marks is not None
+        lose_sectors(segment_paths(damaged / "log")[-1], marks.flushed, load.rng)
         left = payloads(damaged, SETTINGS, tmp_path)
         assert left == whole[: len(left)]
         assert_index_equals_replay(damaged, SETTINGS, tmp_path)
         shutil.rmtree(damaged)
 
 
-def lose_sectors(segment: Path, rng: random.Random) -> None:
-    """Some sectors behind a random place never reached the disk: they are zeros, or what stood there before."""
+def lose_sectors(segment: Path, flushed: int, rng: random.Random) -> None:
+    """Some sectors behind what was synced never reached the disk: they are zeros, or what stood there before."""
     data = bytearray(segment.read_bytes())
     sectors = len(data.rstrip(b"\0")) // SECTOR_BYTES + 1
-    first = rng.randrange(sectors)
+    confirmed = max(0, flushed - int(segment.stem)) // SECTOR_BYTES + 1
+    if confirmed >= sectors:
+        return
+    first = rng.randrange(confirmed, sectors)
     for sector in range(first, sectors):
         if sector == first or rng.random() < 0.5:
             data[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES] = bytes(SECTOR_BYTES)

@@ -91,6 +91,32 @@ async def test_consuming_goes_on_through_kills(store: StoreProcess) -> None:
     assert len(unsure) < len(published) / 2
 
 
+async def test_what_a_killed_store_had_handed_out_is_not_worked_on_meanwhile(store: StoreProcess) -> None:
+    """Its successor deals it out anew: another consumer may be done with it before this one has connected again."""
+    url = store.url.replace("tcp://", "penstock://")
+    async with Client(url) as client, asyncio.timeout(60):
+        await asyncio.gather(*(client.publish("work/1", b"%d" % number) for number in range(500)))
+        messages = aiter(client.subscribe("work/1", group="g"))
+        taken = [await anext(messages) for _ in range(60)]  # so quickly that more are asked for ahead
+        for message in taken[:10]:
+            assert await message.ack()
+        await asyncio.to_thread(store.kill)
+        link = client._link
+        assert link is not None
+        await asyncio.to_thread(wait_until, lambda: link.requests.welcome is None)
+        late = asyncio.ensure_future(anext(messages))
+        done, _ = await asyncio.wait([late], timeout=0.5)
+        assert not done, late.result()
+        await asyncio.to_thread(store.start)
+        async with Client(url) as second:
+            async for message in second.subscribe("work/1", group="g"):
+                assert message.payload not in {each.payload for each in taken[:10]}
+                assert await message.ack()
+                break
+        again = await late
+        assert again.payload != message.payload
+
+
 PROGRAM = """
 import asyncio, sys
 from penstock import Client

@@ -100,6 +100,22 @@ async def test_a_batch_whose_answer_is_lost_is_stored_once_and_whole(store: Stor
         assert found == [b"%d-%d" % (attempt, number) for attempt in range(5) for number in range(1_000)]
 
 
+async def test_many_messages_are_stored_once_through_kills(store: StoreProcess) -> None:
+    url = store.url.replace("tcp://", "penstock://")
+    sent: list[tuple[str, bytes]] = []
+    async with Client(url) as client:
+        for attempt in range(5):
+            messages = [(f"m/{number % 7}", b"%d-%d" % (attempt, number)) for number in range(5_000)]
+            sending = asyncio.create_task(client.publish_many(messages))
+            await asyncio.sleep(0)  # they are on their way, and the store is killed somewhere in between
+            await asyncio.to_thread(store.restart)
+            receipts = await sending
+            sent += messages
+            found = [message async for message in client.read("#")]
+            assert [(message.topic, message.payload) for message in found] == sent
+            assert [message.log_offset for message in found[-5_000:]] == [receipt.log_offset for receipt in receipts]
+
+
 @pytest.mark.parametrize("autobatch", [False, True])
 async def test_a_store_killed_between_storing_and_answering(store: StoreProcess, autobatch: bool) -> None:
     """The answers are lost and the store is killed, twice; its log knows what it has of this client."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ from tests.crash.replayed import assert_index_equals_replay
 pytestmark = pytest.mark.crash
 
 STOPS = 6
+
+
+def after_stopped(text: str) -> list[str]:
+    """What is said next each time that the server has stopped: its next start, that is, if anything."""
+    said = [line.partition("penstock: ")[2] or line for line in text.splitlines()]
+    return [follows for line, follows in pairwise(said) if line == "stopped"]
 
 
 @pytest.mark.asyncio
@@ -38,6 +45,8 @@ async def test_orderly_stops_under_load(
         await load.all_acknowledged()
         await load.ledger.wait(lambda: load.ledger.all_delivered, "all deliveries")
     assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
+    assert "Traceback" not in server.log_text()
+    assert all(follows.startswith(("stopped", "penstock ")) for follows in after_stopped(server.log_text()))
     assert [int(size) for size in re.findall(r"sessions, (\d+) bytes replayed", server.log_text())] == [0] * (STOPS + 1)
 
 

@@ -137,7 +137,7 @@ def _pods(rendered: Rendered, peer: Object) -> list[Object]:
 def test_the_token_is_kept_by_who_asks_and_who_answers(rendered: Rendered) -> None:
     kept = []
     for component, variable in (
-        ("store", "PENSTOCK_WIRE__TOKEN_FILE"),
+        ("store", "PENSTOCK_WIRE__GATEWAY_TOKEN_FILE"),
         ("gateway", "PENSTOCK_GATEWAY__STORE_TOKEN_FILE"),
     ):
         container = rendered.container(component)
@@ -145,7 +145,7 @@ def test_the_token_is_kept_by_who_asks_and_who_answers(rendered: Rendered) -> No
         mount = next(mount for mount in container["volumeMounts"] if file.startswith(mount["mountPath"] + "/"))
         volumes = pod_of(rendered.workload(component))["volumes"]
         secret = next(volume["secret"] for volume in volumes if volume["name"] == mount["name"])
-        (item,) = secret["items"]
+        item = secret["items"][0]
         assert item["path"] == file.removeprefix(mount["mountPath"] + "/")
         kept.append((secret["secretName"], item["key"]))
     assert kept[0] == kept[1]

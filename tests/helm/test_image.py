@@ -1,5 +1,6 @@
 """The Dockerfile and the compose file, as far as they can be checked without Docker."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -52,7 +53,8 @@ def test_the_image_has_no_compiler_and_builds_nothing() -> None:
 
 def test_the_image_starts_penstock_and_asks_for_its_health(minimal: Rendered) -> None:
     last = dict(_instructions(-1))
-    assert last["ENTRYPOINT"] == '["penstock"]'
+    assert last["ENTRYPOINT"] == '["python", "-P", "-m", "penstock.container"]'
+    assert importlib.util.find_spec("penstock.container") is not None
     ports = ports_of(minimal.container("store")) | ports_of(minimal.container("gateway"))
     assert {int(port) for port in last["EXPOSE"].split()} == set(ports.values())
     assert "/healthz" in last["HEALTHCHECK"]
@@ -101,7 +103,7 @@ def test_the_compose_file_has_two_gateways_a_store_and_redis() -> None:
 
 def test_the_compose_file_has_no_secret_and_wants_each() -> None:
     text = COMPOSE.read_text()
-    assert not re.findall(r"\$\{\w+:?-", text)
+    assert not re.findall(r"\$\{\w+:?-[^}]", text)  # an empty token lets nobody in
     for name in ("PENSTOCK_SHARED_TOKEN", "PENSTOCK_REDIS_PASSWORD"):
         assert re.findall(rf"\$\{{{name}:\?", text)
         assert not re.findall(rf"\$\{{{name}\}}", text)

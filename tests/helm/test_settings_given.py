@@ -1,5 +1,6 @@
 """What charts and compose files give to the programs is what the programs take: names, values, addresses, probes."""
 
+import base64
 import os
 import re
 import subprocess
@@ -53,7 +54,7 @@ class Command:
         replaced = [re.sub(r"^--store=tcp://\S+$", f"--store=tcp://127.0.0.1:{store_port}", it) for it in replaced]
         replaced = [f"--data={data}" if it.startswith("--data=") else it for it in replaced]
         variables = {**self.variables}
-        for name in ("PENSTOCK_WIRE__TOKEN_FILE", "PENSTOCK_GATEWAY__STORE_TOKEN_FILE"):
+        for name in ("PENSTOCK_WIRE__GATEWAY_TOKEN_FILE", "PENSTOCK_GATEWAY__STORE_TOKEN_FILE"):
             if name in variables:
                 variables[name] = str(token_file)
         return Command(tuple(replaced), variables)
@@ -67,7 +68,7 @@ def command_of(container: Object) -> Command:
 
 
 def compose_services() -> dict[str, Object]:
-    text = (ROOT / "docker-compose.yml").read_text()
+    text = re.sub(r"\$\{\w+:-\}", '""', (ROOT / "docker-compose.yml").read_text())
     services: dict[str, Object] = yaml.safe_load(re.sub(r"\$\{\w+:\?[^}]*\}", "secret", text))["services"]
     return services
 
@@ -107,8 +108,62 @@ def test_settings_of_the_operator_arrive(everything: Rendered) -> None:
     assert gateway["gateway"]["queue_qos0"] is True
     assert gateway["gateway"]["drain_timeout_s"] == 45
     # A change to one side does not restart the other.
-    assert not [name for name in command_of(everything.container("store")).variables if "GATEWAY" in name]
+    assert not [name for name in command_of(everything.container("store")).variables if "GATEWAY__" in name]
     assert "PENSTOCK_STORE__FLUSH" not in command_of(everything.container("gateway")).variables
+
+
+def test_tokens_certificates_lists_and_proxies_arrive() -> None:
+    rendered = render("--values", VALUES["doors"])
+    store, gateway = (command_of(rendered.container(component)) for component in ("store", "gateway"))
+    wire, of_gateway = store.settings()["wire"], gateway.settings()
+    assert [wire[f"{role}_token_file"] for role in ("gateway", "client", "operator")] == [
+        f"/etc/penstock/token/{name}" for name in ("token", "client-token", "operator-token")
+    ]
+    assert "token_file" not in wire
+    assert (wire["tls_client_certificates"], wire["tls_roles"]) == ("optional", ["gateway=gateway.example.com"])
+    assert of_gateway["gateway"]["store_certificate"] == "/etc/penstock/own/tls.crt"
+    assert of_gateway["gateway"]["tls_client_crl_file"] == "/etc/penstock/crl/crl.pem"
+    assert of_gateway["gateway"]["proxies"] == ["10.0.0.0/8", "fd00::/8"]
+    assert of_gateway["gateway"]["listen"] == [
+        "mqtts://0.0.0.0:8883?proxy_protocol=2",
+        "mqtts://0.0.0.0:8884?proxy_protocol=2&namespace=acme",
+        "wss://0.0.0.0:8885?proxy_protocol=2&namespace=beta",
+    ]
+    assert wire["namespace_tokens_file"] == "/etc/penstock/token/namespace-tokens"
+    secret = next(it for it in rendered.of_kind("Secret") if "namespace-tokens" in it["data"])
+    lines = base64.b64decode(secret["data"]["namespace-tokens"]).decode()
+    assert lines == "acme what-clients-of-acme-show\nbeta what-clients-of-beta-show\n"
+    assert of_gateway["gateway"]["max_connections_per_address"] == 200
+    assert of_gateway["auth"]["ban_failures"] == 50
+    assert of_gateway["quota"]["user_connections"] == 2
+    assert (of_gateway["gateway"]["max_namespaces"], of_gateway["gateway"]["tls_namespace"]) == (20, "o")
+    for settings in (
+        store.settings(),
+        of_gateway,
+    ):  # the store counts for all gateways; both know whose namespace it is
+        given = ("user_groups", "user_sessions", "user_subscriptions", "user_topics", "user_delayed", "user_retained")
+        assert [settings["quota"][name] for name in given] == [20, 3, 50, 100, 10, 100]
+        assert settings["quota"]["user_retained_bytes"] == 1_000_000
+        of_namespace = [settings["quota"][f"namespace_{name}"] for name in ("sessions", "topics", "messages_per_s")]
+        assert of_namespace == [1_000, 5_000, 2_000]
+        assert (settings["auth"]["namespace_separator"], settings["auth"]["jwt_namespace_claim"]) == ("/", "tenant")
+    mounted = [
+        item["key"]
+        for it in pod_of(rendered.workload("gateway"))["volumes"]
+        for item in it.get("secret", {}).get("items", [])
+        if it["name"] == "token"
+    ]
+    assert mounted == ["token"]  # those of other roles are not the gateways'
+
+
+def test_no_role_is_let_in_that_was_not_asked_for(minimal: Rendered) -> None:
+    given = command_of(minimal.container("store")).variables
+    assert {name for name in given if "TOKEN" in name} == {"PENSTOCK_WIRE__GATEWAY_TOKEN_FILE"}
+    compose = compose_command("store").variables
+    assert compose["PENSTOCK_WIRE__GATEWAY_TOKEN"] == "secret"
+    assert not compose["PENSTOCK_WIRE__CLIENT_TOKEN"]
+    assert not compose["PENSTOCK_WIRE__OPERATOR_TOKEN"]
+    assert "PENSTOCK_WIRE__TOKEN" not in compose
 
 
 def test_redis_is_given_to_the_programs() -> None:
@@ -137,7 +192,7 @@ def running(command: Command, log: Path) -> Iterator[dict[str, int]]:
         ports = {}
         while "ready" not in ports:
             line = process.stdout.readline().decode()
-            match = re.match(r"(admin|ready) \w+://0\.0\.0\.0:(\d+)", line)
+            match = re.search(r"\b(admin|ready) \w+://0\.0\.0\.0:(\d+)", line)
             assert match is not None, line + log.read_text()
             ports[match[1]] = int(match[2])
         too_late.cancel()

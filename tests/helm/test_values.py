@@ -39,6 +39,26 @@ REFUSED = {
     ),
     "TLS without a certificate": ("tls: {enabled: true}", "name a Secret with tls.existingSecret"),
     "TLS with half a certificate": ("tls: {enabled: true, certificate: a, key: b}", "tls.certificate, tls.key and"),
+    "a list of what nobody shows": ("gateway: {tls: {crlConfigMap: revoked}}", "set gateway.tls.clientCertificates"),
+    "certificates of gateways without TLS": ("tls: {gateways: {existingSecret: s, name: gw}}", "need tls.enabled"),
+    "a proxy that is no network": ("gateway: {proxies: [everywhere]}", "/gateway/proxies/0"),
+    "a namespace at the port of all": (
+        "gateway: {namespaces: [{namespace: acme, scheme: mqtt, port: 1883}]}",
+        "port 1883 is that of another listener",
+    ),
+    "two namespaces at one port": (
+        "gateway: {namespaces: [{namespace: a, scheme: ws, port: 2000}, {namespace: b, scheme: ws, port: 2000}]}",
+        "port 2000 is that of another listener",
+    ),
+    "a namespace that has no such name": (
+        "gateway: {namespaces: [{namespace: Acme, scheme: mqtt, port: 1884}]}",
+        "/gateway/namespaces/0/namespace",
+    ),
+    "TLS of a namespace without a certificate": (
+        "gateway: {namespaces: [{namespace: acme, scheme: mqtts, port: 8884}]}",
+        "gateway.namespaces: mqtts and wss need a certificate",
+    ),
+    "tokens of namespaces without any": ("token: {namespaces: {enabled: true}}", "there are no tokens"),
     "two of Redis": ("redis: {enabled: true, existingSecret: abc}", "keep one"),
     "fewer at most than at least": (
         "gateway: {autoscaling: {enabled: true, minReplicas: 5, maxReplicas: 3}}",

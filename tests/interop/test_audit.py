@@ -1,11 +1,12 @@
 """The audit log of real servers: who came in, was refused, denied, cut off; after a SIGKILL, a SIGHUP, a flood."""
 
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
-from gateway.packets import Connect, Disconnect
+from gateway.packets import ConnAck, Connect, Disconnect
 from gateway.reason_codes import ReasonCode
 from tests.audit_lines import audit_files, audit_lines, wait_for_audit
 from tests.auth_client import Device, reload, until, write_passwords
@@ -99,13 +100,29 @@ def test_a_kill_loses_what_is_not_yet_a_second_old_and_no_more(server: PenstockS
 def test_a_flood_of_random_names_is_counted_and_stops_nobody(server: PenstockServer) -> None:
     good = Device(server.port, "good")
     good.connect("ann", "secret")
-    for number in range(300):
-        Device(server.port, f"flood-{number}").connect(f"nobody-{number}")
+    flood = [Device(server.port, f"flood-{number}") for number in range(300)]
+    for device in flood:
+        device.send_connect(device.client_id.replace("flood", "nobody"))
+    for device in flood:
+        device.next(ConnAck)
     assert good.published("open/x") in (ReasonCode.SUCCESS, ReasonCode.NO_MATCHING_SUBSCRIBERS)
     until(lambda: sum(line["count"] for line in audit_lines(server, "refused")) == 300)
     lines = audit_lines(server, "refused")
     assert len(lines) < 300
     assert any("others" in line["reason"] for line in lines)
+
+
+def test_who_waited_in_vain_was_refused(penstock_server: ServerFactory) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody_answers:
+        hook = f"http://127.0.0.1:{nobody_answers.getsockname()[1]}/"
+        settings = {"auth.http_connect_url": hook, "auth.http_timeout_ms": 60_000, "gateway.connect_timeout_s": 1}
+        server = penstock_server(settings=settings)
+        waiting, silent = Device(server.port, "d10"), Device(server.port, "d11")
+        waiting.send_connect("ann")
+        silent._socket.sendall(b"\x10\x7f")
+        unanswered = wait_for_audit(server, "refused", client_id="d10", user="ann")
+        assert unanswered["reason"] == "no answer about this client in time"
+        assert wait_for_audit(server, "refused", reason="no CONNECT in time")
 
 
 @IN_SEVERAL_PROCESSES

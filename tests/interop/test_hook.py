@@ -305,3 +305,54 @@ def test_a_session_that_is_taken_over_while_an_answer_is_awaited(start: Any, hoo
     release.set()
     assert second.next(PubAck).reason_code is ReasonCode.SUCCESS
     assert reader.next(Publish).payload == b"2"
+
+
+def test_subscriptions_are_asked_about_again_at_a_reload(start: Any, hook: HttpAnswers) -> None:
+    """Whatever is remembered of before; while there is no answer nothing is taken away."""
+    hook.respond = by_topic({"subscribe a": 1, "subscribe b": 1, "publish a": 1, "publish b": 1})
+    server = start(http_cache_s=1_000)
+    device, publisher = connected(server), connected(server, "publisher")
+    assert [device.subscribe("a", 1), device.subscribe("b", 1)] == [1, 1]
+    hook.respond = lambda path, body: (500, {})
+    reload(server)
+    hook.respond = by_topic({"subscribe b": 1, "publish a": 1, "publish b": 1})
+    reload(server)
+    until(lambda: "subscription to a taken away" in server.log_text())
+    until(lambda: publisher.published("a", b"a") is ReasonCode.SUCCESS)
+    assert publisher.published("b", b"b") is ReasonCode.SUCCESS
+    assert device.next(Publish).payload == b"b"
+
+
+def test_who_comes_back_while_there_is_no_answer(start: Any, hook: HttpAnswers) -> None:
+    """Closed with 0x89, the subscriptions stay; a new one is refused with 0x87."""
+    known = by_topic({"subscribe a": 1, "publish a": 1})
+    hook.respond = known
+    server = start(http_cache_s=0, http_breaker_failures=1_000)
+    kept: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100}
+    device = connected(server, **kept)
+    assert device.subscribe("a", 1) is ReasonCode.GRANTED_QOS_1
+    device.close()
+    hook.respond = lambda path, body: known(path, body) if path == "/connect" else (500, {})
+    assert connected(server, **kept).closed_with() is ReasonCode.SERVER_BUSY
+    assert connected(server, "other").subscribe("a", 1) is ReasonCode.NOT_AUTHORIZED
+    hook.respond = known
+    device, publisher = connected(server, **kept), connected(server, "publisher")
+    assert publisher.published("a", b"1") is ReasonCode.SUCCESS
+    assert device.next(Publish).payload == b"1"
+
+
+def test_an_address_whose_users_the_hook_denies_is_limited_and_banned(start_one: Any, hook: HttpAnswers) -> None:
+    hook.respond = lambda path, body: (200, {"result": "deny"})
+    server = start_one(max_failures=2, ban_failures=4, ban_s=600, limit_loopback="true")
+
+    def attempt() -> ReasonCode | None:
+        """None: it was closed before its CONNECT had come."""
+        device = Device(server.port, "d")
+        device.send_connect("u", "p")
+        return getattr(device.receive(), "reason_code", None)
+
+    assert [attempt() for _ in range(3)] == [*[ReasonCode.NOT_AUTHORIZED] * 2, ReasonCode.CONNECTION_RATE_EXCEEDED]
+    assert attempt() in (ReasonCode.CONNECTION_RATE_EXCEEDED, ReasonCode.BANNED)  # this one made the ban
+    until(lambda: attempt() is ReasonCode.BANNED)
+    assert len(hook.asked) == 2  # who is limited or banned is refused unheard
+    assert "127.0.0.1 is banned for 600 s: 4 failed logins" in server.log_text()

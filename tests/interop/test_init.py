@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,63 @@ wait_for "pump-7/temperature 7" $files/watched.log
     watched = (tmp_path / "watched.log").read_text().splitlines()
     assert "forged" not in "".join(watched)
     assert "devices/device-1/temperature 6" in watched
+
+
+def test_store_and_gateway_read_the_same_file(tmp_path: Path) -> None:
+    """And an operator comes to that store by the token that was made for operators."""
+    script = f"""
+penstock init --secure {FOLDER} > $files/said.log
+sed -i 's/^admin = .*/admin = "127.0.0.1:0"/' {FOLDER}/penstock.toml
+penstock store --config {FOLDER}/penstock.toml > $files/store.log 2>&1 &
+wait_for ready $files/store.log
+start "penstock gateway --config {FOLDER}/penstock.toml --store tcp://127.0.0.1:7700"
+as device-1 mosquitto_pub -i device-1 -q 1 -t devices/device-1/temperature -m 21.5
+as device-2 mosquitto_pub -i device-2 -V 5 -t devices/device-1/forged -m x -q 1 2>&1 | grep "Not authorized"
+penstock client list --store tcp://127.0.0.1:7700 --token-file {FOLDER}/tokens/operator --json
+fails penstock client list --store tcp://127.0.0.1:7700 --token-file {FOLDER}/tokens/client
+"""
+    assert "Not authorized" in run(BEGIN + script, tmp_path)
+
+
+def test_the_example_bounds_what_clients_may_use_up(tmp_path: Path) -> None:
+    """Each of these is set, and to something else than no limit: the page says that the example is complete."""
+    folder = tmp_path / "plant"
+    init(folder)
+    settings = tomllib.loads((folder / "penstock.toml").read_text())
+    bounded = {
+        "gateway": (
+            "max_connections",
+            "max_connections_per_address",
+            "listener_connects_per_s",
+            "max_keep_alive_s",
+            "maximum_packet_size_bytes",
+            "receive_maximum",
+            "max_inflight",
+            "max_subscriptions_per_session",
+            "max_session_expiry_s",
+        ),
+        "quota": (
+            "client_messages_per_s",
+            "client_bytes_per_s",
+            "user_connections",
+            "user_subscriptions",
+            "user_retained",
+            "user_waiting_bytes",
+        ),
+        "store": ("retention_bytes", "retention_age_s"),
+    }
+    assert [
+        (section, name) for section in bounded for name in bounded[section] if not settings[section].get(name)
+    ] == []
+    assert settings["auth"]["client_ids"] == "%u"
+    assert settings["gateway"]["tls_client_certificates"] == "required"
+    assert all(address.startswith("mqtts://") for address in settings["gateway"]["listen"])
+    rules = (folder / "permissions.toml").read_text()
+    assert 'default = "deny"' in rules
+    assert "%c" not in rules
+    assert not {"allow_anonymous", "allow_open_files", "token"} & {
+        name for part in settings.values() if isinstance(part, dict) for name in part
+    }
 
 
 def test_everything_is_for_its_owner(tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jwt
 import psutil
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from scramp import ScramClient
 
 from gateway.codec import encode
@@ -56,6 +59,45 @@ def test_a_right_login_comes_in_during_a_flood(
         with attempt(server.port, "alice", "right") as connection:
             assert answer(connection) == OK
         assert time.monotonic() - began_s < WITHIN_S
+
+
+def test_a_flood_of_strangers_from_its_own_address_does_not_keep_a_user_waiting(
+    penstock_server: ServerFactory, passwords: Path
+) -> None:
+    """They wait for their answers, so the line of this address is 10 s long and more."""
+    server = penstock_server(settings={"auth.password_file": passwords})
+    with Flood(server.port, ["127.0.0.1"], lambda number: f"stranger-{number}", 400, waits_s=60) as flood:
+        until(lambda: flood.sent >= 1_000)
+        began_s = time.monotonic()
+        with attempt(server.port, "alice", "right") as connection:
+            assert answer(connection) == OK
+        assert time.monotonic() - began_s < 5
+
+
+def test_a_token_and_a_password_come_in_during_a_flood_of_tokens(
+    penstock_server: ServerFactory, passwords: Path, tmp_path: Path
+) -> None:
+    """Each takes some ms, with four keys that might have signed it. Who comes from elsewhere does not wait for them."""
+    signers = [ec.generate_private_key(ec.SECP521R1()) for _ in range(4)]
+    kind = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    keys = tmp_path / "keys.pem"
+    keys.write_bytes(b"".join(signer.public_key().public_bytes(*kind) for signer in signers))
+    server = penstock_server(settings={"auth.password_file": passwords, "auth.jwt_keys_file": keys})
+    claims = {"sub": "carol", "exp": 1 << 32}
+    forged = jwt.encode(claims, ec.generate_private_key(ec.SECP521R1()), "ES512")
+    flood = [attempt(server.port, f"stranger-{number}", forged, "127.0.0.9") for number in range(600)]
+    for user, password in (("carol", jwt.encode(claims, signers[-1], "ES512")), ("alice", "right")):
+        with attempt(server.port, user, password) as connection:
+            assert answer(connection) == OK
+    unanswered = 0
+    for each in flood:
+        each.setblocking(False)
+        try:
+            assert answer(each) == WRONG
+        except BlockingIOError:
+            unanswered += 1
+        each.close()
+    assert unanswered > 200
 
 
 @pytest.mark.parametrize("is_reset", [False, True], ids=["FIN", "RST"])

@@ -85,6 +85,37 @@ async def test_each_has_its_own(store: StoreProcess) -> None:
             assert await pending[0].cancel()
 
 
+async def test_history_from_any_place_is_the_namespaces(store: StoreProcess) -> None:
+    """Replay at the store: positions, times and queue_offsets mean the namespace's own messages."""
+    receipts = {}
+    for number in range(3):
+        for name in SECRETS:
+            async with client(store, name) as mine:
+                receipts[name, number] = await mine.publish("line/7", f"{name}{number}".encode())
+    for name in SECRETS:
+        payloads = [f"{name}{number}".encode() for number in range(3)]
+        async with asyncio.timeout(20), client(store, name) as mine:
+            middle = receipts[name, 1]
+            assert middle.queue_offset == 1
+            others = receipts["beta" if name != "beta" else "acme", 1]
+            for start, expected in (("earliest", 0), ("-1h", 0), ("@1", 1), (middle.log_offset, 1), ("now", 3)):
+                found = [each.payload async for each in mine.read("line/7", start=start)]
+                assert found == payloads[expected:], start
+            found = [each.payload async for each in mine.read("line/7", stop=middle.log_offset)]
+            assert found == payloads[:1]
+            # a place where another namespace's message stands tells nothing of it
+            found = [each.payload async for each in mine.read("#", start=others.log_offset)]
+            assert set(found) <= set(payloads)
+    async with asyncio.timeout(20), client(store, "acme") as mine:
+        following = aiter(mine.read("#", start=receipts["acme", 1].log_offset, stop=None))
+        assert [(await anext(following)).payload for _ in range(2)] == [b"acme1", b"acme2"]
+        for other in ("beta", ""):
+            async with client(store, other) as theirs:
+                await theirs.publish("more", b"theirs")
+        await mine.publish("more", b"mine")
+        assert (await anext(following)).payload == b"mine"
+
+
 async def test_one_client_sees_the_log_as_it_is(store: StoreProcess) -> None:
     async with client(store, "acme") as mine:
         await mine.publish("line/7", b"x")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway.packets import ConnAck, Disconnect
+from gateway.packets import ConnAck, Disconnect, Publish
 from gateway.reason_codes import ReasonCode
 from tests.audit_lines import wait_for_audit
-from tests.auth_client import Device, until
+from tests.auth_client import Device, until, write_passwords
 from tests.conftest import ServerFactory
 from tests.server_process import ROOT, PenstockServer
 
@@ -126,3 +126,28 @@ def test_a_data_folder_with_a_long_path(penstock_server: ServerFactory, tmp_path
     server = penstock_server(tmp_path / ("long" * 30) / "data", flush="async")
     assert (server.data / "operator.sock").stat().st_mode & 0o777 == 0o600
     assert told(server, "client", "list") == []
+
+
+def test_a_session_is_given_to_another_user(penstock_server: ServerFactory, tmp_path: Path) -> None:
+    """Its new user finds it, after a kill as well; a connection of the old one ends."""
+    users = {"a": "1", "b": "2"}
+    server = penstock_server(settings={"auth.password_file": write_passwords(tmp_path / "passwords", users)})
+    kept: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 300}
+
+    def connect(user: str) -> tuple[Device, ConnAck]:
+        device = Device(server.port, "d")
+        return device, device.connect(user, users[user], **kept)
+
+    old, _ = connect("a")
+    assert old.subscribe("t", 1) is ReasonCode.GRANTED_QOS_1
+    assert connect("b")[1].reason_code is ReasonCode.NOT_AUTHORIZED
+    done(server, "client", "assign", "d", "b")
+    assert old.closed_with() is not None
+    server.kill()
+    server.restart()
+    assert connect("a")[1].reason_code is ReasonCode.NOT_AUTHORIZED
+    new, answer = connect("b")
+    assert answer.session_present
+    new.publish("t", b"1")
+    assert new.next(Publish).payload == b"1"
+    assert "no session" in complaint(server, "client", "assign", "nobody", "b")

@@ -66,7 +66,7 @@ def test_the_client(tmp_path: Path) -> None:
 
 def test_the_two_set_up_commands_are_the_ones_that_ci_runs() -> None:
     ci = (ROOT / ".ci" / "run").read_text()
-    assert "pip install . && penstock serve" in README
-    assert "pip install ." in ci
-    assert "make test" in README
-    assert "make test" in ci
+    assert "```sh\nmake serve\n```" in README
+    assert "\nmake serve " in ci
+    assert "```sh\nmake test\n```" in README
+    assert "\nmake test\n" in ci

@@ -7,6 +7,7 @@ import random
 import ssl
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -58,12 +59,13 @@ async def payloads(reading: AsyncIterator[Message]) -> list[bytes]:
 
 
 async def test_a_receipt_says_where_the_message_is(client: Client) -> None:
-    options = {"key": "m-7", "tag": "C", "headers": {"unit": "C"}}
+    options = {"key": "m-7", "tag": "C", "headers": {"unit": "C"}, "content_type": "text/plain"}
     receipt = await client.publish("line/7/temp", b"21.5", **options)  # type: ignore[arg-type]
     assert (receipt.queue, receipt.queue_offset) == ("line/7/temp", 0)
     message = await client.get(receipt.message_id)
     assert (message.topic, message.payload, message.log_offset) == ("line/7/temp", b"21.5", receipt.log_offset)
     assert (message.key, message.tag, message.headers) == ("m-7", "C", {"unit": "C"})
+    assert (message.content_type, message.expires_after) == ("text/plain", None)
     assert (message.message_id, message.queue_offset) == (receipt.message_id, 0)
     (read,) = [each async for each in client.read("line/7/temp")]
     assert (read.message_id, read.queue_offset, read.stored_at) == (receipt.message_id, 0, message.stored_at)
@@ -145,6 +147,22 @@ async def test_autobatch_gives_each_its_own_receipt(url: str, client: Client) ->
         read = [(message.payload, message.log_offset) async for message in client.read(f"t/{number}")]
         mine = range(number, 3_000, 3)
         assert read == [(b"%d" % each, receipts[each].log_offset) for each in mine]
+
+
+async def test_more_new_retained_topics_at_once_than_one_publish_may_have(url: str, client: Client) -> None:
+    sent = [client.send(f"many/{number}", b"%d" % number, retain=True) for number in range(5_000)]
+    receipts = await asyncio.gather(*sent)
+    assert [receipt.queue_offset for receipt in receipts] == [0] * 5_000
+    assert len({receipt.log_offset for receipt in receipts}) == 5_000
+    retained = client.batch()
+    for number in range(5_000):
+        retained.publish("one", b"%d" % number, retain=True)
+    with pytest.raises(StoreRefused, match=r"wire.max_changes_per_publish.*publish fewer at a time \(bad_request\)"):
+        await retained.__aexit__(None, None, None)
+    async with client.batch() as batch:
+        for number in range(5_000):
+            batch.publish("one", b"%d" % number)
+    assert len(batch.receipts) == 5_000
 
 
 async def test_messages_that_the_store_cannot_take(client: Client, running: StoreProcess) -> None:
@@ -304,10 +322,11 @@ async def test_one_message_seen_by_mqtt_and_by_the_client(
     part = Part(tmp_path / "gateway.log", gateway, {})
     try:
         mark_ready(port)
-        subscriber = mosquitto_sub(port, "m/#", 1, "-F", "%t %p %P", version=5)
-        receipt = await client.publish("m/sdk", b"21.5", headers={"unit": "C"}, key="k")
+        subscriber = mosquitto_sub(port, "m/#", 1, "-F", "%t %p %C %P", version=5)
+        headers = [("unit", "C"), ("seen", "a"), ("seen", "b")]
+        receipt = await client.publish("m/sdk", b"21.5", headers=headers, key="k", content_type="text/plain")
         line = await asyncio.to_thread(subscriber.messages, 1)
-        assert line == [("m/sdk", b"21.5 unit:C")]
+        assert line == [("m/sdk", b"21.5 text/plain unit:C seen:a seen:b")]
         done = [
             "-V",
             "mqttv5",
@@ -322,11 +341,17 @@ async def test_one_message_seen_by_mqtt_and_by_the_client(
             "user-property",
             "from",
             "mqtt",
+            *("-D", "publish", "user-property", "from", "device"),
+            *("-D", "publish", "content-type", "application/json"),
+            *("-D", "publish", "message-expiry-interval", "3600"),
         ]
         await asyncio.to_thread(run, "mosquitto_pub", "-p", str(port), "-i", "device", *done)
         first, second = [message async for message in client.read("m/#")]
-        assert (first.message_id, first.headers) == (receipt.message_id, {"unit": "C"})
-        assert (second.payload, second.headers, second.client_id) == (b"22.0", {"from": "mqtt"}, "device")
+        assert (first.message_id, first.user_properties) == (receipt.message_id, headers)
+        assert first.headers == {"unit": "C", "seen": "b"}
+        assert (second.payload, second.headers, second.client_id) == (b"22.0", {"from": "device"}, "device")
+        assert second.user_properties == [("from", "mqtt"), ("from", "device")]
+        assert (second.content_type, second.expires_after) == ("application/json", timedelta(hours=1))
         assert (await client.get(second.message_id)).queue_offset == 0
         for queue_offset, payload in ((0, b"21.5"), (1, b"22.0")):
             assert await asyncio.to_thread(first_from, port, "m/#", queue_offset) == payload

@@ -284,3 +284,29 @@ async def test_a_group_begins_where_it_is_told(client: Client) -> None:
             if start == "now":
                 await publish(client, "t", 1, 10)
             assert numbers(await take(aiter(subscription), 1)) == [first]
+
+
+async def test_a_group_over_a_filter_without_a_queue_begins_now_and_the_log_says_so(
+    client: Client, running: StoreProcess
+) -> None:
+    """A topic and level/# have queues with all there is, other filters have none before their first use."""
+    await publish(client, "a/t", 3)
+    for topic_filter, first in (("#", 3), ("a/+", 4), ("a/#", 0)):
+        async with client.subscribe(topic_filter, group=f"of-{first}", start="earliest") as subscription:
+            messages = aiter(subscription)
+            if first:
+                asked = asyncio.ensure_future(anext(messages))
+                await until_said(running, f"a group over {topic_filter} begins now")
+                await publish(client, "a/t", 1, first)
+                assert numbers([await asked]) == [first]
+            else:
+                assert numbers(await take(messages, 1)) == [0]
+    assert "a group over a/# " not in running.log_text()
+
+
+async def until_said(store: StoreProcess, text: str) -> None:
+    for _ in range(2_000):
+        if text in store.log_text():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(text)

@@ -131,6 +131,84 @@ def test_what_is_too_old_or_no_tls(shared_server: SharedServers, files: dict[str
         pass
 
 
+def hello_head(size: int, of_record: int = 512) -> bytes:
+    """A TLS record that begins with the head of a ClientHello."""
+    return b"\x16\x03\1" + of_record.to_bytes(2, "big") + b"\1" + size.to_bytes(3, "big")
+
+
+def client_hello(ca: Certificate) -> bytes:
+    outgoing = ssl.MemoryBIO()
+    client = trusting(ca).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        hello_head(128 << 10),
+        hello_head((16 << 10) + 1),
+        hello_head((1 << 24) - 1, 9),
+        b"\x16\x03\1\0\1\1" + b"\x16\x03\1\0\3\0\2\0",  # in records of a byte and of three
+        b"\x16\x03\1\0\0" * 2,
+    ],
+    ids=["128 KiB", "above 16 KiB", "16 MiB", "cut up", "empty records"],
+)
+def test_a_client_hello_that_is_too_large_or_cut_up_is_refused_at_its_head(
+    shared_server: SharedServers, files: dict[str, object], ca: Certificate, start: bytes
+) -> None:
+    """OpenSSL would make room for all that it announces."""
+    server = shared_server(settings=files)
+    for cut in (len(start), 1):
+        with socket.create_connection(("127.0.0.1", port_of(server)), TIMEOUT_S) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(ConnectionError):
+                for at in range(0, len(start), cut):
+                    client.sendall(start[at : at + cut])
+                assert client.recv(100) == b""
+    wait_for_log(server, "TLS handshake failed: its ClientHello is too large, or cut up")
+    with session(server, trusting(ca)):
+        pass
+
+
+def test_a_client_hello_may_come_in_pieces(
+    shared_server: SharedServers, files: dict[str, object], ca: Certificate
+) -> None:
+    hello = client_hello(ca)
+    for cut in (1, 100):
+        with socket.create_connection(("127.0.0.1", port_of(shared_server(settings=files))), TIMEOUT_S) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for at in range(0, len(hello), cut):
+                client.sendall(hello[at : at + cut])
+            assert client.recv(1) == b"\x16"  # a ServerHello
+
+
+def test_handshakes_under_way_count_with_all_that_is_not_whole(
+    penstock_server: ServerFactory, files: dict[str, object], ca: Certificate
+) -> None:
+    server = penstock_server(settings={**files, "gateway.connecting_bytes": 1 << 20}).one_gateway()
+
+    def opened(start: bytes) -> socket.socket:
+        made = socket.create_connection(("127.0.0.1", port_of(server)), TIMEOUT_S)
+        made.sendall(start)
+        return made
+
+    silent = [opened(b"") for _ in range(30)]  # these keep nothing
+    begun = [opened(client_hello(ca)) for _ in range(30)]
+    while begun[0].recv(65_536):  # those that have been so for the longest are closed
+        pass
+    wait_for_log(server, "its packet is not whole and gateway.connecting_bytes is used up")
+    assert begun[-1].recv(1) == b"\x16"
+    with session(server, trusting(ca)):
+        pass
+    silent[0].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        silent[0].recv(1)
+    for each in silent + begun:
+        each.close()
+
+
 @pytest.mark.topologies("one process", "shared port", "two gateways")
 @pytest.mark.parametrize("how", ["signal", "files"])
 def test_a_new_certificate_without_a_restart(

@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+import time
 from contextlib import suppress
 
 import pytest
@@ -39,7 +40,7 @@ def server(shared_server: SharedServers) -> PenstockServer:
 
 
 def opened(server: PenstockServer, url: str = "", protocols: tuple[str, ...] = ("mqtt",)) -> ClientConnection:
-    wanted = [Subprotocol(each) for each in protocols]
+    wanted = [Subprotocol(each) for each in protocols] or None
     return connect(url or server.urls[0], subprotocols=wanted, compression=None, proxy=None, open_timeout=TIMEOUT_S)
 
 
@@ -61,8 +62,9 @@ def asked(server: PenstockServer, request: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port_of(server)), TIMEOUT_S) as client:
         client.sendall(request)
         answer = b""
-        while data := client.recv(4096):
-            answer += data
+        with suppress(ConnectionResetError):  # where not all of it was read
+            while data := client.recv(4096):
+                answer += data
         return answer
 
 
@@ -108,7 +110,7 @@ def test_the_sub_protocol_is_among_others(server: PenstockServer, protocols: tup
 def test_what_is_no_handshake_for_mqtt(server: PenstockServer) -> None:
     url = server.urls[0]
     for path, protocols, status in (
-        (url.removesuffix("/mqtt") + "/", ("mqtt",), 404),
+        (url.removesuffix("/mqtt") + "/x", ("mqtt",), 404),
         (url + "/more", ("mqtt",), 404),
         (url, (), 400),
         (url, ("other",), 400),
@@ -124,6 +126,41 @@ def test_what_is_no_handshake_for_mqtt(server: PenstockServer) -> None:
     assert asked(server, CONNECT + b"\r\n").startswith(b"HTTP/1.1 400 ")
     assert asked(server, b"GET /mqtt HTTP/1.1\r\nX: " + b"x" * 10_000 + b"\r\n\r\n").startswith(b"HTTP/1.1 4")
     wait_for_log(server, "WebSocket handshake refused: 404 Not Found")
+
+
+@pytest.mark.parametrize("path", ["/mqtt", "/", "/ws"])
+def test_the_paths_that_clients_ask_for(server: PenstockServer, path: str) -> None:
+    with opened(server, server.urls[0].removesuffix("/mqtt") + path) as client:
+        client.send(CONNECT)
+        assert received(client, 4) == CONNACK
+
+
+def test_junk_behind_a_request_that_is_refused(server: PenstockServer) -> None:
+    junk = b"\x00\xff" * 1_000
+    answer = asked(server, b"GET /x HTTP/1.1\r\n" + HANDSHAKE + junk)
+    assert not answer or answer.startswith(b"HTTP/1.1 404 ")  # a reset takes back what was not read
+    wait_for_log(server, "WebSocket handshake refused: 404 Not Found")
+    assert "Traceback" not in server.log_text()
+
+
+def test_a_bad_frame_right_behind_the_request(server: PenstockServer) -> None:
+    """It is answered at once, and not when gateway.connect_timeout_s is over."""
+    began_s = time.monotonic()
+    answer = asked(server, b"GET /ws HTTP/1.1\r\n" + HANDSHAKE + b"\xff\xff\xff\xff")
+    assert answer.startswith(b"HTTP/1.1 101 ")
+    assert b"\x03\xea" in answer.partition(b"\r\n\r\n")[2]  # 1002
+    assert time.monotonic() - began_s < 9
+
+
+def test_former_sub_protocols_where_a_setting_allows(penstock_server: ServerFactory) -> None:
+    settings = {"gateway.listen": "ws://127.0.0.1:0", "gateway.websocket_any_subprotocol": True}
+    server = penstock_server(settings=settings)
+    offers = {("mqttv3.1",): "mqttv3.1", ("other", "mqttv3.1", "mqtt"): "mqtt", (): None, ("other",): None}
+    for offered, selected in offers.items():
+        with opened(server, protocols=offered) as client:
+            assert client.subprotocol == selected
+            client.send(CONNECT)
+            assert received(client, 4) == CONNACK
 
 
 def test_pages_of_other_sites(penstock_server: ServerFactory) -> None:
@@ -191,6 +228,74 @@ def test_frames_ahead_of_the_answer_are_of_no_use_at_a_wrong_place(server: Penst
     answer = asked(server, b"GET /other HTTP/1.1\r\n" + HANDSHAKE + frame)
     assert answer.startswith(b"HTTP/1.1 404 ")
     assert CONNACK not in answer
+
+
+UPGRADE = b"GET /mqtt HTTP/1.1\r\n" + HANDSHAKE
+FRAGMENTS = [Frame(Opcode.CONT if number else Opcode.BINARY, b"", False).serialize(mask=True) for number in range(300)]
+HEADER = b"X-Long: " + b"x" * 1_000 + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (b"GET /mqtt HTTP/1.1\r\n" + HEADER * 20, b"HTTP/1.1 431 "),
+        (b"GET /" + b"x" * 17_000, b"HTTP/1.1 4"),
+        (UPGRADE + Frame(Opcode.PING, b"").serialize(mask=True) * 300, b"HTTP/1.1 101 "),
+        (UPGRADE + Frame(Opcode.BINARY, b"").serialize(mask=True) * 300, b"HTTP/1.1 101 "),
+        (UPGRADE + b"".join(FRAGMENTS), b"HTTP/1.1 101 "),
+        (UPGRADE + Frame(Opcode.BINARY, bytes(200_000)).serialize(mask=True)[:150_000], b"HTTP/1.1 101 "),
+    ],
+    ids=["headers", "a path", "pings", "empty frames", "fragments", "a large frame"],
+)
+def test_what_may_come_before_a_connect_is_bounded(server: PenstockServer, start: bytes, said: bytes) -> None:
+    """The end comes without the client's doing, and long before gateway.connect_timeout_s."""
+    began_s = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port_of(server)), TIMEOUT_S) as client:
+        client.sendall(start)
+        answer = b""
+        with suppress(ConnectionResetError):
+            while data := client.recv(65_536):
+                answer += data
+        assert time.monotonic() - began_s < 9
+        assert CONNACK not in answer
+        assert said in answer or not answer  # a reset takes back what was not read
+    with opened(server) as other:
+        other.send(CONNECT)
+        assert received(other, 4) == CONNACK
+
+
+def test_a_connect_in_frames_of_a_byte_and_packets_ahead_of_the_connack(server: PenstockServer) -> None:
+    with opened(server) as client:
+        client.send([CONNECT[at : at + 1] for at in range(len(CONNECT))])
+        assert received(client, 4) == CONNACK
+    many = Frame(Opcode.BINARY, PING).serialize(mask=True) * 1_000
+    with socket.create_connection(("127.0.0.1", port_of(server)), TIMEOUT_S) as plain:
+        plain.sendall(UPGRADE + Frame(Opcode.BINARY, CONNECT).serialize(mask=True) + many)
+        answer = b""
+        while answer.count(PONG) < 1_000:
+            data = plain.recv(65_536)
+            assert data
+            answer += data
+
+
+def test_what_handshakes_and_frames_keep_counts_with_all_that_is_not_whole(penstock_server: ServerFactory) -> None:
+    server = penstock_server(settings={**SETTINGS, "gateway.connecting_bytes": 1 << 20}).one_gateway()
+    frame = Frame(Opcode.BINARY, bytes(100_000)).serialize(mask=True)[:90_000]
+    slow = [socket.create_connection(("127.0.0.1", port_of(server)), TIMEOUT_S) for _ in range(20)]
+    for each in slow:
+        each.sendall(UPGRADE + frame)
+    wait_for_log(server, "gateway.connecting_bytes is used up")
+    asking = [socket.create_connection(("127.0.0.1", port_of(server)), TIMEOUT_S) for _ in range(100)]
+    for each in asking:
+        each.sendall(b"GET /mqtt HTTP/1.1\r\n" + HEADER * 15)
+    with suppress(ConnectionResetError):
+        while slow[-1].recv(65_536):  # the last of them to be closed
+            pass
+    with opened(server) as client:
+        client.send(CONNECT)
+        assert received(client, 4) == CONNACK
+    for each in slow + asking:
+        each.close()
 
 
 def test_who_reads_no_pongs_is_not_read(server: PenstockServer) -> None:

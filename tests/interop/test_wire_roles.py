@@ -27,8 +27,10 @@ from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
 from store.wire import operator_messages as of_operator
+from store.wire import quota_messages as of_quota
 from store.wire.frames import encode
 from store.wire.messages import KINDS, Claim, Claimed, Failed, Goodbye, Message, Role
+from store.wire.pace_messages import Behind
 from tests.store_process import StoreProcess
 from tests.wire_peer import PeerClosed, WirePeer
 
@@ -50,6 +52,11 @@ SAMPLES: tuple[Message, ...] = (
     wire.Check([1]),
     wire.Enough([1]),
     wire.Holds(["victim"]),
+    wire.Judged(1, [True]),
+    of_quota.TakeMessage("u", 1, "t", 1),
+    of_quota.TakeSubscriptions("u", "victim", ["#"]),
+    of_quota.LiveSubscriptions("u", 1),
+    Behind(True),
     wire.Publish(1, wire.Wait.POLICY),
     wire.Scan("t", 0, 1, 1),
     wire.Seek("t", "now", 0),
@@ -73,7 +80,10 @@ SAMPLES: tuple[Message, ...] = (
     of_log.ReaderAt("r", 0),
     of_log.Topics("#", ""),
 )
-OF_GATEWAYS = {"BanMade", "ReadAt", "Claim", "Release", "Holds"}
+OF_GATEWAYS = {
+    *{"BanMade", "ReadAt", "Claim", "Release", "Holds"},
+    *{"Judged", "TakeMessage", "TakeSubscriptions", "LiveSubscriptions", "Behind"},
+}
 OF_CLIENTS = {"Publish", "Get", "Find", "Segments", "ReadLog", "SeekLog", "QueueOffsets", "ReaderAt", "Topics"}
 OF_THE_STORE: tuple[Message, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),

@@ -138,6 +138,7 @@ def connects(draw: st.DrawFn, version: int) -> Connect:
         draw(properties_with_method(PacketContext.CONNECT, version)),
     )
     if version == 4:
+        packet.is_bridge = draw(flags)
         packet.clean_start |= not packet.client_id
         packet.username = packet.username or ("user" if packet.password is not None else None)
     return packet

@@ -27,6 +27,7 @@ class Machine:
         self.now_ms = 1_700_000_000_000
         monkeypatch.setattr(time, "time_ns", lambda: self.now_ms * 1_000_000)
         monkeypatch.setattr(time, "time", lambda: self.now_ms / 1000)
+        monkeypatch.setattr(time, "clock_gettime", lambda _: self.now_ms / 1000)
         self._folder = folder
         self._kills = 0
         self._published = 0

@@ -14,9 +14,9 @@ from gateway.codec_primitives import encode_varint
 from gateway.properties import PacketContext, decode_properties
 from penstock.spark.columns import PAIRS
 from penstock.spark.encoding import Defaults, Encoder
-from penstock.spark.publishing import _by_topic, _found, _in_order
+from penstock.spark.publishing import Most, _found, _in_order, _parts
 from store._columns import scatter
-from store._records import RecordBatch, walk
+from store._records import RecordBatch, changes_in, walk
 from store.records import Attribute, RecordFlag, decode_attributes
 
 pytestmark = pytest.mark.property
@@ -64,34 +64,39 @@ def test_a_record_says_what_its_row_does(found: list[dict[str, Any]], before: in
 
 
 @given(
-    topics=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60)), max_size=60),
-    limit_bytes=st.integers(160, 2000),
+    rows=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60), st.booleans()), max_size=60),
+    most=st.builds(Most, st.integers(200, 4000), st.integers(20, 100)),
     seed=st.integers(0, 1000),
 )
-def test_an_epoch_is_cut_alike_in_any_order(topics: list[tuple[int, int]], limit_bytes: int, seed: int) -> None:
-    def cut(rows: list[tuple[int, int]]) -> list[bytes]:
+def test_an_epoch_is_cut_alike_in_any_order(rows: list[tuple[int, int, bool]], most: Most, seed: int) -> None:
+    def cut(rows: list[tuple[int, int, bool]]) -> list[bytes]:
         records = RecordBatch()
-        for topic, size in rows:
-            records.append(1, bytes(size), topic=b"t%d" % topic)
-        return [part.tobytes() for part in _by_topic(_found(np.frombuffer(bytes(records), np.uint8)), limit_bytes)]
+        for topic, size, is_retained in rows:
+            flags = RecordFlag.RETAIN if is_retained else 0
+            records.append(1, bytes(size), topic=b"%d" % topic * 20 * topic + b"t", flags=flags)
+        found = _found(np.frombuffer(bytes(records), np.uint8))
+        return [part.tobytes() for part in _parts(found, most)]
 
-    parts = cut(topics)
-    again = topics[:]
+    parts = cut(rows)
+    again = rows[:]
     random.Random(seed).shuffle(again)
     assert [sorted(walk(part)) for part in cut(again)] == [sorted(walk(part)) for part in parts]
-    assert all(len(part) <= limit_bytes for part in parts)
+    assert all(len(part) <= most.size_bytes and changes_in(part) <= most.changes for part in parts)
     stored = [record for part in parts for record in walk(part)]
-    assert sorted((int(record[5][1:]), len(record[9])) for record in stored) == sorted(topics)
+    assert sorted((len(record[5]) // 20, len(record[9]), bool(record[4])) for record in stored) == sorted(rows)
 
 
-@given(sizes=st.lists(st.integers(0, 60), max_size=40), limit_bytes=st.integers(160, 2000))
-def test_a_batch_is_cut_in_its_order(sizes: list[int], limit_bytes: int) -> None:
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.booleans()), max_size=40),
+    most=st.builds(Most, st.integers(200, 2000), st.integers(20, 100)),
+)
+def test_a_batch_is_cut_in_its_order(rows: list[tuple[int, int, bool]], most: Most) -> None:
     records = RecordBatch()
-    for size in sizes:
-        records.append(1, bytes(size), topic=b"t")
-    parts = list(_in_order(_found(np.frombuffer(bytes(records), np.uint8)), limit_bytes))
-    assert b"".join(part.tobytes() for part in parts) == bytes(records)
-    assert all(0 < len(part) <= limit_bytes for part in parts)
+    for topic, size, is_retained in rows:
+        records.append(1, bytes(size), topic=b"t" * (1 + topic * 40), flags=RecordFlag.RETAIN if is_retained else 0)
+    parts = [part.tobytes() for part in _in_order(_found(np.frombuffer(bytes(records), np.uint8)), most)]
+    assert b"".join(parts) == bytes(records)
+    assert all(0 < len(part) <= most.size_bytes and changes_in(part) <= most.changes for part in parts)
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:

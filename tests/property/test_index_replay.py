@@ -8,6 +8,8 @@ import pytest
 from lightqueue import table
 from lightqueue.message_store import MessageStore
 from store import delayed, retained
+from store.marks import Marks
+from store.segment import segment_paths
 from tests.store_workload import Workload, state_of
 from tests.stores import crash_copy, small
 
@@ -59,9 +61,12 @@ def test_an_index_ahead_of_the_log_is_built_again(tmp_path: Path) -> None:
     expected = state_of(store)
     workload.publish(store)
     store.close()
-    last = sorted((data / "log").iterdir())[-1]
+    last = segment_paths(data / "log")[-1]
     with last.open("r+b") as file:
         file.truncate(cut_at - int(last.stem))
+    marks = Marks(data / "log")
+    marks.start(marks.begin, cut_at)
+    marks.close()
     store = MessageStore(small(data, **OPTIONS))
     found = state_of(store)
     assert found.pop("applied") == (store.end, store.end)

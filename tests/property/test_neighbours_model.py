@@ -185,7 +185,7 @@ class Machine:
         found: list[int] = []
         at = 0
         while at < queue.next_offset:
-            records, at, _ = self.store.queues.read_tagged(
+            records, at, _, _ = self.store.queues.read_tagged(
                 queue, at, TAG, 2**63, self.randomly.choice((1, 1_000)), 1 << 20
             )
             found += [records[i][0] for i in range(records.count)]

@@ -68,3 +68,16 @@ def test_they_make_the_same_messages(payloads: list[bytes], topic: bytes, flags:
     assert _records.plain_messages(payloads, topic, flags) == made
     fields: list[Fields] = [(1, flags, topic, b"", b"", b"", payload) for payload in payloads]
     assert built(_records.RecordBatch(), fields) == made
+    assert _records.plain_messages_of(payloads, [(topic, flags)] * len(payloads)) == made
+
+
+@given(st.lists(st.tuples(st.binary(max_size=30), st.binary(min_size=1, max_size=9), st.integers(0, 255)), max_size=5))
+def test_they_make_the_same_messages_of_many_topics(messages: list[tuple[bytes, bytes, int]]) -> None:
+    payloads, heads = [payload for payload, *_ in messages], [(topic, flags) for _, topic, flags in messages]
+    made = plain_records.plain_messages_of(payloads, heads)
+    assert _records.plain_messages_of(payloads, heads) == made
+    fields: list[Fields] = [(1, flags, topic, b"", b"", b"", payload) for payload, topic, flags in messages]
+    assert built(_records.RecordBatch(), fields) == made
+    for module in (_records, plain_records):
+        with pytest.raises(ValueError):  # noqa: PT011  (each has words of its own)
+            module.plain_messages_of(payloads, [*heads, (b"t", 0)])

@@ -36,6 +36,7 @@ from gateway.packets import (
 )
 from gateway.reason_codes import ReasonCode
 from lightqueue.matching import matches
+from store.checkpoint import copy_flushed
 from tests.auth_client import access_of
 from tests.wire_client import Bench, Client, SlowDisk, WallClock, connect_packet
 
@@ -264,7 +265,8 @@ class World:
         copy = self.folder / f"{self.crashes}"
         shutil.copytree(self.bench.store_settings.data / "log", copy / "log")
         if self.crashes % 3:
-            self.bench.store.index.checkpoint(copy / "index")
+            self.bench.store.index.flush()
+            copy_flushed(self.bench.store.index.folder, copy / "index")
         self.bench.move(copy)
 
     def finish(self) -> None:

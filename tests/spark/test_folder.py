@@ -4,10 +4,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from penstock.spark.columns import record_batch
 from penstock.spark.errors import DataLost, FolderUnreadable, LogDamaged
 from penstock.spark.folder import LogFolder
+from penstock.spark.options import parse_options
+from penstock.spark.reading import wanted_messages
 from store._records import RecordBatch
 from store.commitlog import CommitLog
 from store.records import RecordType
@@ -146,3 +151,32 @@ def test_a_log_that_may_not_be_read(log: CommitLog) -> None:
     path.chmod(0)
     with pytest.raises(FolderUnreadable, match="Permission denied"):
         count(folder_of(log))
+
+
+def test_readers_are_told_of_what_recovery_took_out(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    log = CommitLog(tmp_path / "log", small(tmp_path))
+    places = [log.append(batch_of(b"%d" % number)) for number in range(5)]
+    log.close()
+    with segment_paths(tmp_path / "log")[0].open("r+b") as file:
+        file.seek(places[2] + 20)
+        file.write(b"damaged")
+    log = CommitLog(tmp_path / "log", small(tmp_path))
+    end = log.end
+    log.close()
+    folder = LogFolder(str(tmp_path))
+    strict = parse_options({"path": str(tmp_path)})
+    with pytest.raises(DataLost, match=f"log_offset {places[2]} was damaged .* failOnDataLoss"):
+        list(wanted_messages(folder, strict, 0, end))
+    assert sum(map(len, wanted_messages(folder, strict, 0, places[2]))) == 2
+    assert sum(map(len, wanted_messages(folder, strict, places[3], end))) == 2
+    lenient = parse_options({"path": str(tmp_path), "failOnDataLoss": "false"})
+    assert sum(map(len, wanted_messages(folder, lenient, 0, end))) == 4
+    # And where the index says where each stands.
+    at, sizes = np.array(places, np.int64), np.diff([*places, end]).astype(np.int32)
+    with pytest.raises(DataLost, match=f"log_offset {places[2]} was damaged .* failOnDataLoss"):
+        folder.messages_at(at, sizes)
+    messages, kept = folder.messages_at(at, sizes, skips_lost=True)
+    assert kept.tolist() == [True, True, False, True, True]
+    found = record_batch(messages, pa.schema([("payload", pa.binary())])).to_pylist()
+    assert [row["payload"] for row in found] == [b"0", b"1", b"3", b"4"]

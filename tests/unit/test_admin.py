@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.metrics import read_all
+from gateway.metrics import read_steps
 from gateway.reason_codes import ReasonCode
 from penstock.admin import SILENT_S, AdminApp, LoopSilent, LoopSource, LoopWatch
 from tests.wire_client import TIMEOUT_S, Bench
@@ -54,7 +54,7 @@ def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def source(bench: Bench) -> LoopSource:
-    return LoopSource(lambda: read_all(bench.broker, bench.store), bench.broker.unready)
+    return LoopSource(lambda: read_steps(bench.broker, bench.store), bench.broker.unready)
 
 
 def get(app: AdminApp, page: str, method: str = "GET") -> tuple[str, str]:

@@ -8,8 +8,9 @@ import pytest
 
 from gateway.auth import attempts as module
 from gateway.auth.attempts import Attempts
+from gateway.auth.early import EarlyLogins
 from gateway.auth.fair_queue import BEGUN_AT_ONCE, FairQueue, Job
-from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict
+from gateway.auth.identity import Answer, Attempt, Credentials, Identity, Refused, Verdict
 from gateway.auth.limited import Limited
 from gateway.auth.settings import AuthSettings
 from gateway.reason_codes import ReasonCode
@@ -214,3 +215,109 @@ def test_who_was_put_before_the_limit_was_reached_is_refused_in_his_turn_a_few_a
     while later:
         later.pop(0)()
     assert len(answers) == 100
+
+
+class KnowingAlice:
+    """A Verifier whose answers a test gives: of passwords, and of what only looks as if there were one."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Callable[[Verdict], None]]] = []
+        self.pretending: list[Callable[[], None]] = []
+
+    def knows(self, username: str) -> bool:
+        return username == "alice"
+
+    def recall(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> bool:
+        return False
+
+    def verify(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> None:
+        self.asked.append((credentials.username or "", answer))
+
+    def pretend(self, credentials: Credentials, then: Callable[[], None]) -> None:
+        self.pretending.append(then)
+
+    def hear(self, user: str, verdict: Verdict = WRONG) -> None:
+        """Answer the user's that has been verified for the longest."""
+        for at, (name, answer) in enumerate(self.asked):
+            if name == user:
+                del self.asked[at]
+                answer(verdict)
+                return
+        raise AssertionError(f"{user} is not being verified")
+
+
+STRANGERS = ("stranger-0", "stranger-1", "stranger-2")
+
+
+class Crowd:
+    """At an address where logins failed: three strangers, of whom one is being verified, and alice behind them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.counted, self.inner = attempts(clock), KnowingAlice()
+        fail(self.counted, 1, user="x")
+        queue, early = FairQueue(1, lambda _: None), FairQueue(1, lambda _: None)
+        logins = EarlyLogins(self.inner, self.counted, queue, early)
+        self.limited = Limited(self.inner, self.counted, queue, early=logins)
+        self.answers: list[tuple[str, Verdict]] = []
+        for stranger in STRANGERS:
+            self.add(stranger)
+        self.alice = self.add("alice")
+
+    def add(self, user: str) -> Attempt:
+        credentials = Credentials("", user, b"", source=HERE)
+        self.limited.check(credentials, lambda verdict: self.answers.append((user, verdict)))
+        return credentials.attempt
+
+    @property
+    def verified(self) -> list[str]:
+        return [user for user, _ in self.inner.asked]
+
+    def hear_strangers(self) -> None:
+        for stranger in STRANGERS:
+            self.inner.hear(stranger)
+
+
+def test_a_user_who_is_right_comes_in_before_the_strangers_at_the_address(clock: Clock) -> None:
+    crowd = Crowd(clock)
+    assert crowd.verified == ["stranger-0", "alice"]
+    crowd.inner.hear("alice", Identity("alice"))
+    assert crowd.answers == [("alice", Identity("alice"))]
+    crowd.hear_strangers()
+    assert not crowd.inner.asked
+    assert not crowd.inner.pretending
+
+
+def test_a_user_who_is_wrong_hears_it_in_turn_and_after_as_much_work_as_a_stranger(clock: Clock) -> None:
+    crowd = Crowd(clock)
+    crowd.inner.hear("alice")
+    assert not crowd.answers
+    crowd.hear_strangers()
+    assert [user for user, _ in crowd.answers] == list(STRANGERS)
+    crowd.inner.pretending.pop()()
+    assert crowd.answers[3:] == [("alice", WRONG)]
+
+
+def test_a_user_has_one_password_verified_early_at_a_time(clock: Clock) -> None:
+    crowd = Crowd(clock)
+    crowd.add("alice")
+    crowd.inner.hear("alice")
+    assert crowd.verified == ["stranger-0"]  # the answer to the first is still to come
+    crowd.hear_strangers()
+    crowd.inner.pretending.pop()()
+    assert crowd.verified == ["alice"]  # the second, in its turn
+    crowd.add("alice")
+    assert crowd.verified == ["alice", "alice"]
+
+
+def test_a_wrong_password_counts_also_where_its_client_leaves(clock: Clock) -> None:
+    crowd = Crowd(clock)
+    crowd.alice.abandon()  # while it is verified
+    crowd.inner.hear("alice")
+    assert crowd.answers == [("alice", WRONG)]
+    again = crowd.add("alice")
+    crowd.inner.hear("alice")
+    again.abandon()  # before it had its turn
+    assert crowd.answers == [("alice", WRONG)] * 2
+    crowd.hear_strangers()
+    assert not crowd.inner.asked
+    assert not crowd.inner.pretending

@@ -1,7 +1,9 @@
 """The checkpoint of the index: it can be rebuilt whenever a kill comes, although the beginning of the log is gone."""
 
+import random
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from lightqueue.message_store import MessageStore
 from store import checkpoint
 from store.errors import NotRebuildable
 from store.folder import DataFolder
+from store.index import Index
 from tests.store_workload import Workload, state_of
 from tests.stores import KEPT_BYTES, Stores, crash_copy, fill, publish, retained_payloads, run_upkeep, subscribe
 
@@ -55,7 +58,7 @@ def test_without_index_and_checkpoint_it_refuses(open_store: Stores, tmp_path: P
     shutil.rmtree(data / "index")
     (data / "index-checkpoint").rename(data / "elsewhere")
     with pytest.raises(NotRebuildable) as caught:
-        open_store()
+        open_store(on_damage="refuse")
     assert str(data / "index") in str(caught.value)
     assert "put one of the two back from a copy" in str(caught.value)
     assert not (data / "index").exists()
@@ -68,7 +71,8 @@ def test_an_index_from_before_the_log_begins_is_not_used(open_store: Stores, tmp
     store = open_store()
     with_history(store)
     store.write_index()
-    store.index.checkpoint(tmp_path / "old")
+    store.index.flush()
+    checkpoint.copy_flushed(store.index.folder, tmp_path / "old")
     fill(store, 4)
     run_upkeep(store)
     expected = state_of(store)
@@ -110,8 +114,9 @@ def check_killed(store: MessageStore, to: Path, open_store: Stores) -> None:
     reopened = open_store(data)
     state = state_of(reopened)
     messages = retained_payloads(reopened)
+    first = reopened.log.first  # a start drops what retention was about to
     open_store.stop(reopened)
-    assert state == state_of(store)
+    assert state == state_of(store, first)
     assert messages == retained_payloads(store)
     shutil.rmtree(data / "index")
     if store.log.base == 0 or (data / "index-checkpoint").exists():
@@ -133,7 +138,8 @@ def test_a_kill_while_the_checkpoint_is_replaced(
         with_history(store, seed=2)
     data = tmp_path / "data"
     store.write_index()
-    checkpoint.write_checkpoint(store.index, store.folder)
+    store.index.flush()
+    checkpoint.write_checkpoint(store.folder)
     if kill_after == "new renamed":
         monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
         checkpoint.publish_checkpoint(store.folder)
@@ -148,6 +154,61 @@ def test_a_kill_while_the_checkpoint_is_replaced(
     assert sorted(path.name for path in killed.glob("index*")) == sorted(
         ["index"] + ["index-checkpoint"] * (existing or kill_after == "new renamed")
     )
+
+
+def test_a_copy_while_the_index_changes(tmp_path: Path) -> None:
+    """Each copy is whole, and has at least what had been flushed before it was begun."""
+    index = Index(tmp_path / "index", 1 << 20)
+    number = flushed = at_least = copies = 0
+    copying: Future[None] | None = None
+    with ThreadPoolExecutor(1) as worker:
+        while copies < 10:
+            if copying is None:
+                at_least = flushed
+                copying = worker.submit(checkpoint.copy_flushed, index.folder, tmp_path / "copy")
+            number += 1
+            index.put(b"k%d" % number, random.randbytes(4_000))
+            index.write(number, number)
+            if number % 20 == 0:
+                index.flush()  # every eighth begins a merge
+                flushed = number
+            if copying.done():
+                copying.result()
+                check_copy(tmp_path / "copy", at_least)
+                copies += 1
+                copying = None
+    index.close()
+
+
+def check_copy(folder: Path, at_least: int) -> None:
+    copy = Index(folder, 1 << 20)
+    newest = copy.applied_offset
+    assert newest >= at_least
+    assert [number for number in range(1, newest + 2) if copy.get(b"k%d" % number) is None] == [newest + 1]
+    copy.close()
+
+
+def test_an_index_that_changes_all_the_time_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index(tmp_path / "index", 1 << 20)
+    numbers = iter(range(1, 1_000))
+    link = Path.hardlink_to
+
+    def link_and_change(path: Path, target: Path) -> None:
+        link(path, target)
+        flush_one(index, next(numbers))
+
+    flush_one(index, next(numbers))
+    monkeypatch.setattr(Path, "hardlink_to", link_and_change)
+    monkeypatch.setattr(checkpoint, "LINK_ATTEMPTS", 5)
+    with pytest.raises(OSError, match="it changed 5 times"):
+        checkpoint.copy_flushed(index.folder, tmp_path / "copy")
+    index.close()
+
+
+def flush_one(index: Index, number: int) -> None:
+    index.put(b"k%d" % number, b"x")
+    index.write(number, number)
+    index.flush()
 
 
 def test_the_checkpoint_waits_until_the_log_is_on_disk(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> None:

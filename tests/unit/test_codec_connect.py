@@ -26,7 +26,11 @@ REFUSED = (
     (f"0004 6d717474 05 02 {TAIL_5}", UNSUPPORTED, 5, "mqtt"),
     (f"{NAME} 03 02 {TAIL_4}", UNSUPPORTED, 4, "protocol version"),
     (f"{NAME} 06 02 {TAIL_5}", UNSUPPORTED, 5, "protocol version"),
-    (f"{NAME} 84 02 {TAIL_4}", UNSUPPORTED, 5, "protocol version"),
+    (f"{NAME} 83 02 {TAIL_4}", UNSUPPORTED, 4, "protocol version"),
+    (f"0006 4d5149736470 83 02 {TAIL_4}", UNSUPPORTED, 4, "MQIsdp"),
+    (f"{NAME} 85 02 {TAIL_5}", UNSUPPORTED, 5, "protocol version"),
+    (f"{NAME} 84 03 {TAIL_4}", MALFORMED, None, "reserved"),
+    (f"{NAME} 84 00 {TAIL_4}", ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, 4, "client_id"),
     (HEAD_4, MALFORMED, None, "connect flags"),
     (HEAD_5, MALFORMED, 5, "connect flags"),
     (f"{HEAD_4} 03 {TAIL_4}", MALFORMED, None, "reserved"),
@@ -75,6 +79,13 @@ def test_a_connect_says_itself_which_version_it_is(protocol_version: int, versio
     assert decode(data[0], data[2:], version_of_the_connection) == packet
 
 
+def test_a_bridge_of_mqtt_3_1_1_says_that_it_is_one() -> None:
+    packet = Connect("b", 4, is_bridge=True, will=Will("w"))
+    data = encode(packet, 4)
+    assert data[2:9] == b"\0\4MQTT\x84"
+    assert decode(data[0], data[2:], 5) == packet
+
+
 def test_only_mqtt_5_allows_an_empty_client_identifier_to_resume_or_a_lone_password() -> None:
     packet = Connect("", clean_start=False, password=b"p")
     data = encode(packet, 5)
@@ -87,6 +98,7 @@ def test_only_mqtt_5_allows_an_empty_client_identifier_to_resume_or_a_lone_passw
         Connect("", protocol_version=4, clean_start=False),
         Connect("c", protocol_version=4, password=b"p"),
         Connect("c", protocol_version=3),
+        Connect("c", protocol_version=5, is_bridge=True),
         Connect("c", keep_alive_s=65_536),
         Connect("c", keep_alive_s=-1),
         Connect("c" * 65_536),

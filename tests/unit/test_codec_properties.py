@@ -108,7 +108,7 @@ def test_only_user_properties_and_a_publish_repeat() -> None:
 BAD_VALUES = (
     ("01 02", PacketContext.PUBLISH, ReasonCode.PROTOCOL_ERROR, "payload_format_indicator"),
     ("08 0000", PacketContext.PUBLISH, ReasonCode.TOPIC_NAME_INVALID, "response_topic"),
-    ("08 0001 2b", PacketContext.WILL, ReasonCode.TOPIC_NAME_INVALID, "response_topic"),
+    ("08 0001 2b", PacketContext.WILL, ReasonCode.TOPIC_NAME_INVALID, r"response_topic: .*\[MQTT-3.3.2-14\]"),
     ("0b 00", PacketContext.SUBSCRIBE, ReasonCode.PROTOCOL_ERROR, "subscription_identifiers"),
     ("0b 8000", PacketContext.PUBLISH, ReasonCode.MALFORMED_PACKET, "subscription_identifiers"),
     ("0b ffffffff01", PacketContext.PUBLISH, ReasonCode.MALFORMED_PACKET, "subscription_id"),

@@ -6,14 +6,17 @@ import os
 import random
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.plain import as_published
+from gateway.plain import MOST_PENDING, Expander
 from lightqueue.dead_letters import append_dead_letter
 from penstock.sdk.compression import NEVER, Compression, as_stored, chosen
 from penstock.sdk.errors import Unreadable
@@ -21,7 +24,7 @@ from penstock.sdk.message import Batch, Message
 from penstock.sdk.message_id import StorePlace
 from penstock.sdk.outgoing import outgoing
 from store._records import RecordBatch, records_from
-from store.compression import BadFrame, compressed, plain, stated_bytes
+from store.compression import PIECE_BYTES, BadFrame, compressed, plain, stated_bytes
 from store.group_settings import GroupSettings
 from store.group_states import GroupState
 from store.record_bytes import walk
@@ -34,13 +37,21 @@ PLACE = StorePlace.of("10.0.0.1", 7700)
 
 
 def records(*payloads: bytes) -> bytes:
-    """Messages to t/0, t/1, ... whose payloads are frames where they look like one."""
+    """Messages to t/0, t/1, ... whose payloads are frames where they look like one, each at another log_offset."""
     batch = RecordBatch()
     for number, payload in enumerate(payloads):
         is_frame = payload.startswith(zstandard.FRAME_HEADER)
         flags = RecordFlag.COMPRESSED | 1 if is_frame else 1
         batch.append(RecordType.MESSAGE, payload, topic=b"t/%d" % number, attributes=b"\3\1\0k", flags=flags)
-    return bytes(batch)
+    data, at = bytearray(bytes(batch)), 0
+    while at < len(data):
+        data[at + 8 : at + 16] = at.to_bytes(8, "little")
+        at += int.from_bytes(data[at : at + 4], "little")
+    return bytes(data)
+
+
+def void(_: object) -> None:
+    """Nothing is left for a later turn."""
 
 
 def fault(frame: bytes, most_plain_bytes: int = 1 << 24) -> str:
@@ -87,24 +98,24 @@ def test_what_is_no_compressed_payload_is_refused(frame: bytes, expected: str) -
 
 def test_readers_get_what_was_published() -> None:
     frame = compressed(TEXT, 3)
-    found = as_published(records_from(records(b"short", frame, b"tail", frame), 7))
+    found = Expander(void).as_published(records_from(records(b"short", frame, b"tail", frame), 7))
     assert [found[number][9] for number in range(4)] == [b"short", TEXT, b"tail", TEXT]
     assert [(found[number][4], found[number][5], found[number][7]) for number in range(4)] == [
         (1, b"t/%d" % number, b"\3\1\0k") for number in range(4)
     ]
     assert (found.first, found.next) == (7, 11)
-    one = as_published(records_from(records(b"short", frame, b"tail"), 7), start=1, count=1)
+    one = Expander(void).as_published(records_from(records(b"short", frame, b"tail"), 7), start=1, count=1)
     assert (len(one), one[0][9]) == (1, TEXT)
 
 
 def test_records_without_a_compressed_one_are_passed_on_as_they_are() -> None:
     found = records_from(records(b"1", b"2", compressed(TEXT, 3)), 0)
-    assert as_published(found, start=0, count=2) is found
+    assert Expander(void).as_published(found, start=0, count=2) is found
 
 
 def test_a_range_ends_once_it_has_grown_large() -> None:
     frame = compressed(bytes(700_000), 3)
-    found = as_published(records_from(records(frame, frame, frame), 3))
+    found = Expander(void).as_published(records_from(records(frame, frame, frame), 3))
     assert (len(found), found.first, found.next) == (2, 3, 5)
 
 
@@ -114,11 +125,104 @@ def test_a_payload_that_is_damaged_stays_as_it_is() -> None:
         assert fault(bad) == ""  # the store looks at the beginning alone
         with pytest.raises(BadFrame):
             plain(bad)
-        found = as_published(records_from(records(bad, frame), 0))
+        found = Expander(void).as_published(records_from(records(bad, frame), 0))
         assert [found[0][4] & RecordFlag.COMPRESSED, found[1][4] & RecordFlag.COMPRESSED] == [RecordFlag.COMPRESSED, 0]
         message = Message(next(iter(walk(records(bad)))), None, PLACE)
         with pytest.raises(Unreadable, match="cannot be decompressed"):
             _ = message.payload
+
+
+class Waiting:
+    """A session, and how often it was told to go on."""
+
+    def __init__(self) -> None:
+        self.link = self
+        self.told = 0
+
+    def accept_more(self) -> None:
+        self.told += 1
+
+
+def stepped(expander: Callable[[Callable[..., object]], Expander] = Expander) -> tuple[Expander, deque[Any]]:
+    """An Expander, and what it leaves for later turns."""
+    later: deque[Any] = deque()
+    return expander(later.append), later
+
+
+def run_all(later: deque[Any]) -> int:
+    """How many turns that took."""
+    count = 0
+    while later:
+        later.popleft()()
+        count += 1
+    return count
+
+
+def test_a_large_payload_is_decompressed_in_steps_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("notify.steps.STEP_S", 0.0)  # a piece each turn
+    expander, later = stepped()
+    large = random.Random(5).randbytes(100) * 20_000
+    found = records_from(records(b"short", compressed(large, 3), b"tail"), 7)
+    first, second = Waiting(), Waiting()
+    before = expander.for_session(first, found)  # type: ignore[arg-type]
+    assert before is not None
+    assert (before.first, before.next, before[0][9]) == (7, 8, b"short")
+    assert expander.for_session(first, found, start=1) is None  # type: ignore[arg-type]
+    assert expander.for_session(second, found, start=1) is None  # type: ignore[arg-type]
+    assert run_all(later) >= len(large) // PIECE_BYTES
+    assert (first.told, second.told) == (1, 1)
+    for session in (first, second):
+        whole = expander.for_session(session, found, start=1)  # type: ignore[arg-type]
+        assert whole is not None
+        assert len(whole) == 1  # the range ends behind so much
+        assert whole[0][9] == large
+        assert (whole[0][4], whole[0][5], whole[0][7]) == (1, b"t/1", b"\3\1\0k")
+    assert not later
+
+
+def test_who_waited_once_does_not_wait_again_for_what_was_pushed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("notify.steps.STEP_S", 0.0)
+    expander, later = stepped(lambda soon: Expander(soon, most_bytes=1))
+    frames = [compressed(bytes(300_000 + number), 3) for number in range(3)]
+    found = records_from(records(*frames), 0)
+    session = Waiting()
+    for place in range(2):
+        assert expander.for_session(session, found, 1, place, 1) is None  # type: ignore[arg-type]
+    run_all(later)  # the second one pushes the first one out
+    whole = expander.for_session(session, found, 1, 0, 1)  # type: ignore[arg-type]
+    assert whole is not None
+    assert len(whole[0][9]) == 300_000
+
+
+def test_large_payloads_that_are_damaged_are_found_out_in_steps() -> None:
+    frame = compressed(random.Random(1).randbytes(500_000), 3)
+    other = compressed(bytes(400_000), 3)
+    for bad in (frame[:-3], frame[:-3] + b"abc", frame + b"more", frame + other):
+        expander, later = stepped()
+        found = records_from(records(bad), 0)
+        session = Waiting()
+        assert expander.for_session(session, found) is None  # type: ignore[arg-type]
+        run_all(later)
+        assert session.told == 1
+        whole = expander.for_session(session, found)  # type: ignore[arg-type]
+        assert whole is not None
+        is_intact = bad == frame[:-3] + b"abc"  # noise is stored as it is, and has no checksum
+        assert bool(whole[0][4] & RecordFlag.COMPRESSED) is not is_intact
+
+
+def test_no_more_than_some_payloads_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("notify.steps.STEP_S", 0.0)
+    expander, later = stepped()
+    frames = [compressed(bytes(300_000 + number), 3) for number in range(MOST_PENDING + 1)]
+    found = records_from(records(*frames), 0)
+    sessions = [Waiting() for _ in frames]
+    at_once = [
+        expander.for_session(session, found, 1, number, 1)  # type: ignore[arg-type]
+        for number, session in enumerate(sessions)
+    ]
+    assert [each is None for each in at_once] == [True] * MOST_PENDING + [False]
+    run_all(later)
+    assert [session.told for session in sessions] == [1] * MOST_PENDING + [0]
 
 
 def test_a_frame_gives_no_more_than_it_states() -> None:

@@ -80,6 +80,8 @@ def test_something_that_is_not_mqtt_ends_the_connection(bench: Bench, data: byte
         (b"\0\4MQTT", 6, b"\x20\3\0\x84\0"),
         (b"\0\4mqtt", 5, b"\x20\3\0\x84\0"),
         (b"\0\4MQTT", 0, b"\x20\2\0\1"),
+        (b"\0\6MQIsdp", 0x83, b"\x20\2\0\1"),
+        (b"\0\4MQTT", 0x85, b"\x20\3\0\x84\0"),
     ],
 )
 def test_another_protocol_is_answered_in_its_version(bench: Bench, name: bytes, level: int, answer: bytes) -> None:

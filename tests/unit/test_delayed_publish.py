@@ -121,7 +121,7 @@ def test_a_name_that_is_none(bench: Bench, version: int, name: str) -> None:
     assert bench.stored() == []
 
 
-@pytest.mark.parametrize("name", ["$delayed/5/$SYS/x", "$delayed/5/$delayed/5/t", "$delayed", "$delay/5/t"])
+@pytest.mark.parametrize("name", ["$delayed/5/$SYS/x", "$delayed/5/$delayed/5/t", "$delayed", "$dead/5/t"])
 def test_what_is_the_server_s_own_stays_so(bench: Bench, name: str) -> None:
     client = bench.connect("c")
     client.publish(name, b"x", 1)

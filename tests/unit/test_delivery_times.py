@@ -9,14 +9,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from gateway._wire import DELIVERY_BOUNDS_MS
-from gateway.metrics import FigureCollector, read_all
+from gateway.metrics import FigureCollector, read_steps
 from gateway.packets import PubAck
 from tests.wire_client import Bench, WallClock
 
 
 def registry_of(bench: Bench) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(FigureCollector(lambda: read_all(bench.broker, None)))
+    registry.register(FigureCollector(lambda: read_steps(bench.broker, None)))
     return registry
 
 

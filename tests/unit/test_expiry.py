@@ -25,6 +25,11 @@ def test_what_has_expired_is_none(age_s: int) -> None:
     assert age(OTHERS + expires_in(100), age_s) is None
 
 
+def test_an_interval_of_0_is_over_once_a_second_has_passed() -> None:
+    assert age(OTHERS + expires_in(0), 0) == OTHERS + expires_in(0)
+    assert age(OTHERS + expires_in(0), 1) is None
+
+
 @pytest.mark.parametrize("properties", [b"", OTHERS, b"\x7f\2\0\0\0\1"])
 def test_without_an_interval_nothing_changes(properties: bytes) -> None:
     assert age(properties, 1 << 40) == properties

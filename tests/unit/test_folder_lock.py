@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightqueue.message_store import MessageStore
-from store.errors import FolderInUse, FolderUnusable
+from store.errors import DamageFound, FolderInUse, FolderUnusable
 from store.folder import DataFolder
 from tests.server_process import ROOT
 from tests.stores import small
@@ -71,8 +71,8 @@ def test_a_failed_start_gives_the_folder_back(tmp_path: Path) -> None:
     segment = tmp_path / "log" / f"{0:020}.log"
     good = segment.read_bytes()
     segment.write_bytes(b"bad" + good[3:])
-    with pytest.raises(Exception, match="wrong magic"):
-        MessageStore(small(tmp_path))
+    with pytest.raises(DamageFound, match="wrong magic"):
+        MessageStore(small(tmp_path, on_damage="refuse"))
     segment.write_bytes(good)
     MessageStore(small(tmp_path)).close()
 

@@ -28,22 +28,28 @@ from lightqueue.layout import NEXT_ID_KEY, entry_key, queue_key, queue_value
 from lightqueue.message_store import MessageStore
 from lightqueue.neighbours import entry_size
 from lightqueue.trimming import TRIMMED_KEY
-from store import delayed, group_states, peers, retained, sessions
+from store import delayed, group_states, left_by, peers, retained, sessions
 from store._records import RecordBatch, verify, walk
 from store.changes import (
     TYPES,
+    GroupAdvanced,
     Progress,
+    SessionClosed,
     SessionOpened,
     Subscribed,
     SubscriptionState,
     WillFired,
+    WillState,
     decode_change,
     encode_change,
 )
 from store.compression import plain
 from store.index import APPLIED_KEY, FORMAT, FORMAT_KEY, STATE_KEY
+from store.left_by import LeftBy
+from store.marks import read_marks
 from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes
 from store.segment import HEADER_BYTES, Segment
+from store.sums import State, Sum, decode_sums
 from tests.stores import small, subscribe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
@@ -66,6 +72,27 @@ def test_segment_header(tmp_path: Path) -> None:
     assert len(header) == HEADER_BYTES
     assert segment.first == HEADER_BYTES
     segment.close()
+
+
+def test_marks(tmp_path: Path) -> None:
+    (tmp_path / "marks").write_bytes(b"".join(vector("marks")))
+    assert read_marks(tmp_path) == (7, 0, 64, bytes(range(16)))
+
+
+def test_sums() -> None:
+    data = b"".join(vector("sums"))
+    sums = decode_sums(data)
+    assert sums is not None
+    assert (sums.identity, sums.pass_ms) == (bytes(range(16)), NOVEMBER_2023_MS)
+    assert list(sums.entries.values()) == [Sum(0, 65536, bytes(range(32)), NOVEMBER_2023_MS, State.DAMAGED)]
+    assert sums.encode() == data
+
+
+def test_gap() -> None:
+    data = b"".join(vector("gap"))
+    assert verify(data, 64)[0] == len(data)
+    record = Record._make(next(iter(walk(data))))
+    assert (record.type, record.payload, record.timestamp_ms) == (RecordType.GAP, bytes(8), 0)
 
 
 def test_message() -> None:
@@ -95,6 +122,8 @@ def test_batch() -> None:
 def test_state_changes() -> None:
     opened, subscribed, progress = vector("session opened, subscribed, progress")
     assert decode_change(RecordType.SESSION_OPENED, opened) == SessionOpened("m7", True, 60)
+    closed = msgspec.msgpack.encode(["m7", 60, False, 104, b"", b""])  # of a log that is older than the last field
+    assert decode_change(RecordType.SESSION_CLOSED, closed) == SessionClosed("m7", 60, False, 104)
     assert decode_change(RecordType.SUBSCRIBED, subscribed) == Subscribed("m7", [SubscriptionState("a/+", 1)])
     assert decode_change(RecordType.PROGRESS, progress) == Progress("m7", acked=104, completed=[5])
 
@@ -145,6 +174,27 @@ def test_delayed() -> None:
     assert add_again(batch, record, delayed.Pending(DUE_MS, 64, 64), is_pending=False)
     again, expected = Record._make(next(iter(walk(bytes(batch))))), Record._make(next(iter(walk(dispatched))))
     assert again._replace(log_offset=8192, timestamp_ms=DUE_MS) == expected
+
+
+def test_left_by() -> None:
+    (data,) = vector("left by")
+    assert left_by.encode(LeftBy("dev", "acme", "acme-dev")) == data
+    assert left_by.decode(data) == LeftBy("dev", "acme", "acme-dev")
+
+
+def test_a_will_of_an_older_version_does_not_say_who_left_it() -> None:
+    will = ["m7/gone", b"1", 1, True, b"", 30]
+    change = decode_change(RecordType.SESSION_OPENED, msgspec.msgpack.encode(["m7", False, 3600, will]))
+    assert isinstance(change, SessionOpened)
+    assert change.will == WillState("m7/gone", b"1", 1, True, b"", 30, left_by=b"")
+
+
+def test_a_group_of_an_older_version_does_not_say_where_its_queue_ended() -> None:
+    change = decode_change(
+        RecordType.GROUP_ADVANCED, msgspec.msgpack.encode(["billing", "line/#", [[0, 9]], [], [], 0])
+    )
+    assert isinstance(change, GroupAdvanced)
+    assert (change.end, change.acked, change.partitions) == (-1, -1, 0)
 
 
 def examples() -> list[tuple[RecordType, bytes, str]]:

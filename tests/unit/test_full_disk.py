@@ -129,8 +129,11 @@ def test_what_frees_room_may_use_the_reserve(open_store: Stores, disk: Path) -> 
 
 
 def test_when_the_index_cannot_be_written(open_store: Stores, disk: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody else takes the last byte, reserve and all: RocksDB fails, and comes back once there is room."""
-    store = open_store(segment_bytes=4 << 20)
+    """Somebody else takes the last byte, reserve and all: RocksDB fails, and comes back once there is room.
+
+    The log goes on meanwhile, until what the index lacks is too much.
+    """
+    store = open_store(segment_bytes=4 << 20, index_flush_entries=1_000)
     publish(store, "t/x", b"first")
     other = take(disk, 0)
     taken = [b"first"]
@@ -146,6 +149,9 @@ def test_when_the_index_cannot_be_written(open_store: Stores, disk: Path, caplog
         store._next_index_write = 0
         store.tick()
     assert "No space left on device" in refused
+    assert store.queues.dispatcher.pending > 1_000
+    assert "No space left on device" in str(store.fault())
+    assert "it is tried again" in store.health()
     assert payloads(store, "t/#") == taken
     assert payloads(store, "t/7") == [b"7"]
     other.unlink()
@@ -153,7 +159,7 @@ def test_when_the_index_cannot_be_written(open_store: Stores, disk: Path, caplog
     def is_back() -> bool:
         store._next_index_write = 0
         store.tick()
-        return store._refusing is None
+        return store.fault() is None and not store.health()
 
     wait_until(is_back, timeout_s=20)
     taken.append(b"back")

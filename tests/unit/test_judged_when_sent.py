@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gateway.auth.access import Parts
+from gateway.auth.access import Allowed, Parts, Question
 from gateway.auth.permissions import parse_permissions
-from gateway.packets import PubAck, PubComp, Publish, PubRec, PubRel, Unsubscribe
+from gateway.packets import (
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    QoS,
+    SubAck,
+    Subscribe,
+    SubscriptionRequest,
+    Unsubscribe,
+)
+from gateway.reason_codes import ReasonCode
 from tests.auth_client import access_of
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client
@@ -143,6 +156,59 @@ def test_a_shared_subscription(bench: Bench) -> None:
     publisher.publish_whole("secret/2", qos=2)
     reload(bench)
     assert topics(bench.durable("d")) == ["open"]
+
+
+class Slow:
+    """Asked about what the rules leave open; answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Allowed] = []
+
+    def known(self, _: Question) -> int | None:
+        return None
+
+    def ask(self, _: Question, then: Allowed) -> None:
+        self.waiting.append(then)
+
+    def answer(self, allowed: int) -> None:
+        waiting, self.waiting = self.waiting, []
+        for then in waiting:
+            then(allowed)
+
+
+@pytest.mark.parametrize("secret", ["secret/#", "$share/g/secret/#"])
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_reload_between_judging_and_taking_effect(start_bench: StartBench, secret: str, is_back: bool) -> None:
+    """One subscription waits for an answer from elsewhere; what was allowed of the others is not any more."""
+    slow = Slow()
+    allowed = '[[rule]]\nallow = ["publish", "retain", "subscribe"]\ntopics = ["secret/#", "open"]\n'
+    denied = allowed.replace('"secret/#", ', "") + '[[rule]]\ndeny = ["subscribe"]\ntopics = ["secret/#"]\n'
+    bench = start_bench(access=access_of(replace(parts(allowed), source=slow)))
+    publisher = bench.connect("p")
+    publisher.publish("secret/kept", b"1", retain=True)
+    client = bench.durable("d")
+    client.send(Subscribe(7, tuple(SubscriptionRequest(each, QoS(1)) for each in ("slow", secret))))
+    if is_back:
+        slow.answer(1)
+        bench.run()
+        client.received()
+        client.lose()
+        client = bench.durable("d")
+    assert bench.access is not None
+    bench.access.replace(replace(parts(denied + '[[rule]]\nallow = ["publish"]\ntopics = ["#"]\n'), source=slow))
+    bench.broker.judge_again()
+    bench.run()
+    for _ in range(3):
+        slow.answer(1)
+        bench.run()
+    received = client.received()
+    if not is_back:
+        assert [each.reason_codes for each in received if isinstance(each, SubAck)] == [(1, ReasonCode.NOT_AUTHORIZED)]
+    publisher.publish("secret/1", b"1", qos=1)
+    slow.answer(1)
+    bench.run()
+    assert not [each for each in (*received, *client.received()) if isinstance(each, Publish)]
+    assert bench.broker.guard.refused["taken_away"] == 1
 
 
 def test_a_client_that_may_do_everything_is_not_judged(start_bench: StartBench) -> None:

@@ -20,7 +20,8 @@ def figures(bench: Bench) -> dict[str, float]:
     found: dict[str, float] = {}
     for figure, value in read_all(bench.broker, bench.store):
         if isinstance(value, Mapping):
-            found |= {f"{figure.name} {label}": number for label, number in value.items()}
+            numbers = {label: number for label, number in value.items() if not isinstance(number, Times)}
+            found |= {f"{figure.name} {label}": number for label, number in numbers.items()}
         elif not isinstance(value, Times):
             found[figure.name] = value
     return found
@@ -35,7 +36,7 @@ def books(bench: Bench) -> tuple[int, int, int, int]:
 
     taken_in = of("messages_received_total", "0", "1", "2")
     delivered = of("messages_sent_total", "0") + int(found["penstock_messages_acknowledged_total"])
-    dropped = of("messages_dropped_total", "behind", "expired", "too_large", "unreadable")
+    dropped = of("messages_dropped_total", "behind", "expired", "too_large", "unreadable", "lost")
     waiting = found["penstock_waiting_messages"] + found["penstock_waiting_messages_of_absent_sessions"]
     return taken_in, delivered, dropped, int(waiting)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,6 +108,23 @@ def test_a_slow_reader_gets_all_of_it_in_order(gateway: Gateway) -> None:
     gateway.until(lambda broker: not broker.connections)
 
 
+def reset(plain: socket.socket) -> None:
+    """Leave without a word."""
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    plain.close()
+
+
+def test_a_connection_knows_its_address_after_its_end(gateway: Gateway) -> None:
+    plain = socket.create_connection(("127.0.0.1", gateway.port))
+    plain.sendall(encode(Connect("a"), 5))
+    gateway.until(lambda broker: "a" in broker.registry.sessions)
+    connection, port = gateway.broker.registry.sessions["a"].connection, plain.getsockname()[1]
+    reset(plain)
+    gateway.until(lambda broker: connection.transport is None)
+    assert connection.peer == f"127.0.0.1:{port}"
+    assert connection.host == "127.0.0.1"
+
+
 def test_a_client_that_half_closes_is_gone(gateway: Gateway) -> None:
     client = socket.create_connection(("127.0.0.1", gateway.port))
     client.settimeout(20)
@@ -154,6 +172,7 @@ def test_a_client_that_sends_without_end_keeps_nobody_waiting(gateway: Gateway) 
         thread.join()
         firehose.close()
         quiet.close()
+    gateway.until(lambda broker: not broker.connections)
 
 
 def test_five_thousand_leave_at_once(gateway: Gateway) -> None:

@@ -15,6 +15,7 @@ from gateway.reason_codes import ReasonCode
 from penstock.logs import set_up_logging
 from store.ratelimit import LINES_PER_SECOND, VALUE_CHARACTERS, RateLimitedLog
 from tests.conftest import ServerFactory
+from tests.unit.conftest import StartBench
 from tests.wire_client import Bench
 
 NASTY = "a\nb\r\x1b[2K\x00\x7f\x85\u2028\u202e"
@@ -260,12 +261,26 @@ def test_the_log_of_a_life_is_one_object_per_line(penstock_server: ServerFactory
         connection.sendall(encode(Connect("device"), 5))
         connection.recv(100)
         server.terminate()
-    lines = [line for line in server.log_text().splitlines() if not line.startswith("ready ")]
-    shown = [json.loads(line)["message"].split(" ")[0] for line in lines]
+    lines = [json.loads(line) for line in server.log_text().splitlines()]
+    shown = [line["message"].split(" ")[0] for line in lines if line.get("event") != "ready"]
     assert shown == ["penstock", "no", "started", "client", "stopping:", "draining:", "client", "drained:", "stopped"]
+    (ready,) = (line for line in lines if line.get("event") == "ready")
+    assert (ready["url"], ready["data"]) == (server.url, str(server.data))
 
 
 def test_the_log_of_a_life_as_text(penstock_server: ServerFactory) -> None:
     server = penstock_server(log_level="warning")
     server.terminate()
     assert [line for line in server.log_text().splitlines() if not line.startswith("ready ")] == []
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_packet_above_the_limit_is_named_with_the_limit(
+    start_bench: StartBench, caught: pytest.LogCaptureFixture, version: int
+) -> None:
+    """A client of MQTT 3.1.1 cannot be told: the log is where its owner looks."""
+    client = start_bench(maximum_packet_size_bytes=1_024).connect("device", version)
+    client.send_bytes(b"\x30\xfe\x07")  # 1,025 bytes with the fixed header
+    fault = "PUBLISH of 1025 bytes is larger than gateway.maximum_packet_size_bytes = 1024"
+    assert messages(caught, "input") == [f"192.0.2.1:40000: {fault} (PACKET_TOO_LARGE)"]
+    assert messages(caught, "disconnected") == [f"client device disconnected: {fault}"]

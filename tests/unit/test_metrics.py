@@ -9,7 +9,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from gateway.metrics import LINK_SECTIONS, WIRE_SECTIONS, FigureCollector, all_figures, read_all
+from gateway.group_metrics import GROUPS_AT_ONCE
+from gateway.metrics import LINK_SECTIONS, WIRE_SECTIONS, FigureCollector, all_figures, read_all, read_steps
 from gateway.packets import PingReq
 from gateway.reason_codes import ReasonCode
 from penstock.operations_docs import renewed
@@ -29,7 +30,7 @@ def apart() -> bool:
 def registry_of(bench: Bench) -> CollectorRegistry:
     link = bench.wire.gateway if bench.wire is not None else None
     registry = CollectorRegistry()
-    registry.register(FigureCollector(lambda: read_all(bench.broker, bench.store, None, link)))
+    registry.register(FigureCollector(lambda: read_steps(bench.broker, bench.store, None, link)))
     return registry
 
 
@@ -68,7 +69,7 @@ def test_both_formats_can_be_parsed(bench: Bench) -> None:
 
 def test_every_metric_has_a_value(bench: Bench) -> None:
     bench.client().send(PingReq())
-    bench.connect("c", namespace="acme")
+    bench.durable("c", namespace="acme")
     bench.store.groups.make(("g", "a/#"), None, lambda: 0)
     names = {name.split("{")[0] for name in samples(bench)}
     apart = WIRE_SECTIONS.keys() | LINK_SECTIONS.keys()
@@ -87,6 +88,18 @@ def test_the_number_of_series_does_not_grow_with_what_is_connected(bench: Bench)
         client.subscribe(f"topic/{i}", f"+/{i}", qos=1)
         client.publish(f"topic/{i}", b"1", retain=True)
     assert len(samples(bench)) == before
+
+
+def test_each_group_has_a_label(bench: Bench) -> None:
+    """However many were made before it; they are read some at a time."""
+    for number in range(200):
+        bench.store.groups.make((f"group-{number}", "t/#"), None, lambda: 0)
+    bench.connect("publisher").publish("t/1", b"1")
+    found = samples(bench)
+    assert [found[f"group_lag{{group-{number}:t/#}}"] for number in range(200)] == [1] * 200
+    steps = list(read_steps(bench.broker, bench.store))
+    assert len(steps) > 2
+    assert all(isinstance(value, dict) and len(value) <= GROUPS_AT_ONCE for step in steps[1:] for _, value in step)
 
 
 def test_what_was_read_is_the_readers_own(bench: Bench) -> None:
@@ -279,3 +292,48 @@ def test_the_link_to_the_store(tmp_path: Path, clock: WallClock) -> None:
     assert (found["link_connected"], found["link_connects_total"]) == (0, 1)
     assert found["link_unstored_bytes"] > 0
     bench.close()
+
+
+# --- what operators look at
+
+
+def test_from_publish_to_acknowledgement(bench: Bench) -> None:
+    client = bench.connect("publisher")
+    for _ in range(3):
+        client.publish("t", b"1", qos=1)
+    client.publish("t", b"1", qos=2)
+    bench.wait_safe()
+    client.received()
+    found = samples(bench)
+    assert found["publish_acknowledged_seconds_count"] == 4
+    assert 0 < found["publish_acknowledged_seconds_sum"] < 60
+    assert found["publish_acknowledged_seconds_bucket{+Inf}"] == 4
+    client.publish("t", b"1", qos=0)
+    assert samples(bench)["publish_acknowledged_seconds_count"] == 4
+
+
+def test_each_sync_is_in_the_histogram(start_bench: StartBench) -> None:
+    bench = start_bench("sync")
+    client = bench.connect("publisher")
+    client.publish("t", b"1", qos=1)
+    bench.wait_safe()
+    client.received()
+    found = samples(bench)
+    assert found["log_sync_duration_seconds_count"] == found["log_syncs_total"] > 0
+    assert found["log_sync_duration_seconds_sum"] == found["log_sync_seconds_total"]
+
+
+def test_room_on_the_disk(bench: Bench) -> None:
+    disk = os.statvfs(bench.store.log.folder)
+    found = samples(bench)["disk_free_bytes"]
+    assert 0 < found <= disk.f_blocks * disk.f_frsize
+
+
+def test_who_was_turned_away_and_why(start_bench: StartBench) -> None:
+    bench = start_bench(max_connections=2)
+    strangers = [bench.client() for _ in range(3)]
+    strangers[0].send(PingReq())
+    found = samples(bench)
+    assert found["connections_turned_away_total{max_connections}"] == 1
+    assert found["connections_turned_away_total{protocol_error}"] == 1
+    assert "connections_turned_away_total{banned}" in found

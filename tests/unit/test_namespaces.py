@@ -2,7 +2,9 @@
 
 import pytest
 
-from gateway.auth.identity import Identity, Refused
+from gateway.auth.access import Parts
+from gateway.auth.identity import Certificates, Identity, Refused
+from gateway.namespace_metrics import NAMESPACES
 from gateway.packets import (
     Disconnect,
     PubAck,
@@ -16,8 +18,9 @@ from gateway.packets import (
 from gateway.properties import Properties
 from gateway.reason_codes import ReasonCode
 from gateway.tenants import login_name, settled
-from store.changes import Subscribed, SubscriptionState
+from store.changes import BanKind, BanSet, Subscribed, SubscriptionState
 from store.namespaces import DEFAULT, Namespace, is_namespace, is_reserved, is_servers, namespace_of
+from tests.auth_client import access_of
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client
 
@@ -53,6 +56,7 @@ def test_names_say_their_namespace() -> None:
     assert namespace_of(ACME.topic("a")) == namespace_of(ACME.client_id("c")) == namespace_of(ACME.group("g")) == ACME
     assert namespace_of("acme/a") == namespace_of("$SYS/x") == namespace_of("$ns:") == DEFAULT
     assert is_servers("$SYS/#")
+    assert not is_servers("$foo/#")
     assert is_servers("$ns:acme$SYS/#")
     assert not is_servers("#")
 
@@ -331,3 +335,33 @@ def test_a_listeners_users_are_looked_up_by_their_whole_name() -> None:
     assert login_name("beta/alice", "acme", "/") == "beta/alice"  # and is refused once it is known who it is
     assert login_name("alice", "", "/") == login_name("alice", "acme", "") == "alice"
     assert login_name(None, "acme", "/") is None
+
+
+@pytest.mark.parametrize(("kind", "value"), [("user", "$ns:acme/dev"), ("client_id", "$ns:acme/c")])
+def test_a_ban_is_of_a_name_in_its_namespace(start_bench: StartBench, kind: BanKind, value: str) -> None:
+    """It ends that connection and lets nobody in again by this name, and no other namespace notices."""
+    bench = start_bench(access=access_of(Parts((Certificates(),), allow_anonymous=True)))
+    clients = {namespace: bench.connect("c", user="dev", namespace=namespace) for namespace in EVERYBODY}
+    bench.hub.bans.set(BanSet(kind, value, reason="r", set_by="op"))
+    bench.run()
+    assert [namespace for namespace in EVERYBODY if clients[namespace].is_closed] == ["acme"]
+    assert bench.client(user="dev", namespace="acme").connect("c").reason_code is ReasonCode.BANNED
+    assert bench.client(user="dev", namespace="beta").connect("c").reason_code is ReasonCode.SUCCESS
+
+
+def test_sessions_are_counted_by_namespace(bench: Bench) -> None:
+    def counted() -> dict[str, int]:
+        (figure,) = (each for each in NAMESPACES if each.name == "penstock_namespace_sessions")
+        found = dict(bench.store.sessions.namespaces)
+        assert figure.read(bench.broker) == (found if bench.broker.store.messages is not None else {})
+        return found
+
+    for name in EVERYBODY:
+        bench.connect("stays", namespace=name, session_expiry_interval=100).disconnect()
+        bench.connect("goes", namespace=name).disconnect()
+    bench.connect("here", namespace="acme", session_expiry_interval=100)
+    assert counted() == {"acme": 2, "beta": 1}
+    bench.restart()
+    assert counted() == {"acme": 2, "beta": 1}
+    bench.connect("stays", namespace="beta", clean_start=True).disconnect()
+    assert counted() == {"acme": 2}

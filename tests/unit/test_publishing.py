@@ -112,13 +112,17 @@ def test_nothing_is_acknowledged_before_it_is_safe(start_bench: StartBench, disk
     assert client.received() == [PubAck(1), PubRec(2)]
 
 
-def test_a_disk_that_does_not_answer_is_an_error_in_mqtt_5(start_bench: StartBench, disk: SlowDisk) -> None:
+def test_a_disk_that_does_not_answer_is_an_error_in_mqtt_5(
+    start_bench: StartBench, disk: SlowDisk, caplog: pytest.LogCaptureFixture
+) -> None:
     bench = start_bench("sync")
     v5, v4 = bench.connect("a"), bench.connect("b", 4)
     for client in (v5, v4):
         client.publish("t", b"1", qos=1)
         client.publish("t", b"2", qos=2)
     bench.pass_time(6)
+    who = "the store is connected, and did not confirm what" if bench.apart else "the disk did not confirm a flush"
+    assert who in caplog.text
     assert v5.first(PubAck).reason_code is ReasonCode.UNSPECIFIED_ERROR
     # In another process the store may have it, and may not get to know that its identifier is free.
     (end,) = v5.received()
@@ -213,6 +217,20 @@ def test_a_topic_alias_is_its_connections_own(bench: Bench) -> None:
     client.publish("", topic_alias=1)
     assert client.one(Disconnect).reason_code is ReasonCode.PROTOCOL_ERROR
     assert len(bench.stored()) == 1
+
+
+def test_topic_aliases_hold_so_many_bytes(start_bench: StartBench) -> None:
+    """16 of 64 KB each were a MiB for every connection. An alias that gets another name lets go of the old one."""
+    bench = start_bench(topic_alias_bytes=1_024)
+    client = bench.connect("a")
+    for alias in (1, 1, 2, 1):
+        client.publish("é" * 250, topic_alias=alias)
+    assert not client.is_closed
+    client.publish("x" * 25, topic_alias=3)
+    told = client.one(Disconnect)
+    assert told.reason_code is ReasonCode.QUOTA_EXCEEDED
+    assert "gateway.topic_alias_bytes" in (told.properties.reason_string or "")
+    assert len(bench.stored()) == 4
 
 
 def test_topic_aliases_may_be_off(start_bench: StartBench) -> None:

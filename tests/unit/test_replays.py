@@ -7,6 +7,9 @@ import pytest
 
 from gateway.packets import PubAck, QoS, RetainHandling, SubAck, SubscriptionRequest, UnsubAck, Unsubscribe
 from gateway.reason_codes import ReasonCode
+from store.salvage import RECORD_HEADER_BYTES
+from store.segment import segment_paths
+from tests.stores import flip, read_all
 from tests.wire_client import Bench, Client
 
 
@@ -213,3 +216,36 @@ def test_replay_brings_qos_0_messages_too(bench: Bench) -> None:
     client = bench.connect("a")
     replaying(client, "t", "earliest", qos=0)
     assert client.payloads() == [b"0"]
+
+
+@pytest.mark.parametrize("topic_filter", ["line/7", "line/#", "+/7", "#"])
+def test_a_replay_says_what_is_lost(history: Bench, topic_filter: str) -> None:
+    """With the message behind each damaged part of the log, although all of them come with one page."""
+    queue = history.store.queues.topic_queue(b"line/7")
+    records = read_all(history.store, queue)
+    (segment,) = segment_paths(history.store.log.folder)
+    for number in (3, 6):
+        flip(segment, records[number].log_offset + RECORD_HEADER_BYTES)
+    history.restart()
+    client = history.connect("a")
+    assert replaying(client, topic_filter, "earliest").reason_codes == (1,)
+    messages = client.messages()
+    assert [message.payload for message in messages] == [b"0", b"1", b"2", b"4", b"5", b"7", b"8", b"9"]
+    told = {m.payload: m.properties.user_properties for m in messages if m.properties.user_properties}
+    assert told == {b"4": (("penstock-lost", "1"),), b"7": (("penstock-lost", "1"),)}
+    history.connect("b").publish("line/7", b"live", qos=1)
+    (live,) = client.messages()
+    assert (live.payload, live.properties.user_properties) == (b"live", ())
+
+
+def test_what_is_lost_in_front_of_what_the_client_is_not_sent_is_said_as_well(history: Bench) -> None:
+    (segment,) = segment_paths(history.store.log.folder)
+    records = read_all(history.store, history.store.queues.topic_queue(b"line/7"))
+    flip(segment, records[3].log_offset + RECORD_HEADER_BYTES)
+    history.restart()
+    history.connect("c").publish("line/7", b"another's", qos=1)
+    client = history.connect("b")
+    wanted = SubscriptionRequest("+/7", QoS(1), no_local=True)
+    client.subscribe(wanted, user_properties=(("penstock-from", "earliest"),))
+    (message,) = client.messages()
+    assert (message.payload, message.properties.user_properties) == (b"another's", (("penstock-lost", "1"),))

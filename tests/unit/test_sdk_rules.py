@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.sdk.address import Address
@@ -33,6 +35,7 @@ from penstock.sdk.outgoing import Outgoing, PublishOptions, outgoing
 from penstock.sdk.positions import where
 from penstock.sdk.publishing import Entry, Outbox, receipts
 from penstock.sdk.requests import MOST_PUBLISHES, Outcome, Requests
+from store._records import changes_in
 from store.record_bytes import walk
 from store.records import Attribute, RecordFlag, decode_attributes, read_records
 from store.wire import group_messages
@@ -270,6 +273,39 @@ def test_no_more_publishes_than_the_store_remembers_and_no_more_than_the_credit(
     for sequence in range(1, 7):
         large.ask(wire.Publish(sequence, Wait.POLICY), outgoing("t", bytes(200 << 10), False).record)
     assert len(large.sent()) == 5
+
+
+@pytest.mark.parametrize(("most", "sizes"), [(0, [40]), (2_000, [40]), (60, [10, 10, 10, 10]), (1, [1] * 40)])
+def test_what_goes_out_together_changes_no_more_than_the_store_takes(most: int, sizes: list[int]) -> None:
+    """An older store does not say, and takes all."""
+    talk = Talk()
+    talk.requests.connected(msgspec.structs.replace(WELCOME, max_changes=most))
+    outbox = Outbox(talk.requests, lambda: PLACE, lambda: None, cancel)
+    for number in range(40):
+        outbox.add(Entry(outgoing(f"t/{number % 20}", b"x", False, retain=True), lambda _: None))
+    outbox.flush()
+    records = [frame.records for frame in talk.sent()]
+    assert [len(list(walk(each))) for each in records] == sizes
+    assert all(changes_in(each) <= max(6, most or 240) for each in records)
+
+
+def test_topics_that_change_count_as_the_store_counts_them() -> None:
+    talk = Talk()
+    talk.requests.connected(msgspec.structs.replace(WELCOME, max_changes=30))
+    outbox = Outbox(talk.requests, lambda: PLACE, lambda: None, cancel)
+    randomly = random.Random(1)
+    for _ in range(1_000):
+        topic = randomly.choice(["a", "b", "x" * 200])
+        due_ms = randomly.choice([None, None, 1_000])
+        message = outgoing(topic, b"x", False, retain=randomly.random() < 0.3, due_ms=due_ms)
+        outbox.add(Entry(message, lambda _: None))
+    outbox.flush(everything=True)
+    found = [frame.records for frame in talk.sent()]
+    assert all(changes_in(each) <= 30 for each in found)
+    assert len(found) == MOST_PUBLISHES
+    for one, other in itertools.pairwise(found):
+        first = other[: int.from_bytes(other[:4], "little")]
+        assert changes_in(bytes(one) + bytes(first)) > 30
 
 
 def test_what_is_too_large_for_the_store_is_refused_and_the_rest_goes_on() -> None:

@@ -188,15 +188,18 @@ def test_take_over_of_a_session_without_expiry_starts_a_new_one(bench: Bench) ->
     assert second.received() == []
 
 
-def test_take_over_while_the_first_waits_for_its_connack(start_bench: StartBench, disk: SlowDisk) -> None:
+@VERSIONS
+def test_take_over_while_the_first_waits_for_its_connack(start_bench: StartBench, disk: SlowDisk, version: int) -> None:
     bench = start_bench("sync")
-    clients = [bench.client() for _ in range(3)]
+    clients = [bench.client(version) for _ in range(3)]
+    expiry = {"session_expiry_interval": 100} if version == 5 else {}
     for client in clients:
-        client.send(connect_packet("a", clean_start=False, session_expiry_interval=100))
+        client.send(connect_packet("a", version, clean_start=False, **expiry))
     disk.finish()
     bench.wait_safe()
     assert [client.is_closed for client in clients] == [True, True, False]
-    assert clients[0].received() == clients[1].received() == []
+    busy = ReasonCode.SERVER_BUSY if version == 5 else ReasonCode.SERVER_UNAVAILABLE
+    assert [client.one(ConnAck).reason_code for client in clients[:2]] == [busy, busy]
     assert clients[2].one(ConnAck).session_present
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import select
 import socket
@@ -98,10 +99,10 @@ class Bench:
         return peer
 
     def accept(self) -> Recorder:
-        accepted, _ = self._listening.accept()
+        accepted, address = self._listening.accept()
         accepted.setblocking(False)
         recorder = Recorder()
-        self.sockets.open(accepted.detach(), recorder)
+        self.sockets.open(accepted.detach(), recorder, address)
         return recorder
 
     @property
@@ -212,7 +213,7 @@ def test_close_writes_first_what_is_held(bench: Bench) -> None:
 
 
 def test_abort_does_not(bench: Bench) -> None:
-    recorder, _ = bench.connect()
+    recorder, peer = bench.connect()
     fill(recorder, HIGH_BYTES)
     recorder.transport.abort()
     assert not recorder.lost  # not in the midst of what it does
@@ -221,7 +222,7 @@ def test_abort_does_not(bench: Bench) -> None:
     recorder.transport.abort()
     bench.look()
     assert recorder.lost == [None]
-    assert recorder.transport.get_extra_info("peername") is None
+    assert recorder.transport.get_extra_info("peername") == peer.getsockname()
 
 
 def test_a_peer_that_half_closes_gets_what_is_held_for_it(bench: Bench) -> None:
@@ -428,3 +429,18 @@ def test_the_turn_is_ended_once_for_all_that_came(bench: Bench) -> None:
     assert (bench.turns, bench.wakes) == (1, 0)
     bench.turn.request()
     assert bench.wakes == 1
+
+
+def test_sockets_that_are_lost_at_once_are_dealt_with_some_at_a_time(bench: Bench) -> None:
+    """What follows, as a session leaving its groups, took 5.7 ms for the 64 of one look."""
+    pairs = [bench.connect() for _ in range(60)]
+    for _, peer in pairs:
+        peer.close()
+    lost = [0]
+
+    def is_over() -> bool:
+        lost.append(sum(len(recorder.lost) for recorder, _ in pairs))
+        return lost[-1] == len(pairs)
+
+    bench.look_until(is_over)
+    assert max(later - before for before, later in itertools.pairwise(lost)) <= 20

@@ -284,10 +284,11 @@ def test_loads_are_published(bench: Bench) -> None:
 # --- clients do not publish there
 
 
-@pytest.mark.parametrize("topic", ["$SYS/broker/version", "$SYS", "$x/y", "$"])
+@pytest.mark.parametrize("topic", ["$SYS/broker/version", "$SYS", "$share/g/a", "$dead/g/a", "$ns:a/b", "$delayed"])
 def test_an_mqtt_5_publisher_is_told(bench: Bench, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     device = bench.connect("device")
-    why = Properties(reason_string="what starts with $ is the server's")
+    reason = f"what starts with {topic.partition('/')[0]} is the server's"
+    why = Properties(reason_string=reason)
     device.publish(topic, b"1", qos=1)
     assert device.one(PubAck) == PubAck(1, ReasonCode.NOT_AUTHORIZED, why)
     device.publish(topic, b"1", qos=2)
@@ -297,7 +298,7 @@ def test_an_mqtt_5_publisher_is_told(bench: Bench, topic: str, caplog: pytest.Lo
     assert not device.is_closed
     assert bench.stored() == []
     lines = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
-    assert lines == [f"client device: publish to {topic} ignored: what starts with $ is the server's"] * 3
+    assert lines == [f"client device: publish to {topic} ignored: {reason}"] * 3
     assert bench.broker.rules.refused == {ReasonCode.NOT_AUTHORIZED: 3}
 
 

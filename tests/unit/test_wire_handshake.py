@@ -1,5 +1,7 @@
 """The handshake: who is let in, who is not, and what either is told."""
 
+import hmac
+
 import pytest
 
 from store.errors import HandshakeRefused, WireError
@@ -65,7 +67,11 @@ def test_the_highest_common_version_is_spoken(monkeypatch: pytest.MonkeyPatch) -
         (Hello([1], "gateway", "gw", "s3cret\u00e9"), "token", "not the token of a gateway"),
         (Hello([1], "store", "gw", "s3cret"), "role", "nobody is let in here as 'store'"),
         (Hello([1], "a\nb", "gw", "s3cret"), "role", r"nobody is let in here as 'a\nb'"),
-        (Hello([9], "gateway", "gw", "s3cret"), "version", "the store speaks version 1, 2 of the protocol, not 9"),
+        (
+            Hello([9], "gateway", "gw", "s3cret"),
+            "version",
+            "the store speaks version 1, 2, 3, 4 of the protocol, not 9",
+        ),
     ],
 )
 def test_who_is_not_let_in(hello: Hello, reason: str, message: str) -> None:
@@ -134,3 +140,18 @@ def test_nothing_is_said_before_all_is_there() -> None:
 def test_an_answer_that_is_none(answer: bytes, reason: str) -> None:
     with pytest.raises(WireError, match=f"no Penstock store answers here: ({reason})"):
         ClientHandshake(HELLO).feed(answer)
+
+
+def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By digests, so that neither what they begin with nor their length makes a difference."""
+    compared: list[tuple[int, int]] = []
+
+    def spied(one: bytes, other: bytes) -> bool:
+        compared.append((len(one), len(other)))
+        return digest_compared(one, other)
+
+    digest_compared = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", spied)
+    for shown in ("s3cret", "s3creT", "s", "", "s3cret and more" * 100, "\u00e9"):
+        server().feed(MAGIC + encode(Hello([1], "gateway", "gw-1", shown)))
+    assert compared == [(32, 32)] * 6

@@ -434,5 +434,36 @@ def test_a_full_disk_refuses_appends_and_goes_on(bench: WireBench, monkeypatch: 
     assert bench.connect("gw").welcome.appended == 0
 
 
+def test_what_was_sent_before_a_refusal_was_heard_is_refused(bench: WireBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be room again by then: a publisher's later messages must not stand before those that it sends again."""
+    gateway = bench.connect("gw")
+    with monkeypatch.context() as full:
+        full.setattr(CommitLog, "append", _no_room)
+        first = gateway.ask(Append(1), message(b"1"))
+        gateway.flush()
+    later = [gateway.ask(Append(sequence), message(b"later")) for sequence in (2, 3)]
+    gateway.flush()
+    assert failure(gateway.answer(first)) == FailureCode.STORE_FULL
+    assert [failure(gateway.answer(each)) for each in later] == [FailureCode.UNAVAILABLE] * 2
+    gateway.tell(Pong())
+    assert isinstance(gateway.call(Append(4), message(b"1")), Appended)
+    assert stored(bench) == [b"1"]
+
+
+def test_a_new_connection_goes_on_behind_a_refusal(bench: WireBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = bench.connect("gw")
+    with monkeypatch.context() as full:
+        full.setattr(CommitLog, "append", _no_room)
+        assert failure(gateway.call(Append(1), message(b"1"))) == FailureCode.STORE_FULL
+    gateway.cut()
+    gateway = bench.connect("gw")
+    assert failure(gateway.call(Append(1), message(b"1"))) == FailureCode.UNAVAILABLE, "it was refused already"
+    assert failure(gateway.call(Append(2), message(b"2"))) == FailureCode.UNAVAILABLE, "the peer may not know that"
+    gateway.tell(Pong())
+    gateway.tell(Pong())
+    assert isinstance(gateway.call(Append(3), message(b"2")), Appended)
+    assert stored(bench) == [b"2"]
+
+
 def _no_room(log: CommitLog, *_: object) -> int:
     raise StoreFull(log.folder)

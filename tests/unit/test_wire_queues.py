@@ -111,6 +111,22 @@ def test_what_was_read_since_it_grew_is_not_pushed(bench: WireBench) -> None:
     assert pushed(reader) == [(ref, 1, [b"2"])]
 
 
+def test_who_is_given_more_of_one_queue_knows_of_the_others(bench: WireBench) -> None:
+    """A gateway merges queues that have the same messages: it would deliver one of them twice."""
+    publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
+    whole, part = (followed(reader, name).queues[0].ref for name in ("t/#", "t/1"))
+    publisher.call(Append(1), message(b"1"))
+    reader.flush()
+    reader.frames.clear()
+    publisher.call(Append(2), message(b"2"))
+    reader.ask(Read([(whole, 0)], 10, 1000))
+    reader.flush()
+    grew, ranges = (frame.message for frame in reader.frames if isinstance(frame.message, Grew | Ranges))
+    assert isinstance(grew, Grew)
+    assert sorted(grew.queues) == [(whole, 2), (part, 2)]
+    assert ranges == Ranges([(whole, 0, 2)])
+
+
 def test_what_was_not_read_to_its_end_is_not_pushed(bench: WireBench) -> None:
     publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
     ref = followed(reader).queues[0].ref
@@ -182,8 +198,9 @@ def test_more_than_an_answer_may_have_is_left_to_be_asked_for(
 
 
 @pytest.mark.parametrize("max_bytes", [1 << 20, 50_000])
-def test_a_read_goes_on_where_one_pack_ends(bench: WireBench, max_bytes: int) -> None:
+def test_a_read_goes_on_where_one_pack_ends(bench: WireBench, max_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind the entries in memory are those in RocksDB, in packs of some hundreds."""
+    monkeypatch.setattr(reads, "ANSWER_S", 60)  # a busy machine is not to end the answer
     publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
     ref = followed(reader, spills=True).queues[0].ref
     for sequence in range(1, 21):

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from notify import conversation, reads
+from notify import conversation, incoming, reads
 from notify.settings import WireSettings
 from store import changes
 from store._records import RecordBatch, ranges_from, records_from
@@ -387,6 +387,13 @@ def test_requests_wait_while_nothing_is_read(bench: WireBench, talk: Talk, monke
     assert not talk.conversation.is_full
 
 
+@pytest.fixture
+def _in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much comes in one turn of the loop, it is dealt with there."""
+    monkeypatch.setattr(incoming, "WORK_S", 60.0)
+
+
+@pytest.mark.usefixtures("_in_one_turn")
 def test_credit(tmp_path: Path) -> None:
     bench = WireBench(tmp_path, WireSettings(credit_bytes=64 << 10, max_frame_bytes=64 << 10))
     one, two = bench.connect("gw-1"), bench.connect("gw-2")
@@ -398,10 +405,14 @@ def test_credit(tmp_path: Path) -> None:
     frame = encode(claims[-1], 77)
     fault = error_of(lambda: [two.ask(claim) for claim in claims])
     assert fault == f"a request of {len(frame)} bytes with a credit of {(64 << 10) % len(frame)}"
-    assert error_of(lambda: one.send(frame + frame)) == "request_id 77 is in use by a request without an answer so far"
+    three = bench.connect("gw-3")
+    asked = three.ask(claims[-1])
+    fault = error_of(lambda: three.send(encode(claims[-1], asked)))
+    assert fault == f"request_id {asked} is in use by a request without an answer so far"
     bench.store.close()
 
 
+@pytest.mark.usefixtures("_in_one_turn")
 def test_credit_comes_back_with_the_answer(talk: Talk) -> None:
     before = talk.conversation._credit.free_bytes
     for sequence in range(1, 200):
@@ -424,6 +435,7 @@ def test_who_breaks_the_rules(talk: Talk, send: Callable[[Talk], None], fault: s
     assert error_of(lambda: send(talk)) == fault
 
 
+@pytest.mark.usefixtures("_in_one_turn")
 def test_too_many_refusals_without_a_pong(talk: Talk) -> None:
     def fill() -> None:
         for sequence in range(1, 1_000, 2):
@@ -460,3 +472,13 @@ def test_many_queues_that_grew_take_several_frames(
     found = talk.events(Grew)
     assert [len(grew.queues) for grew in found] == [3, 3, 3, 1]
     assert {ref for grew in found for ref, _ in grew.queues} == refs
+
+
+def test_how_long_requests_wait_is_counted(talk: Talk) -> None:
+    """By the request; what has no answer so far is not in it."""
+    follow(talk)
+    for _ in range(3):
+        talk.call(Locate("t/#", "latest"))
+    times = talk.figures.request_times
+    assert [sum(times[name].counts) for name in ("Follow", "Locate", "Read")] == [1, 3, 0]
+    assert 0 < times["Locate"].sum_s < 60

@@ -28,6 +28,9 @@ helm.sh/chart: {{ include "penstock.chart" . }}
 app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | trunc 63 | quote }}
 app.kubernetes.io/part-of: penstock
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.extraLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "penstock.selectorLabels" -}}
@@ -82,9 +85,51 @@ capabilities:
 {{- end }}
 
 {{/*
-What operators say about where the pods of a component may run. Takes its values.
+What pods listen on: the first for all, those of `penstock.addresses` for clients.
+*/}}
+{{- define "penstock.address" -}}
+{{- ternary "[::]" "0.0.0.0" (eq (first (concat .Values.ipFamilies (list "IPv4"))) "IPv6") }}
+{{- end }}
+
+{{- define "penstock.addresses" -}}
+{{- range (default (list "IPv4") .Values.ipFamilies) }}
+- {{ ternary "[::]" "0.0.0.0" (eq . "IPv6") | quote }}
+{{- end }}
+{{- end }}
+
+{{/*
+The same of Services. Takes a dict of `root` and `both`: whether clients come by it.
+*/}}
+{{- define "penstock.ipFamilies" -}}
+{{- $families := .root.Values.ipFamilies }}
+{{- if $families }}
+{{- $families = ternary $families (list (first $families)) .both }}
+ipFamilyPolicy: {{ ternary "RequireDualStack" "SingleStack" (eq (len $families) 2) }}
+ipFamilies:
+  {{- toYaml $families | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/*
+What the claim of the store has in its template: that of the StatefulSet there is, since Kubernetes lets nobody change it.
+*/}}
+{{- define "penstock.templateSize" -}}
+{{- $found := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-store" (include "penstock.fullname" .)) }}
+{{- $claims := dig "spec" "volumeClaimTemplates" list $found }}
+{{- if $claims }}
+{{- dig "spec" "resources" "requests" "storage" .Values.store.persistence.size (first $claims) }}
+{{- else }}
+{{- .Values.store.persistence.size }}
+{{- end }}
+{{- end }}
+
+{{/*
+What operators say about where the pods of a component may run, and before whom. Takes its values.
 */}}
 {{- define "penstock.placement" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
 {{- with .nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
@@ -179,6 +224,15 @@ The ports that gateways listen on, by scheme; and those of the Service.
 {{- end }}
 
 {{/*
+The listeners of namespaces: what a port is called, by its number.
+*/}}
+{{- define "penstock.namespacePorts" -}}
+{{- range .Values.gateway.namespaces }}
+{{ .port | int }}: {{ printf "%s-%d" .scheme (.port | int) }}
+{{- end }}
+{{- end }}
+
+{{/*
 Whether clients are asked who they are; empty: no.
 */}}
 {{- define "penstock.asksClients" -}}
@@ -204,8 +258,23 @@ What a schema cannot say, or not so that people understand it.
 {{- if not $listeners }}
 {{- fail "gateway.listeners: all are off, so no client could connect; turn one on" }}
 {{- end }}
+{{- $ports := values $listeners | join " " | splitList " " }}
+{{- $encrypts := false }}
+{{- range .namespaces }}
+{{- $encrypts = or $encrypts (has .scheme (list "mqtts" "wss")) }}
+{{- if has (.port | int | toString) (concat $ports (list "9464")) }}
+{{- fail (printf "gateway.namespaces: port %d is that of another listener; choose another" (.port | int)) }}
+{{- end }}
+{{- $ports = append $ports (.port | int | toString) }}
+{{- end }}
+{{- if and $encrypts (not .tls.existingSecret) }}
+{{- fail "gateway.namespaces: mqtts and wss need a certificate; name a Secret with gateway.tls.existingSecret" }}
+{{- end }}
 {{- if and (or .listeners.mqtts .listeners.wss (ne .tls.clientCertificates "none")) (not .tls.existingSecret) }}
 {{- fail "gateway.listeners: mqtts, wss and certificates of clients need a certificate; name a Secret with gateway.tls.existingSecret" }}
+{{- end }}
+{{- if and .tls.crlConfigMap (eq .tls.clientCertificates "none") }}
+{{- fail "gateway.tls.crlConfigMap: is about certificates of clients, and they show none; set gateway.tls.clientCertificates" }}
 {{- end }}
 {{- if and (compact (values .auth.files)) (not .auth.existingSecret) }}
 {{- fail "gateway.auth.files: name the Secret that has them with gateway.auth.existingSecret" }}
@@ -214,9 +283,29 @@ What a schema cannot say, or not so that people understand it.
 {{- fail "gateway.auth: the rules are in files.permissions_file and in permissionsConfigMap; keep one" }}
 {{- end }}
 {{- end }}
+{{- $of := .Values.token.namespaces }}
+{{- if and $of.enabled (not .Values.token.existingSecret) (not $of.tokens) }}
+{{- fail "token.namespaces.enabled: true, but there are no tokens; set token.namespaces.tokens or name a Secret with token.existingSecret" }}
+{{- end }}
 {{- $tls := .Values.tls }}
 {{- if and $tls.enabled (not $tls.existingSecret) (not (and $tls.certificate $tls.key $tls.ca)) }}
 {{- fail "tls.enabled: true, but there is no certificate; name a Secret with tls.existingSecret or set all of tls.certificate, tls.key and tls.ca" }}
+{{- end }}
+{{- if and $tls.gateways.existingSecret (not (and $tls.enabled $tls.gateways.name)) }}
+{{- fail "tls.gateways: certificates of gateways need tls.enabled, and tls.gateways.name, the name that is in them" }}
+{{- end }}
+{{- $ingress := .Values.gateway.ingress }}
+{{- if and $ingress.enabled (not (or $listeners.ws $listeners.wss)) }}
+{{- fail "gateway.ingress: leads to WebSocket, and neither gateway.listeners.ws nor gateway.listeners.wss is on; turn one on" }}
+{{- end }}
+{{- if and $ingress.enabled (not $ingress.hosts) }}
+{{- fail "gateway.ingress.hosts: is empty; name the hosts that clients connect to" }}
+{{- end }}
+{{- if and .Values.gateway.service.externalTrafficPolicy (eq .Values.gateway.service.type "ClusterIP") }}
+{{- fail "gateway.service.externalTrafficPolicy: is for a Service of type NodePort or LoadBalancer, not ClusterIP" }}
+{{- end }}
+{{- if and (or .Values.gateway.service.loadBalancerSourceRanges .Values.gateway.service.loadBalancerClass) (ne .Values.gateway.service.type "LoadBalancer") }}
+{{- fail "gateway.service: loadBalancerSourceRanges and loadBalancerClass are for a Service of type LoadBalancer" }}
 {{- end }}
 {{- $redis := .Values.redis }}
 {{- if gt (len (compact (list (ternary "here" "" $redis.enabled) $redis.externalUrl $redis.existingSecret))) 1 }}

@@ -1,0 +1,53 @@
+"""When a turn is ended that was not begun by a look at the sockets: in the loop's next turn, one long one at a time.
+
+The loop does what was asked for, then it looks at the sockets, and what came in ends a turn as well. Where the first
+took long, the second waits for the loop's next turn (gateway/_sockets.pxi); and then it comes first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway._wire import Turn
+
+LONG_S = 0.001
+
+
+class TurnOwner(Protocol):
+    """Who ends turns."""
+
+    @property
+    def turn(self) -> Turn: ...
+    def end_turn(self) -> None: ...
+
+
+class Ending:
+    """However often it is asked, one turn is ended."""
+
+    def __init__(self, owner: TurnOwner, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """`call_soon` is the loop's."""
+        self._owner = owner
+        self._call_soon = call_soon
+        self._comes = False  # in the loop's next turn
+
+    def ask(self) -> None:
+        if not self._comes:
+            self._comes = True
+            self._call_soon(self._end)
+
+    def _end(self) -> None:
+        """Unless it was ended meanwhile, and nothing more was asked for since."""
+        self._comes = False
+        turn = self._owner.turn
+        if turn.owes_look:
+            turn.owes_look = False
+            self.ask()
+        elif turn.unsent:
+            turn.send()
+            self.ask()
+        elif turn.scheduled:
+            began_s = time.perf_counter()
+            self._owner.end_turn()
+            turn.was_long = time.perf_counter() - began_s >= LONG_S

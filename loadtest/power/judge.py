@@ -1,0 +1,247 @@
+"""Starts a store on what a power cut left, and compares it with what clients had been told."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightqueue._queues import Queue
+from lightqueue.matching import matches
+from lightqueue.message_store import MessageStore
+from loadtest.power.traffic import FILTERS, GROUP, GROUP_FILTER, key_of
+from loadtest.power.truth import Stored, Truth
+from store._records import RecordBatch
+from store.errors import StoreError
+from store.quarantine import Finding
+from store.records import Record, RecordFlag, RecordType, read_records
+from store.running import RUNNING, boot_id
+from store.settings import StoreSettings
+
+SHOWN = 3
+READ_BYTES = 1 << 20
+QUEUED = ("power/", "work/")  # topics whose messages are neither retained nor delayed
+PROBE = b"probe probe 0 0 "
+MANY = 1 << 20
+
+
+@dataclass
+class Verdict:
+    """Of one image. `counts`: what was looked at, and what became of it."""
+
+    complaints: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def complain(self, what: str, things: Iterable[object]) -> None:
+        found = list(things)
+        if found:
+            shown = ", ".join(map(str, found[:SHOWN]))
+            self.complaints.append(f"{len(found)} {what}: {shown}")
+
+
+def store_settings(flat: dict[str, object], data: Path) -> StoreSettings:
+    """Those of the recorded store; retention does nothing in a judge's hands."""
+    own: dict[str, Any] = {name[6:]: value for name, value in flat.items() if name.startswith("store.")}
+    return StoreSettings(data=data, **own)
+
+
+class Judge:
+    """Knows what is true of one recording."""
+
+    def __init__(self, truth: Truth) -> None:
+        self._truth = truth
+        self._is_sync = truth.account.flush == "sync"
+
+    def judge(self, image: Path, event: int, certain: int, twice: bool) -> Verdict:
+        """`event`: when the power went. `certain`: up to there the log had been synced. `twice`: start again, too."""
+        verdict = Verdict()
+        settings = store_settings(self._truth.account.settings, image)
+        _boot_anew(image / "log" / RUNNING)
+        try:
+            store = MessageStore(settings)
+        except (StoreError, OSError) as error:
+            verdict.complaints.append(f"it does not start: {error!r}")
+            return verdict
+        try:
+            found = self._look(store, event, certain, verdict)
+            if twice:
+                batch = RecordBatch()
+                batch.append(RecordType.MESSAGE, PROBE, topic=b"power/a")
+                store.append(batch)
+        finally:
+            store.close()
+        if twice:
+            self._start_again(settings, found, verdict)
+        return verdict
+
+    def _start_again(self, settings: StoreSettings, found: dict[int, Record], verdict: Verdict) -> None:
+        """What a start found, and what was stored since, the next one finds as well."""
+        try:
+            store = MessageStore(settings)
+        except (StoreError, OSError) as error:
+            verdict.complaints.append(f"it does not start a second time: {error!r}")
+            return
+        try:
+            again = _messages(store)
+            keys = [key_of(record.payload) for offset, record in again.items() if offset not in found]
+            verdict.complain("messages that the second start does not find", set(found) - set(again))
+            if keys != [key_of(PROBE)]:
+                verdict.complain("messages at the second start that are not what was stored", [keys])
+            verdict.complain("findings of the second start", store.log.findings)
+        finally:
+            store.close()
+
+    def _look(self, store: MessageStore, event: int, certain: int, verdict: Verdict) -> dict[int, Record]:
+        found = _messages(store)
+        verdict.counts["images"] += 1
+        verdict.counts["messages"] += len(found)
+        for finding in store.log.findings:
+            verdict.counts[f"findings: {finding.kind}"] += 1
+        truth = self._truth
+        verdict.complain(
+            "messages that are not what was written there",
+            (offset for offset, record in found.items() if not _is(record, truth.stored.get(offset))),
+        )
+        self._look_for_acked(store, found, event, certain, verdict)
+        self._look_at_queues(store, found, verdict)
+        self._look_at_state(store, found, event, verdict)
+        return found
+
+    def _look_for_acked(
+        self, store: MessageStore, found: dict[int, Record], event: int, certain: int, verdict: Verdict
+    ) -> None:
+        acked = self._truth.acked_before(event)
+        verdict.counts["acknowledged"] += len(acked)
+        begin = self._truth.begin(event)
+        present = Counter(key_of(record.payload) for record in found.values())
+        unsynced, silent, lost = [], [], []
+        for key in acked:
+            stored = self._truth.of.get(key)
+            if stored is None:
+                verdict.complaints.append(f"{key} was acknowledged, and is nowhere in the log")
+                continue
+            if all(each.whole > certain for each in stored):
+                unsynced.append(key)
+            if key in present or all(each.start < begin for each in stored):
+                continue
+            verdict.counts["lost"] += 1
+            if self._is_sync or any(begin <= each.start and each.whole <= certain for each in stored):
+                lost.append(key)
+            elif any(_is_named(each, store.log.findings) for each in stored):
+                verdict.counts["lost, in a range that was named"] += 1
+            elif all(each.start >= store.log.end or each.whole > certain for each in stored):
+                verdict.counts["lost, behind the log's end"] += 1
+                if not store.log.power_cut_note:
+                    silent.append(key)
+            else:
+                silent.append(key)
+        verdict.complain("acknowledged before they were synced", unsynced if self._is_sync else ())
+        verdict.complain("lost although they were acknowledged", lost)
+        verdict.complain("lost silently", silent)
+        once = (key for key in present if key.split(" ")[2] == "2" and "$delayed" not in key)
+        verdict.complain("of QoS 2 twice", (key for key in once if present[key] > 1))
+
+    def _look_at_queues(self, store: MessageStore, found: dict[int, Record], verdict: Verdict) -> None:
+        """The index says of each message where it is, once, in order."""
+        by_topic: dict[bytes, list[int]] = {}
+        for offset, record in found.items():
+            if record.topic.decode().startswith(QUEUED):
+                by_topic.setdefault(record.topic, []).append(offset)
+        for topic, expected in by_topic.items():
+            if _entries(store, store.queues.topic_queue(topic)) != expected:
+                verdict.complain("queue that is not as the log says", [topic.decode()])
+        for name in {name for filters in FILTERS.values() for name in filters}:
+            queue = store.queues.stored(name)
+            expected = sorted(
+                o for topic, offsets in by_topic.items() if matches(name, topic.decode()) for o in offsets
+            )
+            if (_entries(store, queue) if queue else []) != expected:
+                verdict.complain("filter's queue that is not as the log says", [name])
+
+    def _look_at_state(self, store: MessageStore, found: dict[int, Record], event: int, verdict: Verdict) -> None:
+        kept: dict[bytes, int] = {}
+        pending = {each.log_offset for each in store.delayed.page(0, 0, MANY)}
+        waits: dict[str, list[int]] = {}
+        for offset, record in found.items():
+            if record.flags & RecordFlag.DELAYED:
+                waits.setdefault(key_of(record.payload), []).append(offset)
+            elif record.flags & RecordFlag.RETAIN:
+                kept[record.topic] = offset
+        dispatched = {key_of(record.payload) for record in found.values() if not record.flags & RecordFlag.DELAYED}
+        verdict.complain(
+            "retained messages that are not the newest",
+            (topic.decode() for topic, offset in kept.items() if store.retained.get(topic) != offset),
+        )
+        verdict.complain(
+            "delayed messages that nothing waits for",
+            (key for key, offsets in waits.items() if key not in dispatched and not pending.intersection(offsets)),
+        )
+        verdict.counts["delayed"] += len(waits)
+        if self._is_sync:
+            self._look_at_clients(store, event, verdict)
+
+    def _look_at_clients(self, store: MessageStore, event: int, verdict: Verdict) -> None:
+        if event >= self._truth.subscribed:
+            for client_id, filters in FILTERS.items():
+                session = store.sessions.get(client_id)
+                if session is None or sorted(session.subscriptions) != sorted(filters):
+                    verdict.complain("session without its subscriptions", [client_id])
+        settled = [each for each in self._truth.settled_before(event) if each >= store.log.first]
+        if not settled:
+            return
+        queue = store.queues.stored(GROUP_FILTER)
+        state = next((each.state for each in store.groups if each.state.key == (GROUP, GROUP_FILTER)), None)
+        if queue is None or state is None:
+            verdict.complain("group that is gone", [GROUP])
+            return
+        places = {log_offset: place for place, log_offset in _places(store, queue)}
+        verdict.counts["settled by a group"] += len(settled)
+        verdict.complain(
+            "messages that a group acknowledged, and would hand out again",
+            (each for each in settled if places[each] >= state.positions[0] or places[each] in state.entries),
+        )
+
+
+def _boot_anew(path: Path) -> None:
+    """Have the machine be another boot than the one in which the image was made."""
+    if path.exists():
+        path.write_text(path.read_text().replace(boot_id(), "another-boot"))
+
+
+def _is(record: Record, stored: Stored | None) -> bool:
+    return stored is not None and (stored.key, stored.topic) == (key_of(record.payload), record.topic)
+
+
+def _is_named(stored: Stored, findings: list[Finding]) -> bool:
+    return any(finding.start < stored.end and stored.start < finding.end for finding in findings)
+
+
+def _messages(store: MessageStore) -> dict[int, Record]:
+    """By log_offset, in their order."""
+    records = (record for _, piece in store.log.ranges(0, READ_BYTES) for record in read_records(piece))
+    return {record.log_offset: record for record in records if record.type == RecordType.MESSAGE and record.payload}
+
+
+def _entries(store: MessageStore, queue: Queue) -> list[int]:
+    return [log_offset for _, log_offset in _places(store, queue)]
+
+
+def _places(store: MessageStore, queue: Queue) -> list[tuple[int, int]]:
+    """(queue_offset, log_offset) of what can be read."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at < queue.next_offset:
+        records = store.read(queue, at, 1_000, READ_BYTES)
+        if not len(records):
+            break
+        found += [(records.first + i, records.log_offset(i)) for i in range(len(records))]
+        at = records.next
+    return found
+
+
+def clear(folder: Path) -> None:
+    """Take an image away."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,164 @@
+"""What a recorded deployment is busy with, and when its clients were told what."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.ledger import Ledger, Message
+from loadtest.chaos.load import Load
+from loadtest.chaos.run import FAREWELLS
+from loadtest.errors import LoadTestError
+from loadtest.power.recording import Recorder
+
+TICK_S = 0.05
+RATE = 400  # messages/s of all publishers
+FILTERS = {"s-levels": {"power/+": 2}, "s-one": {"power/b": 1}, "s-other": {"work/#": 1}}
+GROUP_FILTER = "work/#"
+GROUP = "g"
+SETTINGS: dict[str, object] = {
+    # Everything happens often: segments fill and go, the index is written, flushed and copied.
+    "store.segment_bytes": 65_536,
+    "store.retention_bytes": 400_000,
+    "store.retention_check_s": 1,
+    "store.index_flush_ms": 20,
+    "store.index_write_buffer_bytes": 65_536,
+    "store.flush_interval_ms": 100,
+    "store.reserve_bytes": 0,
+    "gateway.maximum_packet_size_bytes": 32_768,
+    "gateway.sys_interval_s": 0,
+}
+
+Consumers = Callable[[str, Callable[[int], None]], AbstractAsyncContextManager[None]]
+"""Consume as group GROUP from a store's address; each acknowledgement's log_offset is told once it is granted."""
+
+
+class Acked(NamedTuple):
+    """What a client was told: `at` is how much had been recorded when it heard of it, in bytes."""
+
+    key: str
+    at: int
+
+
+class Account(msgspec.Struct):
+    """What clients were told, and all that they sent."""
+
+    flush: str
+    settings: dict[str, object]
+    subscribed_at: int = 0
+    acked: list[Acked] = []  # of messages
+    settled: list[tuple[int, int]] = []  # log_offset of a message that its group has done with, and when
+    sent: list[str] = []
+    kills: list[int] = []
+
+
+class _Noting(Ledger):
+    """A ledger that writes down when it hears of an acknowledgement."""
+
+    def __init__(self, recorder: Recorder, account: Account) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._account = account
+
+    def on_sent(self, message: Message) -> None:
+        super().on_sent(message)
+        self._account.sent.append(key_of(message.payload()))
+
+    def on_acked(self, message: Message) -> None:
+        if message not in self.acked:
+            self._account.acked.append(Acked(key_of(message.payload()), self._recorder.position))
+        super().on_acked(message)
+
+
+def key_of(payload: bytes) -> str:
+    """Which message that is, whatever its padding."""
+    return b" ".join(payload.split(b" ", 4)[:4]).decode(errors="replace")
+
+
+async def record(
+    folder: Path, recorder: Recorder, data: Path, flush: str, seed: int, lasts_s: float, consumers: Consumers
+) -> Account:
+    """Have a store and a gateway serve clients for so long; the store is killed once or twice, and at the end."""
+    account = Account(flush, SETTINGS | {"store.flush": flush})
+    cluster = await asyncio.to_thread(
+        lambda: Cluster(
+            folder,
+            1,
+            account.settings,
+            wires=False,
+            data=data,
+            environment_of=lambda name: recorder.environment if name == "store" else {},
+        )
+    )
+    try:
+        load = _load(cluster, recorder, account, seed)
+        rng = random.Random(seed)
+        async with load.running():
+            account.subscribed_at = recorder.position
+
+            def settled(log_offset: int) -> None:
+                account.settled.append((log_offset, recorder.position))
+
+            async with consumers(cluster.store_url.replace("tcp://", "penstock://"), settled):
+                for _ in range(rng.choice((1, 2))):
+                    await _publish(load, lasts_s * rng.uniform(0.3, 0.5))
+                    account.kills.append(recorder.position)
+                    await asyncio.to_thread(_kill, recorder, cluster)
+                    await asyncio.to_thread(cluster.store.start)
+                await _publish(load, lasts_s * 0.3)
+                await asyncio.to_thread(_kill, recorder, cluster)
+    finally:
+        cluster.close()
+    if load.ledger.faults:
+        raise LoadTestError(f"while the store was recorded: {load.ledger.faults[0][:300]}")
+    return account
+
+
+def _kill(recorder: Recorder, cluster: Cluster) -> None:
+    with recorder.between_calls():
+        cluster.store.kill()
+
+
+def _load(cluster: Cluster, recorder: Recorder, account: Account, seed: int) -> Load:
+    load = Load(cluster, seed)
+    load.ledger = _Noting(recorder, account)
+    load.publisher("p5", ("power/a", 1), ("power/b", 2)).may_be_refused = True
+    load.publisher("p3", ("power/b", 2), ("power/c", 1), version=4)
+    load.publisher("p-work", ("work/1", 1), ("work/2", 1), ("work/3", 2)).may_be_refused = True
+    retained = load.publisher("p-kept", *((f"kept/{i}", 1) for i in range(7)))
+    retained.may_be_refused = retained.retain = True
+    delayed = load.publisher("p-later", ("$delayed/1/later/a", 1), ("$delayed/3600/later/b", 2))
+    delayed.may_be_refused = True
+    for client_id, filters in FILTERS.items():
+        load.subscriber(client_id, filters).subscribes_again = False
+    for client in load.clients:
+        client.patience_s, client.pause_s = 2.0, 0.05
+        client.accepted_farewells = client.accepted_refusals = FAREWELLS
+    return load
+
+
+async def _publish(load: Load, lasts_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + lasts_s
+    each = RATE * TICK_S / len(load.publishers)
+    owed = 0.0
+    while loop.time() < until:
+        await asyncio.sleep(TICK_S)
+        owed += each
+        for publisher in load.publishers:
+            if publisher.budget < 10 * each:
+                publisher.allow(int(owed))
+        owed -= int(owed)
+
+
+@asynccontextmanager
+async def no_consumers(url: str, settled: Callable[[int], None]) -> AsyncIterator[None]:
+    """Where the SDK is not at hand."""
+    yield

@@ -1,0 +1,121 @@
+"""`penstock store backup` and `penstock store restore`: copies of a data folder, made while a server runs on it."""
+
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.commands.progress import shown
+from penstock.commands.store_check import Folder, Json, check_is_folder
+from penstock.errors import PenstockError, UsageError
+
+SHOWN = 20
+
+Target = Annotated[Path, typer.Argument(metavar="TARGET", help="The folder of the backup.")]
+
+
+class Damaged(PenstockError):
+    """It was done, but what was copied is damaged."""
+
+
+def backup(
+    folder: Folder,
+    target: Target,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete segments from TARGET that retention has dropped from DIR.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring TARGET up to date with a data folder, whether or not a server runs on it.
+
+    Sealed segments that TARGET has are not read again; new ones are linked on the same file system, else copied; the
+    newest is copied as far as the disk has confirmed it. Exit code: 0; 1 if it failed, or what it copied is damaged.
+    """
+    check_is_folder(folder)
+    if target.resolve() == folder.resolve() or folder.resolve() in target.resolve().parents:
+        raise UsageError(f"{target}: lies in the data folder")
+    from store.mending.backup import backup as back_up
+
+    os.umask(0o077)
+    with shown("backup") as on_progress:
+        done = back_up(folder, target, prune, on_progress)
+    manifest = done.manifest
+    if as_json:
+        said = {"first": manifest.base, "end": manifest.end, "linked": done.linked, "copied": done.copied}
+        said |= {"copied_bytes": done.copied_bytes, "kept": done.kept}
+        typer.echo(json.dumps(said | {"damaged": done.damaged, "missing": manifest.missing}))
+    else:
+        typer.echo(
+            f"{target}: log_offset {manifest.base} to {manifest.end}; {done.kept} segments were there, {done.linked} "
+            f"linked, {done.copied} copied ({done.copied_bytes} bytes)"
+        )
+    _warn(target, manifest.missing)
+    _complain(folder, done.damaged)
+
+
+def restore(
+    target: Target,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new data folder; it must not exist, or be empty.")],
+    to: Annotated[
+        int | None, typer.Option(metavar="LOG_OFFSET", min=0, help="Bring back only what stands in front of it.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Bring back only what was stored by then: 2026-11-22T15:00:00.")
+    ] = None,
+    skip_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--skip-bytes", min=0, help="More than was stored since the backup; 0: nothing was. 1 GiB if not said."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a data folder of a backup, with a new identity. No log_offset behind the restored point is used again.
+
+    Exit code: 0; 1 if it failed, or the backup is damaged: then a start serves what is intact.
+    """
+    from store.mending.restore import SKIP_BYTES
+    from store.mending.restore import restore as bring_back
+
+    at_ms = _unix_ms(at) if at is not None else None
+    os.umask(0o077)
+    with shown("restore") as on_progress:
+        done = bring_back(target, folder, to, at_ms, SKIP_BYTES if skip_bytes is None else skip_bytes, on_progress)
+    if as_json:
+        said = {"first": done.first, "end": done.end, "next": done.next, "identity": done.identity.hex()}
+        damaged = [(hole.start, hole.end) for hole in done.damaged]
+        typer.echo(json.dumps(said | {"damaged": damaged, "missing": done.missing}))
+    else:
+        typer.echo(
+            f"{folder}: log_offset {done.first} to {done.end}; new records come from {done.next} on, "
+            f"identity {done.identity.hex()}"
+        )
+    _warn(target, done.missing)
+    _complain(target, [(hole.start, hole.end) for hole in done.damaged])
+
+
+def _warn(target: Path, missing: list[tuple[int, int]]) -> None:
+    if missing:
+        why = "retention dropped it before it was backed up, so a start calls it lost; back up more often, or keep more"
+        typer.echo(f"{target}: has no log_offset {_listed(missing)}: {why}", err=True)
+
+
+def _listed(ranges: list[tuple[int, int]]) -> str:
+    return ", ".join(f"{start} to {end}" for start, end in ranges[:SHOWN])
+
+
+def _complain(folder: Path, damaged: list[tuple[int, int]]) -> None:
+    """Raises Damaged."""
+    if damaged:
+        raise Damaged(f"{folder}: damaged at log_offset {_listed(damaged)}; `penstock store check` says what was in it")
+
+
+def _unix_ms(text: str) -> int:
+    """Of an ISO 8601 time, which is local unless it says otherwise. Raises UsageError."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000) + (0 if "." in text else 999)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{text!r} is no time; write it as 2026-11-22T15:00:00+00:00") from error

@@ -1,0 +1,81 @@
+"""A thread with an event loop, for programs without one. After a fork it is the parent's: the child needs another."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from penstock.sdk.errors import ClientClosed, OfParentProcess
+
+T = TypeVar("T")
+
+CLOSING_S = 0.01  # for a connection that was aborted to be closed
+
+
+class LoopThread:
+    """Runs once constructed, until stop(). Its methods may be called from any thread but its own."""
+
+    def __init__(self) -> None:
+        self.is_of_parent = False  # it did not come along when this process was forked
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-client", daemon=True)
+        self._is_stopped = False
+        self._thread.start()
+        _running.add(self)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Raises ClientClosed, OfParentProcess."""
+        if self._is_stopped or self.is_of_parent:
+            work.close()
+        self._check()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for what it gives, or raises. Raises ClientClosed, OfParentProcess."""
+        future = self.start(work)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C, for one: nobody waits for it any more
+            future.cancel()
+            raise
+
+    def soon(self, do: Callable[[], object]) -> None:
+        """Without waiting for it. Raises ClientClosed, OfParentProcess."""
+        self._check()
+        self._loop.call_soon_threadsafe(do)
+
+    def stop(self) -> None:
+        """Wait until the thread has ended."""
+        self._is_stopped = True
+        if not self.is_of_parent:
+            self._loop.call_soon_threadsafe(self._loop.call_later, CLOSING_S, self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _check(self) -> None:
+        if self._is_stopped:
+            raise ClientClosed
+        if self.is_of_parent:
+            raise OfParentProcess
+
+
+_running: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+one_at_a_time = threading.Lock()  # makes another connection after a fork
+_left_to_parent: list[LoopThread] = []  # never collected here: closing what is shared would disturb the parent
+
+
+def _leave_to_parent() -> None:
+    global one_at_a_time
+    one_at_a_time = threading.Lock()  # the other one may be held, by a thread that is not here
+    for each in _running:
+        each.is_of_parent = True
+        _left_to_parent.append(each)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

@@ -1,0 +1,63 @@
+"""Reading a file of which the disk may give back only a part, and passing over holes, for which it has no blocks."""
+
+from __future__ import annotations
+
+import errno
+import os
+from itertools import pairwise
+
+BLOCK_BYTES = 4096
+PIECE_BYTES = 256 << 10
+REASON = "cannot be read: input/output error"
+
+
+def read_part(fd: int, size: int, position: int) -> bytes:
+    """As os.pread(), with zeros for the blocks that the disk does not give back (EIO). Raises OSError for all else.
+
+    So they are no valid records, and what is intact around them is found as behind any other damage.
+    """
+    try:
+        return os.pread(fd, size, position)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    end = min(position + size, max(position, os.fstat(fd).st_size))
+    return b"".join(_piece(fd, min(PIECE_BYTES, end - at), at) for at in range(position, end, PIECE_BYTES))
+
+
+def _piece(fd: int, size: int, position: int) -> bytes:
+    """Block by block, if it cannot be had as a whole."""
+    try:
+        return os.pread(fd, size, position)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    if size <= BLOCK_BYTES:
+        return bytes(size)
+    first = BLOCK_BYTES - position % BLOCK_BYTES
+    places = [position, *range(position + first, position + size, BLOCK_BYTES), position + size]
+    return b"".join(_piece(fd, end - at, at) for at, end in pairwise(places))
+
+
+def data_from(fd: int, position: int) -> int:
+    """Where a file's next data are, from a position on: zeros are up to there, which need not be read.
+
+    The end of the file if there are none; the position itself where the file system tells nothing of holes.
+    """
+    try:
+        return os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        return max(position, os.fstat(fd).st_size) if error.errno == errno.ENXIO else position
+
+
+def is_readable(fd: int, start: int, end: int) -> bool:
+    """Whether the disk gives back all bytes of a part of a file. Raises OSError for all but EIO."""
+    at = start
+    try:
+        while at < end and (data := os.pread(fd, min(PIECE_BYTES, end - at), at)):
+            at += len(data)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return False
+    return True

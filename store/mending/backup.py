@@ -1,0 +1,306 @@
+"""Backups of a data folder: made while a server runs on it, a segment at a time, and brought back to any point.
+
+    TARGET/backup.json           what the backup holds (Manifest); written last
+    TARGET/log/*.log             segments: sealed ones whole, the newest up to what the disk had confirmed
+    TARGET/index-checkpoint-N/   what the beginning of the log had told, where retention dropped it
+
+A sealed segment never changes, so it is taken once, by a hard link on the same file system, else by a copy, and its
+checksums are verified, with that of the whole file if the scrubber has one. Only the newest is copied again. The log is
+only ever appended to, so the manifest of an earlier run stays true while a later one adds to its files: a backup that
+was killed leaves the one before.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from store.errors import BackupUnusable, FolderUnusable, NotOfThisLog
+from store.folder import CHECKPOINT, LOG
+from store.marks import read_marks
+from store.mending.foresight import Progress, silent
+from store.placing import File, would_place
+from store.salvage import salvage
+from store.segment import HEADER_BYTES, READ_BYTES, SUFFIX, sync_folder
+from store.sums import Sum, read_sums
+
+MANIFEST = "backup.json"
+FORMAT = 1
+PART = ".part"
+ATTEMPTS = 5  # retention may drop a segment, and replace the checkpoint, while they are copied
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A segment in a backup; positions are log_offsets."""
+
+    base: int
+    end: int  # where its records end
+    is_sealed: bool
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a backup holds."""
+
+    format: int
+    identity: str  # of the log, in hexadecimal
+    end: int  # everything before this log_offset is in it
+    made_ms: int  # Unix time
+    segments: list[Kept]
+    checkpoint: str  # folder of the index's checkpoint; empty: none is needed
+
+    @property
+    def base(self) -> int:
+        return self.segments[0].base if self.segments else self.end
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """log_offsets between its segments: retention dropped them between two backups."""
+        return [(a.end, b.base) for a, b in pairwise(self.segments) if a.end < b.base]
+
+
+@dataclass
+class BackedUp:
+    """What a backup came to."""
+
+    manifest: Manifest
+    linked: int = 0  # segments
+    copied: int = 0
+    copied_bytes: int = 0
+    kept: int = 0  # that were there already
+    damaged: list[tuple[int, int]] = field(default_factory=list)  # log_offsets that are not valid in what was copied
+
+
+def backup(data: Path, target: Path, prune: bool = False, on_progress: Progress = silent) -> BackedUp:
+    """Bring a backup up to date with a data folder, which may be in use.
+
+    `prune`: segments that retention dropped go from the backup too. Raises BackupUnusable, NotOfThisLog,
+    FolderUnusable.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _backup(data, target, prune, on_progress)
+        except FileNotFoundError as error:
+            if attempt == ATTEMPTS:
+                raise FolderUnusable(data, str(error)) from error
+        except OSError as error:
+            raise FolderUnusable(target, str(error)) from error
+    raise AssertionError
+
+
+def read_manifest(target: Path) -> Manifest | None:
+    """What a backup says of itself; None if there is none. Raises BackupUnusable."""
+    try:
+        manifest = msgspec.json.decode((target / MANIFEST).read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise BackupUnusable(target, str(error)) from error
+    if manifest.format != FORMAT:
+        raise BackupUnusable(target, f"format {manifest.format}; this program reads format {FORMAT}")
+    return manifest
+
+
+def _backup(data: Path, target: Path, prune: bool, on_progress: Progress) -> BackedUp:
+    earlier = read_manifest(target)
+    if earlier is None and target.exists() and not all(_is_of_backup(path.name) for path in target.iterdir()):
+        raise BackupUnusable(target, "is neither empty nor a backup")
+    slot = read_marks(data / LOG)
+    if slot is None:
+        raise FolderUnusable(data, "holds no log with marks; start the server on it once")
+    if earlier is not None and earlier.identity != slot.identity.hex():
+        raise NotOfThisLog(target, data)
+    (target / LOG).mkdir(mode=0o700, parents=True, exist_ok=True)
+    # The checkpoint first, then the marks, then the files: so the log reaches as far as the checkpoint knows it, and
+    # the files reach as far as the marks say.
+    checkpoint = _Checkpoint(data / CHECKPOINT)
+    try:
+        name = checkpoint.take(target, earlier.checkpoint if earlier else "")
+        slot = read_marks(data / LOG) or slot
+        done = BackedUp(Manifest(FORMAT, slot.identity.hex(), slot.flushed, 0, [], name))
+        segments = {kept.base: kept for kept in earlier.segments} if earlier else {}
+        files = would_place(data / LOG).files
+        _take_segments(files, target, slot.flushed, segments, done, on_progress)
+        checkpoint.check()
+    finally:
+        checkpoint.close()
+    oldest = files[0].base if prune and files else 0
+    ordered = [segments[base] for base in sorted(segments) if base >= oldest]
+    done.manifest = Manifest(FORMAT, slot.identity.hex(), slot.flushed, time.time_ns() // 1_000_000, ordered, name)
+    _write_manifest(target, done.manifest)
+    _clean(target, done.manifest)
+    return done
+
+
+def _is_of_backup(name: str) -> bool:
+    """Whether the first run makes a file or folder of such a name; if it was killed it left no manifest."""
+    return name in (LOG, MANIFEST + PART) or name.startswith(f"{CHECKPOINT}-")
+
+
+def _take_segments(
+    files: list[File], target: Path, flushed: int, segments: dict[int, Kept], done: BackedUp, on_progress: Progress
+) -> None:
+    wanted = [file for file in files if file.base < flushed]
+    for number, file in enumerate(wanted):
+        on_progress(file.path.name, number / len(wanted))
+        known = segments.get(file.base)
+        path = target / LOG / f"{file.base:020}{SUFFIX}"
+        if known is not None and known.is_sealed and path.exists() and path.stat().st_size == known.end - known.base:
+            done.kept += 1
+        else:
+            segments[file.base] = _take(file, path, _sealed_end(files, file), flushed, known, done)
+
+
+def _sealed_end(files: list[File], file: File) -> int | None:
+    """Where a segment ends that is not the newest."""
+    return next((each.base for each in files if each.base > file.base), None)
+
+
+def _take(file: File, path: Path, following: int | None, flushed: int, known: Kept | None, done: BackedUp) -> Kept:
+    """Have a segment in the backup: linked if it is sealed and can be. One that is damaged is taken again later."""
+    part = path.with_name(path.name + PART)
+    part.unlink(missing_ok=True)
+    is_sealed = following is not None and following <= flushed
+    end = following if following is not None and is_sealed else flushed
+    is_linked = is_sealed and file.path.stat().st_size == end - file.base and _link(file.path, part)
+    if not is_linked:
+        _copy(file.path, part, end - file.base)
+    damaged = _damage_of(part, file.base, end, _known_sum(file, end, done))
+    if damaged and known is not None:  # the backup may have what is damaged by now
+        part.unlink()
+        _copy(file.path, part, end - file.base)
+        _copy(path, part, known.end - known.base)
+        damaged = _damage_of(part, file.base, end, _known_sum(file, end, done))
+        is_linked = False
+    done.damaged += damaged
+    done.linked += is_linked
+    done.copied += not is_linked
+    done.copied_bytes += 0 if is_linked else end - file.base
+    part.rename(path)
+    sync_folder(path.parent)
+    return Kept(file.base, end, is_sealed and not damaged)
+
+
+def _link(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+            return False
+        raise
+    return True
+
+
+def _copy(source: Path, target: Path, size: int) -> None:
+    """Copy so many bytes of a file over those of another, durably."""
+    reading = os.open(source, os.O_RDONLY)
+    writing = os.open(target, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        at = 0
+        os.ftruncate(writing, max(size, os.fstat(writing).st_size))
+        while at < size and (data := os.pread(reading, min(READ_BYTES, size - at), at)):
+            if any(data):
+                os.pwrite(writing, data, at)
+            at += len(data)
+        os.fdatasync(writing)
+    finally:
+        os.close(writing)
+        os.close(reading)
+
+
+def _known_sum(file: File, end: int, done: BackedUp) -> Sum | None:
+    """What the scrubber knows of a segment. To be asked once it was taken: what is written anew is forgotten first."""
+    sums = read_sums(file.path.parent)
+    return sums.of(file.base, end) if sums is not None and sums.identity.hex() == done.manifest.identity else None
+
+
+def _damage_of(path: Path, base: int, end: int, known: Sum | None) -> list[tuple[int, int]]:
+    """log_offsets that are not valid; all of them, if all are, and they are not those that are known."""
+    digest = hashlib.sha256()
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        digest.update(os.pread(fd, HEADER_BYTES, 0))
+        found = salvage(fd, base, end, None, lambda _, data: digest.update(data))
+    finally:
+        os.close(fd)
+    damaged = [(hole.start, hole.end) for hole in found.holes]
+    if found.end < end:
+        damaged.append((found.end, end))
+    if not damaged and known is not None and known.differs(digest.digest()):
+        damaged.append((base, end))
+    return damaged
+
+
+class _Checkpoint:
+    """The index's checkpoint as it is now; a server puts another one in its place before retention drops a segment."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY) if folder.is_dir() else -1
+
+    def take(self, target: Path, earlier: str) -> str:
+        """Have it in the backup; returns its name there, that of an earlier run if it is the same. Empty: none."""
+        if self._fd < 0:
+            return earlier
+        names = sorted(name for name in os.listdir(self._fd) if not name.startswith("LO"))
+        if earlier and all(self._is_same(name, target / earlier / name) for name in names):
+            return earlier
+        taken = target / f"{CHECKPOINT}-{int(earlier.rpartition('-')[2]) + 1 if earlier else 1}"
+        shutil.rmtree(taken, ignore_errors=True)
+        taken.mkdir(mode=0o700)
+        for name in names:
+            with self._open(name) as source, (taken / name).open("wb") as file:
+                shutil.copyfileobj(source, file)
+                file.flush()
+                os.fsync(file.fileno())
+        sync_folder(taken)
+        return taken.name
+
+    def _is_same(self, name: str, taken: Path) -> bool:
+        """Tables have numbers that are not used again in an index."""
+        if not taken.exists() or os.stat(name, dir_fd=self._fd).st_size != taken.stat().st_size:
+            return False
+        with self._open(name) as source:
+            return source.read() == taken.read_bytes()
+
+    def _open(self, name: str) -> BinaryIO:
+        return os.fdopen(os.open(name, os.O_RDONLY, dir_fd=self._fd), "rb")
+
+    def check(self) -> None:
+        """Raises FileNotFoundError if another one has taken its place: segments may have gone since."""
+        is_there = self._folder.is_dir()
+        if is_there != (self._fd >= 0) or (is_there and not os.path.samestat(os.fstat(self._fd), self._folder.stat())):
+            raise FileNotFoundError(f"{self._folder}: was replaced meanwhile")
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+def _write_manifest(target: Path, manifest: Manifest) -> None:
+    part = target / (MANIFEST + PART)
+    with part.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(target / MANIFEST)
+    sync_folder(target)
+
+
+def _clean(target: Path, manifest: Manifest) -> None:
+    """Delete what no manifest names any more."""
+    bases = {kept.base for kept in manifest.segments}
+    for path in (target / LOG).iterdir():
+        if path.suffix == PART or (path.suffix == SUFFIX and path.stem.isdecimal() and int(path.stem) not in bases):
+            path.unlink()
+    for path in target.glob(f"{CHECKPOINT}-*"):
+        if path.name != manifest.checkpoint:
+            shutil.rmtree(path, ignore_errors=True)

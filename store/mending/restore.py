@@ -1,0 +1,220 @@
+"""Bringing a backup back as a new data folder, as a whole or up to a point in the log.
+
+What stood behind that point has been seen: by clients, by Spark's checkpoints. So the restored log does not use those
+log_offsets again: it goes on `skip_bytes` behind the end of the backup, and has a new identity (docs/adr/0044).
+The folder is built beside its place and renamed once it is complete, so a restore that is killed leaves none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from store._records import crc32c
+from store.errors import BackupUnusable, FolderUnusable, IndexFailed
+from store.folder import CHECKPOINT, LOG
+from store.index import FORMAT, Index
+from store.marks import Marks
+from store.mending.backup import Kept, Manifest, read_manifest
+from store.mending.foresight import Progress, headers, silent
+from store.records import RecordType
+from store.rewriting import GAP_BYTES
+from store.salvage import RECORD_HEADER_BYTES, Hole, salvage
+from store.segment import HEADER_BYTES, READ_BYTES, SUFFIX, read_header, segment_header, sync_folder
+from store.settings import StoreSettings
+
+RESTORING = ".restoring"
+SKIP_BYTES = 1 << 30
+LEAP_BYTES = 1 << 30  # of one segment
+_GAP = struct.Struct("<QQBBHHHII")
+
+
+@dataclass
+class Restored:
+    """What a restore came to."""
+
+    first: int  # log_offset of the oldest record
+    end: int  # log_offset behind the newest one
+    next: int  # log_offset from which on new records come
+    identity: bytes
+    damaged: list[Hole] = field(default_factory=list)  # of the backup; the first start keeps the rest
+    missing: list[tuple[int, int]] = field(default_factory=list)  # log_offsets that the backup never had
+
+
+def restore(
+    target: Path,
+    data: Path,
+    to: int | None = None,
+    at_ms: int | None = None,
+    skip_bytes: int = SKIP_BYTES,
+    on_progress: Progress = silent,
+) -> Restored:
+    """Make a data folder of a backup.
+
+    `to`: only records in front of this log_offset; `at_ms`: only those up to the first that was stored after this Unix
+    time. `skip_bytes`: more than was ever stored behind the backup's end. `data` must not be there, or be empty. Raises
+    BackupUnusable, FolderUnusable.
+    """
+    manifest = read_manifest(target)
+    if manifest is None or not manifest.segments:
+        raise BackupUnusable(target, "holds no complete backup")
+    if data.exists() and (not data.is_dir() or any(data.iterdir())):
+        raise FolderUnusable(data, "is there already, and not empty")
+    new = data.absolute().with_name(data.absolute().name + RESTORING)
+    try:
+        cut = _cut(target, manifest, to, at_ms)
+        shutil.rmtree(new, ignore_errors=True)
+        (new / LOG).mkdir(mode=0o700, parents=True)
+        restored = _fill(target, new, manifest, cut, skip_bytes, on_progress)
+        new.rename(data)
+        sync_folder(data.absolute().parent)
+    except OSError as error:
+        raise FolderUnusable(data, str(error)) from error
+    return restored
+
+
+def _fill(target: Path, new: Path, manifest: Manifest, cut: int, skip_bytes: int, on_progress: Progress) -> Restored:
+    marks = Marks(new / LOG)
+    try:
+        restored = Restored(manifest.base + HEADER_BYTES, cut, 0, marks.identity)
+        kept = [each for each in manifest.segments if each.base + HEADER_BYTES < cut]
+        for number, each in enumerate(kept):
+            on_progress(f"{each.base:020}", number / len(kept))
+            restored.damaged += _copy(target / LOG, new / LOG, each, min(each.end, cut), marks.identity)
+        restored.missing = [(start, end) for start, end in manifest.missing if end < cut]
+        restored.next = cut
+        if skip_bytes or cut < manifest.end:
+            restored.next = (manifest.end + max(skip_bytes, GAP_BYTES) + 7) & ~7
+            _leap(new / LOG, cut, restored.next, marks.identity)
+        marks.start(manifest.base, restored.next)
+    finally:
+        marks.close()
+    if manifest.base:
+        _restore_checkpoint(target, new, manifest, cut, restored.identity)
+    sync_folder(new / LOG)
+    sync_folder(new)
+    return restored
+
+
+def _copy(source: Path, target: Path, kept: Kept, end: int, identity: bytes) -> list[Hole]:
+    """Copy a segment up to a log_offset, under the new identity; returns what is damaged in it."""
+    name = f"{kept.base:020}{SUFFIX}"
+    reading = os.open(source / name, os.O_RDONLY)
+    writing = os.open(target / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.ftruncate(writing, end - kept.base)
+        at = HEADER_BYTES
+        while at < end - kept.base and (data := os.pread(reading, min(READ_BYTES, end - kept.base - at), at)):
+            if any(data):
+                os.pwrite(writing, data, at)
+            at += len(data)
+        header = read_header(os.pread(reading, HEADER_BYTES, 0))
+        os.pwrite(writing, segment_header(kept.base, identity, header.created_ms if header else 0), 0)
+        os.fdatasync(writing)
+        found = salvage(writing, kept.base, end, None)
+    finally:
+        os.close(writing)
+        os.close(reading)
+    behind = [Hole(found.end, end, found.reason)] if found.end < end else []
+    return found.holes + behind
+
+
+def _leap(folder: Path, start: int, end: int, identity: bytes) -> None:
+    """Segments of GAP records from `start` to `end`, which take hardly any room on the disk."""
+    while start < end:
+        size = min(LEAP_BYTES, end - start)
+        if 0 < end - start - size < 2 * HEADER_BYTES:
+            size -= 2 * HEADER_BYTES
+        _write_gaps(folder / f"{start:020}{SUFFIX}", start, start + size, identity)
+        start += size
+
+
+def _write_gaps(path: Path, base: int, end: int, identity: bytes) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.ftruncate(fd, end - base)
+        os.pwrite(fd, segment_header(base, identity, 0), 0)
+        at = base + HEADER_BYTES
+        while at < end:
+            length = min(GAP_BYTES, end - at)
+            if 0 < end - at - length < RECORD_HEADER_BYTES:
+                length -= RECORD_HEADER_BYTES
+            header = _GAP.pack(at, 0, RecordType.GAP, 0, 0, 0, 0, 0, length - RECORD_HEADER_BYTES)
+            checksum = crc32c(header + bytes(length - RECORD_HEADER_BYTES))
+            os.pwrite(fd, struct.pack("<II", length, checksum) + header, at - base)
+            at += length
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+def _restore_checkpoint(target: Path, new: Path, manifest: Manifest, cut: int, identity: bytes) -> None:
+    """Bring what the dropped beginning of the log had told. Raises BackupUnusable."""
+    if not manifest.checkpoint:
+        return
+    folder = new / CHECKPOINT
+    shutil.copytree(target / manifest.checkpoint, folder)
+    try:
+        index = Index(folder, StoreSettings().index_write_buffer_bytes)
+        try:
+            if index.format != FORMAT:
+                raise BackupUnusable(target, f"its index has format {index.format}, and this version needs {FORMAT}")
+            if index.state_offset > cut:
+                reason = f"its log begins at {manifest.base}, and log_offset {index.state_offset} is the earliest point"
+                raise BackupUnusable(target, reason)
+            index.identity = identity
+            index.write(index.applied_offset, index.state_offset)
+            index.flush()
+        finally:
+            index.close()
+    except IndexFailed as error:
+        raise BackupUnusable(target, str(error.__cause__)) from error
+
+
+# --- where to end
+
+
+def _cut(target: Path, manifest: Manifest, to: int | None, at_ms: int | None) -> int:
+    """log_offset behind the last record that is wanted. Raises BackupUnusable, OSError."""
+    end = manifest.end
+    if to is not None:
+        kept = [each for each in manifest.segments if each.base <= to]
+        if not kept or to > manifest.end:
+            raise BackupUnusable(target, f"goes from log_offset {manifest.base} to {manifest.end}, without {to}")
+        end = min(end, _end_in(target, kept[-1], lambda at, length, _: at + length > to))
+    if at_ms is not None:
+        kept = [each for each in manifest.segments if _created_ms(target, each) <= at_ms]
+        end = min(end, _end_in(target, kept[-1], lambda _at, _length, ms: ms > at_ms)) if kept else 0
+    if end <= manifest.base + HEADER_BYTES:
+        raise BackupUnusable(target, "has no record in front of this point")
+    return end
+
+
+def _created_ms(target: Path, kept: Kept) -> int:
+    with (target / LOG / f"{kept.base:020}{SUFFIX}").open("rb") as file:
+        header = read_header(file.read(HEADER_BYTES))
+    return header.created_ms if header else 0
+
+
+def _end_in(target: Path, kept: Kept, is_behind: Callable[[int, int, int], bool]) -> int:
+    """log_offset of the first record of a segment that is behind a point; else where the segment ends."""
+    found: list[int] = []
+
+    def look(start: int, data: bytes) -> None:
+        for at, length, _ in headers(start, data) if not found else ():
+            timestamp_ms = int.from_bytes(data[at - start + 16 : at - start + 24], "little")
+            if is_behind(at, length, timestamp_ms):
+                found.append(at)
+                return
+
+    fd = os.open(target / LOG / f"{kept.base:020}{SUFFIX}", os.O_RDONLY)
+    try:
+        salvage(fd, kept.base, kept.end, None, look)
+    finally:
+        os.close(fd)
+    end = found[0] if found else kept.end
+    return kept.base if end == kept.base + HEADER_BYTES else end

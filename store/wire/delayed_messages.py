@@ -1,0 +1,35 @@
+"""What clients and operators ask a store about messages that are delayed."""
+
+from typing import Annotated
+
+from store.wire.base import Count, Items, LogOffset, Message, Name, Positive
+
+
+class ListDelayed(Message, frozen=True):
+    """Up to `limit` messages that are pending, those due first before others, behind (due_ms, log_offset) `after`."""
+
+    after: tuple[Count, LogOffset]
+    limit: Positive
+
+
+class DelayedFound(Message, frozen=True):
+    """Of each its log_offset, due_ms, topic and key (empty: none). `next`: what to ask for `after`; None: that was all.
+
+    The log_offset is that which Appended gave, wherever the message lies by now.
+    """
+
+    messages: Annotated[list[tuple[LogOffset, Count, Name, bytes]], Items]
+    next: tuple[Count, LogOffset] | None
+
+
+class CancelDelayed(Message, frozen=True):
+    """Take back the message that Appended gave this log_offset and that is due at `due_ms`."""
+
+    log_offset: LogOffset
+    due_ms: Count
+
+
+class DelayedCancelled(Message, frozen=True):
+    """`was_pending`: it was, and is not any more; if not, it was dispatched or cancelled before, or never there."""
+
+    was_pending: bool

@@ -1,0 +1,40 @@
+"""What a gateway asks of the store on behalf of users who have quotas."""
+
+from typing import Annotated
+
+from store.wire.base import Count, Items, Message, Name, TopicFilter
+
+
+class TakeMessage(Message, frozen=True):
+    """A user publishes what may count for it: `wanted` are bits of store.usage.Counted. `size_bytes`: of topic and
+    payload."""
+
+    user: Name
+    wanted: Count
+    topic: Name
+    size_bytes: Count
+
+
+class TakeSubscriptions(Message, frozen=True):
+    """A user's session is to have these filters, new to it. `live`: how many subscriptions the user has at this gateway
+    in sessions that end with their connection, of which this is one; nil: this session does not."""
+
+    user: Name
+    client_id: Name
+    topic_filters: Annotated[list[TopicFilter], Items]
+    live: Count | None = None
+
+
+class Taken(Message, frozen=True):
+    """Of a message: the bits of what it counts as; of subscriptions: how many may be had, from the first on. `fault`:
+    why it may not be had, or not all; empty if it may."""
+
+    number: Count
+    fault: str = ""
+
+
+class LiveSubscriptions(Message, frozen=True):
+    """How many subscriptions a user has at this gateway in sessions that end with their connection."""
+
+    user: Name
+    number: Count

@@ -1,0 +1,215 @@
+"""The worst that one peer of a store may send, frame by frame: cases of `python -m tests.bench.worst --wire`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from store._records import RecordBatch
+from store.errors import WireError
+from store.records import RecordType
+from store.wire.base import ITEMS_PER_FRAME, MOST_ITEMS_OF_CLIENT
+from store.wire.client_messages import Find, Publish, Scan, Seek, Wait
+from store.wire.frames import encode
+from store.wire.group_messages import Ack, GroupList, GroupOpen, GroupOpened, Pop, Receipt
+from store.wire.messages import (
+    MOST_ITEMS,
+    Append,
+    Check,
+    Claim,
+    Enough,
+    Floors,
+    Follow,
+    Following,
+    Holds,
+    ListDelayed,
+    Message,
+    Ping,
+    Read,
+    ReadAt,
+    Retained,
+    Role,
+    Unfollow,
+)
+from store.wire.session_messages import Judged
+from tests.bench.turn_clock import TurnClocks, clocked
+from tests.store_process import StoreProcess
+from tests.wire_peer import WirePeer
+
+FRAME_BYTES = 4 << 20  # the default of wire.max_frame_bytes
+MANY = 10_000
+
+Said = Callable[[WirePeer], None]
+
+
+def records(count: int, topic: Callable[[int], bytes], payload: bytes = b"", flags: int = 0) -> bytes:
+    batch = RecordBatch()
+    for i in range(count):
+        batch.append(RecordType.MESSAGE, payload, topic=topic(i), flags=flags)
+    return bytes(batch)
+
+
+def publishes(count: int, topic: Callable[[int], bytes], payload: bytes = b"", flags: int = 0) -> Said:
+    return lambda peer: _call(peer, Publish(1, Wait.STORED), records(count, topic, payload, flags))
+
+
+def many(*messages: Message) -> Said:
+    """In one piece: requests first."""
+
+    def said(peer: WirePeer) -> None:
+        numbers = range(1_000_000, 1_000_000 + len(messages))
+        asked = not isinstance(messages[0], Ping)
+        peer.socket.sendall(
+            b"".join(encode(each, n if asked else 0) for n, each in zip(numbers, messages, strict=True))
+        )
+        if asked:
+            peer.answer(numbers[-1])
+
+    return said
+
+
+def followed(peer: WirePeer, count: int) -> list[int]:
+    """Refs of so many queues."""
+    numbers = [peer.ask(Follow(f"q/{i}/+", False, -1, False)) for i in range(count)]
+    found = [peer.answer(number) for number in numbers]
+    return [queue.ref for each in found if isinstance(each, Following) for queue in each.queues]
+
+
+def on_refs(make: Callable[[list[int]], Message], is_asked: bool = False) -> Said:
+    """A message about as many queues as a frame can name, which are followed before."""
+
+    def said(peer: WirePeer) -> None:
+        refs = followed(peer, 4_000)
+        clocks(peer)
+        message = make((refs * (MOST_ITEMS // len(refs) + 1))[:MOST_ITEMS])
+        if is_asked:
+            peer.call(message)
+        else:
+            peer.tell(message)
+
+    return said
+
+
+def _call(peer: WirePeer, message: Message, data: bytes = b"") -> None:
+    with suppress(WireError):
+        peer.call(message, data)
+
+
+def void(_: object) -> None:
+    """What it was is not asked for."""
+
+
+def clocks(peer: WirePeer) -> None:
+    """What was done so far does not count."""
+    found: TurnClocks | None = getattr(peer, "clocks", None)
+    if found is not None:
+        found.settle()
+        found.longest_ms()
+
+
+def in_group(then: Callable[[int], Message]) -> Said:
+    def said(peer: WirePeer) -> None:
+        _call(peer, Publish(1, Wait.STORED), records(MANY, lambda _: b"g/a"))
+        opened = peer.call(GroupOpen("group", "g/a", "c", None, "earliest"))
+        assert isinstance(opened, GroupOpened)
+        clocks(peer)
+        _call(peer, Pop(opened.ref, MANY, FRAME_BYTES, 0, 0))
+        _call(peer, then(opened.ref))
+
+    return said
+
+
+GATEWAY, CLIENT = Role.GATEWAY, Role.CLIENT
+FRAMES: dict[str, tuple[Role, Said]] = {
+    "Ping: 10,000 in one piece": (GATEWAY, many(*[Ping()] * MANY)),
+    "Append: one topic, 10,000 records": (
+        GATEWAY,
+        lambda peer: _call(peer, Append(1), records(MANY, lambda _: b"a/b")),
+    ),
+    "Append: 10,000 topics": (GATEWAY, lambda peer: _call(peer, Append(1), records(MANY, lambda i: b"a/%d" % i))),
+    "Publish: one topic, 10,000 records": (CLIENT, publishes(MANY, lambda _: b"p/b")),
+    "Publish: 10,000 topics": (CLIENT, publishes(MANY, lambda i: b"p/%d" % i)),
+    "Publish: 2,000 topics of 200 levels": (CLIENT, publishes(2_000, lambda i: b"/".join([b"%d" % i] * 200))),
+    "Publish: 10,000 retained": (CLIENT, publishes(MANY, lambda i: b"r/%d" % i, flags=4)),
+    "Publish: one message of 4 MB": (CLIENT, publishes(1, lambda _: b"large", b"x" * (FRAME_BYTES - 4_096))),
+    "Follow: 4,000 filters in one piece": (GATEWAY, lambda peer: void(followed(peer, 4_000))),
+    "Follow: 60 filters of 60 KB": (
+        GATEWAY,
+        many(*(Follow(f"{i}/" + "x" * 60_000, False, -1, False) for i in range(60))),
+    ),
+    "Unfollow: 65,536 refs": (GATEWAY, on_refs(Unfollow)),
+    "Floors: 65,536 refs": (GATEWAY, on_refs(lambda refs: Floors([(ref, 1) for ref in refs]))),
+    "Enough: 65,536 refs": (GATEWAY, on_refs(Enough)),
+    "Check: 65,536 refs": (GATEWAY, on_refs(Check, True)),
+    "Floors: 10,000 refs, of a client": (
+        CLIENT,
+        on_refs(lambda refs: Floors([(ref, 1) for ref in refs[:MOST_ITEMS_OF_CLIENT]])),
+    ),
+    "Floors: 65,536 refs, of a client": (CLIENT, on_refs(lambda refs: Floors([(ref, 1) for ref in refs]))),
+    "Floors: 4,096 refs, as a gateway cuts them": (
+        GATEWAY,
+        on_refs(lambda refs: Floors([(ref, 1) for ref in refs[:ITEMS_PER_FRAME]])),
+    ),
+    "Read: 10,000 ranges, of a client": (
+        CLIENT,
+        on_refs(lambda refs: Read([(ref, 0) for ref in refs[:MOST_ITEMS_OF_CLIENT]], 1_000, FRAME_BYTES), True),
+    ),
+    "Read: 4,096 ranges, as a gateway cuts them": (
+        GATEWAY,
+        on_refs(lambda refs: Read([(ref, 0) for ref in refs[:ITEMS_PER_FRAME]], 1_000, FRAME_BYTES), True),
+    ),
+    "Read: 65,536 ranges": (GATEWAY, on_refs(lambda refs: Read([(ref, 0) for ref in refs], 1_000, FRAME_BYTES), True)),
+    "ReadAt: 65,536 log_offsets": (GATEWAY, lambda peer: _call(peer, ReadAt([8 * i for i in range(MOST_ITEMS)]))),
+    "Retained: 1,000 of many": (CLIENT, lambda peer: _call(peer, Retained("r/#", "", 1_000_000))),
+    "Retained: no match among many": (CLIENT, lambda peer: _call(peer, Retained("+/+/x", "", 1_000_000))),
+    "Claim: 10,000 filters": (
+        GATEWAY,
+        lambda peer: _call(peer, Claim("c" * 60_000, False, "u", False, tuple(f"f/{i}" for i in range(MANY)))),
+    ),
+    "Claim: 2,000 in one piece": (GATEWAY, many(*(Claim(f"c{i}", False) for i in range(2_000)))),
+    "Holds: 65,536 sessions": (GATEWAY, lambda peer: peer.tell(Holds([f"h{i}" for i in range(MOST_ITEMS)]))),
+    "Judged: 65,536 answers": (GATEWAY, lambda peer: peer.tell(Judged(1, [True] * MOST_ITEMS))),
+    "Scan: nothing of a long log": (CLIENT, lambda peer: _call(peer, Scan("+/+/x", 0, 1 << 40, FRAME_BYTES))),
+    "Scan: all of it": (CLIENT, lambda peer: _call(peer, Scan("#", 0, 1 << 40, FRAME_BYTES))),
+    "Scan: a tag": (CLIENT, lambda peer: _call(peer, Scan("#", 0, 1 << 40, FRAME_BYTES, "t" * 60_000))),
+    "Seek: by time": (CLIENT, lambda peer: _call(peer, Seek("#", "-1h", 0))),
+    "Find: a key": (CLIENT, lambda peer: _call(peer, Find("k" * 60_000, "#", "earliest", "now", 1 << 40, 1_000_000))),
+    "ListDelayed: all": (CLIENT, lambda peer: _call(peer, ListDelayed((0, 0), 1_000_000))),
+    "GroupOpen: 500 in one piece": (
+        CLIENT,
+        many(*(GroupOpen(f"g{i}", "x/+", "c", None, "latest") for i in range(500))),
+    ),
+    "Ack: 10,000 receipts": (CLIENT, in_group(lambda ref: Ack(ref, [Receipt(1, i, 1) for i in range(MANY)]))),
+    "Ack: 65,536 receipts of nothing": (
+        CLIENT,
+        in_group(lambda ref: Ack(ref, [Receipt(1 + i, i, MOST_ITEMS) for i in range(MOST_ITEMS)])),
+    ),
+    "GroupList: all": (CLIENT, lambda peer: _call(peer, GroupList("", 0))),
+}
+"""Who says it, and how; each with a name and a connection of its own, to one store for all of them."""
+
+
+def results(names: list[str], folder: Path, rounds: int = 1) -> Iterator[tuple[str, float]]:
+    """Of each case the longest turn of the store's loop (ms), the median of some rounds; one store for all of them."""
+    with clocked(folder / "clocks") as found:
+        store = StoreProcess(folder)
+        try:
+            for name in names:
+                yield name, sorted(_longest(store, name, found, number) for number in range(rounds))[rounds // 2]
+            assert "Traceback" not in store.log_text(), store.log_text()
+        finally:
+            store.close()
+
+
+def _longest(store: StoreProcess, name: str, found: TurnClocks, number: int) -> float:
+    role, said = FRAMES[name]
+    with store.connect(f"{role}-{name[:20]}-{number}", role) as peer:
+        peer.clocks = found  # type: ignore[attr-defined]
+        clocks(peer)
+        with suppress(WireError):
+            said(peer)
+        found.settle()
+        longest_ms = max(found.longest_ms().values())
+    found.settle()
+    return longest_ms
