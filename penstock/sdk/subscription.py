@@ -57,7 +57,8 @@ class Subscription:
         self._ref: int | None = None
         self._invisible_s = 0.0
         self._store_name = ""
-        self._is_begun = self._is_entered = self._is_closed = False
+        self._is_begun = self._is_entered = False
+        self._is_stopped = self._is_closed = False  # what is closed is stopped
         self._is_popping = self._is_waiting = False
         self._error: Exception | None = None
         self._opened = asyncio.Event()  # once, or failed
@@ -116,16 +117,21 @@ class Subscription:
         if self._is_closed:
             return
         self._is_closed = True
-        self._give_back()
-        self._came.set()
+        self._stop()
         if not self._is_begun:
             self._drained.set()
         self._send()
 
     def stop(self) -> None:
-        """As close(), from any thread or a signal's handler: loops over it end, with what is being worked on."""
+        """Loops over it end, once what is being worked on is done; from any thread or a signal's handler."""
         with suppress(RuntimeError):  # its loop has ended
-            self._loop.call_soon_threadsafe(self.close)
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        """Take nothing more. What is being worked on stays this consumer's until it is closed."""
+        self._is_stopped = True
+        self._give_back()
+        self._came.set()
 
     def _give_back(self) -> None:
         """What nobody has looked at goes to others; that it was handed out to this consumer does not count."""
@@ -195,7 +201,7 @@ class Subscription:
             while True:
                 if self._error is not None:
                     raise self._error
-                if self._is_closed:
+                if self._is_stopped:
                     return None
                 self._begin()
                 batch = self._take()
@@ -278,9 +284,9 @@ class Subscription:
     def fail(self, error: Exception) -> None:
         """It is over. A loop that was ended before ends without an error."""
         error = error if isinstance(error, ClientError) else ClientError(str(error))
-        if not self._is_closed:
+        if not self._is_stopped:
             self._error = error
-        self._is_closed = True
+        self._is_stopped = self._is_closed = True
         self._link.readings.discard(self)
         for said in (*self._saying.values(), *self._unsent, *self._unanswered):
             said.answered((), error)
@@ -310,7 +316,7 @@ class Subscription:
 
     def _pop(self) -> None:
         """Ask for messages, if more are wanted."""
-        if self._ref is None or self._is_away or self._is_popping or self._is_closed:
+        if self._ref is None or self._is_away or self._is_popping or self._is_stopped:
             return
         room = self._wanted.prefetch - self._unsettled
         wanted = min(max(self._ahead, int(self._is_waiting)) - self._buffered, room, MOST_PER_ANSWER)
@@ -334,7 +340,7 @@ class Subscription:
             batch = Deliveries(records, hands, self._has_offsets, self._link.place, self._say_of_all)
             self._hands.update(dict.fromkeys(hands))
             self._unsettled += len(batch)
-            if self._is_closed or not (self._ahead or self._is_waiting):
+            if self._is_stopped or not (self._ahead or self._is_waiting):
                 self._say_of_all(hands, GIVE_BACK)  # nobody wants them any more
                 return
             self._buffer.append(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock.sync
+from penstock import Client, Delivery, Subscription
 from tests.server_process import ROOT
 from tests.store_process import StoreProcess
 
@@ -99,3 +101,30 @@ def test_one_that_works(consumer: subprocess.Popen[str], store: StoreProcess) ->
                 if len(rest) == MESSAGES - finished:
                     break
         assert sorted(map(int, rest)) == list(range(finished, MESSAGES))
+
+
+@pytest.mark.asyncio
+async def test_what_is_worked_on_stays_its_own(store: StoreProcess) -> None:
+    """All else in hand has come to another consumer by the time that it is acked."""
+    async with (
+        asyncio.timeout(TIMEOUT_S),
+        Client(url_of(store)) as client,
+        Client(url_of(store)) as other,
+        client.subscribe("jobs/#", group="workers") as jobs,
+    ):
+        await client.publish_many([("jobs/1", b"%d" % number) for number in range(5)])
+        taken = [job async for job in jobs if await is_acked_after_stop(jobs, job, other)]
+        assert [job.payload for job in taken] == [b"0"]
+
+
+async def is_acked_after_stop(jobs: Subscription, job: Delivery, other: Client) -> bool:
+    jobs.stop()
+    rest = []
+    async with other.subscribe("jobs/#", group="workers") as others:
+        async for each in others:
+            rest.append(each.payload)
+            assert await each.ack()
+            if len(rest) == 4:
+                break
+        assert sorted(rest) == [b"1", b"2", b"3", b"4"]
+        return await job.ack()

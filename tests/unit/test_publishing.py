@@ -280,7 +280,7 @@ def test_one_turn_of_everything(bench: Bench) -> None:
 # --- a store that takes nothing
 
 
-def refuse_append(_: object) -> None:
+def refuse_append(*_: object) -> None:
     raise StoreFull(Path("here"))
 
 
@@ -333,10 +333,10 @@ def test_what_a_full_store_did_not_let_out_is_sent_later(
     store = type(bench.store).append.__get__(bench.store)
     taken: list[object] = []
 
-    def store_one(batch: object) -> object:
+    def store_one(batch: object, is_awaited: bool) -> object:
         if taken:
             raise StoreFull(Path("here"))
-        taken.append(store(batch))
+        taken.append(store(batch, is_awaited))
         return taken[0]
 
     monkeypatch.setattr(bench.store, "append", store_one)

@@ -24,9 +24,9 @@ def test_those_who_come_and_go_in_one_turn_share_appends(bench: Bench, monkeypat
     appends: list[int] = []
     append = bench.store.log.append
 
-    def counted(batch: RecordBatch, from_reserve: bool = False) -> int:
+    def counted(batch: RecordBatch, from_reserve: bool, is_awaited: bool) -> int:
         appends.append(batch.size)
-        return append(batch, from_reserve)
+        return append(batch, from_reserve, is_awaited)
 
     monkeypatch.setattr(bench.store.log, "append", counted)
     clients = [fed(bench, f"client-{number}") for number in range(20)]
