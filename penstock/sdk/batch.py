@@ -38,6 +38,12 @@ Make = Callable[[str, bytes | str, PublishLater], Outgoing]
 Publish = Callable[[Whole], Awaitable[list[Receipt]]]
 
 
+def plain_head(make: Make, topic: str) -> tuple[bytes, int]:
+    """The topic in the log, and the flags, of messages of a topic that have nothing else besides a payload."""
+    ((_, _, _, _, flags, name, *_),) = walk(make(topic, b"", {}).record)
+    return name, flags
+
+
 class BatchOfOneTopic:
     """What Client.batch() gives."""
 
@@ -79,8 +85,7 @@ class BatchOfOneTopic:
         if self._first is None:
             self._first = message
         if not options and topic != self._plain_topic:
-            ((_, _, _, _, flags, name, *_),) = walk(self._make(topic, b"", {}).record)
-            self._plain_topic, self._plain_head = topic, (name, flags)
+            self._plain_topic, self._plain_head = topic, plain_head(self._make, topic)
 
     def _add(self, size_bytes: int) -> None:
         self._sizes.append(size_bytes)

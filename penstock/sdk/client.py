@@ -15,7 +15,7 @@ from typing import Self, TypeVar, Unpack
 
 from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
-from penstock.sdk.batch import BatchOfOneTopic, Whole
+from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.compression import Compression, chosen
 from penstock.sdk.credentials import Credentials, Password
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
@@ -223,7 +223,7 @@ class Client:
         first, second = batch.receipts
         """
         plain_bytes = self._compression.above_bytes
-        return BatchOfOneTopic(self._message_with_delay, self._publish_batch, self._batch_bytes, plain_bytes)
+        return BatchOfOneTopic(self._message_with_delay, self._publish_whole, self._batch_bytes, plain_bytes)
 
     async def publish_many(self, messages: Iterable[ToPublish]) -> list[Receipt]:
         """Store messages of any topics, in their order, and wait for their receipts. Cheaper by far than to publish()
@@ -304,10 +304,6 @@ class Client:
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
-
-    async def _publish_batch(self, whole: Whole) -> list[Receipt]:
-        """Raises a ClientError."""
-        return await self._publish_whole(whole)
 
     def _publish_whole(self, whole: Together) -> asyncio.Future[list[Receipt]]:
         """Raises ClientClosed."""

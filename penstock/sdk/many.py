@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, repeat
 from typing import NamedTuple, cast
 
-from penstock.sdk.batch import DEAD_LETTERS, RECORD_BYTES, Make
+from penstock.sdk.batch import DEAD_LETTERS, RECORD_BYTES, Make, plain_head
 from penstock.sdk.errors import BadMessage, ClientError, NotAllStored, NotPermitted
 from penstock.sdk.message import Receipt
 from penstock.sdk.message_id import StorePlace
 from penstock.sdk.outgoing import Outgoing, PublishLater, PublishOptions
-from store.record_bytes import plain_messages_of, walk
-from store.records import KEPT_CHANGES, TOPIC_UNIT_BYTES, RecordFlag
+from penstock.sdk.publishing import FLAGS_AT, KEPT, changes_of, in_runs
+from store.record_bytes import plain_messages_of
+from store.records import TOPIC_UNIT_BYTES
 from store.wire.messages import Published, Wait
 
-FLAGS_AT = 25  # of a record
-KEPT = int(RecordFlag.RETAIN | RecordFlag.DELAYED)
 TOPICS_REMEMBERED = 10_000
 PACKS_AT_ONCE = 8  # without an answer
 
@@ -36,16 +35,8 @@ class Pack(NamedTuple):
 
     def receipts(self, published: Published, place: StorePlace) -> list[Receipt]:
         """Where each of them is: one behind the other, and in runs of one topic in its queue."""
-        queue_offsets: list[int | None] = []
-        runs = iter(published.queue_offsets)
-        last, queue_offset = None, -1
-        for topic in self.topics:
-            if topic != last:
-                last, queue_offset = topic, next(runs, -1)
-            elif queue_offset >= 0:
-                queue_offset += 1
-            queue_offsets.append(queue_offset if queue_offset >= 0 else None)
         log_offsets = accumulate(self.sizes[:-1], initial=published.log_offset)
+        queue_offsets = in_runs(self.topics, published.queue_offsets)
         return list(map(Receipt, repeat(place), self.topics, log_offsets, queue_offsets))
 
     def messages(self) -> list[Outgoing]:
@@ -101,8 +92,7 @@ class Packer:
             if head is None or type(payload) is not bytes or len(payload) > self._most_plain_bytes:
                 made = self._made(message)
                 size_bytes, wait = len(made.record), made.wait
-                is_kept = made.record[FLAGS_AT] & KEPT
-                changes = (KEPT_CHANGES if is_kept else 1) + len(topic.encode()) // TOPIC_UNIT_BYTES
+                is_kept, changes = made.record[FLAGS_AT] & KEPT, changes_of(made)
                 part = made.record
                 in_log = None
             else:
@@ -139,7 +129,7 @@ class Packer:
         if not options and topic not in self._heads:
             if len(self._heads) >= TOPICS_REMEMBERED:
                 self._heads.clear()
-            ((_, _, _, _, flags, name, *_),) = walk(self._make(topic, b"", {}).record)
+            name, flags = plain_head(self._make, topic)
             self._heads[topic] = _Head((name, flags), RECORD_BYTES + len(name), 1 + len(name) // TOPIC_UNIT_BYTES)
         return made
 

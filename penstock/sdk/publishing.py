@@ -7,7 +7,8 @@ answer. A batch of the caller's stays whole: it is a Publish of its own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, repeat
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -162,15 +163,20 @@ def changes_of(message: Outgoing) -> int:
 
 def receipts(messages: Sequence[Outgoing], published: wire.Published, place: StorePlace) -> list[Receipt]:
     """Where each of the messages of a Publish is: one behind the other, and in runs of one topic in its queue."""
-    found = []
-    log_offset = published.log_offset
-    runs = iter(published.queue_offsets)
-    topic, is_delayed, queue_offset = None, False, -1
-    for message in messages:
-        if message.topic != topic or (message.due_ms is not None) != is_delayed:
-            topic, is_delayed, queue_offset = message.topic, message.due_ms is not None, next(runs, -1)
-        known = queue_offset if queue_offset >= 0 else None
-        found.append(Receipt(place, message.topic, log_offset, known))
-        log_offset += len(message.record)
-        queue_offset += queue_offset >= 0
-    return found
+    log_offsets = accumulate((len(message.record) for message in messages[:-1]), initial=published.log_offset)
+    runs = [(message.topic, message.due_ms is not None) for message in messages]
+    topics = [message.topic for message in messages]
+    return list(map(Receipt, repeat(place), topics, log_offsets, in_runs(runs, published.queue_offsets)))
+
+
+def in_runs(keys: Iterable[object], firsts: Iterable[int]) -> Iterable[int | None]:
+    """Where each message is in its queue: of each run of one key the first one's queue_offset is known, or -1."""
+    starts = iter(firsts)
+    last: object = None
+    queue_offset = -1
+    for key in keys:
+        if key != last:
+            last, queue_offset = key, next(starts, -1)
+        elif queue_offset >= 0:
+            queue_offset += 1
+        yield queue_offset if queue_offset >= 0 else None

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from penstock import Client, sync
-from penstock.sdk.errors import BadMessage, ClientClosed, NotAllStored, NotPermitted, StoreRefused, TimedOut
+from penstock.sdk.errors import BadMessage, ClientClosed, NotAllStored, StoreRefused, TimedOut
 from penstock.sdk.many import ToPublish
-from penstock.sdk.message import Receipt
 from tests.interop.conftest import StartStore
-from tests.interop.test_sdk_users import Site, site  # noqa: F401  (a fixture)
 from tests.store_process import StoreProcess
 
 pytestmark = pytest.mark.interop
@@ -95,23 +93,6 @@ async def test_a_bad_one_and_nothing_is_sent(url: str, bad: Any, error: type[Exc
         with pytest.raises(error):
             await client.publish_many([("a", b"%d" % number) for number in range(5_000)] + [bad])
         assert [message async for message in client.read("#")] == []
-
-
-def test_those_that_are_not_permitted_are_named(site: Site) -> None:  # noqa: F811
-    alice = site.alice()
-    topics = ["line/1", "other/1", "users/alice/x", "users/bob/x", "line/1"] * 3
-    with pytest.raises(
-        NotAllStored, match=r"6 of 15 messages were not stored, the first because: .* publish other/1"
-    ) as caught:
-        alice.publish_many([(topic, b"%d" % number) for number, topic in enumerate(topics)])
-    outcomes = caught.value.outcomes
-    assert [isinstance(each, NotPermitted) for each in outcomes] == [
-        topic[0] == "o" or "bob" in topic for topic in topics
-    ]
-    stored = [message.payload for message in site.root().read("#", stop="now")]
-    assert sorted(stored) == sorted(b"%d" % n for n, outcome in enumerate(outcomes) if isinstance(outcome, Receipt))
-    with pytest.raises(NotAllStored, match="2 of 2 messages"):
-        alice.publish_many([("other/1", b"x")] * 2)
 
 
 @pytest.mark.asyncio

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from penstock.sdk.errors import CannotConnect, NotPermitted
+from penstock.sdk.errors import CannotConnect, NotAllStored, NotPermitted
+from penstock.sdk.message import Receipt
 from penstock.spark.errors import RequestFailed
 from penstock.spark.store_options import store_of
 from penstock.sync import Client
@@ -233,3 +234,20 @@ def test_without_users_all_is_allowed(tmp_path: Path) -> None:
             assert payloads(client, "#") == [b"x"]
     finally:
         store.close()
+
+
+def test_those_that_are_not_permitted_are_named(site: Site) -> None:
+    alice = site.alice()
+    topics = ["line/1", "other/1", "users/alice/x", "users/bob/x", "line/1"] * 3
+    with pytest.raises(
+        NotAllStored, match=r"6 of 15 messages were not stored, the first because: .* publish other/1"
+    ) as caught:
+        alice.publish_many([(topic, b"%d" % number) for number, topic in enumerate(topics)])
+    outcomes = caught.value.outcomes
+    assert [isinstance(each, NotPermitted) for each in outcomes] == [
+        topic[0] == "o" or "bob" in topic for topic in topics
+    ]
+    stored = [message.payload for message in site.root().read("#", stop="now")]
+    assert sorted(stored) == sorted(b"%d" % n for n, outcome in enumerate(outcomes) if isinstance(outcome, Receipt))
+    with pytest.raises(NotAllStored, match="2 of 2 messages"):
+        alice.publish_many([("other/1", b"x")] * 2)
