@@ -59,18 +59,22 @@ class Events:
         return answer, records
 
     def tell(self) -> None:
-        """Say what is new."""
+        """Say what is new.
+
+        Only the last frame about queues says where the log ends: who knows that takes all queues for known up to there.
+        """
         peer = self._peer
         grown = peer.member.take_grown()
         if self._has_all_ends_to_tell:
             grown = list(peer.refs)
             self._has_all_ends_to_tell = False
         safe, end = peer.member.safe, peer.member.end
-        if grown:
-            self._tell_grown([peer.refs[queue] for queue in grown if queue in peer.refs], end, safe)
+        refs = [peer.refs[queue] for queue in grown if queue in peer.refs]
         named, others = peer.member.take_named()
         if named or others:
-            self._tell_named(named, others, end)
+            self._tell_named(named, others, self.told_end if refs else end)
+        if refs:
+            self._tell_grown(refs, end, safe)
         if safe > self._told_safe and peer.refs:
             self._told_safe = safe
             self._tell(wire.Safe(safe), b"")
@@ -79,10 +83,7 @@ class Events:
         self.taken_over.clear()
 
     def _tell_grown(self, refs: list[int], end: int, safe: int) -> None:
-        """Tell of the ends first: what is pushed may be delivered at once, and a message may be in several queues.
-
-        Only the last frame says where the log ends: who knows that takes all queues for known up to there.
-        """
+        """Tell of the ends first: what is pushed may be delivered at once, and a message may be in several queues."""
         peer = self._peer
         pushed = self.push.take(peer.member, peer.queues, refs, self._room_bytes)
         ends = [(ref, peer.queues[ref].next_offset) for ref in pushed.rest]
@@ -105,8 +106,9 @@ class Events:
             left_bytes -= len(name) + GREW_BYTES
             if left_bytes < 0:
                 self._figures.named_events += 1
-                self._tell(wire.GrewNamed(portion, False, end), b"")
+                self._tell(wire.GrewNamed(portion, False, self.told_end), b"")
                 portion, left_bytes = [], self._room_bytes - len(name) - GREW_BYTES
             portion.append((name, queue.next_offset))
         self._figures.named_events += 1
+        self.told_end = end
         self._tell(wire.GrewNamed(portion, others, end), b"")

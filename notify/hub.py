@@ -152,6 +152,12 @@ class Hub:
         followers = self._followers.get(queue)
         return {followers: 1} if isinstance(followers, Member) else followers or {}
 
+    def followed_of(self, member: Member, queues: Iterable[Queue]) -> list[Queue]:
+        """Those of these queues that a member follows."""
+        nobody: dict[Member, int] = {}
+        found = ((queue, self._followers.get(queue, nobody)) for queue in queues)
+        return [queue for queue, who in found if who is member or (isinstance(who, dict) and member in who)]
+
     def _set_followers(self, queue: Queue, followers: dict[Member, int]) -> None:
         if not followers:
             del self._followers[queue]

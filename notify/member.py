@@ -26,7 +26,7 @@ from store.sessions import SessionState
 if TYPE_CHECKING:
     from notify.hub import Hub
 
-MOST_NAMED = 4_096  # queues that a member is yet to be told of by name; of more it is only said that there are more
+MOST_NAMED = 4_096  # queues that a member is yet to be told of by name; of more only those that it follows are kept
 Answer = Callable[[SessionState | ClaimRefused | None], None]
 
 
@@ -231,16 +231,20 @@ class Member:
         self._news[queue] = None
 
     def grew_named(self, queues: Iterable[Queue]) -> None:
-        """Of these it is told by name, whether it follows them or not."""
-        if self._any_grew:
-            return
-        self._named.update(dict.fromkeys(queues))
-        if len(self._named) > MOST_NAMED:
-            self._named.clear()
-            self._any_grew = True
+        """Of these it is told by name, whether it follows them or not.
+
+        Once there are too many, those that it follows are told as grew() has it, and the others are forgotten: no queue
+        that it follows may be left out, since it takes all of them for known up to the end that it is told.
+        """
+        if not self._any_grew:
+            self._named.update(dict.fromkeys(queues))
+            if len(self._named) <= MOST_NAMED:
+                return
+            queues, self._named, self._any_grew = self._named, {}, True
+        self._news.update(dict.fromkeys(self._hub.followed_of(self, queues)))
 
     def take_named(self) -> tuple[list[Queue], bool]:
-        """What grew_named() was called with, and whether there was too much of it to be kept.
+        """What grew_named() was called with, and whether there was too much of it for that.
 
         A queue that nobody watches any more is not the one that may have its name now.
         """

@@ -39,12 +39,8 @@ class Recheck:
     def answered(self) -> None:
         self._is_asked = False
 
-    def hurry(self) -> None:
-        """Any queue may have grown: look at all of them from now on."""
-        self._next_s = self._clock()
-        self._left.clear()
-
     def begin_anew(self) -> None:
         """What was asked will not be answered, and the refs are not what they were."""
         self._is_asked = False
-        self.hurry()
+        self._next_s = self._clock()
+        self._left.clear()

@@ -346,8 +346,6 @@ class RemoteStore:
             self.events["other" if queue is None else "followed"] += 1
             if queue in self._mirrors.refs:  # if not, it is being followed again, and where it ends is on its way
                 self._end_at(queue, next_offset)
-        if message.others:
-            self._recheck.hurry()
 
     def _checked(self, answer: Message, _: Frame) -> None:
         self._recheck.answered()

@@ -116,6 +116,65 @@ def test_what_waits_for_a_gateway_that_does_not_read_is_bounded(
     assert told(slow) == [b"0a/1"]
 
 
+def frames_of_queues(peer: Talk) -> list[Grew | GrewNamed]:
+    """Those that came since the last call, in order."""
+    peer.flush()
+    found = [frame.message for frame in peer.frames if isinstance(frame.message, Grew | GrewNamed)]
+    peer.frames.clear()
+    return found
+
+
+def test_of_too_many_queues_those_that_it_follows_are_told_before_the_end(
+    bench: WireBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes all that it follows for known up to the end of the log that it is told."""
+    monkeypatch.setattr(member, "MOST_NAMED", 3)
+    bench.peers.max_frame_bytes = 4_096
+    bench.hub.lookup = Broadcast()
+    slow, other = bench.connect("slow"), bench.connect("other")
+    refs = [follow(slow, f"a/{i}") for i in range(600)]
+    for i in range(600):
+        follow(other, f"b/{i}")
+        publish(bench.store, f"b/{i}", b"1")
+        publish(bench.store, f"a/{i}", b"1")
+        bench.hub.settle()
+    *earlier, last = frames_of_queues(slow)
+    told_of = [each for event in (*earlier, last) if isinstance(event, Grew) for each in event.queues]
+    assert sorted(told_of) == [(ref, 1) for ref in sorted(refs)]
+    assert {event.log_end for event in earlier} == {slow.welcome.log_end}
+    assert last.log_end == bench.store.end
+    say(bench, "a/1")
+    assert told(slow) == [b"0a/1"], "by name again"
+
+
+def test_what_it_does_not_follow_any_more_is_not_kept_for_it(bench: WireBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "MOST_NAMED", 0)
+    bench.hub.lookup = Broadcast()
+    slow, other = bench.connect("slow"), bench.connect("other")
+    follow(other, "a/1")
+    ref, kept = follow(slow, "a/1"), follow(slow, "a/2")
+    say(bench, "a/1")
+    say(bench, "a/2")
+    slow.tell(Unfollow([ref]))
+    frames = frames_of_queues(slow)
+    assert [event.queues for event in frames if isinstance(event, Grew)] == [[(kept, 1)]]
+
+
+def test_of_queues_told_in_both_ways_the_last_frame_has_the_end(bench: WireBench) -> None:
+    """A table may come to know a gateway while that is yet to be told something by name."""
+    bench.hub.lookup = table = Table(lambda: bench.now_s)
+    gateway, _ = bench.connect("gw"), bench.connect("other")
+    ref = follow(gateway, "a/1")
+    follow(gateway, "a/2")
+    say(bench, "a/2")
+    table.add("gw", {b"0a/1", b"0a/2"}, LEASE_MS)
+    say(bench, "a/1")
+    assert frames_of_queues(gateway) == [
+        GrewNamed([(b"0a/2", 1)], False, gateway.welcome.log_end),
+        Grew([(ref, 1)], bench.store.end),
+    ]
+
+
 def test_a_queue_that_nobody_watches_any_more_is_not_told(bench: WireBench) -> None:
     """What has its name later is another, and ends elsewhere."""
     bench.hub.lookup = Broadcast()
@@ -138,6 +197,10 @@ def test_long_names_are_told_in_several_frames(bench: WireBench) -> None:
     events = other.events(GrewNamed)
     assert len(events) > 1
     assert {name for event in events for name, _ in event.queues} == {b"0" + topic.encode() for topic in topics}
+    assert {event.log_end for event in events[:-1]} == {other.welcome.log_end}, (
+        "only the last one says where the log ends"
+    )
+    assert events[-1].log_end == bench.store.end
 
 
 # --- with a table
@@ -266,7 +329,7 @@ def test_a_pass_goes_over_all_queues_in_pages(clock: Clock) -> None:
         asked += page
     assert sorted(asked) == list(refs)
     assert recheck.page(refs) == []
-    recheck.hurry()
+    clock.now_s += EVERY_S
     assert recheck.page(refs)
     recheck.begin_anew()
     assert recheck.page(refs), "with another store the answer does not come"
