@@ -243,7 +243,7 @@ class Grew(Message, frozen=True):
 class GrewNamed(Message, frozen=True):
     """As Grew, of queues that the receiver may not follow: (kind as a digit and name, queue_offset where it ends now).
 
-    `others`: there were more of them than are kept for a peer, so any queue may have grown.
+    `others`: there were more of them than are kept for a peer, and of those that it follows Grew tells.
     """
 
     queues: Annotated[list[tuple[QueueName, QueueOffset]], Items]
