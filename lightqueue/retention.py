@@ -23,6 +23,7 @@ from store.checkpoint import publish_checkpoint, write_checkpoint
 from store.clock import Clock
 from store.commitlog import CommitLog
 from store.delayed import Pending
+from store.errors import IndexFailed
 from store.folder import DataFolder
 from store.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute
 from store.usage import Counted, counted_value
@@ -30,6 +31,7 @@ from store.usage import Counted, counted_value
 TOPICS_PER_STEP = 200
 DELAYED_PER_STEP = 1_000
 CARRY_BYTES = 256 << 10
+FLUSH_PATIENCE_S = 60.0  # for what the index has to write; RocksDB does not say that it has given up
 CARRIED_ATTRIBUTES = (Attribute.STORED_MS, Attribute.KEY, Attribute.TAG)
 
 
@@ -92,9 +94,8 @@ class Retention:
         yield from self._carry_delayed(boundary)
         yield from self._checkpoint()
         self._log.marks.begin_at(boundary)
-        while not self._log.marks.begin_is_safe:  # else a power cut could make what is dropped look lost
-            self._log.flusher.hurry()
-            yield
+        # Else a power cut could make what is dropped look lost.
+        yield from self._synced(lambda: self._log.marks.begin_is_safe)
         for _ in range(count):
             yield from self._elsewhere(self._log.take_first().remove)
         yield from self._elsewhere(self._log.sync_folder)
@@ -166,14 +167,28 @@ class Retention:
         """Replace the checkpoint, once all that is carried and all that the new one knows of is on disk."""
         self._state.index.flush(wait=False)  # the copy has what is flushed
         yield
-        while self._state.index.is_flushing:
-            yield
+        yield from self._index_flushed()
         yield from self._elsewhere(partial(write_checkpoint, self._folder))
         end = self._log.end  # the index may have been written meanwhile
-        while self._log.flusher.flushed < end:
+        yield from self._synced(lambda: self._log.flusher.flushed >= end)
+        yield from self._elsewhere(partial(publish_checkpoint, self._folder))
+
+    def _index_flushed(self) -> Iterator[None]:
+        """Wait for the index's files. Raises IndexFailed if that takes longer than FLUSH_PATIENCE_S."""
+        begun_s = time.monotonic()
+        while self._state.index.is_flushing:
+            if time.monotonic() - begun_s > FLUSH_PATIENCE_S:
+                raise IndexFailed(self._folder.index, f"was not flushed within {FLUSH_PATIENCE_S:.0f} s")
+            yield
+
+    def _synced(self, is_done: Callable[[], bool]) -> Iterator[None]:
+        """Have the log synced until something is done. Raises DiskFailed if a sync has failed."""
+        while not is_done():
+            error = self._log.failed_for_good()
+            if error is not None:
+                raise error
             self._log.flusher.hurry()
             yield
-        yield from self._elsewhere(partial(publish_checkpoint, self._folder))
 
 
 def _remove(batch: RecordBatch, topic: bytes) -> None:

@@ -1,5 +1,7 @@
 """Retention: what goes, what is carried forward, and which queues are dropped."""
 
+import errno
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,6 +12,8 @@ import pytest
 from lightqueue import retention
 from store._records import RecordBatch
 from store.changes import SessionEnded
+from store.errors import DiskFailed, IndexFailed
+from store.index import Index
 from store.records import Attribute, RecordFlag, decode_attributes
 from store.segment import segment_paths
 from tests.stores import (
@@ -23,6 +27,7 @@ from tests.stores import (
     retained_payloads,
     run_upkeep,
     subscribe,
+    wait_until,
 )
 
 
@@ -113,6 +118,56 @@ def test_age_is_known_after_a_restart(open_store: Stores, clock: Clock, verify_b
     clock.ahead_s = 1100
     run_upkeep(store)
     assert len(store.log.segments) == 1
+
+
+# --- what the disk refuses
+
+
+def steps_until(steps: Iterator[None], error: type[Exception]) -> Exception:
+    """Go on until they raise this."""
+    raised: list[Exception] = []
+
+    def is_raised() -> bool:
+        try:
+            next(steps)
+        except error as found:
+            raised.append(found)
+        return bool(raised)
+
+    wait_until(is_raised)
+    return raised[0]
+
+
+def test_a_failed_sync_ends_it(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(on_failed_sync="refuse", flush_interval_ms=10**6, flush_deadline_ms=10**6)
+    fill(store, 5)
+    run_upkeep(store)
+    fill(store, 1)
+    publish(store, "t", b"not synced")
+    store.write_index()
+    base = store.log.base
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "no disk")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fdatasync", fail)
+        steps_until(store.upkeep._retention.steps(1), DiskFailed)
+    assert store.log.base == base
+
+
+def test_an_index_that_is_never_flushed_ends_it(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store()
+    fill(store, 5)
+    store.write_index()
+    base = store.log.base
+    with monkeypatch.context() as failing:
+        failing.setattr(retention, "FLUSH_PATIENCE_S", 0.0, raising=False)
+        failing.setattr(Index, "is_flushing", True)
+        steps_until(store.upkeep._retention.steps(1), IndexFailed)
+    assert store.log.base == base
+    run_upkeep(store)
+    assert store.log.base > base
 
 
 # --- retained messages
