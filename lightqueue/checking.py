@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from itertools import islice
 from pathlib import Path
@@ -17,9 +17,11 @@ from lightqueue.projection import Projection
 from lightqueue.table import KIND_NAMES, QueueTable
 from store.errors import FolderUnusable, IndexFailed, UnknownFormat
 from store.folder import CHECKPOINT, INDEX, LOCK, LOG, QUARANTINE
-from store.index import DAMAGED, FORMAT, Index
+from store.index import DAMAGED, FORMAT, IDENTITY_KEY, Index
 from store.mending.foresight import Foreseen, Progress, foresee, silent
 from store.quarantine import MEANINGS, Finding, Quarantine, put_aside_from
+from store.recovery_rules import only_index_knows
+from store.running import gone_kind, last_flush
 from store.salvage import Hole
 from store.segment import Sealed
 from store.settings import StoreSettings
@@ -248,12 +250,30 @@ def _check_indexes(path: Path, log: Foreseen, report: CheckReport, copies: ExitS
             continue
         index = copies.enter_context(copy_of(path / name))
         faults[name] = index_fault(path, name, index, log, report.in_use)
+        is_looked_at = name == INDEX or bool(log.base and faults.get(INDEX))  # by a start
+        if index is not None and faults[name] is not None and is_looked_at:
+            report.damage += _gone(path, index, log)
         if index is not None and faults[name] is None:
             usable.append(index)
     for name, fault in faults.items():
         if fault is not None:
             report.damage.append(_of_index(path, name, fault, log, bool(faults.get(INDEX) and faults[CHECKPOINT])))
     return usable[0] if usable else None
+
+
+def _gone(path: Path, index: Index, log: Foreseen) -> list[Damage]:
+    """What only an index still knows, as a start names it."""
+    if not log.identity or (index.folder / DAMAGED).exists() or index.format != FORMAT:
+        return []
+    try:
+        known = index.state_offset if index.get(IDENTITY_KEY) == log.identity else 0
+    except IndexFailed:
+        return []
+    base = log.files[-1].base if log.files else log.base
+    finding = only_index_knows(gone_kind(last_flush(path / LOG)), base, log.end, log.findings, known)
+    if finding is None:
+        return []
+    return [replace(_of_log(path, finding, None, log), start_does="names it in quarantine; nothing of it is left")]
 
 
 def index_fault(path: Path, name: str, index: Index | None, log: Foreseen, in_use: bool = False) -> str | None:

@@ -25,10 +25,11 @@ from store.errors import (
 )
 from store.flush import Flusher
 from store.marks import Marks, Slot
-from store.quarantine import Finding, Kind, Quarantine
+from store.quarantine import Quarantine
 from store.records import Record
 from store.recovery import open_segments
-from store.running import Running
+from store.recovery_rules import only_index_knows
+from store.running import Running, gone_kind
 from store.segment import ALLOCATE_BYTES, HEADER_BYTES, Sealed, Segment, sync_folder
 from store.settings import StoreSettings
 
@@ -37,7 +38,6 @@ log = logging.getLogger("penstock.store")
 BUFFERED_COMMIT_BYTES = 16 << 10
 LIKELY_APPEND_BYTES = 1 << 20  # what a gateway's busiest turn appends
 LEAST_INODES = 16
-LEAST_RECORD_BYTES = 40
 RESERVE_SHARE = 20  # the reserve is at most one part in this many of the file system
 
 
@@ -125,11 +125,10 @@ class CommitLog:
 
         The disk had confirmed none of them. Raises FolderUnusable or, without room, StoreFull.
         """
-        start = max([self.end, *(finding.end for finding in self.findings)])
-        if end - start < LEAST_RECORD_BYTES:  # a finding may leave zeros out with which a record ended
+        kind = gone_kind(self.settings.flush)
+        finding = only_index_knows(kind, self._active.base, self.end, self.findings, end)
+        if finding is None:
             return
-        kind: Kind = "torn" if self.settings.flush == "sync" else "unsynced"
-        finding = Finding(kind, f"{self._active.base:020}", start, end, "the index knows it, and it is gone")
         try:
             self.quarantine.describe(finding)
         except OSError as error:

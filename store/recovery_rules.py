@@ -7,11 +7,14 @@ acknowledged; otherwise (normal with `async` after a power cut) what follows may
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from store.quarantine import Kind
+from store.quarantine import Finding, Kind
 from store.salvage import Hole
 from store.segment import HEADER_BYTES
+
+LEAST_RECORD_BYTES = 40
 
 
 @dataclass(frozen=True)
@@ -103,3 +106,14 @@ def _kind(extent: Extent, hole: Hole) -> Kind:
 
 def _aligned(log_offset: int) -> int:
     return (log_offset + 7) & ~7
+
+
+def only_index_knows(kind: Kind, base: int, end: int, findings: Iterable[Finding], known: int) -> Finding | None:
+    """What an index knows up to log_offset `known`, and neither the log nor a finding of this start has.
+
+    `base` of the log's last segment, `end` of the log. The disk had confirmed none of it.
+    """
+    start = max([end, *(finding.end for finding in findings)])
+    if known - start < LEAST_RECORD_BYTES:  # a finding may leave zeros out with which a record ended
+        return None
+    return Finding(kind, f"{base:020}", start, known, "the index knows it, and it is gone")

@@ -51,6 +51,19 @@ def cut_kind(folder: Path) -> Kind:
     return "unsynced" if power_cut_under(folder / RUNNING) in ("async", "buffered") else "torn"
 
 
+def gone_kind(flush: str) -> Kind:
+    """What records are that only the index still knows, under a flush policy; empty: nobody knows it."""
+    return "torn" if flush == "sync" else "unsynced"
+
+
+def last_flush(folder: Path) -> str:
+    """The flush policy of the process that had a log open and did not close it; empty where it did."""
+    try:
+        return (folder / RUNNING).read_text().strip().partition(" ")[2]
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def boot_id() -> str:
     """Of this boot of the machine; empty where the system does not say."""
     try:

@@ -203,13 +203,12 @@ def _extent(log: Foreseen, file: File, end: int | None, on_read: Callable[[int],
 
 def _gaps(log_offset: int, data: bytes) -> list[Hole]:
     """Ranges of neighbouring GAP records."""
-    found: list[Hole] = []
-    for at, length, record_type in headers(log_offset, data):
-        if record_type != RecordType.GAP:
-            continue
-        start = found.pop().start if found and found[-1].end == at else at
-        found.append(Hole(start, at + length, "lost before"))
-    return found
+    gaps = [
+        Hole(at, at + length, "lost before")
+        for at, length, record_type in headers(log_offset, data)
+        if record_type == RecordType.GAP
+    ]
+    return joined(gaps)
 
 
 def headers(log_offset: int, data: bytes) -> Iterator[tuple[int, int, int]]:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from lightqueue.checking import Verdict, check_folder
 from lightqueue.message_store import MessageStore
 from store.errors import IndexDamaged, NotRebuildable
 from store.index import FORMAT_KEY, Index
+from store.running import RUNNING, boot_id
 from store.segment import segment_paths
 from tests.store_workload import Workload, state_of
 from tests.stores import KEPT_BYTES, Stores, crash_copy, fill, publish, read_all, run_upkeep
@@ -180,8 +182,14 @@ def test_what_only_the_index_still_knows_is_named(open_store: Stores, tmp_path: 
     with segment_paths(killed / "log")[-1].open("r+b") as file:
         file.seek(at[2])
         file.write(bytes(end - at[2]))
+    (killed / "log" / RUNNING).write_text(f"{boot_id()} {flush}\n")
+    report = check_folder(killed)
+    (foreseen,) = [each for each in report.damage if each.what == "log"]
+    assert report.verdict == Verdict.MENDS_ITSELF  # the index is built again
     again = open_store(killed, flush=flush)
     (finding,) = again.log.quarantine.findings()
+    assert (foreseen.kind, foreseen.start, foreseen.end) == (finding.kind, finding.start, finding.end)
+    assert foreseen.reason.startswith(finding.reason)
     assert (finding.kind, finding.start, finding.end) == (kind, at[2], end)
     assert numbers_of(again) == [b"0", b"1"]
     publish(again, "t", b"later")
