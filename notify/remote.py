@@ -77,6 +77,7 @@ class RemoteStore:
         self.patience_s = patience_s
         self.end = self.safe = self.mark = self.safe_mark = 0
         self.welcome: Welcome | None = None  # of the connection there is, if there is one
+        self._most_frame_bytes = 1 << 20  # as the store said last: what is sent later must fit as well
         self.connects, self.why_away = 0, ""  # the latter: why there is none, or the last one ended
         self.reached_s = self.heard_s = 0.0  # when it was made; when the newest question was asked that was answered
         self._send, self._send_soon = send, send_soon
@@ -106,7 +107,7 @@ class RemoteStore:
     def await_safe(self) -> None: ...  # the store hurries with each Append
 
     def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
-        limit = (self.welcome.max_frame_bytes if self.welcome is not None else 1 << 20) - HEAD_ROOM_BYTES
+        limit = self._most_frame_bytes - HEAD_ROOM_BYTES
         pieces = [batch] if batch.size <= limit else batch.split(limit)
         if (largest := max(piece.size for piece in pieces)) > limit:
             raise RecordTooLarge(largest, limit)
@@ -371,6 +372,7 @@ class RemoteStore:
         is_first = not self._store_name
         restarted = welcome.store_name != self._store_name
         self.welcome, self.reached_s = welcome, self._clock()
+        self._most_frame_bytes = welcome.max_frame_bytes
         self.store_clock.set(welcome.now_ms, self.heard_s)
         self.max_delay_s = welcome.max_delay_s
         self._pace.connected(welcome)

@@ -14,7 +14,7 @@ from notify.hub import Hub
 from notify.remote import RemoteStore
 from store._records import Records
 from store.records import Record
-from tests.stores import publish, small
+from tests.stores import batch_of, publish, read_all, small
 from tests.wire_between import WireBetween
 from tests.wire_client import FakeLoop
 
@@ -183,3 +183,16 @@ def test_who_stays_alone_is_told_of_what_grew_before_and_after(tmp_path: Path) -
     assert stays.take_grown() == [each.queue for each in followed]
     assert stays.take_grown() == []
     store.close()
+
+
+def test_what_is_appended_while_the_store_is_away_fits_its_frames(reading: Reading) -> None:
+    reading.wire.cut()
+    payloads = [b"%02d" % number + bytes(5_000) for number in range(20)]
+    batch = batch_of(*payloads, topic=b"t/1")
+    assert batch.size > reading.store.log.largest_append_bytes
+    reading.gateway.append(batch)
+    reading.wire.connect()
+    reading.loop.run()
+    assert reading.gateway.unstored_bytes == 0
+    queue = reading.store.queues.topic_queue(b"t/1")
+    assert [record.payload for record in read_all(reading.store, queue)] == payloads
