@@ -19,6 +19,8 @@ from store._records cimport (
     TYPE_BATCH, TYPE_MESSAGE, as_tuple, attributes_of, client_id_of, marked, topic_of,
 )
 
+include "_work.pxi"
+
 ENTRY_BYTES = sizeof(Entry)
 assert sizeof(Entry) == 20
 
@@ -189,6 +191,7 @@ cdef class Dispatcher:
     cdef readonly uint64_t entries
     cdef readonly uint64_t messages
     cdef readonly uint64_t pending      # entries that RocksDB does not have, LIVE queues aside
+    cdef uint64_t work                  # of the pass that runs: see _work.pxi
 
     def __init__(self, owner, uint64_t remembered=0):
         self.owner = owner
@@ -228,6 +231,7 @@ cdef class Dispatcher:
 
     cdef int match(self, Topic topic) except -1:
         if topic.generation != self.generation:
+            self.work += WORK_LOOK_UP
             topic.filters = self.owner.match(topic.name) or NO_QUEUES
             topic.generation = self.generation
         return 0
@@ -264,17 +268,17 @@ cdef class Dispatcher:
         self.pending -= queue.tail_count
         queue.discard(queue.tail_count)
 
-    def apply_appended(self, LogMemory memory not None, uint64_t start, size_t size):
-        """Dispatch records just appended; they lie in the log's memory at `start`."""
-        if size:
-            self.run(memory.at(start), size)
+    def apply_appended(self, LogMemory memory not None, uint64_t start, size_t size, uint64_t most_work=NO_BOUND):
+        """Dispatch records just appended; they lie in the log's memory at `start`. How many bytes of them that were: all,
+        or whole records up to the one that makes it `most_work` (units: _work.pxi), one at least."""
+        return self.run(memory.at(start), size, most_work) if size else 0
 
     def apply_bytes(self, const unsigned char[::1] data not None):
         """Dispatch verified log bytes (replay)."""
         if data.shape[0]:
-            self.run(<const char *>&data[0], data.shape[0])
+            self.run(<const char *>&data[0], data.shape[0], NO_BOUND)
 
-    cdef run(self, const char *data, size_t size):
+    cdef size_t run(self, const char *data, size_t size, uint64_t most_work) except? 0:
         cdef size_t at = 0
         cdef Py_ssize_t i = 0
         cdef const RecordHeader *record
@@ -283,7 +287,8 @@ cdef class Dispatcher:
         cdef Topic topic = None
         cdef End *end
         cdef uint64_t tag
-        while at < size:
+        self.work = 0
+        while at < size and (self.work < most_work or not at):
             record = <const RecordHeader *>(data + at)
             if record.type == TYPE_BATCH:
                 at += HEADER_BYTES
@@ -296,6 +301,7 @@ cdef class Dispatcher:
                 i += 1
             at += record.length
             if not is_plain(record):
+                self.work += WORK_CHANGE
                 self.owner.apply(as_tuple(record))
                 continue
             self.newest = record.log_offset
@@ -318,7 +324,9 @@ cdef class Dispatcher:
             if (record.flags & FLAG_RETAIN or attribute(record, ATTRIBUTE_PACKET_ID).data != NULL
                     or attribute(record, ATTRIBUTE_DUE_MS).data != NULL
                     or attribute(record, ATTRIBUTE_COUNTED).data != NULL):
+                self.work += WORK_CHANGE
                 self.owner.apply(as_tuple(record))
+        return at
 
     cdef list look_ahead(self, const char *data, size_t size):
         """Names of the next records' topics. Has memory bring what is remembered of them: both lines of all at a time."""
@@ -380,11 +388,13 @@ cdef class Dispatcher:
         if end == NULL or end.size:
             return NULL
         if not end.id:
+            self.work += WORK_LOOK_UP
             queue = self.owner.stored_topic(name)
             end.next_offset = queue.next_offset
             end.last_log_offset = queue.last_log_offset
             end.id = queue.id or self.owner.allot_id(queue)
         if end.generation != <uint32_t>self.generation:
+            self.work += WORK_LOOK_UP
             end.way = self.owner.way(name)
             end.generation = <uint32_t>self.generation
         return end
@@ -402,6 +412,7 @@ cdef class Dispatcher:
             end.size = record.length
             self.entries += 1
             self.pending += 1
+        self.work += work_of(way.filters)
         self.give(way.level, record, tag)
         for queue in way.filters:
             self.give(queue, record, tag)
@@ -411,6 +422,7 @@ cdef class Dispatcher:
         cdef Queue queue
         self.match(topic)
         self.messages += 1
+        self.work += work_of(topic.filters)
         if not live_only:
             self.give(topic.own, record, tag)
             self.give(topic.level, record, tag)
@@ -436,10 +448,6 @@ cdef class Dispatcher:
                 self.live.append(queue)
             else:
                 self.missing.push(record.log_offset, queue.id, NULL, queue)
-
-
-cdef inline Py_ssize_t readers_of(Queue queue) except -1:
-    return len(queue.readers) if queue.readers is not None else 0
 
 
 cdef Part attribute(const RecordHeader *record, uint8_t tag) noexcept nogil:

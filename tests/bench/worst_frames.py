@@ -39,6 +39,7 @@ from tests.wire_peer import WirePeer
 
 FRAME_BYTES = 4 << 20  # the default of wire.max_frame_bytes
 MANY = 10_000
+OVERLAPPING_LEVELS = 11  # each as it is or a +: 2,048 filters
 
 Said = Callable[[WirePeer], None]
 
@@ -96,6 +97,20 @@ def _call(peer: WirePeer, message: Message, data: bytes = b"") -> None:
         peer.call(message, data)
 
 
+def to_many_queues(peer: WirePeer) -> None:
+    """2,000 messages to a topic that 2,048 overlapping filters match."""
+    levels = [b"%d" % i for i in range(OVERLAPPING_LEVELS)]
+    topic = b"/".join(levels)
+    numbers = []
+    for bits in range(1 << OVERLAPPING_LEVELS):
+        parts = [b"+" if bits >> i & 1 else level for i, level in enumerate(levels)]
+        numbers.append(peer.ask(Follow(b"/".join(parts).decode(), False, -1, False)))
+    for number in numbers:
+        assert isinstance(peer.answer(number), Following)
+    clocks(peer)
+    _call(peer, Publish(1, Wait.STORED), records(2_000, lambda _: topic))
+
+
 def void(_: object) -> None:
     """What it was is not asked for."""
 
@@ -133,6 +148,7 @@ FRAMES: dict[str, tuple[Role, Said]] = {
     "Publish: 2,000 topics of 200 levels": (CLIENT, publishes(2_000, lambda i: b"/".join([b"%d" % i] * 200))),
     "Publish: 10,000 retained": (CLIENT, publishes(MANY, lambda i: b"r/%d" % i, flags=4)),
     "Publish: one message of 4 MB": (CLIENT, publishes(1, lambda _: b"large", b"x" * (FRAME_BYTES - 4_096))),
+    "Publish: 2,000 messages to 2,048 queues": (CLIENT, to_many_queues),
     "Follow: 4,000 filters in one piece": (GATEWAY, lambda peer: void(followed(peer, 4_000))),
     "Follow: 60 filters of 60 KB": (
         GATEWAY,

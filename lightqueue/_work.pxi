@@ -1,0 +1,22 @@
+# Part of _queues.pyx: what applying records costs, in units of some 40 ns, so that a pass can end before it takes long.
+
+cdef enum:
+    WORK_CHANGE = 48                # a change of state, a message that is retained or has an attribute that changes state
+    WORK_LOOK_UP = 64               # a topic whose queue or whose filters are looked up
+    WORK_QUEUE = 2                  # one more queue of a message
+    QUEUES_OF_A_MESSAGE = 8         # so many are in the one unit that each message costs
+
+cdef extern from *:
+    """
+    #define NO_BOUND UINT64_MAX
+    """
+    const uint64_t NO_BOUND
+
+
+cdef inline uint64_t work_of(list filters) except 0:
+    """Of a message that goes to the queues of these filters."""
+    return 1 + WORK_QUEUE * <uint64_t>max(<Py_ssize_t>0, len(filters) - QUEUES_OF_A_MESSAGE)
+
+
+cdef inline Py_ssize_t readers_of(Queue queue) except -1:
+    return len(queue.readers) if queue.readers is not None else 0
