@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 
 from lightqueue._queues import Queue
 from lightqueue.absent import AbsentSessions
+from lightqueue.applying import ALL_WORK, FIRST_WORK, Applying
 from lightqueue.dispatching import Dispatching
 from lightqueue.groups import Groups
 from lightqueue.projection import Projection
@@ -71,6 +72,7 @@ class MessageStore:
             self.upkeep = Upkeep(self.log, self.folder, self._state, self.append_upkeep, self.clock)
             undo.pop_all()
         self.queues = self._state.queues
+        self.applying = Applying(self.log.memory, self.queues.dispatcher, self._applied)
         self.sessions = self._state.sessions
         self.retained = self._state.retained
         self.peers = self._state.peers
@@ -120,24 +122,25 @@ class MessageStore:
 
     # --- the one way in
 
-    def append(self, batch: RecordBatch, is_awaited: bool = True) -> int:
+    def append(self, batch: RecordBatch, is_awaited: bool = True, in_steps: bool = False) -> int:
         """Store records and give them to their queues. Returns the log_offset of the first.
 
         Unless somebody waits until they are safe, they go to the disk with what comes next, or by the next tick().
+        `in_steps`: all are in the log, and of what takes long to give to queues some is left to `applying`.
 
         Raises a StoreError (StoreFull, RecordTooLarge, ...), in which case nothing happened; only if the batch is too
         large for one segment, its front part may have been stored.
         """
-        start = self._append_all(batch, is_awaited)
-        if self.absent.has_due:
+        start = self._append_all(batch, is_awaited, FIRST_WORK if in_steps else ALL_WORK)
+        if self.absent.has_due and not self.applying.left_bytes:
             with suppress(StoreError):  # it is tried again
                 self.absent.do_due()
         return start
 
-    def _append_all(self, batch: RecordBatch, is_awaited: bool = True) -> int:
+    def _append_all(self, batch: RecordBatch, is_awaited: bool = True, most_work: int = ALL_WORK) -> int:
         limit = self.log.largest_append_bytes
         if batch.size <= limit:
-            return self._append(batch, is_awaited=is_awaited)
+            return self._append(batch, is_awaited=is_awaited, most_work=most_work)
         pieces = batch.split(limit)
         largest = max(piece.size for piece in pieces)
         if largest > limit:
@@ -150,23 +153,33 @@ class MessageStore:
         for piece in batch.split(self.log.largest_append_bytes):
             self._append(piece, from_reserve=True)
 
-    def _append(self, batch: RecordBatch, from_reserve: bool = False, is_awaited: bool = True) -> int:
+    def _append(
+        self, batch: RecordBatch, from_reserve: bool = False, is_awaited: bool = True, most_work: int = ALL_WORK
+    ) -> int:
+        if self.applying.left_bytes:
+            self.applying.finish()
         if self._refusing is not None:
             raise self._refusing.with_traceback(None)
         start = self.log.append(batch, from_reserve, is_awaited)
-        self.queues.dispatcher.apply_appended(self.log.memory, start, batch.size)
-        self._state.position = self.log.end
+        size = batch.size
+        done = self.queues.dispatcher.apply_appended(self.log.memory, start, size, most_work)
+        if done < size:
+            self.applying.begin(start + done, size - done)
+        self._state.position = self.end
         return start
+
+    def _applied(self, position: int) -> None:
+        self._state.position = position
 
     @property
     def end(self) -> int:
-        """log_offset behind the newest record."""
-        return self.log.end
+        """log_offset behind the newest record that is in all its queues, as is every one before it."""
+        return self.applying.position if self.applying.left_bytes else self.log.end
 
     @property
     def safe(self) -> int:
-        """Every record before this log_offset is as durable as the flush policy promises."""
-        return self.log.safe
+        """Every record before this log_offset is as durable as the flush policy promises, and in its queues."""
+        return min(self.log.safe, self.applying.position) if self.applying.left_bytes else self.log.safe
 
     @staticmethod
     def now_ms() -> int:
@@ -229,7 +242,7 @@ class MessageStore:
             is_due = self._index_write_due(now_s)
             if is_due:
                 self._next_index_write = now_s + self.settings.index_flush_ms / 1000
-                self._write_until = self.log.end
+                self._write_until = self.end
             if is_due or self._state.applied < self._write_until:
                 self.log.commit()
                 self._state.write_some(self._write_until)
@@ -296,6 +309,8 @@ class MessageStore:
         """Write everything out and give the folder back."""
         self.scrubber.stop()
         self.upkeep.close()
+        with suppress(StoreError):  # the next start applies it
+            self.applying.finish()
         with ExitStack() as closing:
             closing.callback(self.folder.close)
             closing.callback(self.log.close)

@@ -10,16 +10,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import msgspec
 
 from notify import client_requests, group_requests, log_requests, long_frames, operator_requests, quotas, reads
+from notify.answers import WaitingAnswer, cancelled, following
 from notify.arrival import Arrival
 from notify.claiming import claim
 from notify.contents import filter_fault
 from notify.events import FRAME_ROOM_BYTES, Events
 from notify.figures import Figures
+from notify.held import NEVER_HELD, Held
 from notify.incoming import Incoming, TimedCredit
 from notify.locating import locate
 from notify.operator_line import OperatorLine
@@ -42,17 +44,8 @@ log = logging.getLogger("penstock.wire")
 UNSENT_BYTES = 1 << 20  # with so much waiting to be sent no further request is looked at
 
 
-class _Answer(NamedTuple):
-    """The answer to an Append, or a CancelDelayed, to be given once the log is safe up to a mark."""
-
-    request_id: int
-    mark: int
-    message: Message
-    refused: int = 0  # the sequence, if it is a refusal
-
-
 class Conversation:
-    """A Line (notify.peers) of a peer, once it has said who it is."""
+    """A Line (notify.line) of a peer, once it has said who it is."""
 
     def __init__(
         self,
@@ -75,13 +68,14 @@ class Conversation:
         self._wake = wake
         self._handshake = ServerHandshake(self._meet, tokens, of_namespaces)
         self.permits = Permits(None)
+        self._held = Held(peers.hub.messages.applying, self.wake)
         self._is_judged = False  # a frame waits for what its user may do
         self._incoming: Incoming | None = None
         self._credit = TimedCredit(1, figures.request_times)
         self._chunks: list[bytes] = []
         self._chunks_bytes = 0
         self._is_gathering = False  # what is said now goes out at once
-        self._answers: deque[_Answer] = deque()
+        self._answers: deque[WaitingAnswer] = deque()
         self._flushing = client_requests.Flushing()
         self._pings = self._pongs = 0
         self._refusals: deque[tuple[int, int]] = deque()  # (number of the Ping behind it, sequence)
@@ -161,21 +155,28 @@ class Conversation:
         if incoming is None:
             return
         incoming.begin()
-        while self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self._is_judged:
+        self._held.go_on()
+        while self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self._is_judged and not self._held:
             frame = incoming.next_frame()
             if frame is None:
                 break
-            fault = self._known.own.fault(frame.message)
-            if fault:
-                self._answer(frame.request_id, wire.Failed(FailureCode.NOT_ALLOWED, fault))
-            elif too_many := long_frames.too_many_changes(self._known, frame, self._peers.settings):
-                self._refuse_frame(frame, FailureCode.BAD_REQUEST, too_many)
-            elif self.permits.lets(frame.message):
-                self._handle(frame)
+            if self._held:  # what was under way has come to where it waits
+                self._held.do(partial(self._deal_with, frame))
             else:
-                self._handle_if_permitted(narrowed(frame, self._known.own.names))
+                self._deal_with(frame)
         incoming.end()
         self._wake(self)  # more may be read in this turn of the loop, and is dealt with in the next one
+
+    def _deal_with(self, frame: Frame) -> None:
+        fault = self._known.own.fault(frame.message)
+        if fault:
+            self._answer(frame.request_id, wire.Failed(FailureCode.NOT_ALLOWED, fault))
+        elif too_many := long_frames.too_many_changes(self._known, frame, self._peers.settings):
+            self._refuse_frame(frame, FailureCode.BAD_REQUEST, too_many)
+        elif self.permits.lets(frame.message):
+            self._handle(frame)
+        else:
+            self._handle_if_permitted(narrowed(frame, self._known.own.names))
 
     def _handle_if_permitted(self, frame: Frame) -> None:
         """Those behind it wait until it is known whether the user may."""
@@ -198,6 +199,12 @@ class Conversation:
         at_once = False
 
     def _handle(self, frame: Frame) -> None:
+        if type(frame.message) in NEVER_HELD and not self._held:
+            self._handle_now(frame)
+        else:
+            self._held.do(partial(self._handle_now, frame))
+
+    def _handle_now(self, frame: Frame) -> None:
         assert self._incoming is not None
         self._incoming.work = _HANDLERS[type(frame.message)](self, frame, frame.message)
 
@@ -208,7 +215,7 @@ class Conversation:
             answer = self._known.refuse(frame.message.sequence, answer)
             if self._known.has_too_many_refused:
                 self.fault = WireError("too many Publishes were refused without a Pong in between")
-            self._answers.append(_Answer(frame.request_id, 0, answer, frame.message.sequence))
+            self._answers.append(WaitingAnswer(frame.request_id, 0, answer, frame.message.sequence))
             self._wake(self)
         elif frame.request_id:
             self._answer(frame.request_id, answer)
@@ -222,7 +229,8 @@ class Conversation:
     def is_full(self) -> bool:
         """Whether it had better not be given more before what it has to say is sent."""
         has_more = self._incoming is not None and self._incoming.has_more
-        return has_more and not self.is_closing and not self._is_judged
+        has_more = has_more or bool(self._held)
+        return has_more and not self.is_closing and not self._is_judged and not self._held.is_blocked
 
     def check(self) -> None:
         """Raises WireError for what _later() found wrong."""
@@ -233,7 +241,7 @@ class Conversation:
     @property
     def is_waiting(self) -> bool:
         """Whether it is not to be listened to until its user is judged."""
-        return self._is_judged or self._handshake.is_waiting
+        return self._is_judged or self._held.is_blocked or self._handshake.is_waiting
 
     # --- bytes out
 
@@ -247,8 +255,11 @@ class Conversation:
                 for message in self._operators.take():
                     self._tell(message)
                 self._answer_appends()
-                self._peers.groups.consumers.turn_ends()
-                self._events.tell()
+                if self._held.is_applying:  # all of it is told at once
+                    self._held.wake_later()
+                else:
+                    self._peers.groups.consumers.turn_ends()
+                    self._events.tell()
             finally:
                 self._is_gathering = False
         chunks, self._chunks = self._chunks, []
@@ -312,13 +323,14 @@ class Conversation:
     @property
     def has_unanswered(self) -> bool:
         """Whether Appends wait to become safe."""
-        return bool(self._answers or self._flushing)
+        return bool(self._answers or self._flushing or self._held)
 
     def lost(self) -> None:
         """The connection is gone."""
         self.is_closing = True
         if self._incoming is not None:
             self._incoming.clear()
+        self._held.clear()
         self._chunks.clear()
         self._peers.groups.consumers.forget(self)
         if self.peer is not None:
@@ -333,32 +345,35 @@ class Conversation:
         if peer.has_too_many_refused:
             raise WireError("too many Appends were refused without a Pong in between")
         if isinstance(answer, wire.Failed):
-            self._answers.append(_Answer(frame.request_id, 0, answer, message.sequence))
+            self._answers.append(WaitingAnswer(frame.request_id, 0, answer, message.sequence))
         else:
             assert isinstance(answer, wire.Appended)
-            self._answers.append(_Answer(frame.request_id, answer.end or peer.member.mark, answer))
+            self._answers.append(WaitingAnswer(frame.request_id, answer.end or peer.member.mark, answer))
         self._wake(self)
 
     def _store(self, frame: Frame, message: wire.Append | wire.Publish) -> Iterator[None] | None:
         store: Callable[..., None] = self._publish if isinstance(message, wire.Publish) else self._append
         then = partial(store, frame, message)
         if self._role is Role.CLIENT and len(frame.records) >= long_frames.LONG_PUBLISH_BYTES:
-            return long_frames.publish(self._peers.hub.messages, frame.records, then)
+            return long_frames.publish(self._peers.hub.messages, frame.records, lambda: self._held.do(then))
         then()
         return None
 
     def _publish(self, frame: Frame, message: wire.Publish) -> None:
         peer = self._known
         self._figures.appends += 1
-        answer, end = peer.publish(message.sequence, frame.records, self._peers.append_limit_bytes)
+        published = peer.publish(message.sequence, frame.records, self._peers.append_limit_bytes)
         if peer.has_too_many_refused:
             raise WireError("too many Publishes were refused without a Pong in between")
+        self._held.do(lambda: self._answer_publish(frame, message, *published()))
+
+    def _answer_publish(self, frame: Frame, message: wire.Publish, answer: Message, end: int) -> None:
         if isinstance(answer, wire.Failed):
-            self._answers.append(_Answer(frame.request_id, 0, answer, message.sequence))
+            self._answers.append(WaitingAnswer(frame.request_id, 0, answer, message.sequence))
         elif message.wait is wire.Wait.POLICY:
-            self._answers.append(_Answer(frame.request_id, end, answer))
+            self._answers.append(WaitingAnswer(frame.request_id, end, answer))
         else:
-            self._flushing.add(peer.member, message.wait, frame.request_id, end, answer)
+            self._flushing.add(self._known.member, message.wait, frame.request_id, end, answer)
         self._wake(self)
 
     def _client_read(self, frame: Frame, message: client_requests.Question) -> None:
@@ -371,15 +386,7 @@ class Conversation:
 
     def _follow(self, frame: Frame, message: wire.Follow) -> None:
         self._events.tell()  # the answer says where the log ends
-        if self._role is Role.CLIENT and (message.history or message.spills):
-            text = "a client follows what comes from now on; read() has what is stored"
-            self._answer(frame.request_id, wire.Failed(FailureCode.NOT_ALLOWED, text))
-            return
-        try:
-            answer = self._known.follow(message)
-        except StoreError as error:
-            answer = wire.Failed(failure_code(error), str(error))
-        self._answer(frame.request_id, answer)
+        self._answer(frame.request_id, following(self._known, message))
 
     def _check(self, frame: Frame, message: wire.Check) -> Iterator[None]:
         def then(ends: list[tuple[int, int]]) -> None:
@@ -396,14 +403,7 @@ class Conversation:
 
     def _cancel_delayed(self, frame: Frame, message: wire.CancelDelayed) -> None:
         """The answer waits until it is as safe as what is appended."""
-        dispatching = self._peers.hub.messages.dispatching
-        try:
-            is_own = self._known.own.has_topic(dispatching.topic_of(message.due_ms, message.log_offset))
-            was_pending = is_own and dispatching.cancel(message.due_ms, message.log_offset)
-            answer: Message = wire.DelayedCancelled(was_pending)
-        except StoreError as error:
-            answer = wire.Failed(failure_code(error), str(error))
-        self._answer_when_safe(frame.request_id, answer)
+        self._answer_when_safe(frame.request_id, cancelled(self._known, message))
 
     def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> Message:
         self._figures.reads += 1
@@ -431,7 +431,7 @@ class Conversation:
         self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
 
     def _answer_when_safe(self, request_id: int, answer: Message) -> None:
-        self._answers.append(_Answer(request_id, self._known.member.mark, answer))
+        self._answers.append(WaitingAnswer(request_id, self._known.member.mark, answer))
         self._wake(self)
 
     def _ask_group(self, frame: Frame, message: Message) -> None:

@@ -70,12 +70,14 @@ class Member:
     def await_safe(self) -> None:
         self._messages.log.flusher.catch_up()
 
-    def append_at(self, batch: RecordBatch, is_awaited: bool = True) -> int:
-        """As append(); the log_offset of the first record."""
+    def append_at(self, batch: RecordBatch, is_awaited: bool = True, in_steps: bool = False) -> int:
+        """As append(); the log_offset of the first record. `in_steps`: see MessageStore.append."""
         taken, self._taken = self._taken, []
-        start = self._messages.append(batch, is_awaited)
+        append = self._messages.append
+        start = append(batch, is_awaited, in_steps=True) if in_steps else append(batch, is_awaited)
         self._hub.consumers.took(taken)
-        self._hub.settle(self)
+        if not self._messages.applying.left_bytes:
+            self._hub.settle(self)
         return start
 
     @property

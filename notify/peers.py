@@ -11,7 +11,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
@@ -22,6 +21,7 @@ from notify.client_requests import published
 from notify.departure import Departure
 from notify.group_requests import GroupRequests
 from notify.hub import Hub
+from notify.line import Line
 from notify.member import Member
 from notify.own_names import ALL, OwnNames, is_named
 from notify.questions import Questions
@@ -50,20 +50,6 @@ MOST_FOLLOWED_BY_CLIENT = 10_000  # each costs the store's memory a live queue
 RECORD_HEADER_BYTES = 40  # of a batch record, in front of what it holds
 CHECK_CLIENTS_S = 30.0
 CLIENTS_REMEMBERED = 10_000  # and as many producers
-
-
-class Line(Protocol):
-    """A connection of a peer."""
-
-    def wake(self) -> None:
-        """There is something to be sent, soon."""
-
-    def tell_taken_over(self, client_id: str) -> None: ...
-
-    def told(self, message: Told | wire.Judge) -> None: ...
-
-    def close(self, reason: str) -> None:
-        """Say goodbye, and nothing more."""
 
 
 class Peer(Nobody):
@@ -138,7 +124,7 @@ class Peer(Nobody):
         while self._unsafe and self._unsafe[0][1] <= safe:
             self._safe_sequence = self._unsafe.popleft()[0]
 
-    def append(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
+    def append(self, sequence: int, records: memoryview, limit_bytes: int, in_steps: bool = False) -> wire.Message:
         """Store what came in an Append, if it is not there already. Appended, to be said once it is safe, or Failed."""
         if self._refused.has(sequence, stops=self.role is Role.GATEWAY):
             return wire.Failed(FailureCode.UNAVAILABLE, "it was refused already, and others were stored since")
@@ -151,7 +137,7 @@ class Peer(Nobody):
             taken = [change for change in changes if isinstance(change, GroupAdvanced)]
             if taken:
                 self.member.will_take(taken)
-            start = self.member.append_at(batch)
+            start = self.member.append_at(batch, in_steps=in_steps)
         except (ValueError, StoreError) as error:
             return self._refuse(sequence, failure_code(error), str(error))
         for change in changes:
@@ -164,10 +150,16 @@ class Peer(Nobody):
         self._lost = (sequence + 1, self._lost[1])  # they come in order
         return wire.Appended(start, end)
 
-    def publish(self, sequence: int, records: memoryview, limit_bytes: int) -> tuple[wire.Message, int]:
-        """As append(), with an answer that says where the messages are; and the log_offset where they end."""
+    def publish(self, sequence: int, records: memoryview, limit_bytes: int) -> Callable[[], tuple[wire.Message, int]]:
+        """As append(), in steps. To be called once all is applied: it gives an answer that says where the messages are,
+        and the log_offset where they end."""
         is_again = sequence <= self._sequence and not self._lost[0] <= sequence <= self._lost[1]
-        answer = self.append(sequence, records, limit_bytes)
+        answer = self.append(sequence, records, limit_bytes, in_steps=self.role is Role.CLIENT)
+        return lambda: self._published(sequence, records, limit_bytes, answer, is_again)
+
+    def _published(
+        self, sequence: int, records: memoryview, limit_bytes: int, answer: wire.Message, is_again: bool
+    ) -> tuple[wire.Message, int]:
         if isinstance(answer, wire.Failed):
             return answer, 0
         messages = self.hub.messages
@@ -438,7 +430,7 @@ class Peers:
 
     def go_on(self) -> bool:
         """Clean up some of what those left that are gone. True if there is more to do at once."""
-        if not self._departures or self.clock() < self._try_again_s:
+        if not self._departures or self.clock() < self._try_again_s or self.hub.messages.applying.left_bytes:
             return False
         name, departure = self._departures[0]
         try:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from notify.address import StoreAddress
+from notify.applying import ApplyingSteps
 from notify.arrival import Arrival
 from notify.certificates import CertifiedRoles, names_of
 from notify.conversation import Conversation
@@ -33,7 +34,7 @@ from notify.steps import Steps
 from notify.tls import TlsListener
 from notify.users import Judge
 from store.audit import Audit, AuditEvent
-from store.errors import WireError
+from store.errors import StoreError, WireError
 from store.ratelimit import RateLimitedLog
 from store.wire.frames import encode
 from store.wire.handshake import NO_TOKENS
@@ -89,6 +90,7 @@ class StoreServer:
         self._progress = asyncio.Event()
         self._upkeep = Steps(self.hub.tick, self._loop.call_soon)
         self._cleaning_up = Steps(self.peers.go_on, self._loop.call_soon)
+        self._applying = ApplyingSteps(self.hub, self._loop.call_soon, self._do_upkeep, self._not_applied)
         self.is_stopping = False
 
     # --- listening
@@ -144,15 +146,22 @@ class StoreServer:
 
     def tick(self) -> None:
         """To be called every few hundredths of a second."""
-        if not self._only_operators:
-            self._upkeep.start()
-        self.peers.tick()
-        self._cleaning_up.start()
+        self._applying.tick()
         now_s = self._loop.time()
         for connection in list(self.connections):
             connection.tick(now_s)
         self.events.settle()
         self.audit.settle()
+
+    def _do_upkeep(self) -> None:
+        """What may store something."""
+        if not self._only_operators:
+            self._upkeep.start()
+        self.peers.tick()
+        self._cleaning_up.start()
+
+    def _not_applied(self, error: StoreError) -> None:
+        self.events.warning("applying", "%s; messages are given to their queues once that succeeds", error)
 
     def wake(self, connection: _Connection) -> None:
         """Send what it has to send at the end of this turn."""
@@ -161,6 +170,7 @@ class StoreServer:
         self._dirty[connection] = None
 
     def _flush(self) -> None:
+        self._applying.go_on()
         dirty, self._dirty = self._dirty, {}
         for connection in dirty:
             connection.flush()
@@ -205,6 +215,7 @@ class StoreServer:
         except TimeoutError:
             for connection in list(self.connections):
                 connection.abort()
+        self._applying.stop()
         self._upkeep.stop()
         self._cleaning_up.stop()
         for path in self._socket_paths:
