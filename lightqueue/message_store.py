@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 
 from lightqueue._queues import Queue
 from lightqueue.absent import AbsentSessions
-from lightqueue.applying import ALL_WORK, FIRST_WORK, Applying
+from lightqueue.applying import FIRST_WORK, Applying
 from lightqueue.dispatching import Dispatching
 from lightqueue.groups import Groups
 from lightqueue.projection import Projection
@@ -122,25 +122,39 @@ class MessageStore:
 
     # --- the one way in
 
-    def append(self, batch: RecordBatch, is_awaited: bool = True, in_steps: bool = False) -> int:
+    def append(self, batch: RecordBatch, is_awaited: bool = True) -> int:
         """Store records and give them to their queues. Returns the log_offset of the first.
 
         Unless somebody waits until they are safe, they go to the disk with what comes next, or by the next tick().
-        `in_steps`: all are in the log, and of what takes long to give to queues some is left to `applying`.
 
         Raises a StoreError (StoreFull, RecordTooLarge, ...), in which case nothing happened; only if the batch is too
         large for one segment, its front part may have been stored.
         """
-        start = self._append_all(batch, is_awaited, FIRST_WORK if in_steps else ALL_WORK)
-        if self.absent.has_due and not self.applying.left_bytes:
+        start = self._append_all(batch, is_awaited)
+        if self.absent.has_due:
             with suppress(StoreError):  # it is tried again
                 self.absent.do_due()
         return start
 
-    def _append_all(self, batch: RecordBatch, is_awaited: bool = True, most_work: int = ALL_WORK) -> int:
+    def append_in_steps(self, batch: RecordBatch) -> int:
+        """As append(); but of what takes long to give to queues some is left to `applying`, once all is in the log."""
+        if batch.size > self.log.largest_append_bytes:
+            return self.append(batch)
+        if self.applying.left_bytes:
+            self.applying.finish()
+        if self._refusing is not None:
+            raise self._refusing.with_traceback(None)
+        start = self.log.append(batch, False, True)
+        done = self.queues.dispatcher.apply_appended(self.log.memory, start, batch.size, FIRST_WORK)
+        if done < batch.size:
+            self.applying.begin(start + done, batch.size - done)
+        self._state.position = self.end
+        return start
+
+    def _append_all(self, batch: RecordBatch, is_awaited: bool = True) -> int:
         limit = self.log.largest_append_bytes
         if batch.size <= limit:
-            return self._append(batch, is_awaited=is_awaited, most_work=most_work)
+            return self._append(batch, is_awaited=is_awaited)
         pieces = batch.split(limit)
         largest = max(piece.size for piece in pieces)
         if largest > limit:
@@ -153,19 +167,14 @@ class MessageStore:
         for piece in batch.split(self.log.largest_append_bytes):
             self._append(piece, from_reserve=True)
 
-    def _append(
-        self, batch: RecordBatch, from_reserve: bool = False, is_awaited: bool = True, most_work: int = ALL_WORK
-    ) -> int:
+    def _append(self, batch: RecordBatch, from_reserve: bool = False, is_awaited: bool = True) -> int:
         if self.applying.left_bytes:
             self.applying.finish()
         if self._refusing is not None:
             raise self._refusing.with_traceback(None)
         start = self.log.append(batch, from_reserve, is_awaited)
-        size = batch.size
-        done = self.queues.dispatcher.apply_appended(self.log.memory, start, size, most_work)
-        if done < size:
-            self.applying.begin(start + done, size - done)
-        self._state.position = self.end
+        self.queues.dispatcher.apply_appended(self.log.memory, start, batch.size)
+        self._state.position = self.log.end
         return start
 
     def _applied(self, position: int) -> None:

@@ -70,12 +70,17 @@ class Member:
     def await_safe(self) -> None:
         self._messages.log.flusher.catch_up()
 
-    def append_at(self, batch: RecordBatch, is_awaited: bool = True, in_steps: bool = False) -> int:
-        """As append(); the log_offset of the first record. `in_steps`: see MessageStore.append."""
+    def append_at(self, batch: RecordBatch, is_awaited: bool = True) -> int:
+        """As append(); the log_offset of the first record."""
         taken, self._taken = self._taken, []
-        append = self._messages.append
-        start = append(batch, is_awaited, in_steps=True) if in_steps else append(batch, is_awaited)
+        start = self._messages.append(batch, is_awaited)
         self._hub.consumers.took(taken)
+        self._hub.settle(self)
+        return start
+
+    def append_in_steps(self, batch: RecordBatch) -> int:
+        """As append_at(), of messages alone; see MessageStore.append_in_steps. Growth is told once all is applied."""
+        start = self._messages.append_in_steps(batch)
         if not self._messages.applying.left_bytes:
             self._hub.settle(self)
         return start

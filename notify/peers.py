@@ -137,7 +137,7 @@ class Peer(Nobody):
             taken = [change for change in changes if isinstance(change, GroupAdvanced)]
             if taken:
                 self.member.will_take(taken)
-            start = self.member.append_at(batch, in_steps=in_steps)
+            start = self.member.append_in_steps(batch) if in_steps else self.member.append_at(batch)
         except (ValueError, StoreError) as error:
             return self._refuse(sequence, failure_code(error), str(error))
         for change in changes:

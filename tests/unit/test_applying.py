@@ -195,7 +195,7 @@ def test_upkeep_comes_between_two_publishes_in_steps(tmp_path: Path) -> None:
     batch = RecordBatch()
     for _ in range(3):
         batch.append(RecordType.MESSAGE, b"", topic=b"load/b")
-    store.append(batch, in_steps=True)
+    store.append_in_steps(batch)
     steps.tick()
     assert not done
     assert len(turns) == 1
