@@ -265,9 +265,13 @@ class Link(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._is_scheduled = False
-        if self._is_writable and self.requests.welcome is not None:
-            self.before_sending()
+        is_possible = self._is_writable and self.requests.welcome is not None
+        try:
+            if is_possible:
+                self.before_sending()  # what this asks for goes now: one more turn for it would find nothing
+        finally:
+            self._is_scheduled = False
+        if is_possible:
             chunks = self.requests.outgoing()
             if chunks:
                 self._write(b"".join(chunks))

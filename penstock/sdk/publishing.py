@@ -87,6 +87,12 @@ class Outbox:
 
     def flush(self, everything: bool = False) -> None:
         """Make Publishes of what waits, as many as may be sent now; of `everything` if that is wanted."""
+        if len(self._waiting) == 1 and (everything or self._requests.can_publish):
+            self._publish([self._waiting.popleft()])
+        elif self._waiting:
+            self._publish_packs(everything)
+
+    def _publish_packs(self, everything: bool) -> None:
         most_bytes = min(PACK_BYTES, batch_bytes(self._requests.welcome))
         most_changes = pack_changes(self._requests.welcome)
         while self._waiting and (everything or self._requests.can_publish):
@@ -163,6 +169,9 @@ def changes_of(message: Outgoing) -> int:
 
 def receipts(messages: Sequence[Outgoing], published: wire.Published, place: StorePlace) -> list[Receipt]:
     """Where each of the messages of a Publish is: one behind the other, and in runs of one topic in its queue."""
+    if len(messages) == 1:
+        queue_offset = published.queue_offsets[0] if published.queue_offsets else -1
+        return [Receipt(place, messages[0].topic, published.log_offset, queue_offset if queue_offset >= 0 else None)]
     log_offsets = accumulate((len(message.record) for message in messages[:-1]), initial=published.log_offset)
     runs = [(message.topic, message.due_ms is not None) for message in messages]
     topics = [message.topic for message in messages]

@@ -98,8 +98,9 @@ class Requests:
         if self.welcome is None:
             return []
         chunks, self._told = self._told, []
-        self._send_from(self._to_send, chunks)
-        if self._publishes < MOST_PUBLISHES:
+        if self._to_send:
+            self._send_from(self._to_send, chunks)
+        if self._to_publish and self._publishes < MOST_PUBLISHES:
             self._send_from(self._to_publish, chunks)
         return chunks
 

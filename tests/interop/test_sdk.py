@@ -73,6 +73,21 @@ async def test_a_receipt_says_where_the_message_is(client: Client) -> None:
     assert live.queue_offset is None
 
 
+async def test_one_message_at_a_time_is_sent_once_a_turn(client: Client) -> None:
+    requests, turns = client._opened.requests, 0
+    outgoing = requests.outgoing
+
+    def counted() -> list[bytes]:
+        nonlocal turns
+        turns += 1
+        return outgoing()
+
+    requests.outgoing = counted  # type: ignore[method-assign]
+    for _ in range(20):
+        await client.publish("line/7/temp", b"21.5")
+    assert turns <= 21  # the last answer's turn finds nothing to send
+
+
 @pytest.mark.parametrize("flush", ["async", "sync", "buffered"])
 @pytest.mark.catalogue("A2")
 async def test_every_wish_is_answered(start_client_store: StartStore, flush: str) -> None:
