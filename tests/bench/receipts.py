@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import redis
 import redis.asyncio
@@ -78,7 +78,7 @@ def beside_redis(folder: Path, rounds: int = ROUNDS, messages: int = MESSAGES) -
 
 def in_turns(url: str, port: int, rounds: int, messages: int) -> dict[str, list[Cost]]:
     """What each round cost, by client. The first round is not counted."""
-    fields = {"p": PAYLOAD}
+    fields: dict[Any, Any] = {"p": PAYLOAD}
     costs: dict[str, list[Cost]] = {}
     with sync.Client(url) as blocking_client, redis.Redis(port=port) as blocking_redis, asyncio.Runner() as runner:
         client, stream = Client(url), redis.asyncio.Redis(port=port)
