@@ -11,6 +11,7 @@ from lightqueue.message_store import MessageStore
 from notify.applying import ApplyingSteps
 from notify.hub import Hub
 from store._records import RecordBatch
+from store.errors import IndexFailed, StoreError
 from store.records import Record, RecordType
 from store.wire.client_messages import Publish, Published, Scan, Scanned, Wait
 from store.wire.messages import Append, Appended, Follow, Following, Grew, Ping, Pong, Pushed, Read, Role
@@ -205,3 +206,43 @@ def test_upkeep_comes_between_two_publishes_in_steps(tmp_path: Path) -> None:
     steps.tick()
     assert done == [0, 0]
     store.close()
+
+
+def test_a_step_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock, with upkeep in front of it: that is what begins the process anew if its index is lost."""
+    store = MessageStore(small(tmp_path / "data"))
+    turns: list[object] = []
+    upkeep: list[int] = []
+    errors: list[StoreError] = []
+    steps = ApplyingSteps(Hub(store), turns.append, lambda: upkeep.append(1), errors.append)
+
+    def run() -> None:
+        while turns:
+            turns.pop()()  # type: ignore[operator]
+
+    batch = RecordBatch()
+    for _ in range(3):
+        batch.append(RecordType.MESSAGE, b"", topic=b"load/b")
+    store.append_in_steps(batch)
+    with monkeypatch.context() as broken:
+        broken.setattr(store.applying, "_dispatcher", _Failing(tmp_path))
+        for number in (1, 2):
+            steps.tick()
+            run()
+            assert len(errors) == number
+    assert len(upkeep) == 1  # from the second one on
+    assert topic_end(store) == 1
+    assert store.end < store.log.end
+    steps.tick()
+    run()
+    assert topic_end(store) == 3
+    assert store.end == store.log.end
+    store.close()
+
+
+class _Failing:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def apply_appended(self, *_: object) -> int:
+        raise IndexFailed(self._folder, "cannot be read")
