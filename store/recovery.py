@@ -146,6 +146,8 @@ class _Recovery:
         if self._remembered is not None:
             self._marks.learn(self._remembered, placing.files[0].base if placing.files else None)
         self.files = placing.files
+        if len(self.files) > 1 and self.files[1].base <= self._marks.begin:
+            self._marks.sync()  # else a power cut could make what goes look lost: a kill may have come between the two
         while len(self.files) > 1 and self.files[1].base <= self._marks.begin:
             self.files.pop(0).path.unlink()  # retention was about to
         extents = [self._extent(number) for number in range(len(self.files))]
