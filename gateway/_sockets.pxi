@@ -182,8 +182,6 @@ cdef class Sockets:
         """Take in what has come, and end the turn if there is something to end it for; but who has left is told first,
         so that nothing is put in flight to those. Once a turn has enough to do, other sockets wait for the next look."""
         cdef uint64_t turn = self.turn.turns, most_ns = self.turn.worked_ns + WORK_AT_ONCE_NS
-        cdef epoll_event event
-        cdef SocketTransport transport
         if self.turn.was_long:
             self.turn.was_long, self.turn.owes_look = False, True
             return
@@ -191,28 +189,41 @@ cdef class Sockets:
         if self.turn.unsent:
             return
         self.turn.gathering, self.has_lost = True, False
-        if self.first >= self.count:
-            self.first, self.count = 0, epoll_wait(self.epoll_fd, self.events, EVENTS_AT_ONCE, 0)
         try:
-            while self.first < self.count and self.turn.worked_ns < most_ns and self.turn.turns == turn:
-                event = self.events[self.first]
-                self.first += 1
-                # Not of a socket closed meanwhile. If its descriptor has another already, recv() finds nothing there.
-                transport = self.transports[event.data.fd]
-                if transport is not None:
-                    transport.serve(event.events)
+            if self.first < self.count:
+                self.serve_found(turn, most_ns)     # what came before the last turn ended
+            if self.first >= self.count and self.turn.worked_ns < most_ns and self.turn.turns == turn:
+                self.find_ready()
+                self.serve_found(turn, most_ns)
             if self.turn.worked_ns >= WORK_AT_ONCE_NS:
                 self.turn.schedule()    # whatever it was, it counts as this turn's
             if self.first >= self.count and self.turn.scheduled:
                 # What was read stays in epoll's list until it is looked for again, and what its senders send in answer to
                 # this turn would come before what others sent earlier.
-                self.first, self.count = 0, epoll_wait(self.epoll_fd, self.events, EVENTS_AT_ONCE, 0)
+                self.find_ready()
         finally:
             self.turn.gathering = False
             if self.turn.scheduled and self.has_lost:
                 self.turn.wake()
             elif self.turn.scheduled:
                 self.turn.end()
+
+    cdef int find_ready(self) noexcept:
+        self.first, self.count = 0, epoll_wait(self.epoll_fd, self.events, EVENTS_AT_ONCE, 0)
+        return 0
+
+    cdef int serve_found(self, uint64_t turn, uint64_t most_ns) except -1:
+        """The sockets that were found ready, until `turn` is over or has worked for `most_ns`."""
+        cdef epoll_event event
+        cdef SocketTransport transport
+        while self.first < self.count and self.turn.worked_ns < most_ns and self.turn.turns == turn:
+            event = self.events[self.first]
+            self.first += 1
+            # Not of a socket closed meanwhile. If its descriptor has another already, recv() finds nothing there.
+            transport = self.transports[event.data.fd]
+            if transport is not None:
+                transport.serve(event.events)
+        return 0
 
 
 cdef class SocketTransport:
