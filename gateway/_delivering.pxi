@@ -3,7 +3,6 @@
 cdef int deliver_to(Link link, list readers, list ranges, uint64_t safe) except -1:
     cdef Merge merge = Merge(readers, ranges)
     cdef const RecordHeader *record
-    cdef Block payload
     cdef bint retain
     cdef int qos
     while not merge.exhausted():
@@ -18,10 +17,9 @@ cdef int deliver_to(Link link, list readers, list ranges, uint64_t safe) except 
             if merge.lost:
                 link.misses(merge.lost)
             retain = merge.retain_as_published and record.flags & FLAG_RETAIN
-            if fits(link, record, qos, merge.id_count, merge.ids) == 0:
-                payload = merge.payload() if record.payload_length >= SHARED_BYTES else None
+            if fits(link, record, qos, merge.id_count, merge.ids, False, True) == 0:
                 link.put_publish(record, qos, link.inflight.take(record.log_offset) if qos else 0, retain, merge.ids,
-                                 merge.id_count, True, payload)
+                                 merge.id_count, True, None if record.payload_length < SHARED_BYTES else merge.payload())
         elif merge.lost:
             link.misses(merge.lost)
         merge.advance()

@@ -107,13 +107,13 @@ def send_listed(Link link not None, listed not None, dict found not None, bint a
                 break
             used += record.length
             if fits(link, record, qos, id_count, &number, False, False) == 0:
-                link.put_publish(record, qos, link.inflight.take(record.log_offset) if qos else 0, True, &number, id_count, False)
+                link.put_publish(record, qos, link.inflight.take(record.log_offset) if qos else 0, True, &number, id_count, False, None)
         at += 1
     listed.sent = at
     return used
 
 
-cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids, bint again=False, bint is_new=True) except -1:
+cdef inline int fits(Link link, const RecordHeader *record, int qos, int id_count, const uint32_t *ids, bint again, bint is_new) noexcept:
     """0 if a record can be sent to a link; otherwise it is counted as expired, too large or unreadable, or of another namespace.
 
     `again`: a QoS 2 message that was sent once does not expire any more (MQTT 5, 4.3.3). `is_new`: it is no retained one for a
@@ -128,7 +128,8 @@ cdef int fits(Link link, const RecordHeader *record, int qos, int id_count, cons
     if record.flags & FLAG_COMPRESSED:
         link.turn.unreadable += 1
         return 3
-    if publish_size(record, hidden, qos, link.version, ids, id_count) > link.max_packet_out:
+    if (most_publish_bytes(record, id_count) > link.max_packet_out
+            and publish_size(record, hidden, qos, link.version, ids, id_count) > link.max_packet_out):
         link.turn.too_large += 1
         return 2
     return 0

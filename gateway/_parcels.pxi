@@ -113,7 +113,7 @@ def deal(Link link not None, Parcels share not None, Records records not None, P
             break
         packet_id = 0
         cross(link, records, start)
-        if fits(link, record, qos, id_count, &number) != 0:
+        if fits(link, record, qos, id_count, &number, False, True) != 0:
             share.say_done(serial, queue_offset)
         else:
             if qos:
@@ -122,7 +122,8 @@ def deal(Link link not None, Parcels share not None, Records records not None, P
                 share.in_flight[queue_offset] = parcel
             else:
                 share.say_done(serial, queue_offset)
-            link.put_publish(record, qos, packet_id, retain_as_published and record.flags & FLAG_RETAIN, &number, id_count)
+            link.put_publish(record, qos, packet_id, retain_as_published and record.flags & FLAG_RETAIN, &number, id_count, True,
+                             None)
         start += 1
         queue_offset += 1
     return start

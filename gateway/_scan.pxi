@@ -269,10 +269,15 @@ cdef size_t publish_size(const RecordHeader *record, size_t hidden, int qos, int
     return 1 + varint_size(size) + size
 
 
+cdef inline size_t most_publish_bytes(const RecordHeader *record, int id_count) noexcept nogil:
+    """No PUBLISH of a record takes more: its header is longer than what a packet has besides topic, properties and payload."""
+    return record.length + 5 * <size_t>id_count
+
+
 cdef size_t write_publish(char *start, const RecordHeader *record, size_t hidden, int qos, uint16_t packet_id, bint dup,
                           bint retain, int version, const uint32_t *ids, int id_count, uint64_t now_ms,
                           uint16_t alias=0, bint named=True, bint with_payload=True) noexcept nogil:
-    """Write a PUBLISH at `start`, which has publish_size() bytes of room. Returns how many bytes it wrote.
+    """Write a PUBLISH at `start`, which has room for it. Returns how many bytes it wrote.
 
     `hidden`: bytes in front of the record's topic that are left out; `alias`: a topic alias to go with it, 0 for none;
     `named`: the topic name is there; `with_payload`: not only what goes before the payload.

@@ -296,9 +296,11 @@ cdef class Link:
     cdef bint topic_ok(self, Part *topic) except -1:
         """Whether messages may go there; `topic` is then as in the log. What begins with $ is the full codec's business."""
         cdef Part given = topic[0]
+        if self.tenant is None and self.turn.topic_known(given.data, given.size):
+            return True
         if given.size == 0 or given.data[0] == c"$" or (self.tenant is not None and not in_log(self.turn, self.tenant, topic)):
             return False
-        if self.turn.topic_known(topic.data, topic.size):
+        if self.tenant is not None and self.turn.topic_known(topic.data, topic.size):
             return True
         if not valid_topic(given.data, given.size, 1 if self.tenant is None else 2):
             return False
@@ -433,15 +435,14 @@ cdef class Link:
         return deliver_to(self, readers, ranges, safe)
 
     cdef int put_publish(self, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count,
-                         bint is_timed=True, Block payload=None) except -1:
+                         bint is_timed, Block payload) except -1:
         """Append a PUBLISH for a record. `payload`: its payload, to be sent from there."""
         cdef object told = telling(self, &record, qos, ids, id_count) if self.lost else None     # which is kept as long
         cdef bint named = True
         cdef uint16_t alias = 0
-        cdef size_t size, hidden = hidden_from(self, record)
+        cdef size_t size = most_publish_bytes(record, id_count), hidden = hidden_from(self, record)
         if self.alias_limit:
             alias = alias_of(self, record, publish_size(record, hidden, qos, self.version, ids, id_count), True, &named)
-        size = publish_size(record, hidden, qos, self.version, ids, id_count, alias, named)
         if payload is not None:
             size -= record.payload_length
         self.out_size += write_publish(reserve(&self.out, self.out_size, &self.out_capacity, size), record, hidden, qos, packet_id,
@@ -455,8 +456,7 @@ cdef class Link:
             self.tenant.gave(1, record.payload_length)
         if is_timed and record.timestamp_ms >= self.opened_ms:
             self.turn.delivered_after(record.timestamp_ms, 1)
-        self.mark_dirty()
-        return 0
+        return self.mark_dirty()
 
     def encode_publish(self, Records records not None, Py_ssize_t i, int qos, uint16_t packet_id, bint dup, bint retain,
                        tuple subscription_ids not None, bint is_new=True):

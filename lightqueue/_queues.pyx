@@ -222,7 +222,8 @@ cdef class Dispatcher:
             way = <Way>self.ways[end.way]
             level, filters, receivers = way.level, way.filters, 2
         else:
-            self.match(topic)
+            if topic.generation != self.generation:
+                self.match(topic)
             level, filters, receivers = topic.level, topic.filters, 2 + readers_of(topic.own)
         receivers += len(filters) + readers_of(level)
         for queue in filters:
@@ -230,10 +231,10 @@ cdef class Dispatcher:
         return receivers
 
     cdef int match(self, Topic topic) except -1:
-        if topic.generation != self.generation:
-            self.work += WORK_LOOK_UP
-            topic.filters = self.owner.match(topic.name) or NO_QUEUES
-            topic.generation = self.generation
+        """Find the filters of a topic anew."""
+        self.work += WORK_LOOK_UP
+        topic.filters = self.owner.match(topic.name) or NO_QUEUES
+        topic.generation = self.generation
         return 0
 
     def take_touched(self):
@@ -321,9 +322,7 @@ cdef class Dispatcher:
                 self.dispatch_to_end(end, name, record, tag)
             if record.attributes_length and not record.flags & FLAG_LIVE_ONLY:
                 self.note_key(record)
-            if (record.flags & FLAG_RETAIN or attribute(record, ATTRIBUTE_PACKET_ID).data != NULL
-                    or attribute(record, ATTRIBUTE_DUE_MS).data != NULL
-                    or attribute(record, ATTRIBUTE_COUNTED).data != NULL):
+            if record.flags & FLAG_RETAIN or (record.attributes_length and changes_state(record)):
                 self.work += WORK_CHANGE
                 self.owner.apply(as_tuple(record))
         return at
@@ -420,7 +419,8 @@ cdef class Dispatcher:
     cdef dispatch(self, Topic topic, const RecordHeader *record, uint64_t tag):
         cdef bint live_only = record.flags & FLAG_LIVE_ONLY
         cdef Queue queue
-        self.match(topic)
+        if topic.generation != self.generation:
+            self.match(topic)
         self.messages += 1
         self.work += work_of(topic.filters)
         if not live_only:

@@ -76,3 +76,9 @@ cdef uint64_t fnv1a(Part text) noexcept nogil:
 cdef uint64_t tag_hash(const RecordHeader *record) noexcept nogil:
     cdef Part tag = attribute(record, ATTRIBUTE_TAG)
     return fnv1a(tag) if tag.data != NULL else 0
+
+
+cdef bint changes_state(const RecordHeader *record) noexcept nogil:
+    """Whether a message has an attribute that is state."""
+    return (attribute(record, ATTRIBUTE_PACKET_ID).data != NULL or attribute(record, ATTRIBUTE_DUE_MS).data != NULL
+            or attribute(record, ATTRIBUTE_COUNTED).data != NULL)

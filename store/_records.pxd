@@ -70,6 +70,7 @@ cdef class LogMemory:
     cdef int tail_of(self, uint64_t log_offset) except -1
     cdef void forget(self, uint64_t base) noexcept
     cdef const char *at(self, uint64_t log_offset) except NULL
+    cdef const char *mapped(self, uint64_t log_offset) except NULL
 
 cdef class Records:
     cdef const RecordHeader **items

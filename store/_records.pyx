@@ -357,14 +357,19 @@ cdef class LogMemory:
         self.mapping_count = kept
 
     cdef const char *at(self, uint64_t log_offset) except NULL:
-        cdef Py_ssize_t low = 0, high = self.mapping_count, middle
-        cdef const Mapping *mapping
         cdef const char *found
         for i in range(2):
             if self.tail_base[i] <= log_offset < self.tail_end[i]:
                 found = self.tail[i] + (log_offset - self.tail_base[i])
                 if is_record(found, self.tail_end[i] - log_offset, log_offset):
                     return found
+        return self.mapped(log_offset)
+
+    cdef const char *mapped(self, uint64_t log_offset) except NULL:
+        """at(), in files."""
+        cdef Py_ssize_t low = 0, high = self.mapping_count, middle
+        cdef const Mapping *mapping
+        cdef const char *found
         if log_offset >= self.end:          # past it a mapping has holes; reading one can be fatal on a full disk
             high = 0
         while low < high:                   # the last mapping that begins at or before log_offset
