@@ -35,6 +35,23 @@ cdef class Reader:
         return self.behind()
 
 
+def taking_from(list readers not None):
+    """The furthest of some readers' positions; None: the queue has no more, or no client that stands there takes anything.
+
+    What is read for no client could push out what others read.
+    """
+    cdef Reader reader
+    cdef uint64_t position = 0
+    for reader in readers:
+        position = max(position, reader.position)
+    if position >= (<Reader>readers[0]).queue.next_offset:
+        return None
+    for reader in readers:
+        if reader.position == position and reader.link is not None and not reader.link.paused:
+            return position
+    return None
+
+
 def lag_behind(list queues not None, dict lagging not None, set behind not None):
     """Note those queues that have more for one reader alone, which is merged with its session's others: `lagging` has
     these by session, `behind` the sessions. Returns the other queues that have readers."""

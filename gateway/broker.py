@@ -103,6 +103,7 @@ class Broker:
         self.packet_limits = Limits(settings.max_user_properties, settings.max_filters_per_packet)
         self._resting: deque[Callable[[], object]] = deque()  # what is left of those who sent much at once
         self._goes_on = False  # with that, in the loop's next turn
+        self._was_behind = False  # as the store was told last
         self.turn.connecting_limit = settings.connecting_bytes
         self.turn.incomplete_limit = settings.incomplete_bytes
         self._set_clock()
@@ -167,7 +168,10 @@ class Broker:
         self.shared.deliver()
         if self.turn.batch.size or self.delivery.has_more:
             self.turn.request()
-        self.store.lags(self.delivery.is_behind)
+        is_behind = self.delivery.is_behind
+        if is_behind or self._was_behind:
+            self.store.lags(is_behind)
+            self._was_behind = is_behind
         self.store.turn_ends()
         self.turn.send()
         if self.turn.unsent:
@@ -189,7 +193,7 @@ class Broker:
         if self.is_closed:
             return
         self.journal.store()
-        self.turn.congested = self.congested
+        self.turn.congested = self.store.congested
         self.delivery.grew(self.store.take_grown())  # before the acknowledgements: somebody waits for these
         self.journal.release()
 

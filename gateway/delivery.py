@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-from gateway._wire import BLOCKED, SESSION, Reader, fan_out, lag_behind, places_of, stand_at, with_more
+from gateway._wire import BLOCKED, SESSION, Reader, fan_out, lag_behind, places_of, stand_at, taking_from, with_more
 from gateway.exchange import Exchange
 from gateway.outrun import Outrun
 from gateway.plain import EXPANDED_BYTES, Expander
@@ -17,6 +17,7 @@ from notify.api import Store
 from notify.steps import Steps, in_steps
 from store._records import Records
 from store.namespaces import is_servers
+from store.records import RecordFlag
 
 RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
@@ -155,9 +156,8 @@ class Delivery:
             if len(readers) == 1 and not readers[0].alone:  # it goes out merged with what its session's others have
                 self._fell_behind(readers)
                 continue
-            position = max(reader.position for reader in readers)
-            has_more = position < queue.next_offset and _is_any_taking(readers, position)
-            records = self._range(readers[0].session, queue, position) if has_more else None
+            position = taking_from(readers)
+            records = self._range(readers[0].session, queue, position) if position is not None else None
             if isinstance(records, Records):
                 readers = fan_out(readers, records, safe)
                 self._may_have_moved(queue)
@@ -287,7 +287,7 @@ class Delivery:
     @property
     def is_behind(self) -> bool:
         """Whether a client that takes what it is sent is far behind in messages of QoS 0, which would be dropped."""
-        return self._outrun.is_any(time.perf_counter())
+        return bool(self._outrun) and self._outrun.is_any(time.perf_counter())
 
     def _many_ranges_of(self, readers: list[Reader]) -> list[Records] | None:
         """The same; a message may match thousands of one session's subscriptions."""
@@ -316,12 +316,14 @@ class Delivery:
         self.store_reads += 1
         if records is None:
             return None
-        found = self._expander.for_session(session, records, EXPANDED_BYTES // share)
-        if found is None:
-            return False
-        self._ranges[queue, position] = found
-        self._note_expanded(found is not records)
-        return found
+        if records.flags & RecordFlag.COMPRESSED:
+            found = self._expander.for_session(session, records, EXPANDED_BYTES // share)
+            if found is None:
+                return False
+            self._note_expanded(found is not records)
+            records = found
+        self._ranges[queue, position] = records
+        return records
 
     def _as_published(self, records: Records, share: int) -> Records:
         plain = self._expander.as_published(records, EXPANDED_BYTES // share)
@@ -352,11 +354,6 @@ class Delivery:
         self._store.needed_from(floors)
         self._to_settle -= len(floors)
         return bool(self._moved) and self._to_settle > 0
-
-
-def _is_any_taking(readers: list[Reader], position: int) -> bool:
-    """Whether somebody who stands there can take something: what is read for nobody may push out what others read."""
-    return any(reader.position == position and reader.link is not None and not reader.link.paused for reader in readers)
 
 
 def _is_transient(reader: Reader) -> bool:

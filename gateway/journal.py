@@ -192,9 +192,10 @@ class Journal:
 
     def store(self) -> bool:
         """Append what the turn has gathered so far; release() sees to what waits for it. False: it was not taken."""
-        begun_s, has_messages = perf_counter(), self.has_messages
+        begun_s = perf_counter()
         batch, acking = self._turn.start_batch()
         acks = [(link, *link.take_acks()) for link in acking]  # what links are to send from here on is the next batch's
+        has_messages = batch.size > self._changes_bytes
         then, told = self._then, self._told
         placed = partial(_tell_places, self._placed) if self._placed else None
         self._forget_batch()

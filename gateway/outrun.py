@@ -36,6 +36,10 @@ class Outrun:
         self._paces: dict[Session, Pace] = {}
         self._waited_for: dict[Session, float] = {}  # when they could take something, the latest at the end
 
+    def __bool__(self) -> bool:
+        """Whether publishers may have to wait."""
+        return bool(self._waited_for)
+
     def goes_on(self, session: Session, readers: Iterable[Reader], most_lag: int, now_s: float) -> None:
         """A session can take something, for these readers. Publishers do not wait before a QoS 0 one lags by more."""
         far = min(FAR_BEHIND, most_lag // 2)
