@@ -33,8 +33,9 @@ from penstock.sdk.compression import Compression
 from penstock.sdk.credentials import Password
 from penstock.sdk.delivery import Deliveries as AsyncDeliveries
 from penstock.sdk.delivery import Delivery as AsyncDelivery
-from penstock.sdk.errors import ClientClosed, OfParentProcess
+from penstock.sdk.errors import BadMessage, ClientClosed, OfParentProcess, StoreRefused
 from penstock.sdk.group_options import Duration, GroupOptions
+from penstock.sdk.handover import Handover, Waiter
 from penstock.sdk.hands import Answer
 from penstock.sdk.loop_thread import LoopThread
 from penstock.sdk.many import ToPublish
@@ -48,6 +49,14 @@ from penstock.sdk.subscription import Subscription as AsyncSubscription
 
 B = TypeVar("B")
 
+UNFIT = (
+    BadMessage,
+    StoreRefused,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+)  # what is wrong with a message
 MOST_SENT = 10_000  # messages without a receipt; with more, send() waits
 
 
@@ -103,6 +112,7 @@ class Client:
                 thread.call(self._client.close())
             finally:
                 thread.stop()
+                self._handover.closed()
 
     @property
     def _opened(self) -> LoopThread:
@@ -121,6 +131,7 @@ class Client:
 
     def _connected(self) -> LoopThread:
         thread = LoopThread()
+        self._handover = Handover(thread, self._client)
         try:
             thread.call(self._client.connect())
         except BaseException:
@@ -140,10 +151,9 @@ class Client:
     def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> Receipt:
         """Store a message, and wait for the receipt; see penstock.Client.publish()."""
         thread = self._opened
-        return thread.call(self._published(thread, topic, payload, options))
-
-    async def _published(self, thread: LoopThread, topic: str, payload: bytes | str, options: PublishLater) -> Receipt:
-        return Receipt.of(thread, await self._client.publish(topic, payload, **options))
+        waiter = Waiter()
+        self._handover.hand(self._client.message(topic, payload, options), waiter)
+        return Receipt.of(thread, waiter.wait())
 
     def send(
         self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]
@@ -154,8 +164,12 @@ class Client:
         """
         thread, may_send = self._opened, self._may_send
         may_send.acquire()
+        future: concurrent.futures.Future[Receipt] = concurrent.futures.Future()
         try:
-            future = thread.start(self._published(thread, topic, payload, options))
+            message = self._client.message(topic, payload, options)
+            self._handover.hand(message, _ReceiptLater(thread, future))
+        except UNFIT as error:
+            future.set_exception(error)
         except BaseException:
             may_send.release()
             raise
@@ -249,6 +263,28 @@ class Receipt(AsyncReceipt):
             return False
         thread, receipt = self._delayed
         return thread.call(receipt.cancel())
+
+
+class _ReceiptLater:
+    """The receiver behind a future of Client.send()."""
+
+    __slots__ = ("_future", "_thread")
+
+    def __init__(self, thread: LoopThread, future: concurrent.futures.Future[Receipt]) -> None:
+        self._thread = thread
+        self._future = future
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self._future.cancelled()
+
+    def done(self, outcome: AsyncReceipt | Exception) -> None:
+        if not self._future.set_running_or_notify_cancel():
+            return
+        if isinstance(outcome, Exception):
+            self._future.set_exception(outcome)
+        else:
+            self._future.set_result(Receipt.of(self._thread, outcome))
 
 
 class Pending(NamedTuple):

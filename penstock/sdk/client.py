@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -27,16 +27,16 @@ from penstock.sdk.message import DelayedReceipt, Message, Pending, Receipt
 from penstock.sdk.message_id import parse_message_id
 from penstock.sdk.outgoing import Outgoing, PublishLater, PublishOptions, due, outgoing
 from penstock.sdk.positions import Moment, Position, moment
-from penstock.sdk.publishing import PACK_BYTES, Entry, Outbox, Together, batch_bytes, pack_changes
+from penstock.sdk.publishing import PACK_BYTES, Done, Entry, Outbox, Together, batch_bytes, pack_changes
 from penstock.sdk.reading import NO_END, Reading
 from penstock.sdk.requests import Outcome
+from penstock.sdk.room import Room
 from penstock.sdk.subscription import PREFETCH, Subscription, Wanted
 from store.namespaces import Namespace
 from store.record_bytes import walk
 from store.wire import messages as wire
 from store.wire.messages import FailureCode
 
-MOST_UNANSWERED_BYTES = 64 << 20
 MOST_DELAY_S = 0xFFFFFFFF  # while no store says how much it takes
 DELAYED_PER_PAGE = 1_000
 TOPICS_REMEMBERED = 100_000
@@ -101,8 +101,8 @@ class Client:
         self._link: Link | None = None
         self._outbox: Outbox | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._sent: set[asyncio.Future[Receipt] | asyncio.Future[list[Receipt]]] = set()
-        self._room = asyncio.Event()
+        self.room = Room(lambda: self._unanswered_bytes)
+        self.expects_next = True  # whoever has a receipt sends the next message in the turn of the loop that follows
         self._live_only: dict[str, bool] = {}
         self._subscriptions = 0
 
@@ -114,9 +114,9 @@ class Client:
             return
         name = f"client-{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}"
         link = Link(self._address, name, self._credentials, self._timeout_s)
-        self._outbox = Outbox(link.requests, lambda: link.place, link.wake, self._cancel)
+        self._outbox = Outbox(link.requests, lambda: link.place, link.wake, self._cancel, self._answered)
         link.before_sending = self._outbox.flush
-        link.on_welcome = self._live_only.clear
+        link.on_welcome = self._forget_live_only
         self._link = link
         self._tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.tick())]
         try:
@@ -146,8 +146,9 @@ class Client:
         self._send_all()
         subscriptions = [each for each in self._link.readings if isinstance(each, Subscription)]
         await asyncio.gather(*(each.aclose() for each in subscriptions))
-        if self._sent:
-            await asyncio.wait(self._sent, timeout=self._timeout_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout_s):
+                await self.room.wait_until_answered()
         await self._end(ClientClosed())
 
     async def _end(self, error: Exception) -> None:
@@ -198,10 +199,9 @@ class Client:
         Raises BadMessage, StoreRefused (a full disk, a message larger than the store's frames), or TimedOut: then it
         may be stored or not.
         """
-        message = self._message_with_delay(topic, payload, options)
-        while self._unanswered_bytes + len(message.record) > MOST_UNANSWERED_BYTES and self._unanswered_bytes:
-            self._room.clear()
-            await self._room.wait()
+        message = self.message(topic, payload, options)
+        if not self.room.has(len(message.record)):
+            await self.room.wait_for(len(message.record))
         return await self._send(message)
 
     def send(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> asyncio.Future[Receipt]:
@@ -209,8 +209,8 @@ class Client:
 
         Raises Overloaded while 64 MiB of messages have no receipt.
         """
-        message = self._message_with_delay(topic, payload, options)
-        if self._unanswered_bytes + len(message.record) > MOST_UNANSWERED_BYTES and self._unanswered_bytes:
+        message = self.message(topic, payload, options)
+        if not self.room.has(len(message.record)):
             raise Overloaded(f"{self._unanswered_bytes} bytes are sent and not answered; await some of their receipts")
         return self._send(message)
 
@@ -223,7 +223,7 @@ class Client:
         first, second = batch.receipts
         """
         plain_bytes = self._compression.above_bytes
-        return BatchOfOneTopic(self._message_with_delay, self._publish_whole, self._batch_bytes, plain_bytes)
+        return BatchOfOneTopic(self.message, self._publish_whole, self._batch_bytes, plain_bytes)
 
     async def publish_many(self, messages: Iterable[ToPublish]) -> list[Receipt]:
         """Store messages of any topics, in their order, and wait for their receipts. Cheaper by far than to publish()
@@ -235,7 +235,7 @@ class Client:
         TypeError or StoreRefused (too large), and nothing was sent; NotAllStored: some were refused or timed out.
         """
         most_bytes, most_changes = min(PACK_BYTES, self._batch_bytes), pack_changes(self._opened.requests.welcome)
-        packer = Packer(self._message_with_delay, most_bytes, most_changes, self._compression.above_bytes)
+        packer = Packer(self.message, most_bytes, most_changes, self._compression.above_bytes)
         return await published(list(packer.packs(messages)), self._publish_whole, self._send)
 
     @property
@@ -248,7 +248,8 @@ class Client:
         held = self._gatherer.held_bytes if self._gatherer is not None else 0
         return max(held, self._outbox.unanswered_bytes if self._outbox is not None else 0)
 
-    def _message_with_delay(self, topic: str, payload: bytes | str, options: PublishLater) -> Outgoing:
+    def message(self, topic: str, payload: bytes | str, options: PublishLater) -> Outgoing:
+        """What put() takes; from any thread. Takes `delay` out of the options. Raises as publish()."""
         if "delay" not in options:
             return self._message(topic, payload, options)
         delay = options.pop("delay")
@@ -271,39 +272,50 @@ class Client:
         return message
 
     def _is_live_only(self, topic: str) -> bool:
-        welcome = self._opened.requests.welcome
-        found = self._live_only.get(topic)
+        known = self._live_only  # a new one with each Welcome: what another thread takes from the last one is forgotten
+        found = known.get(topic)
         if found is None:
+            welcome = self._opened.requests.welcome
             found = welcome is not None and matches_any(welcome.live_only, topic)
-            if len(self._live_only) >= TOPICS_REMEMBERED:
-                self._live_only.clear()
-            self._live_only[topic] = found
+            if len(known) >= TOPICS_REMEMBERED:
+                known.clear()
+            known[topic] = found
         return found
+
+    def _forget_live_only(self) -> None:
+        self._live_only = {}
 
     def _send(self, message: Outgoing) -> asyncio.Future[Receipt]:
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._sent.add(future)
-        entry = Entry(message, lambda outcome: self._settle(future, entry, outcome))
-        assert self._outbox is not None
+        self.put(message, lambda outcome: _settle(future, outcome))
+        return future
+
+    def put(self, message: Outgoing, done: Done) -> None:
+        """Send a message for which there is room; `done` is called with its receipt or error. Raises ClientClosed."""
+        if self._outbox is None:
+            raise ClientClosed
+        entry = Entry(message, done)
         if self._gatherer is None:
             self._outbox.add(entry)
         else:
             for each in self._gatherer.add(entry, self._now_s()):
                 self._outbox.add(each)
             self._tick_soon()
-        return future
 
-    def _settle(self, future: asyncio.Future[Receipt], entry: Entry, outcome: Receipt | Exception) -> None:
-        self._sent.discard(future)
-        self._room.set()
-        if self._gatherer is not None:
-            self._gatherer.answered(entry)
-        if future.done():  # whoever waited was cancelled
-            return
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
+    def at_once(self, do: Callable[[], None]) -> None:
+        """Send what `do` puts in this turn of the loop; put() alone leaves that to the next one."""
+        if self._link is not None:
+            self._link.at_once(do)
         else:
-            future.set_result(outcome)
+            do()
+
+    def _answered(self, entries: Sequence[Entry]) -> None:
+        self.room.changed()
+        if self._gatherer is not None:
+            for entry in entries:
+                self._gatherer.answered(entry)
+        if self.expects_next and self._link is not None:
+            self._link.wake()
 
     def _publish_whole(self, whole: Together) -> asyncio.Future[list[Receipt]]:
         """Raises ClientClosed."""
@@ -312,13 +324,7 @@ class Client:
             raise ClientClosed
         self._send_all()
         self._outbox.add_whole(whole, lambda outcome: _settle(future, outcome))
-        self._sent.add(future)
-        future.add_done_callback(self._is_answered)
         return future
-
-    def _is_answered(self, future: asyncio.Future[list[Receipt]]) -> None:
-        self._sent.discard(future)
-        self._room.set()
 
     async def delayed(self, topic_filter: str = "#", *, key: str | None = None) -> AsyncIterator[Pending]:
         """Delayed messages that are yet to be published, those first that are due first; of a filter, or with a key.

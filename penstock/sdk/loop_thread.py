@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from penstock.sdk.bell import HAS_EVENTS, EventBell
 from penstock.sdk.errors import ClientClosed, OfParentProcess
 
 T = TypeVar("T")
@@ -25,6 +26,11 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-client", daemon=True)
         self._is_stopped = False
+        self.on_ring: Callable[[], None] = lambda: None
+        self._is_rung = False
+        self._bell = EventBell(os.EFD_NONBLOCK) if HAS_EVENTS else None
+        if self._bell is not None:
+            self._loop.add_reader(self._bell, self._rung)
         self._thread.start()
         _running.add(self)
 
@@ -33,6 +39,8 @@ class LoopThread:
         if self._is_stopped or self.is_of_parent:
             work.close()
         self._check()
+        if self._is_rung:  # what that is about comes first
+            self._loop.call_soon_threadsafe(self.on_ring)
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -48,6 +56,21 @@ class LoopThread:
         """Without waiting for it. Raises ClientClosed, OfParentProcess."""
         self._check()
         self._loop.call_soon_threadsafe(do)
+
+    def ring(self) -> None:
+        """Have on_ring() called, before whatever is started later. Raises ClientClosed, OfParentProcess."""
+        self._check()
+        self._is_rung = True
+        if self._bell is None:
+            self._loop.call_soon_threadsafe(self._rung)
+        else:
+            self._bell.ring()
+
+    def _rung(self) -> None:
+        self._is_rung = False
+        if self._bell is not None:
+            self._bell.wait()
+        self.on_ring()
 
     def stop(self) -> None:
         """Wait until the thread has ended."""

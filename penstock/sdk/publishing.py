@@ -52,10 +52,17 @@ class Outbox:
     """Owner of messages that wait to become Publishes, and of their sequence."""
 
     def __init__(
-        self, requests: Requests, place: Callable[[], StorePlace], wake: Callable[[], None], cancel: Cancel
+        self,
+        requests: Requests,
+        place: Callable[[], StorePlace],
+        wake: Callable[[], None],
+        cancel: Cancel,
+        answered: Callable[[Sequence[Entry]], None] = lambda _: None,
     ) -> None:
-        """`wake`: flush() is to be called, soon; `cancel`: what receipts of delayed messages have."""
+        """`wake`: flush() is to be called, soon; `cancel`: what receipts of delayed messages have; `answered`: called
+        once these entries, or a batch, have been told what became of them."""
         self.unanswered_bytes = 0
+        self._on_answered = answered
         self._requests = requests
         self._place = place
         self._wake = wake
@@ -80,7 +87,7 @@ class Outbox:
                 done(whole.receipts(outcome, self._place()))
             else:
                 done(_error(outcome))
-            self._wake()
+            self._settled(())
 
         self._sequence += 1
         self._requests.ask(wire.Publish(self._sequence, whole.wait), answered, whole.records)
@@ -134,7 +141,12 @@ class Outbox:
         else:
             for entry in entries:
                 entry.done(_error(outcome))
-        self._wake()
+        self._settled(entries)
+
+    def _settled(self, entries: Sequence[Entry]) -> None:
+        self._on_answered(entries)
+        if self._waiting:
+            self._wake()
 
     def fail_all(self, error: Exception) -> None:
         """What waits here will not be sent."""
@@ -142,6 +154,7 @@ class Outbox:
         for entry in waiting:
             self.unanswered_bytes -= len(entry.message.record)
             entry.done(error)
+        self._on_answered(waiting)
 
 
 def _error(outcome: Outcome) -> Exception:

@@ -29,6 +29,7 @@ from tests.bench import apart, retained, transports  # noqa: E402
 from tests.bench.client import consume_rates, publish_rates, read_rates  # noqa: E402
 from tests.bench.indexing import keeping_up  # noqa: E402
 from tests.bench.queues import beside_queues  # noqa: E402
+from tests.bench.receipts import receipts_beside_redis  # noqa: E402
 from tests.bench.whole import (  # noqa: E402
     delayed_lateness,
     delayed_memory,
@@ -249,6 +250,7 @@ def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
         ("index keeps up", keeping_up),
         ("queues beside Redis Streams and RabbitMQ", beside_queues),
         ("client consumes in a group", consume_rates),
+        ("receipts beside Redis Streams", receipts_beside_redis),
     )
     return [{"work": name, **run(folder)} for name, run in runs if only in name]
 
