@@ -31,7 +31,7 @@ def _on_path(folder: Path, *builders: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("builders", [("docker", "podman", "buildah"), ("podman", "buildah"), ("buildah",)])
 def test_the_image_is_built_with_its_health_check_by_what_works(tmp_path: Path, builders: tuple[str, ...]) -> None:
-    line = [ROOT / ".ci/image", "penstock:test", "--no-cache"]
+    line = [str(ROOT / ".ci/image"), "penstock:test", "--no-cache"]
     environment = _on_path(tmp_path, *builders)
     if "docker" not in builders:
         _program(tmp_path, "docker", "exit 1")  # without its server
@@ -40,7 +40,7 @@ def test_the_image_is_built_with_its_health_check_by_what_works(tmp_path: Path, 
 
 
 def test_a_builder_that_is_missing_is_named(tmp_path: Path) -> None:
-    line = [ROOT / ".ci/image", "penstock:test"]
+    line = [str(ROOT / ".ci/image"), "penstock:test"]
     done = subprocess.run(line, env=_on_path(tmp_path), capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.startswith("missing here: docker, podman or buildah; ")
