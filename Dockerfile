@@ -28,7 +28,7 @@ EXPOSE 1883 7700 9464
 
 # Asked by the health check, so it is on unless --admin or this variable says another address.
 ENV PENSTOCK_ADMIN=127.0.0.1:9464
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --start-interval=1s --retries=3 \
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9464/healthz', timeout=4)"]
 
 # As `penstock`, but `serve` is reachable and not open: it makes a password at the first start, and prints it.

@@ -12,7 +12,7 @@ AT_A_TIME = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 IN_PARALLEL = $(filter-out $(SERVERS) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
 .DEFAULT_GOAL = install
-.PHONY: serve quick packages install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos power rot nightly release audit
+.PHONY: serve quick packages install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos power rot nightly release audit image image-trial
 
 $(CURDIR)/.venv/bin/python:
 	.ci/packages serve
@@ -135,6 +135,15 @@ release: $(RELEASE_TOOLS)
 # What is known to be vulnerable of what a release depends on. It asks an advisory database over the network.
 audit: $(RELEASE_TOOLS)
 	.ci/audit $(RELEASE_TOOLS)
+
+# The container image, by Docker, Podman or Buildah. With options of its `build`: make image IMAGE_OPTIONS=--pull
+IMAGE ?= penstock
+image:
+	.ci/image $(IMAGE) $(IMAGE_OPTIONS)
+
+# The image is started by Docker or Podman as docs/operations.md says, used by stock clients, killed and started again.
+image-trial:
+	$(PYTHON) -m tests.image_trial $(IMAGE)
 
 # Another seed each night, but the same one all night.
 nightly: install
