@@ -3,3 +3,19 @@
 
 class NotifyError(Exception):
     """Base of every error of this package."""
+
+
+class GroupRefused(NotifyError):
+    """What is asked of a group is not to be had."""
+
+
+class GroupQuota(GroupRefused):
+    """A user has as many groups as it may have."""
+
+    def __init__(self, user: str, used: int, namespace: str = "") -> None:
+        who = f"user {user}" if user else "clients without a user together"
+        if namespace:
+            told = f"quota.namespace_groups: namespace {namespace} has {used} groups, and may have no more"
+        else:
+            told = f"quota.user_groups: {who} made {used} groups that are there, and may make no more"
+        super().__init__(told)
