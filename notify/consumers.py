@@ -98,7 +98,8 @@ class Consumers(Nobody):
         self._waiting: dict[GroupQueue, _Waiting] = {}  # of groups that have consumers, or had them a moment ago
         self._by_queue: dict[Queue, list[GroupQueue]] = {}
         self.most_of_user = 0  # groups that a user may make; 0: any number
-        self.most_in_namespace = 0  # the same of a namespace, but for the default one
+        self.most_in_namespace = 0  # the same of a namespace
+        self.bounds_default = False  # whether that holds for the default one too
         self.quota_refused = {"groups": 0, "namespace_groups": 0}
         self._unused: set[GroupKey] = set()  # when it was looked last
         self._look_s = 0.0
@@ -160,7 +161,7 @@ class Consumers(Nobody):
                 self.quota_refused["groups"] += 1
                 raise GroupQuota(maker.user, used)
         namespace = namespace_of(group[0])
-        if namespace.name and self.most_in_namespace:
+        if self.most_in_namespace and (namespace.name or self.bounds_default):
             used = sum(namespace.has_group(each.state.key[0]) for each in self._groups)
             if used >= self.most_in_namespace:
                 self.quota_refused["namespace_groups"] += 1
