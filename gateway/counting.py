@@ -16,7 +16,7 @@ from gateway.reason_codes import ReasonCode
 from gateway.session import Session
 from notify.api import Store
 from store.audit import Audit, AuditEvent
-from store.usage import NOTHING, Counted, counted_value
+from store.usage import NOTHING, UNNAMED, Counted, counted_value
 
 MOST_KNOWN_TOPICS = 100_000  # that the store need not be asked about; for one more all are forgotten
 
@@ -46,12 +46,13 @@ class Counting:
     def user_of(self, connection: Connection) -> str | None:
         """For whom a client's things count; anonymous clients count as one where others have users.
 
-        Else for the prefix of their namespace, or nobody (None).
+        Else for the prefix of their namespace, for the default one alone (UNNAMED), or nobody (None).
         """
         user = connection.username
         if user or (self._access is not None and connection.identity is not None and self._access.knows_users):
             return user
-        return connection.names.prefix or None
+        is_bounded = bool(self._store.quotas.counted & Counted.DEFAULT_NAMESPACE)
+        return connection.names.prefix or (UNNAMED if is_bounded else None)
 
     def counts(self, connection: Connection, what: Counted) -> bool:
         counted = self._store.quotas.counted

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 class QuotaSettings:
     """Sessions, subscriptions, groups, topics, delayed and retained messages are counted by the store: set these for
     `penstock store`. All other limits are for one gateway process. 0 means none. Those of a namespace are for each but
-    the default one."""
+    the default one, unless that is to have them too."""
 
     client_messages_per_s: int = field(
         default=0, metadata={"doc": "Messages that a client may publish in a second; 0: any number.", "at_least": 0}
@@ -131,6 +131,10 @@ class QuotaSettings:
     namespace_retained_bytes: int = field(
         default=0,
         metadata={"doc": "Bytes of these messages, topic and payload; 0: any number.", "at_least": 0},
+    )
+    bound_default_namespace: bool = field(
+        default=False,
+        metadata={"doc": "Whether the bounds of a namespace hold for the default one too, with users or without."},
     )
     client_waiting_bytes: int = field(
         default=0,

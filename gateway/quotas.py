@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from gateway.connection import Connection
 from gateway.quota_settings import QuotaSettings
+from store.namespaces import shown
 
 UNLIMITED = 1 << 30
 GRANTED_MESSAGES = 64
@@ -93,7 +94,7 @@ class Quotas:
         self._settings = settings
         self._burst_s = settings.burst_ms / 1000
         self._users: dict[str, _Shared] = {}
-        self._namespaces: dict[str, _Shared] = {}  # but for the default one
+        self._namespaces: dict[str, _Shared] = {}  # the default one if it is bounded
         self._gone: set[str] = set()  # users without a connection
         self.refused: Counter[str] = Counter({"connections": 0, "waiting": 0, "namespace_connections": 0})
         self.pauses = 0
@@ -111,7 +112,7 @@ class Quotas:
             return f"quota.user_connections of {username} is reached"
         if _is_full(self._namespaces.get(namespace), settings.namespace_connections, held):
             self.refused["namespace_connections"] += 1
-            return f"quota.namespace_connections of namespace {namespace} is reached"
+            return f"quota.namespace_connections of {shown(namespace)} is reached"
         return ""
 
     def entered(self, connection: Connection, username: str) -> None:
@@ -125,7 +126,7 @@ class Quotas:
             shared.append(self._join(self._users, username, connection, rates))
             self._gone.discard(username)
         namespace = connection.names.name
-        if namespace:
+        if namespace or settings.bound_default_namespace:
             rates = settings.namespace_messages_per_s, settings.namespace_bytes_per_s
             shared.append(self._join(self._namespaces, namespace, connection, rates))
         for each in shared:

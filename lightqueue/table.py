@@ -78,6 +78,7 @@ class QueueTable:
         self._residents = Residents(self._entries, settings, self.dispatcher, self.match)
         self._held: dict[str, Queue] = {}
         self._live: dict[str, Queue] = {}
+        self._born: dict[str, int] = {}  # by filter: log_offset behind which its queue has what matches
         self._held_trie: FilterTrie[Queue] = FilterTrie()
         self._live_trie: FilterTrie[Queue] = FilterTrie()
         self.is_live_only = any_of(settings.live_only)
@@ -126,6 +127,12 @@ class QueueTable:
         level = level_of(topic_filter)
         return self._residents.level(level.encode()) if level is not None else self._held.get(topic_filter)
 
+    def kept_since(self, topic_filter: str) -> int | None:
+        """log_offset behind which stored() has whatever matches and is kept; None if it has no queue."""
+        if not has_wildcard(topic_filter) or level_of(topic_filter) is not None:
+            return 0
+        return self._born.get(topic_filter)
+
     def watch(self, topic_filter: str) -> Queue:
         """A queue to follow: whatever matches `topic_filter` from now on gets an entry, and the entry an event."""
         queue = None if self._may_be_live(topic_filter) else self.stored(topic_filter)
@@ -168,7 +175,7 @@ class QueueTable:
         if queue is None:
             queue = Queue(topic_filter.encode(), FILTER)
             queue.be_born(self.allot_id(queue), log_offset)
-            self._adopt_held(queue)
+            self._adopt_held(queue, log_offset)
             value = queue_value(queue.id, 0) + log_offset.to_bytes(8, "big")
             self.edit(partial(self._index.put, queue_key(FILTER, queue.name), value))
         queue.holders += 1
@@ -206,21 +213,24 @@ class QueueTable:
     def _drop(self, topic_filter: str) -> None:
         queue = self._held.pop(topic_filter, None)
         if queue is not None:
+            del self._born[topic_filter]
             self._held_trie.remove(topic_filter)
             self.dispatcher.generation += 1
             self.edit(partial(self._index.delete, queue_key(FILTER, queue.name)))
             self.edit(partial(self._index.delete_range, entry_key(queue.id, 0), entry_key(queue.id + 1, 0)))
             self.dispatcher.forget(queue)
 
-    def _adopt_held(self, queue: Queue) -> None:
-        self._held[queue.name.decode()] = queue
-        self._held_trie.set(queue.name.decode(), queue)
+    def _adopt_held(self, queue: Queue, born: int) -> None:
+        name = queue.name.decode()
+        self._held[name], self._born[name] = queue, born
+        self._held_trie.set(name, queue)
         self.dispatcher.generation += 1
 
     def _load_held(self) -> None:
         prefix = queue_key(FILTER, b"")
-        for key, _ in list(self._index.scan(prefix, queue_key(FILTER + 1, b""))):
-            self._adopt_held(self._entries.load(FILTER, key[len(prefix) :]))
+        for key, value in list(self._index.scan(prefix, queue_key(FILTER + 1, b""))):
+            born = int.from_bytes(value[16:24], "big")  # 0 once retention has dropped what was there at first
+            self._adopt_held(self._entries.load(FILTER, key[len(prefix) :]), born)
 
     # --- RocksDB
 

@@ -265,8 +265,9 @@ class Store(Protocol):
     ) -> None:
         """Be a consumer of a group (name, topic_filter) that is made with settings `if_new` if it is not there.
 
-        Then it begins at `start`, as in locate(), or `latest`. `handed` gets what was wanted; `then` why not
-        if the group is not to be had. `user`: for whom it is made; None: users are not known here.
+        Then it begins at `start`, as in locate(), or `latest`; where the filter's queue lacks messages from there on it
+        is refused. `handed` gets what was wanted; `then` why not if the group is not to be had. `user`: for whom it is
+        made; None: users are not known here.
         """
 
     def will_take(self, taken: list[GroupAdvanced]) -> None:

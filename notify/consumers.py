@@ -6,21 +6,21 @@ again and again.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from lightqueue._queues import Queue
-from lightqueue.following import locate
 from lightqueue.groups import NO_MAKER, NOTHING, Dealt, GroupQueue
 from notify.api import Nobody
-from notify.errors import NotifyError
+from notify.beginnings import beginning
+from notify.errors import GroupQuota, GroupRefused
 from store._records import Records
 from store.changes import GroupAdvanced
 from store.errors import StoreError
@@ -29,7 +29,6 @@ from store.group_states import GroupKey, Maker
 from store.groups import ConsumerKey
 from store.namespaces import namespace_of
 from store.offset_ranges import in_ranges
-from store.ratelimit import RateLimitedLog
 
 if TYPE_CHECKING:
     from notify.hub import Hub
@@ -39,30 +38,9 @@ MOST_POPPED = 8_192
 MOST_CONSUMERS = 10_000  # of a group
 MOST_WAITING = 20_000  # requests for messages of a group
 FEW = 64  # messages that are not worth dividing
-LATEST = "latest"
 UNUSED_S = 5.0  # a group that was unused so long ago, and is now, is dropped
 MOST_DROPPED = 100  # at a time
 SHARED = "$share/{}/{}"
-
-
-FROM_NOW = "a group over %s begins now: only topics and level/# have queues of what was stored before; read() has it"
-_events = RateLimitedLog(logging.getLogger("penstock.store"))
-
-
-class GroupRefused(NotifyError):
-    """What is asked of a group is not to be had."""
-
-
-class GroupQuota(GroupRefused):
-    """A user has as many groups as it may have."""
-
-    def __init__(self, user: str, used: int, namespace: str = "") -> None:
-        who = f"user {user}" if user else "clients without a user together"
-        if namespace:
-            told = f"quota.namespace_groups: namespace {namespace} has {used} groups, and may have no more"
-        else:
-            told = f"quota.user_groups: {who} made {used} groups that are there, and may make no more"
-        super().__init__(told)
 
 
 class Asker(Protocol):
@@ -120,7 +98,8 @@ class Consumers(Nobody):
         self._waiting: dict[GroupQueue, _Waiting] = {}  # of groups that have consumers, or had them a moment ago
         self._by_queue: dict[Queue, list[GroupQueue]] = {}
         self.most_of_user = 0  # groups that a user may make; 0: any number
-        self.most_in_namespace = 0  # the same of a namespace, but for the default one
+        self.most_in_namespace = 0  # the same of a namespace
+        self.bounds_default = False  # whether that holds for the default one too
         self.quota_refused = {"groups": 0, "namespace_groups": 0}
         self._unused: set[GroupKey] = set()  # when it was looked last
         self._look_s = 0.0
@@ -144,10 +123,12 @@ class Consumers(Nobody):
         start: str,
         if_new: GroupSettings | None = None,
         maker: Maker = NO_MAKER,
+        or_refuse: bool = False,
     ) -> Seat:
         """A consumer comes; the group is made if need be. Raises StoreError, GroupRefused, NoSuchPosition.
 
-        `if_new`: the settings of a group that is made, where `settings` are none; `maker`: who makes it.
+        `if_new`: the settings of a group that is made, where `settings` are none; `maker`: who makes it. `or_refuse`:
+        as in beginning().
         """
         known = self._groups.get(group)
         if known is None and settings is None:
@@ -160,7 +141,8 @@ class Consumers(Nobody):
         seat = self._seats.get((*key, group))
         if known is None:
             self._check_quota(group, maker)
-        queue = self._groups.make(group, settings, lambda: self._begin(group[1], start), maker)
+        begin = partial(beginning, self._hub.messages, group[1], start, or_refuse)
+        queue = self._groups.make(group, settings, begin, maker)
         if seat is not None:
             return seat
         if len(queue.group.consumers) >= MOST_CONSUMERS:
@@ -179,7 +161,7 @@ class Consumers(Nobody):
                 self.quota_refused["groups"] += 1
                 raise GroupQuota(maker.user, used)
         namespace = namespace_of(group[0])
-        if namespace.name and self.most_in_namespace:
+        if self.most_in_namespace and (namespace.name or self.bounds_default):
             used = sum(namespace.has_group(each.state.key[0]) for each in self._groups)
             if used >= self.most_in_namespace:
                 self.quota_refused["namespace_groups"] += 1
@@ -197,15 +179,6 @@ class Consumers(Nobody):
             with suppress(StoreError):  # it is tried again
                 self.drop(key)
         self._unused = unused
-
-    def _begin(self, topic_filter: str, start: str) -> int:
-        """Where a new group begins."""
-        queue = self._hub.messages.queues.stored(topic_filter)
-        if queue is None:  # it begins to be kept now
-            if start != LATEST and self._hub.messages.log.end > self._hub.messages.log.first:
-                _events.warning("group", FROM_NOW, topic_filter)
-            return 0
-        return queue.next_offset if start == LATEST else locate(self._hub.messages, topic_filter, start)
 
     def close(self, seat: Seat) -> None:
         """A consumer goes; what it had goes to others."""
@@ -368,7 +341,7 @@ class Consumers(Nobody):
     def reset(self, group: GroupKey, to: str) -> int:
         """Raises StoreError, GroupRefused, NoSuchPosition. Returns the queue_offset."""
         queue = self._known(group)
-        queue_offset = self._begin(group[1], to)
+        queue_offset = beginning(self._hub.messages, group[1], to, or_refuse=False)
         self._groups.reset(queue, queue_offset)
         if queue in self._waiting:
             self._serve(queue)

@@ -260,6 +260,8 @@ class Conversation:
                 else:
                     self._peers.groups.consumers.turn_ends()
                     self._events.tell()
+                    if self._events.has_more:
+                        self._wake(self)
             finally:
                 self._is_gathering = False
         chunks, self._chunks = self._chunks, []
@@ -386,17 +388,17 @@ class Conversation:
 
     def _follow(self, frame: Frame, message: wire.Follow) -> None:
         self._events.tell()  # the answer says where the log ends
-        self._answer(frame.request_id, following(self._known, message))
+        self._answer(frame.request_id, self._events.up_to(following(self._known, message)))
 
     def _check(self, frame: Frame, message: wire.Check) -> Iterator[None]:
         def then(ends: list[tuple[int, int]]) -> None:
             self._events.tell()  # what is not said yet is not lost
-            self._answer(frame.request_id, wire.Checked(ends, self._known.member.end))
+            self._answer(frame.request_id, self._events.up_to(wire.Checked(ends, self._known.member.end)))
 
         return long_frames.check(self._known, message.refs[: self._events.most_ends], then)
 
-    def _read(self, frame: Frame, message: wire.Read) -> None:
-        self._reply(frame, partial(self._events.read, message))
+    def _read(self, frame: Frame, message: wire.Read) -> Iterator[None] | None:
+        return self._events.catch_up(lambda: self._reply(frame, partial(self._events.read, message)))
 
     def _look_up(self, frame: Frame, message: Message) -> None:
         self._reply(frame, lambda limit: _FINDS[type(message)](self._known.member, message, limit))

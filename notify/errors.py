@@ -1,5 +1,24 @@
 """What can go wrong between a store and those that use it. Each message names the thing and the remedy."""
 
+from store.namespaces import shown
+
 
 class NotifyError(Exception):
     """Base of every error of this package."""
+
+
+class GroupRefused(NotifyError):
+    """What is asked of a group is not to be had."""
+
+
+class GroupQuota(GroupRefused):
+    """A user has as many groups as it may have."""
+
+    def __init__(self, user: str, used: int, namespace: str | None = None) -> None:
+        """`namespace`: the one that has as many, empty for the default one; None: the user has."""
+        who = f"user {user}" if user else "clients without a user together"
+        if namespace is not None:
+            told = f"quota.namespace_groups: {shown(namespace)} has {used} groups, and may have no more"
+        else:
+            told = f"quota.user_groups: {who} made {used} groups that are there, and may make no more"
+        super().__init__(told)

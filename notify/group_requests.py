@@ -9,8 +9,9 @@ from typing import Protocol
 
 from lightqueue.errors import LightQueueError
 from lightqueue.groups import Dealt, GroupQueue
-from notify.consumers import Asker, Consumers, GroupRefused, Poll, Seat
+from notify.consumers import Asker, Consumers, Poll, Seat
 from notify.contents import filter_fault
+from notify.errors import GroupRefused
 from notify.users import Permits, Wanted
 from store.errors import StoreError, StoreFull
 from store.group_states import Maker
@@ -76,7 +77,8 @@ class GroupRequests:
         consumer = (peer, message.consumer)
         user = asker.permits.user
         maker = Maker(user.name) if user is not None else Maker(message.user, message.if_new is not None)
-        seat = self.consumers.open(consumer, key, message.settings, message.start, message.if_new, maker)
+        start, or_refuse = message.start, message.or_refuse
+        seat = self.consumers.open(consumer, key, message.settings, start, message.if_new, maker, or_refuse)
         if seat not in self._refs:
             self._last_ref += 1
             self._refs[seat] = self._last_ref

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from lightqueue.errors import LightQueueError
 from lightqueue.groups import Dealt
 from notify.api import Handed, Receipt
-from notify.consumers import Consumers, GroupRefused, Poll, Seat
+from notify.beginnings import LATEST
+from notify.consumers import Consumers, Poll, Seat
+from notify.errors import GroupRefused
 from store.errors import StoreError
 from store.group_settings import GroupSettings
 from store.group_states import GroupKey, Maker
@@ -86,7 +88,8 @@ def open_seat(
 ) -> LocalSeat | str:
     """Why not, if the group is not to be had; the log says so as well."""
     try:
-        return LocalSeat(consumers, consumers.open(key, group, None, start, if_new, maker), handed)
+        seat = consumers.open(key, group, None, start, if_new, maker, or_refuse=start != LATEST)
+        return LocalSeat(consumers, seat, handed)
     except (StoreError, GroupRefused, LightQueueError) as error:
         _events.warning("group", "group %s over %s: %s", *group, error)
         return str(error)

@@ -32,7 +32,6 @@ from notify.users import User
 from store._records import RecordBatch, topic_runs
 from store.changes import Change, GroupAdvanced, PeerAppended, PeerGone, SessionClosed, SessionOpened, encode_change
 from store.errors import RecordTooLarge, StoreError
-from store.namespaces import is_namespace
 from store.ratelimit import RateLimitedLog
 from store.wire import messages as wire
 from store.wire.base import PRODUCER
@@ -64,6 +63,7 @@ class Peer(Nobody):
         self.user = ""  # of a client, where users are judged
         self.left_by = b""  # what its delayed messages have to say of that
         self.known_topics: dict[bytes, None] | None = None  # where what it publishes counts for its user
+        self.counts_for = ""  # as the log names the user, or clients without one
         self.line: Line | None = None
         self.can_judge = False  # it is a gateway that can be asked about what is due, and is connected
         self.questions = Questions()
@@ -206,7 +206,7 @@ class Peer(Nobody):
         is_client = self.role is Role.CLIENT
         if is_client and (fault := self.own.fault_of_records(records) or contents.left_fault(records, self.left_by)):
             raise contents.BadContents(fault)
-        user, refused = self.user or self.own.names.prefix, self._refused.ranges
+        user, refused = self.counts_for, self._refused.ranges
         counted = self.hub.quotas.take_records(user, self.known_topics, records)
         newest = max(sequence, self._sequence)
         batch.append(*encode_change(PeerAppended(self.name, newest, refused, is_client, user, counted)))
@@ -363,7 +363,9 @@ class Peers:
             self.hub.withdraw(peer.member)
         peer.role, peer.user, peer.line, peer.heard_s = role, user, line, self.clock()
         peer.left_by = is_user.left_by if is_user is not None else b""
-        peer.known_topics = {} if is_user is not None or is_namespace(hello.namespace) else None
+        if role is Role.CLIENT:
+            said = user if is_user is not None else None
+            peer.known_topics, peer.counts_for = self.hub.quotas.of_client(said, hello.namespace)
         peer.can_judge = role is Role.GATEWAY and JUDGING_VERSION in hello.versions
         if role is Role.GATEWAY:
             self.hub.gateways[peer.name] = peer.member

@@ -40,6 +40,11 @@ class Push:
         for ref in refs:
             self._given.pop(ref, None)
 
+    def pass_over(self, queues: Mapping[int, Queue], refs: Iterable[int]) -> None:
+        """Of these queues only the ends are told: what they get is to be asked for, unless it was given already."""
+        if self._given:
+            self.stop([ref for ref in refs if ref in self._given and self._given[ref] != queues[ref].next_offset])
+
     def take(self, member: Member, queues: Mapping[int, Queue], grown: list[int], limit_bytes: int) -> Pushed:
         """What to give of queues that grew. What is too much for once is left for the peer to ask for."""
         given = self._given
@@ -53,5 +58,5 @@ class Push:
         self.was_read(queues, ranges)
         whole = {ref for ref, first, count in ranges if first + count == given[ref]}
         rest = [ref for ref in grown if ref not in whole]
-        self.stop(ref for ref in rest if given.get(ref) != queues[ref].next_offset)
+        self.pass_over(queues, rest)
         return Pushed(ranges, records, rest)

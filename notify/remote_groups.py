@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from notify.api import GroupSeat, Handed, Receipt
 from store._records import ranges_from
 from store.changes import GroupAdvanced
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from notify.remote_request import Answered
 
 WAIT_MS = 60_000
+LATEST = "latest"
 OF_OLD_SEATS = (wire.GroupOpen, wire.GroupClose, wire.Pop, wire.Ack, wire.ChangeInvisible, wire.Reject)
 Then = Callable[[GroupSeat | str], None]
 
@@ -44,7 +47,8 @@ class RemoteGroups:
         then: Then,
         user: str | None = None,
     ) -> None:
-        seat = RemoteSeat(self, wire.GroupOpen(*group, consumer, None, start, if_new, user), handed, then)
+        request = wire.GroupOpen(*group, consumer, None, start, if_new, user, start != LATEST)
+        seat = RemoteSeat(self, request, handed, then)
         self.seats[seat] = None
         seat.open()
 
@@ -108,6 +112,7 @@ class RemoteSeat:
             self._groups.tell(wire.GroupClose(answer.ref))
             return
         self._ref, self.settings = answer.ref, answer.settings
+        self._request = replace(self._request, or_refuse=False)  # it was let in: another store is not to refuse it
         if then is not None:
             then(self)
         for number in list(self._unsettled):

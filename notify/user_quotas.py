@@ -18,11 +18,11 @@ from lightqueue._queues import TOPIC
 from lightqueue.layout import queue_key
 from lightqueue.message_store import MessageStore
 from store.changes import WillState
-from store.namespaces import MARK, namespace_of
+from store.namespaces import DEFAULT, MARK, Namespace, is_namespace, namespace_of, shown
 from store.record_bytes import walk
 from store.records import Attribute, Record, RecordFlag, decode_attributes
 from store.sessions import SessionState
-from store.usage import NOTHING, Counted, Used, counted_value
+from store.usage import NOTHING, UNNAMED, Counted, Used, counted_value
 
 if TYPE_CHECKING:
     from notify.member import Member
@@ -58,9 +58,10 @@ class UserLimits(NamedTuple):
 
 
 @lru_cache(16)
-def _counted(limits: UserLimits, namespace_limits: UserLimits) -> Counted:
+def _counted(limits: UserLimits, namespace_limits: UserLimits, bounds_default: bool) -> Counted:
     """Asked with every connection."""
-    return limits.counted | namespace_limits.counted
+    of_default = Counted.DEFAULT_NAMESPACE if bounds_default and namespace_limits.counted else NOTHING
+    return limits.counted | namespace_limits.counted | of_default
 
 
 class _Counting(NamedTuple):
@@ -70,9 +71,9 @@ class _Counting(NamedTuple):
     limits: UserLimits
 
     @property
-    def namespace(self) -> str:
-        """Empty: it is a user."""
-        return self.key.removeprefix(IN) if self.key.startswith(IN) else ""
+    def namespace(self) -> str | None:
+        """None: it is a user; empty: it is the default one."""
+        return self.key.removeprefix(IN) if self.key.startswith(IN) else None
 
 
 class QuotaExceeded(ValueError):
@@ -118,7 +119,8 @@ class UserQuotas:
 
     def __init__(self, messages: MessageStore, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = UserLimits()
-        self.namespace_limits = UserLimits()  # not of the default one
+        self.namespace_limits = UserLimits()
+        self.bounds_default = False  # whether they hold for the default namespace too
         names = [*NAMES, *(f"namespace_{name}" for name in NAMES)]
         self.refused: Counter[str] = Counter(dict.fromkeys(names, 0))
         self._messages = messages
@@ -137,14 +139,23 @@ class UserQuotas:
 
     @property
     def counted(self) -> Counted:
-        return _counted(self.limits, self.namespace_limits)
+        return _counted(self.limits, self.namespace_limits, self.bounds_default)
 
     def _counting(self, user: str) -> list[_Counting]:
         """Whom the things of a user count for. The prefix of a namespace alone is its anonymous clients."""
-        found = [_Counting(user, self.limits)]
-        if user.startswith(MARK):
-            found.append(_Counting(IN + namespace_of(user).name, self.namespace_limits))
+        namespace = namespace_of(user).name
+        found = [_Counting(user, self.limits)] if user != UNNAMED else []
+        if namespace or self.bounds_default:
+            found.append(_Counting(IN + namespace, self.namespace_limits))
         return found
+
+    def of_client(self, user: str | None, namespace: str) -> tuple[dict[bytes, None] | None, str]:
+        """For a client of the store: what take_records() is to know of its topics, and for whom what it publishes
+        counts. `user`: None where nobody says who it is; `namespace`: as in its Hello."""
+        names = Namespace(namespace) if is_namespace(namespace) else DEFAULT
+        is_counted = user is not None or names.name or (self.bounds_default and not namespace)
+        unnamed = UNNAMED if is_counted and user is None else ""
+        return {} if is_counted else None, user or names.prefix or unnamed
 
     # --- what a message is counted as
 
@@ -202,7 +213,8 @@ class UserQuotas:
     def _more_retained(self, counting: _Counting, topic: bytes, size_bytes: int) -> Used:
         """How much a retained message takes besides what its topic's takes already."""
         owner = self._usage.owner(Counted.RETAINED, topic)
-        if owner is not None and (counting.namespace or owner[0] == counting.key):  # a topic is of one namespace
+        is_namespace = counting.namespace is not None  # a topic is of one
+        if owner is not None and (is_namespace or owner[0] == counting.key):
             return Used(0, size_bytes - owner[1])
         granted = self._granted.get((Counted.RETAINED, counting.key))
         if granted is not None and topic in granted.items:
@@ -221,7 +233,9 @@ class UserQuotas:
 
     def _used(self, counted: Counted, counting: _Counting) -> Used:
         granted, namespace = self._granted.get((counted, counting.key)), counting.namespace
-        used = self._usage.used_in(counted, namespace) if namespace else self._usage.used(counted, counting.key)
+        used = self._usage.used(counted, counting.key)
+        if namespace is not None:
+            used = self._usage.used_in(counted, namespace)
         if granted is None:
             return used
         granted.forget(self._clock())
@@ -247,18 +261,20 @@ class UserQuotas:
 
     def _fault(self, name: str, counting: _Counting, used: int) -> str:
         namespace, user, most = counting.namespace, counting.key, getattr(counting.limits, name)
-        self.refused[f"namespace_{name}" if namespace else name] += 1
-        who = f"user {user}" if user else "clients without a user together"
-        if namespace:
-            name_of_setting, who = f"quota.namespace_{name}", f"namespace {namespace}"
-        else:
+        self.refused[name if namespace is None else f"namespace_{name}"] += 1
+        if namespace is None:
             name_of_setting = f"quota.user_{name}"
+            who = f"user {user}" if user else "clients without a user together"
+        else:
+            name_of_setting, who = f"quota.namespace_{name}", shown(namespace)
         return f"{name_of_setting}: {who} has {used} {NAMES[name]}, and may have no more than {most}"
 
     def _take_will(self, session: SessionState, will: WillState) -> tuple[bytes, str]:
         """Grant a will that is sent now: the value of its attribute COUNTED, and why it may not be sent."""
         user = session.user or namespace_of(session.client_id).prefix
-        if not self.counted or not (user or will.left_by):  # an anonymous client's, where nobody has a name
+        if not user and not will.left_by and self.bounds_default:  # an anonymous client's, where nobody has a name
+            user = UNNAMED
+        if not self.counted or not (user or will.left_by):
             return b"", ""
         wanted = Counted.TOPIC
         if will.retain and will.payload:
@@ -347,7 +363,8 @@ class UserQuotas:
         """Whom a session counts for: by its client identifier, since an anonymous client's user says nothing."""
         namespace = namespace_of(client_id).name
         of_user = [] if user is None or user == MARK + namespace else [_Counting(user, self.limits)]
-        return [*of_user, _Counting(IN + namespace, self.namespace_limits)] if namespace else of_user
+        is_bounded = namespace or (self.bounds_default and client_id)
+        return [*of_user, _Counting(IN + namespace, self.namespace_limits)] if is_bounded else of_user
 
     def _subscriptions(self, counting: _Counting) -> int:
         sessions, namespace = self._messages.sessions, counting.namespace
@@ -356,8 +373,8 @@ class UserQuotas:
         if granted is not None:
             granted.forget(self._clock())
             number = granted.used.number
-        if namespace:
-            return number + sessions.subscriptions_in[namespace] + self._live_in[namespace]
+        if namespace is not None:
+            return number + sessions.subscriptions_of_namespace(namespace) + self._live_in[namespace]
         of_members = sum(each[counting.key] for each in self._live.values())
         return number + sessions.subscriptions_of[counting.key] + of_members
 
@@ -375,8 +392,7 @@ class UserQuotas:
     def tell_live(self, member: Member, user: str, number: int) -> None:
         """How many subscriptions a member has of a user whose sessions the log does not have."""
         of_member = self._live.setdefault(member, Counter())
-        if user.startswith(MARK):
-            self._live_in[namespace_of(user).name] += number - of_member[user]
+        self._live_in[namespace_of(user).name] += number - of_member[user]
         of_member[user] = number
         if not number:
             del of_member[user]
@@ -395,7 +411,7 @@ class UserQuotas:
         sessions = self._messages.sessions
         for each in self._counting_session(user, client_id):
             namespace, most = each.namespace, each.limits.sessions
-            used = sessions.namespaces[namespace] if namespace else sessions.users[each.key]
+            used = sessions.users[each.key] if namespace is None else sessions.number_in(namespace)
             used += self._unlogged_of[each.key]
             if most and used >= most:
                 return self._fault("sessions", each, used)

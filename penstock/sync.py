@@ -214,7 +214,7 @@ class Client:
         topic_filter: str,
         *,
         group: str,
-        start: Position = "earliest",
+        start: Position | None = None,
         prefetch: int = PREFETCH,
         **options: Unpack[GroupOptions],
     ) -> Subscription:

@@ -119,6 +119,11 @@ def namespace_of(name: str) -> Namespace:
     return Namespace(found[0]) if found is not None else DEFAULT
 
 
+def shown(namespace: str) -> str:
+    """What people are told of whose bound is reached."""
+    return f"namespace {namespace}" if namespace else "the default namespace"
+
+
 def is_servers(topic_filter: str) -> bool:
     """Whether a filter of the log is, in its namespace, for what a server says of itself."""
     return namespace_of(topic_filter).plain_topic(topic_filter).partition("/")[0] == SERVER_LEVEL

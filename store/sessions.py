@@ -321,6 +321,16 @@ class Sessions:
         session.user = user
         self._count_user(session, 1)
 
+    def number_in(self, namespace: str) -> int:
+        """Sessions of a namespace; empty: of the default one, which is asked about less often than changed."""
+        return self.namespaces[namespace] if namespace else len(self) - self.namespaces.total()
+
+    def subscriptions_of_namespace(self, namespace: str) -> int:
+        """The same of their subscriptions."""
+        return (
+            self.subscriptions_in[namespace] if namespace else self.subscription_count - self.subscriptions_in.total()
+        )
+
     def _count_user(self, session: SessionState, number: int) -> None:
         if session.user is not None:
             _count(self.users, session.user, number)

@@ -31,9 +31,13 @@ class Counted(IntFlag):
     DELAYED = 4
     SESSION = 8
     SUBSCRIPTION = 16
+    DEFAULT_NAMESPACE = 32
+    """Nothing that is counted: what clients of the default namespace have counts, though nobody says who it is."""
 
 
 NOTHING = Counted(0)
+UNNAMED = MARK
+"""In place of a user: a client of the default namespace where nobody says who it is. It counts for that alone."""
 
 
 class Used(NamedTuple):
@@ -85,7 +89,7 @@ class Usage:
         return self._used.get(bytes((counted,)) + user.encode(), UNUSED)
 
     def used_in(self, counted: Counted, namespace: str) -> Used:
-        """What all who are of a namespace have; not of the default one."""
+        """What all who are of a namespace have."""
         return self._of_namespaces.get((counted, namespace), UNUSED)
 
     def owner(self, counted: Counted, item: bytes) -> Owner | None:
@@ -127,12 +131,11 @@ class Usage:
         self._fresh.move_to_end(key)
 
     def _count_namespace(self, counted: int, user: bytes, more: Used) -> None:
-        if user.startswith(MARK.encode()):
-            whose = counted, namespace_of(user.decode()).name
-            before = self._of_namespaces.get(whose, UNUSED)
-            self._of_namespaces[whose] = Used(before.number + more.number, before.size_bytes + more.size_bytes)
-            if not self._of_namespaces[whose].number:
-                del self._of_namespaces[whose]
+        whose = counted, namespace_of(user.decode()).name
+        before = self._of_namespaces.get(whose, UNUSED)
+        self._of_namespaces[whose] = Used(before.number + more.number, before.size_bytes + more.size_bytes)
+        if not self._of_namespaces[whose].number:
+            del self._of_namespaces[whose]
 
     def _value(self, key: bytes) -> bytes | None:
         found = self._fresh.get(key)

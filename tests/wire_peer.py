@@ -32,7 +32,7 @@ class WirePeer:
     """One connection. It answers Pings while it waits for something."""
 
     def __init__(self, url: str, name: str, role: Role = Role.GATEWAY, token: str = "") -> None:
-        self.name = name
+        self.url, self.name = url, name
         self.events: list[Message] = []  # what came that was not asked for
         self._answers: dict[int, Frame] = {}
         self._request_ids = 0

@@ -401,7 +401,7 @@ class Client:
         topic_filter: str,
         *,
         group: str,
-        start: Position = "earliest",
+        start: Position | None = None,
         prefetch: int = PREFETCH,
         **options: Unpack[GroupOptions],
     ) -> Subscription:
@@ -411,9 +411,10 @@ class Client:
             await message.ack()  # or retry(after=5), reject("why"), extend(60); without await where it need not be sure
 
         A group is its name and its filter; it is made by its first consumer, and begins at `start`: `earliest`, `now`,
-        a time as in read(), or `@7`, a queue_offset of the filter's queue. Of filters other than a topic and `level/#`
-        there is a queue only from their first use on, so that is their `earliest`. `prefetch`: no more messages than
-        this are in hand without having been settled. Options (see GroupOptions) say how the group deals.
+        a time as in read(), or `@7`, a queue_offset of the filter's queue. Filters other than a topic and `level/#`
+        have a queue only from their first use on: where it lacks messages from `start` on, that is refused
+        (StoreRefused); without `start` the group begins with the earliest that its queue has. `prefetch`: no more
+        messages than this are in hand without having been settled. Options (see GroupOptions) say how the group deals.
 
         Leaving the loop, or the `async with` block around it, gives back what is not settled, at once. If the
         connection or the store goes away it goes on by itself as soon as it is back. Raises BadOption, BadPosition;
@@ -429,8 +430,9 @@ class Client:
             self._names.group(group_name(group)),
             consumer,
             group_settings(**options),
-            group_start(start),
+            group_start("earliest" if start is None else start),
             prefetch_of(prefetch),
+            or_refuse=start is not None,
         )
         return Subscription(self._opened, wanted)
 

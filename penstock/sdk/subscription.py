@@ -41,6 +41,7 @@ class Wanted(NamedTuple):
     settings: GroupSettings | None
     start: str
     prefetch: int
+    or_refuse: bool = False  # the store's refusal is wanted where `start` is not to be had
 
 
 class Subscription:
@@ -263,7 +264,14 @@ class Subscription:
             elif not isinstance(outcome, ConnectionLost):
                 self.fail(outcome if isinstance(outcome, Exception) else ClientError(f"{outcome} to a GroupOpen"))
 
-        open_ = wire.GroupOpen(wanted.group, wanted.topic_filter, wanted.consumer, wanted.settings, wanted.start)
+        open_ = wire.GroupOpen(
+            wanted.group,
+            wanted.topic_filter,
+            wanted.consumer,
+            wanted.settings,
+            wanted.start,
+            or_refuse=wanted.or_refuse,
+        )
         requests.ask_once(open_, opened)
 
     def _opened_at(self, opened: wire.GroupOpened, resumed: str) -> None:

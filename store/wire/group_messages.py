@@ -30,7 +30,8 @@ class GroupOpen(Message, frozen=True):
 
     A group that is not there is made, and begins at `start`: `earliest`, `latest`, a time or a queue_offset as in
     Locate. `settings`: nil takes those that it has; one that is made has those in `if_new` then.
-    `user`: for whom a gateway asks, where users are known; empty: an anonymous client.
+    `user`: for whom a gateway asks, where users are known; empty: an anonymous client. `or_refuse`: a new group is
+    refused if the filter's queue lacks messages from `start` on; else it begins with those that the queue has.
     """
 
     group: GroupName
@@ -40,6 +41,7 @@ class GroupOpen(Message, frozen=True):
     start: Name
     if_new: GroupSettings | None = None
     user: str | None = None
+    or_refuse: bool = False
 
 
 class GroupOpened(Message, frozen=True):

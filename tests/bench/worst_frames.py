@@ -22,6 +22,7 @@ from store.wire.messages import (
     Floors,
     Follow,
     Following,
+    Grew,
     Holds,
     ListDelayed,
     Message,
@@ -39,6 +40,7 @@ from tests.wire_peer import WirePeer
 
 FRAME_BYTES = 4 << 20  # the default of wire.max_frame_bytes
 MANY = 10_000
+MANY_QUEUES = 20_000
 OVERLAPPING_LEVELS = 11  # each as it is or a +: 2,048 filters
 
 Said = Callable[[WirePeer], None]
@@ -111,6 +113,23 @@ def to_many_queues(peer: WirePeer) -> None:
     _call(peer, Publish(1, Wait.STORED), records(2_000, lambda _: topic))
 
 
+def comes_back(peer: WirePeer) -> None:
+    """Who makes another connection is told of all queues that it follows."""
+    refs = set(followed(peer, MANY_QUEUES))
+    peer.close()
+    clocks(peer)
+    with WirePeer(peer.url, peer.name) as again:
+        told: set[int] = set()
+
+        def has_heard() -> bool:
+            grew = [each for each in again.events if isinstance(each, Grew)]
+            again.events.clear()
+            told.update(ref for each in grew for ref, _ in each.queues)
+            return told >= refs
+
+        again.wait(has_heard)
+
+
 def void(_: object) -> None:
     """What it was is not asked for."""
 
@@ -154,6 +173,7 @@ FRAMES: dict[str, tuple[Role, Said]] = {
         GATEWAY,
         many(*(Follow(f"{i}/" + "x" * 60_000, False, -1, False) for i in range(60))),
     ),
+    "Hello: one comes back that follows 20,000 queues": (GATEWAY, comes_back),
     "Unfollow: 65,536 refs": (GATEWAY, on_refs(Unfollow)),
     "Floors: 65,536 refs": (GATEWAY, on_refs(lambda refs: Floors([(ref, 1) for ref in refs]))),
     "Enough: 65,536 refs": (GATEWAY, on_refs(Enough)),

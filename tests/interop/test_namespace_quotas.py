@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from gateway.packets import Publish, Will
 from gateway.reason_codes import ReasonCode
 from penstock.errors import PenstockError
 from penstock.sync import Client
+from tests.apart_server import ApartServer
 from tests.auth_client import Device, until
 from tests.conftest import ServerFactory
 from tests.interop.test_user_quotas import Site, published, subscribed, unsubscribed
@@ -145,3 +147,133 @@ def test_a_namespace_without_users_has_quotas_as_well(penstock_server: ServerFac
     assert [published(others[0], f"t/{number}", retain=True).reason_code for number in range(3)] == [OK] * 3
     until(lambda: "will of client $ns:acme/two not sent: quota.namespace_topics" in server.log_text())
     assert again.next(Publish).payload == b"x"
+
+
+class WithDefault(Site):
+    """Users of the default namespace, and carol of acme; both namespaces are bounded."""
+
+    def __init__(self, folder: Path, users: dict[str, str], **limits: int) -> None:
+        quotas: dict[str, int] = {f"quota.namespace_{name}": most for name, most in limits.items()}
+        self._begin(folder, users, quotas | {"quota.bound_default_namespace": True}, separator="/")
+
+
+@pytest.fixture
+def start_with_default(tmp_path: Path) -> Iterator[Callable[..., WithDefault]]:
+    sites: list[WithDefault] = []
+
+    def start(**limits: int) -> WithDefault:
+        sites.append(WithDefault(tmp_path, {"alice": "a", "bob": "b", CAROL: "a"}, **limits))
+        return sites[-1]
+
+    yield start
+    for site in sites:
+        site.close()
+
+
+def test_the_default_namespace_is_bounded_where_that_is_set(start_with_default: Callable[..., WithDefault]) -> None:
+    """Its users and its clients without one together; and acme has as much of its own."""
+    site = start_with_default(sessions=3, subscriptions=4, groups=1)
+    alice, bob = site.device("one", 0, "alice"), site.device("two", 1, "bob", expiry_s=0)
+    nobody = site.device("three", 1, "")
+    assert [subscribed(each, "x").reason_codes for each in (alice, bob, nobody)] == [(1,)] * 3
+    answer = subscribed(alice, "y", "z")
+    assert answer.reason_codes == (1, EXCEEDED)
+    assert "quota.namespace_subscriptions: the default namespace has 4" in (answer.properties.reason_string or "")
+    site.device("four", 0, "bob")
+    assert site.answer.reason_code is EXCEEDED
+    assert "quota.namespace_sessions: the default namespace has 3" in (site.answer.properties.reason_string or "")
+    carol = site.device("one", 0, CAROL)
+    assert subscribed(carol, "x", "y", "z", "$share/g/t").reason_codes == (1, 1, 1, 1)
+    unsubscribed(alice, "y")
+    assert subscribed(alice, "$share/g/t").reason_codes == (1,)
+    unsubscribed(nobody, "x")
+    assert subscribed(bob, "$share/h/t").reason_codes == (EXCEEDED,)
+    bob.close()
+    until(lambda: subscribed(nobody, "y").reason_codes == (1,))
+    site.kill_all()
+    again = site.device("three", 0, "")
+    assert site.answer.session_present
+    assert subscribed(again, "x", "z").reason_codes == (1, EXCEEDED)
+    until(lambda: site.tries("five", 1) is OK)
+    site.device("six", 0, "bob")
+    assert site.answer.reason_code is EXCEEDED
+
+
+def test_what_the_default_namespace_stores_is_bounded(start_with_default: Callable[..., WithDefault]) -> None:
+    site = start_with_default(topics=4, delayed=1, retained=2)
+    alice, nobody, carol = site.device("a", 0, "alice"), site.device("n", 1, ""), site.device("c", 0, CAROL)
+    assert published(alice, "t/1", retain=True).reason_code is OK
+    assert published(nobody, "t/2", retain=True).reason_code is OK
+    refused = published(alice, "t/3", retain=True)
+    assert refused.reason_code is EXCEEDED
+    assert "quota.namespace_retained: the default namespace has 2" in (refused.properties.reason_string or "")
+    with site.client("bob") as sdk:
+        sdk.publish("t/3", b"1")
+        sdk.publish("t/4", b"1", delay=3600)
+        with pytest.raises(PenstockError, match=r"quota\.namespace_topics: the default namespace has 4"):
+            sdk.publish("t/5", b"1")
+    assert published(nobody, "$delayed/3600/t/4").reason_code is EXCEEDED
+    for number in range(4):
+        assert published(carol, f"u/{number}").reason_code is OK
+    assert published(carol, "u/4").reason_code is EXCEEDED
+    site.kill_all()
+    again = site.device("n", 0, "")
+    assert [published(again, each).reason_code for each in ("t/4", "t/5", "$delayed/9/t/1")] == [OK, EXCEEDED, EXCEEDED]
+    with site.client("bob") as sdk:
+        assert sdk.delayed()[0].cancel()
+    assert published(again, "$delayed/3600/t/1").reason_code is OK
+
+
+@pytest.mark.topologies("one process", "two gateways")
+def test_the_default_namespace_without_users_is_bounded_as_well(penstock_server: ServerFactory) -> None:
+    limits = {"topics": 1, "subscriptions": 2, "retained": 1}
+    quotas = {f"quota.namespace_{name}": most for name, most in limits.items()}
+    server = penstock_server(settings={"quota.bound_default_namespace": True, **quotas})
+    one, two = Device(server.port, "one"), Device(server.port, "two")
+    assert [one.connect().reason_code, two.connect(will=Will("t/2", b"gone")).reason_code] == [OK, OK]
+    assert published(one, "t/1", retain=True).reason_code is OK
+    assert published(two, "t/1").reason_code is OK
+    refused = published(two, "t/2")
+    assert refused.reason_code is EXCEEDED
+    assert "quota.namespace_topics: the default namespace has 1" in (refused.properties.reason_string or "")
+    assert subscribed(one, "t/1", "t/2", "t/3").reason_codes == (1, 1, EXCEEDED)
+    assert subscribed(two, "t/1").reason_codes == (EXCEEDED,)
+    two.close()  # its will is one topic too many
+    until(lambda: "will of client two not sent: quota.namespace_topics" in server.log_text())
+    if isinstance(server, ApartServer):
+        url = server.store_url.replace("tcp://", "penstock://")
+        with Client(url) as sdk, Client(url, namespace="*") as operator, Client(url, namespace="acme") as tenant:
+            sdk.publish("t/1", b"1")
+            with pytest.raises(PenstockError, match=r"quota\.namespace_topics: the default namespace has 1"):
+                sdk.publish("t/2", b"1")
+            operator.publish("t/2", b"1")
+            tenant.publish("t/3", b"1")
+
+
+def test_connections_and_rates_of_the_default_namespace(penstock_server: ServerFactory) -> None:
+    listen = "mqtt://127.0.0.1:0?namespace=acme,mqtt://127.0.0.1:0"
+    limits = {"connections": 2, "messages_per_s": 20}
+    quotas = {f"quota.namespace_{name}": most for name, most in limits.items()}
+    server = penstock_server(settings={"gateway.listen": listen, "quota.bound_default_namespace": True, **quotas})
+    acme, default = (int(url.rpartition(":")[2].partition("?")[0]) for url in server.urls[:2])
+    one, two, third = (Device(default, name) for name in ("one", "two", "three"))
+    assert [each.connect().reason_code for each in (one, two, third)] == [OK, OK, EXCEEDED]
+    assert Device(acme, "one").connect().reason_code is OK
+    began_s = time.monotonic()
+    for _ in range(25):  # 20 of these 50 are there at once, the others come at 20 a second
+        for each in (one, two):
+            published(each, "t")
+    assert time.monotonic() - began_s > 1.2
+    again = Device(default, "one")
+    assert again.connect().reason_code is OK
+    two.close()
+    until(lambda: Device(default, "two").connect().reason_code is OK)
+
+
+def test_the_default_namespace_is_not_bounded_unless_that_is_set(penstock_server: ServerFactory) -> None:
+    limits = {"connections": 1, "topics": 1, "subscriptions": 1, "sessions": 1, "groups": 1, "retained": 1}
+    server = penstock_server(settings={f"quota.namespace_{name}": most for name, most in limits.items()})
+    one, two = Device(server.port, "one"), Device(server.port, "two")
+    assert [one.connect().reason_code, two.connect().reason_code] == [OK, OK]
+    assert [published(one, f"t/{number}", retain=True).reason_code for number in range(3)] == [OK] * 3
+    assert subscribed(two, "a", "b", "$share/g/t", "$share/h/t").reason_codes == (1,) * 4

@@ -286,13 +286,43 @@ async def test_a_group_begins_where_it_is_told(client: Client) -> None:
             assert numbers(await take(aiter(subscription), 1)) == [first]
 
 
+@pytest.mark.parametrize("start", ["earliest", timedelta(hours=1), "@0"])
+async def test_a_beginning_that_no_queue_has_is_refused(client: Client, start: str | timedelta) -> None:
+    await publish(client, "a/t", 3)
+    for topic_filter in ("#", "a/+", "+/t"):
+        for _ in range(2):
+            with pytest.raises(StoreRefused, match=r"no queue has what was stored before of .*; let the group begin"):
+                async with client.subscribe(topic_filter, group="g", start=start):
+                    pass
+        with pytest.raises(StoreRefused, match="start='now'"):
+            await anext(aiter(client.subscribe(topic_filter, group="g", start=start)))
+        assert await groups(client) == []
+    for topic_filter in ("a/t", "a/#"):
+        async with client.subscribe(topic_filter, group="g", start=start) as subscription:
+            assert numbers(await take(aiter(subscription), 3)) == [0, 1, 2]
+    async with client.subscribe("a/+", group="g", start="now"):
+        await publish(client, "a/t", 1, 3)
+    async with client.subscribe("a/+", group="g", start=start) as subscription:  # it is there
+        assert numbers(await take(aiter(subscription), 1)) == [3]
+
+
+async def test_a_tenants_group_has_all_of_its_namespace(url: str) -> None:
+    async with Client(url, namespace="acme") as tenant:
+        await publish(tenant, "a/t", 3)
+        async with tenant.subscribe("#", group="g", start="earliest") as subscription:
+            assert numbers(await take(aiter(subscription), 3)) == [0, 1, 2]
+        with pytest.raises(StoreRefused, match=r"stored before of a/#, only"):
+            async with tenant.subscribe("a/#", group="g", start="earliest"):
+                pass
+
+
 async def test_a_group_over_a_filter_without_a_queue_begins_now_and_the_log_says_so(
     client: Client, running: StoreProcess
 ) -> None:
     """A topic and level/# have queues with all there is, other filters have none before their first use."""
     await publish(client, "a/t", 3)
     for topic_filter, first in (("#", 3), ("a/+", 4), ("a/#", 0)):
-        async with client.subscribe(topic_filter, group=f"of-{first}", start="earliest") as subscription:
+        async with client.subscribe(topic_filter, group=f"of-{first}") as subscription:
             messages = aiter(subscription)
             if first:
                 asked = asyncio.ensure_future(anext(messages))

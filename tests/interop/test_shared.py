@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.packets import PubAck, Publish
+from gateway.reason_codes import ReasonCode
 from loadtest.chaos.cluster import Cluster
 from store.group_settings import GroupSettings
+from tests.auth_client import Device
 from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.group_consumer import GroupConsumer
 from tests.interop.programs import PUBLISHERS, LineSubscriber, PahoClient, mark_ready, mosquitto_sub, penstock, run
@@ -20,6 +23,7 @@ from tests.stores import wait_until
 pytestmark = pytest.mark.interop
 
 MESSAGES = 120
+REFUSED = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 
 
 class Member:
@@ -148,3 +152,22 @@ def test_an_sdk_consumer_goes_on_where_mqtt_clients_left(cluster: Cluster, join:
     assert [each.payload for each in popped] == [b"2", b"3"]
     assert consumer.info().settings.max_deliveries == 3
     consumer.close()
+
+
+@IN_ALL_TOPOLOGIES
+def test_a_beginning_that_no_queue_has_is_refused(shared_server: SharedServers) -> None:
+    """A whole queue gives it, and who asks for none is let in as ever."""
+    server = shared_server()
+    publisher, member = Device(server.port, "publisher"), Device(server.port, "member")
+    for each in (publisher, member):
+        each.connect()
+    for number in range(3):
+        publisher.publish("begins/t", b"%d" % number, qos=1)
+        publisher.next(PubAck)
+    for topic_filter in ("#", "begins/+", "+/t"):
+        for start in ("earliest", "-1h"):
+            assert member.subscribe(f"$share/g/{topic_filter}", history=start) is REFUSED
+        assert member.subscribe(f"$share/g/{topic_filter}") is ReasonCode.GRANTED_QOS_0
+    for topic_filter in ("begins/t", "begins/#"):
+        assert member.subscribe(f"$share/g/{topic_filter}", history="earliest") is ReasonCode.GRANTED_QOS_0
+        assert [member.next(Publish).payload for _ in range(3)] == [b"0", b"1", b"2"]

@@ -63,6 +63,7 @@ SAMPLES: tuple[Message, ...] = (
     wire.Get(0),
     wire.Find("k", "", "earliest", "now", 1, 1),
     of_group.GroupOpen("g", "t", "c", None, "earliest"),
+    of_group.GroupOpen("g", "#", "c", None, "earliest", or_refuse=True),
     of_group.GroupClose(1),
     of_group.Pop(1, 1, 1, 1, 1),
     of_group.Ack(1, []),
