@@ -207,7 +207,10 @@ class RemoteStore:
         return found
 
     def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> list[Records | None]:
-        return [self.read(queue, start, most, max_bytes) for queue, start in zip(queues, starts, strict=True)]
+        found = self._ranges.read_many(queues, starts, most, max_bytes)
+        if self._ranges.has_wanted:
+            self._wake_sender()
+        return found
 
     def _came(self, queue: Queue) -> None:
         self._grown[queue] = None
