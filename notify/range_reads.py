@@ -59,7 +59,7 @@ class RangeReads:
     ) -> list[Records | None]:
         """As read() for each of some queues, of which one session may have thousands."""
         ranges = self.cache.get_many(queues, starts)
-        unread_bytes, asked, hurried = self._unread_bytes, self._asked, self._hurried
+        unread_bytes, asked = self._unread_bytes, self._asked
         for queue, start, found in zip(queues, starts, ranges, strict=True):
             if unread_bytes:
                 unread_bytes.pop(queue, None)
@@ -67,9 +67,8 @@ class RangeReads:
                 if (queue, start) not in asked:
                     self._wanted[queue, start] = None
                     self._max_records, self._max_bytes = max_records, max_bytes
-            elif (queue in hurried or len(hurried) < self._most_hurried) and found.count:
-                if self._may_look_ahead(queue, start, max_records):
-                    self._look_ahead(queue, found, max_records, max_bytes)
+            elif found.count and self._may_look_ahead(queue, start, max_records):
+                self._look_ahead(queue, found, max_records, max_bytes)
         return ranges
 
     def _may_look_ahead(self, queue: Queue, start: int, max_records: int) -> bool:
