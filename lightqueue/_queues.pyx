@@ -16,7 +16,7 @@ from store._records cimport (
     ATTRIBUTE_COUNTED, ATTRIBUTE_DUE_MS, ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_DELAYED, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN,
     HEADER_BYTES,
     LogMemory, Part, RecordHeader, Records,
-    TYPE_BATCH, TYPE_MESSAGE, as_tuple, attributes_of, client_id_of, marked, topic_of,
+    TYPE_BATCH, TYPE_MESSAGE, as_seen, as_tuple, attributes_of, client_id_of, marked, topic_of,
 )
 
 include "_work.pxi"
@@ -325,7 +325,7 @@ cdef class Dispatcher:
                     or attribute(record, ATTRIBUTE_DUE_MS).data != NULL
                     or attribute(record, ATTRIBUTE_COUNTED).data != NULL):
                 self.work += WORK_CHANGE
-                self.owner.apply(as_tuple(record))
+                self.owner.apply(as_seen(record))
         return at
 
     cdef list look_ahead(self, const char *data, size_t size):
