@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # a gateway apart needs none of it
 
 log = logging.getLogger("penstock.wire")
 
-RETAINED_PER_PAGE = 1_000
+RETAINED_PER_PAGE = 500
 BATCH_HEADER_BYTES = 40  # of the record in which the store puts the records of an Append
 HEAD_ROOM_BYTES = 4_096  # of a frame, for what is not records
 CONGESTED_BYTES = 8 << 20

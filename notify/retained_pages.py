@@ -6,8 +6,8 @@ from lightqueue.message_store import MessageStore
 from lightqueue.retained_search import find_retained, heads_found
 from notify.api import RetainedMessage, RetainedPage
 
-PER_PAGE = 1_000  # some 4 ms, whether or not they match
-PAGES_KEPT = 32  # some 150 KB each
+PER_PAGE = 500  # some 2 ms, whether or not they match; a turn may take two
+PAGES_KEPT = 64  # some 75 KB each
 
 
 class RetainedPages:

@@ -164,6 +164,11 @@ CASES: dict[str, Case] = {
         in_pieces(OVERLAPPING, b"\2")
         + b"".join(packet(0x34, MATCHED_TOPIC, i.to_bytes(2, "big"), b"\0") for i in range(1, 101)),
     ),
+    "SUBSCRIBE: 16 filters, 8,000 retained messages": lambda: (
+        True,
+        b"".join(packet(0x31, text(b"w/%d" % i), b"\0x") for i in range(8_000))
+        + subscribe([b"+/+" + b"/#" * (i % 2) for i in range(16)]),
+    ),
     "UNSUBSCRIBE: filters, too many": lambda: (True, unsubscribe(distinct(50_000))),
     "UNSUBSCRIBE: filters": lambda: (True, subscribe(distinct(FILTERS)) + unsubscribe(distinct(FILTERS))),
     "SUBACK from a client": lambda: (True, packet(0x90, b"\0\1\0", b"\0" * (PACKET_BYTES - 3))),

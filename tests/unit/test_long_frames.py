@@ -156,12 +156,16 @@ def test_a_connection_that_ends_between_copy_and_append_stores_nothing(
     talk.ask(Publish(1, Wait.STORED), large())
     peer = talk.conversation.peer
     assert peer is not None
-    while peer.prepared._made is None:
+
+    def is_copied() -> bool:
+        return peer.prepared._made is not None
+
+    while not is_copied():
         talk.conversation.outgoing()
         talk.conversation.go_on()
     assert bench.store.log.appends == before
     talk.conversation.lost()
-    assert peer.prepared._made is None
+    assert not is_copied()
     again = bench.connect("client", Role.CLIENT)
     for _ in range(2):
         assert isinstance(again.call(Publish(1, Wait.STORED), large()), Published)

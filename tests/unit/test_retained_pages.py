@@ -10,6 +10,7 @@ from notify import reads, retained_pages
 from notify.retained_pages import PER_PAGE, RetainedPages
 from store._records import LogMemory
 from store.commitlog import CommitLog
+from store.retained import Retained
 from tests.wire_client import Bench, Client
 
 COUNT = 2 * PER_PAGE + 300
@@ -119,3 +120,24 @@ def test_a_page_ends_where_finding_its_messages_takes_long(bench: Bench, monkeyp
     client.subscribe("large/+", qos=1)
     assert [message.topic_name for message in taken(client)] == topics
     assert pages == [1] * len(topics)
+
+
+def test_a_page_is_of_so_few_topics_that_a_turn_can_take_two(
+    bench: Bench, publisher: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they match or not, a store in this process looks at no more."""
+    limits: list[int] = []
+    find_retained = retained_search.find_retained
+
+    def noted(retained: Retained, topic_filter: str, after: str | None, limit: int) -> object:
+        limits.append(limit)
+        return find_retained(retained, topic_filter, after, limit)
+
+    assert publisher
+    if bench.broker.store.messages is None:
+        pytest.skip("the store is elsewhere")
+    monkeypatch.setattr(retained_pages, "find_retained", noted)
+    client = bench.connect("a")
+    client.subscribe("t/+")
+    assert [message.topic_name for message in taken(client)] == TOPICS
+    assert limits == [500] * (COUNT // 500 + 1)

@@ -148,11 +148,14 @@ def test_the_time_for_pulling_is_that_of_a_turn(bench: Bench, monkeypatch: pytes
     readers = [bench.connect(f"reader {i}") for i in range(4)]
     for reader in readers:
         reader.subscribe("a/+", "+/b")
-    pulled: list[int] = []
+    pulled: list[Session] = []
     pull = delivery._pull
-    monkeypatch.setattr(
-        delivery, "_pull", lambda session, ends_s: (pulled.append(bench.broker.turns), pull(session, ends_s))[1]
-    )
+
+    def pulls(session: Session, ends_s: float) -> bool:
+        pulled.append(session)
+        return pull(session, ends_s)
+
+    monkeypatch.setattr(delivery, "_pull", pulls)
     monkeypatch.setattr("gateway.delivery.CATCH_UP_S", 1e-9)
     delivery.room([reader.connection.session for reader in readers])
     for turns in range(1, len(readers) + 1):
