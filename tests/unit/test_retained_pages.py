@@ -122,9 +122,8 @@ def test_a_page_ends_where_finding_its_messages_takes_long(bench: Bench, monkeyp
     assert pages == [1] * len(topics)
 
 
-def test_a_page_is_of_so_few_topics_that_a_turn_can_take_two(
-    bench: Bench, publisher: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("publisher")
+def test_a_page_is_of_so_few_topics_that_a_turn_can_take_two(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they match or not, a store in this process looks at no more."""
     limits: list[int] = []
     find_retained = retained_search.find_retained
@@ -133,7 +132,6 @@ def test_a_page_is_of_so_few_topics_that_a_turn_can_take_two(
         limits.append(limit)
         return find_retained(retained, topic_filter, after, limit)
 
-    assert publisher
     if bench.broker.store.messages is None:
         pytest.skip("the store is elsewhere")
     monkeypatch.setattr(retained_pages, "find_retained", noted)
