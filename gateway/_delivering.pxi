@@ -36,18 +36,23 @@ def stands_at_qos2(list readers not None, list ranges not None):
     return min(qos, merge.qos) == 2
 
 
-def next_of(list readers not None, list ranges not None):
-    """What deliver() stopped at: (log_offset, QoS, retain, subscription identifiers, its range, its place there).
+def next_at_qos2(list readers not None, list ranges not None, Py_ssize_t most):
+    """What deliver() stopped at, and what comes behind that as long as it goes out at QoS 2, at most so many messages: of
+    each (log_offset, retain, subscription identifiers, its range, its place there).
 
-    The readers move past it.
+    The readers move past them. There may be thousands of readers, so they are merged once for all of these.
     """
     cdef Merge merge = Merge(readers, ranges)
-    cdef const RecordHeader *record = merge.next()
-    cdef object found = (record.log_offset, min(<int>(record.flags & FLAG_QOS), merge.qos),
-                         bool(merge.retain_as_published and record.flags & FLAG_RETAIN),
-                         tuple([merge.ids[i] for i in range(merge.id_count)]),
-                         ranges[merge.found_in[0]], merge.at[merge.found_in[0]])
-    if merge.lost:
-        (<Reader>readers[0]).link.misses(merge.lost)
-    merge.advance()
+    cdef const RecordHeader *record
+    cdef list found = []
+    while len(found) < most and not merge.exhausted():
+        record = merge.next()
+        if min(<int>(record.flags & FLAG_QOS), merge.qos) != 2:
+            break
+        found.append((record.log_offset, bool(merge.retain_as_published and record.flags & FLAG_RETAIN),
+                      tuple([merge.ids[i] for i in range(merge.id_count)]),
+                      ranges[merge.found_in[0]], merge.at[merge.found_in[0]]))
+        if merge.lost:
+            (<Reader>readers[0]).link.misses(merge.lost)
+        merge.advance()
     return found

@@ -117,6 +117,13 @@ cdef class Inflight:
     def is_full(self):
         return self.full()
 
+    def room(self):
+        """So many messages may be put in flight one after another; 0: it is full()."""
+        cdef long long kept = len(self.kept) if self.kept is not None else 0     # identifiers that may be passed over
+        if self.full():
+            return 0
+        return max(1, min(<long long>self.window - self.unacked - kept, <long long>IDS - 1 - self.span - kept))
+
     def ack(self, uint16_t packet_id):
         """A PUBACK. False if that identifier is not in flight."""
         return self.acknowledge(packet_id)

@@ -23,8 +23,8 @@ RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
 ROUNDS_PER_TURN = 4
 MANY_READERS = 16  # of a session that have more: their ranges are read in one call, and have fewer records
-MANY_QUEUES = 256  # that grew: who is behind pulls in the next turn
-CATCH_UP_S = 0.002  # that all who are behind may take of one turn, or one of them
+MANY_QUEUES = 256  # that grew: who is behind pulls in the next turn; whose queues are so many pulls one round at a time
+CATCH_UP_S = 0.002  # that all who are behind may take of one turn, or one of them, however often they pull in it
 EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each
 SETTLED_AT_ONCE = 256  # queues of which it is said how far their readers have come, each time
 SETTLED_SHARE = 16  # and one part in this many of all
@@ -58,6 +58,7 @@ class Delivery:
         self._lagging: dict[Session, set[Reader]] = {}  # whose queues have more: all of these, and some that did
         self._behind: set[Session] = set()  # have more to read and room to take it
         self._puts_off = self._has_put_off = False  # pulling, in this turn; in the one before
+        self._pulled_s = 0.0  # so long was pulled in this turn
         self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that was not safe yet
         self._known_safe = 0  # log_offset before which everything was safe, the last time
         self._waiting_read: dict[Queue, set[Session]] = {}  # what they have to read is on its way
@@ -190,6 +191,7 @@ class Delivery:
         self._has_put_off, self._puts_off = self._puts_off, False
         if not self._has_put_off:
             self._catch_up()
+        self._pulled_s = 0.0
 
     def _catch_up(self) -> None:
         """Each for a bounded number of rounds, all for a bounded time."""
@@ -200,7 +202,11 @@ class Delivery:
         self._ranges.clear()
 
     def _pull_some(self) -> None:
-        ends_s = time.perf_counter() + CATCH_UP_S
+        """For what is left of the turn's time for that; one session in each turn in any case."""
+        if self._pulled_s >= CATCH_UP_S:
+            return
+        began_s = time.perf_counter()
+        ends_s = began_s + CATCH_UP_S - self._pulled_s
         behind, self._behind = self._behind, set()
         while behind:
             session = behind.pop()
@@ -209,6 +215,7 @@ class Delivery:
             if time.perf_counter() >= ends_s:
                 self._behind |= behind
                 break
+        self._pulled_s += time.perf_counter() - began_s
 
     @property
     def has_more(self) -> bool:
@@ -217,8 +224,9 @@ class Delivery:
 
     def _pull(self, session: Session, ends_s: float) -> bool:
         """Deliver from all of a session's queues, merged. True if it could go on."""
+        queues = 0
         for number in range(ROUNDS_PER_TURN):
-            if number and time.perf_counter() >= ends_s:
+            if number and (queues > MANY_QUEUES or time.perf_counter() >= ends_s):
                 break
             link = session.link
             if link is not None and link.is_full():
@@ -237,6 +245,7 @@ class Delivery:
             pending = self._pending(session)
             if not pending:
                 return False
+            queues = len(pending)
             ranges = self._ranges_of(pending)
             if ranges is None:
                 return False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
 from gateway._inflight import Inflight
-from gateway._wire import Reader, next_of, send_listed, stands_at_qos2
+from gateway._wire import Reader, next_at_qos2, send_listed, stands_at_qos2
 from gateway.codec import encode, success
 from gateway.journal import Journal
 from gateway.packets import PacketType, PubComp, PubRel
@@ -69,15 +69,19 @@ class Exchange:
 
     def send_next(self, session: Session, readers: list[Reader], ranges: list[Records]) -> bool:
         """Put the QoS 2 messages that the readers stand at in flight. False: the window is full."""
-        started: list[Started] = []
-        while len(started) < SENT_PER_ROUND and stands_at_qos2(readers, ranges):
-            if session.inflight.is_full():
-                session.inflight.blocked = True
+        inflight, started = session.inflight, list[Started]()
+        while len(started) < SENT_PER_ROUND:
+            most = min(SENT_PER_ROUND - len(started), inflight.room())
+            if not most:
+                inflight.blocked = inflight.blocked or stands_at_qos2(readers, ranges)
                 break
-            log_offset, qos, retain, subscription_ids, records, place = next_of(readers, ranges)
-            if log_offset not in session.skip:
-                outgoing = Outgoing(log_offset, qos, retain, subscription_ids)
-                started.append((session.inflight.hold(outgoing), outgoing, (records, place)))
+            found = next_at_qos2(readers, ranges, most)
+            for log_offset, retain, subscription_ids, records, place in found:
+                if log_offset not in session.skip:
+                    outgoing = Outgoing(log_offset, 2, retain, subscription_ids)
+                    started.append((inflight.hold(outgoing), outgoing, (records, place)))
+            if len(found) < most:
+                break
         self._start(session, started)
         return not session.inflight.blocked
 

@@ -16,7 +16,7 @@ from store._records cimport (
     ATTRIBUTE_COUNTED, ATTRIBUTE_DUE_MS, ATTRIBUTE_KEY, ATTRIBUTE_PACKET_ID, ATTRIBUTE_TAG, FLAG_CARRIED, FLAG_DELAYED, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN,
     HEADER_BYTES,
     LogMemory, Part, RecordHeader, Records,
-    TYPE_BATCH, TYPE_MESSAGE, as_tuple, attributes_of, client_id_of, marked, topic_of,
+    TYPE_BATCH, TYPE_MESSAGE, as_seen, as_tuple, attributes_of, client_id_of, marked, topic_of,
 )
 
 include "_work.pxi"
@@ -324,7 +324,7 @@ cdef class Dispatcher:
                 self.note_key(record)
             if record.flags & FLAG_RETAIN or (record.attributes_length and changes_state(record)):
                 self.work += WORK_CHANGE
-                self.owner.apply(as_tuple(record))
+                self.owner.apply(as_seen(record))
         return at
 
     cdef list look_ahead(self, const char *data, size_t size):

@@ -357,7 +357,9 @@ class Conversation:
         store: Callable[..., None] = self._publish if isinstance(message, wire.Publish) else self._append
         then = partial(store, frame, message)
         if self._role is Role.CLIENT and len(frame.records) >= long_frames.LONG_PUBLISH_BYTES:
-            return long_frames.publish(self._peers.hub.messages, frame.records, lambda: self._held.do(then))
+            limits = self._known.limits(self._peers.append_limit_bytes)
+            prepare = partial(self._known.prepared.make, frame.records, limits)
+            return long_frames.publish(self._peers.hub.messages, frame.records, prepare, lambda: self._held.do(then))
         then()
         return None
 

@@ -19,6 +19,8 @@ from store.wire.messages import Role
 ITEMS_AT_ONCE = 128
 TOPICS_AT_ONCE = 16
 LEAST_BYTES = 8  # of a change: a retained message counts 6, and has 48 bytes
+LARGE_PUBLISH_BYTES = 1 << 20
+"""What has more is copied in a turn, and stored in another: each takes some 0.5 ms for a MiB."""
 LONG_PUBLISH_BYTES = 16 << 10
 """What is shorter has some 250 records at most."""
 
@@ -42,8 +44,11 @@ def too_many_changes(peer: Peer, frame: Frame, settings: WireSettings) -> str:
     )
 
 
-def publish(messages: MessageStore, records: memoryview, then: Callable[[], None]) -> Iterator[None]:
-    """Have the queues of new topics looked up before `then` stores the records, which would do it all at once."""
+def publish(
+    messages: MessageStore, records: memoryview, prepare: Callable[[], None], then: Callable[[], None]
+) -> Iterator[None]:
+    """Have the queues of new topics looked up, and large records copied, before `then` stores them: it would do all of
+    that at once."""
     weigh = messages.queues.dispatcher.weigh
     try:
         for number, (topic, _, _, is_queued) in enumerate(topic_runs(records), 1):
@@ -53,6 +58,10 @@ def publish(messages: MessageStore, records: memoryview, then: Callable[[], None
                 yield
     except (StoreError, ValueError):  # storing them meets that as well, and it is said there
         pass
+    if len(records) >= LARGE_PUBLISH_BYTES:
+        yield
+        prepare()
+        yield
     then()
 
 

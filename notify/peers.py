@@ -24,6 +24,7 @@ from notify.hub import Hub
 from notify.line import Line
 from notify.member import Member
 from notify.own_names import ALL, OwnNames, is_named
+from notify.prepared import Prepared, begun
 from notify.questions import Questions
 from notify.refusals import Fenced, failure_code
 from notify.refused_appends import REFUSED_BY_DISK, RefusedAppends
@@ -72,6 +73,7 @@ class Peer(Nobody):
         self.refs: dict[Queue, int] = {}
         self.follows: Counter[Queue] = Counter()
         self.hub = hub
+        self.prepared = Prepared()
         self._last_ref = 0
         self._unsafe: deque[tuple[int, int]] = deque()  # (sequence, log_offset of its end), oldest first
         state = hub.messages.peers.get(name)
@@ -107,6 +109,7 @@ class Peer(Nobody):
     def lost_line(self) -> None:
         """Its connection ended."""
         self.line, self.can_judge = None, False
+        self.prepared.clear()
         self._refused.lost_line()
         self.questions.lost()
 
@@ -177,7 +180,7 @@ class Peer(Nobody):
         if place is None or place < len(records):
             return unknown
         try:
-            contents.add_records(RecordBatch(), records, Role.CLIENT, self._limits(limit_bytes))
+            contents.add_records(RecordBatch(), records, Role.CLIENT, self.limits(limit_bytes))
         except ValueError as error:
             return wire.Failed(FailureCode.BAD_REQUEST, str(error))
         answer = published(messages, records, place - len(records))
@@ -192,9 +195,7 @@ class Peer(Nobody):
         assert self.role is not None
         if len(records) > limit_bytes:
             raise RecordTooLarge(len(records), limit_bytes)
-        batch = RecordBatch()
-        batch.begin_atomic()
-        changes = contents.add_records(batch, records, self.role, self._limits(limit_bytes))
+        batch, changes = self.prepared.take(records) or begun(records, self.role, self.limits(limit_bytes))
         if changes:
             late = self._late_ends(changes)
             changes = [change for change in changes if change not in late]
@@ -213,7 +214,7 @@ class Peer(Nobody):
         batch.end_atomic()
         return batch, changes
 
-    def _limits(self, size_bytes: int) -> contents.Limits:
+    def limits(self, size_bytes: int) -> contents.Limits:
         """Of its records. A peer's idea of what time it is may be somewhat different."""
         messages = self.hub.messages
         settings = messages.settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from lightqueue._queues import Queue
@@ -73,6 +74,18 @@ class RangeCache:
             self.misses += 1
         else:
             self.hits += 1
+        return found
+
+    def get_many(self, queues: Iterable[Queue], starts: Iterable[int]) -> list[Records | None]:
+        """As get() for each of some queues."""
+        ranges_of, found = self._ranges, []
+        for queue, start in zip(queues, starts, strict=True):
+            ranges = ranges_of.get(queue)
+            records = ranges.by_start.get(start) if ranges is not None else None
+            found.append(records if records is not None or ranges is None else ranges.get(start))
+        misses = found.count(None)
+        self.misses += misses
+        self.hits += len(found) - misses
         return found
 
     def has(self, queue: Queue, start: int) -> bool:

@@ -50,15 +50,37 @@ class RangeReads:
         if found is None and (queue, start) not in self._asked:
             self._wanted[queue, start] = None
             self._max_records, self._max_bytes = max_records, max_bytes
-        if found is not None and found.count and (queue.next_offset - start > max_records or queue in self._hurried):
+        if found is not None and found.count and self._may_look_ahead(queue, start, max_records):
             self._look_ahead(queue, found, max_records, max_bytes)
         return found
+
+    def read_many(
+        self, queues: list[Queue], starts: list[int], max_records: int, max_bytes: int
+    ) -> list[Records | None]:
+        """As read() for each of some queues, of which one session may have thousands."""
+        ranges = self.cache.get_many(queues, starts)
+        unread_bytes, asked = self._unread_bytes, self._asked
+        for queue, start, found in zip(queues, starts, ranges, strict=True):
+            if unread_bytes:
+                unread_bytes.pop(queue, None)
+            if found is None:
+                if (queue, start) not in asked:
+                    self._wanted[queue, start] = None
+                    self._max_records, self._max_bytes = max_records, max_bytes
+            elif found.count and self._may_look_ahead(queue, start, max_records):
+                self._look_ahead(queue, found, max_records, max_bytes)
+        return ranges
+
+    def _may_look_ahead(self, queue: Queue, start: int, max_records: int) -> bool:
+        if queue in self._hurried:
+            return True
+        return queue.next_offset - start > max_records and len(self._hurried) < self._most_hurried
 
     def _look_ahead(self, queue: Queue, found: Records, max_records: int, max_bytes: int) -> None:
         """Want what comes after `found` before it is read, if that is more than an answer."""
         step = min(max_records, int(FILL * max_bytes) * found.count // records_size(found))
         last = min(found.next + (AHEAD - 1) * step, queue.next_offset - step)
-        if step and last >= found.next and (queue in self._hurried or len(self._hurried) < self._most_hurried):
+        if step and last >= found.next:
             self._hurried.add(queue)
             self._max_bytes = max_bytes
             for at in range(found.next, last + 1, step):

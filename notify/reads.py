@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from lightqueue._queues import Queue, read_at
 from lightqueue.message_store import MessageStore
-from lightqueue.retained_search import find_retained
+from lightqueue.retained_search import find_retained, heads_found
 from notify.member import Member
 from store._records import Records, check_records, records_bytes
 from store.errors import StoreError
@@ -117,20 +117,16 @@ def find_retained_messages(member: Member, request: wire.Retained, limit_bytes: 
     assert messages is not None
     left_bytes = max(limit_bytes - wire.MOST_NAME_CHARACTERS, limit_bytes // 2)
     limit = min(request.limit, MOST_RETAINED)
-    log_offsets, after = find_retained(messages.retained, request.topic_filter, request.after or None, limit)
+    heads, after = heads_found(
+        messages.log, *find_retained(messages.retained, request.topic_filter, request.after or None, limit)
+    )
     found: list[tuple[int, int, bytes]] = []
-    previous: str | None = None
-    for log_offset in log_offsets:
-        try:
-            record = messages.record(log_offset)
-        except LookupError:
-            continue
-        left_bytes -= len(record.client_id) + ITEM_BYTES
+    for head in heads:
+        left_bytes -= len(head[2]) + ITEM_BYTES
         if left_bytes < 0 and found:
-            after = previous
+            after = messages.record(found[-1][0]).topic.decode()
             break
-        found.append((log_offset, record.qos, record.client_id))
-        previous = record.topic.decode()
+        found.append(head)
     return wire.RetainedFound(found, after), b""
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # a gateway apart needs none of it
 
 log = logging.getLogger("penstock.wire")
 
-RETAINED_PER_PAGE = 1_000
+RETAINED_PER_PAGE = 500
 BATCH_HEADER_BYTES = 40  # of the record in which the store puts the records of an Append
 HEAD_ROOM_BYTES = 4_096  # of a frame, for what is not records
 CONGESTED_BYTES = 8 << 20
@@ -207,7 +207,10 @@ class RemoteStore:
         return found
 
     def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> list[Records | None]:
-        return [self.read(queue, start, most, max_bytes) for queue, start in zip(queues, starts, strict=True)]
+        found = self._ranges.read_many(queues, starts, most, max_bytes)
+        if self._ranges.has_wanted:
+            self._wake_sender()
+        return found
 
     def _came(self, queue: Queue) -> None:
         self._grown[queue] = None

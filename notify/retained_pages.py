@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from lightqueue._queues import heads_at
 from lightqueue.message_store import MessageStore
-from lightqueue.retained_search import find_retained
+from lightqueue.retained_search import find_retained, heads_found
 from notify.api import RetainedMessage, RetainedPage
 
-PER_PAGE = 1_000  # some 4 ms, whether or not they match
-PAGES_KEPT = 32  # some 150 KB each
+PER_PAGE = 500  # some 2 ms, whether or not they match; a turn may take two
+PAGES_KEPT = 64  # some 75 KB each
 
 
 class RetainedPages:
@@ -34,6 +33,6 @@ class RetainedPages:
         return found
 
     def _find(self, topic_filter: str, after: str | None) -> RetainedPage:
-        log_offsets, goes_on_behind = find_retained(self._messages.retained, topic_filter, after, PER_PAGE)
-        heads = heads_at(self._messages.log.memory, log_offsets)
+        found = find_retained(self._messages.retained, topic_filter, after, PER_PAGE)
+        heads, goes_on_behind = heads_found(self._messages.log, *found)
         return RetainedPage(list(map(RetainedMessage._make, heads)), goes_on_behind)

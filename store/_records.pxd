@@ -90,6 +90,7 @@ cdef const char *topic_of(const RecordHeader *record) noexcept nogil
 cdef const char *client_id_of(const RecordHeader *record) noexcept nogil
 cdef const char *attributes_of(const RecordHeader *record) noexcept nogil
 cdef const char *properties_of(const RecordHeader *record) noexcept nogil
+cdef tuple as_seen(const RecordHeader *record)
 cdef tuple as_tuple(const RecordHeader *record)
 cdef const char *payload_of(const RecordHeader *record) noexcept nogil
 cdef const char *fault(const char *data, size_t room, uint64_t log_offset) noexcept nogil

@@ -1,10 +1,14 @@
 """Compiled leaf: the bytes of log records (docs/formats.md) — build, stamp, verify, find. No policy, no I/O but pwrite."""
 
+from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EINTR, errno
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 from posix.unistd cimport pwrite
+
+cdef extern from "Python.h":
+    object PyMemoryView_FromMemory(char *data, Py_ssize_t size, int flags)
 
 cdef extern from "crc32c.h" nogil:
     uint32_t _crc32c "crc32c"(const void *data, size_t length)
@@ -241,6 +245,18 @@ cdef tuple as_tuple(const RecordHeader *record):
             attributes_of(record)[:record.attributes_length],
             properties_of(record)[:record.properties_length],
             payload_of(record)[:record.payload_length])
+
+
+cdef tuple as_seen(const RecordHeader *record):
+    """As as_tuple(), but the payload, which may have megabytes, is a view of the record where it stands: it may be looked
+    at as long as that stays there, and not be kept."""
+    cdef const char *topic = topic_of(record)
+    cdef const char *client = client_id_of(record)
+    return (record.log_offset, record.timestamp_ms, record.length, record.type, record.flags,
+            topic[:record.topic_length], client[:record.client_id_length],
+            attributes_of(record)[:record.attributes_length],
+            properties_of(record)[:record.properties_length],
+            PyMemoryView_FromMemory(<char *>payload_of(record), record.payload_length, PyBUF_READ))
 
 
 def walk(const unsigned char[::1] data not None):

@@ -29,7 +29,8 @@ IDLE_NS, IDLE_S = 50_000, 0.000_1
 """After a turn shorter than that the process sleeps for so long: nothing came, and the other CPU has work to do."""
 BUSY_NS = 500_000
 """A turn that is longer than that has to do with what was sent."""
-ROOM_BYTES = 16
+QUIET_LOOKS = 2  # one may fall into the middle of a long turn
+ROOM_BYTES = 24  # ns of the longest turn; turns that were longer than BUSY_NS; all turns
 ROOT = Path(__file__).parents[2]
 
 
@@ -50,11 +51,17 @@ class TurnClocks:
         return found
 
     def settle(self, quiet_s: float = 0.1, timeout_s: float = 5.0) -> None:
-        """Wait until none of them has had much to do for a while."""
+        """Wait until none of them has had much to do for a while, nor is in a turn that takes so long itself."""
         until_s = time.monotonic() + timeout_s
-        seen = -1
-        while time.monotonic() < until_s and (busy := sum(each[1] for each in self._numbers().values())) != seen:
-            seen = busy
+        seen: list[tuple[int, int]] = []
+        quiet = 0  # looks in a row
+        while quiet < QUIET_LOOKS and time.monotonic() < until_s:
+            before, seen = seen, [(each[1], each[2]) for each in self._numbers().values()]
+            is_quiet = len(before) == len(seen) and all(
+                busy == was_busy and turns > had_turns
+                for (was_busy, had_turns), (busy, turns) in zip(before, seen, strict=True)
+            )
+            quiet = quiet + 1 if is_quiet else 0
             time.sleep(quiet_s)
 
     def _numbers(self) -> dict[str, memoryview]:
@@ -100,6 +107,7 @@ class ClockedLoop(uvloop.Loop):
     def _beat(self) -> None:
         took_ns = min(time.thread_time_ns() - self._began_ns[0], time.perf_counter_ns() - self._began_ns[1])
         numbers = self._numbers
+        numbers[2] += 1
         if took_ns > BUSY_NS:
             numbers[1] += 1
             if took_ns > numbers[0]:

@@ -1,6 +1,7 @@
 """The worst that one client may send, packet by packet, and how long another one waits for the loop meanwhile.
 
     python -m tests.bench.worst [--limit-ms 5] [--rounds 3] [NAME ...]
+    python -m tests.bench.worst --apart ...     to a gateway whose store is another process (tests/bench/worst_apart.py)
     python -m tests.bench.worst --wire ...      frames to a store (tests/bench/worst_frames.py)
     python -m tests.bench.worst --others ...    hooks, PROXY headers, groups (tests/bench/worst_others.py)
 
@@ -25,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench import worst_others
+from tests.bench import worst_apart, worst_others
 from tests.bench.turn_clock import TurnClocks, clocked
 from tests.bench.worst_frames import FRAMES
 from tests.bench.worst_frames import results as of_frames
@@ -162,6 +163,11 @@ CASES: dict[str, Case] = {
         True,
         in_pieces(OVERLAPPING, b"\2")
         + b"".join(packet(0x34, MATCHED_TOPIC, i.to_bytes(2, "big"), b"\0") for i in range(1, 101)),
+    ),
+    "SUBSCRIBE: 16 filters, 8,000 retained messages": lambda: (
+        True,
+        b"".join(packet(0x31, text(b"w/%d" % i), b"\0x") for i in range(8_000))
+        + subscribe([b"+/+" + b"/#" * (i % 2) for i in range(16)]),
     ),
     "UNSUBSCRIBE: filters, too many": lambda: (True, unsubscribe(distinct(50_000))),
     "UNSUBSCRIBE: filters": lambda: (True, subscribe(distinct(FILTERS)) + unsubscribe(distinct(FILTERS))),
@@ -337,6 +343,7 @@ def main() -> int:
     parser = ArgumentParser("python -m tests.bench.worst")
     parser.add_argument("--limit-ms", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3, help="the median of so many is told")
+    parser.add_argument("--apart", action="store_true", help="to a gateway whose store is another process")
     parser.add_argument("--wire", action="store_true", help="frames to a store, and its loop")
     parser.add_argument("--others", action="store_true", help="what needs a server of its own")
     parser.add_argument("names", nargs="*", help="cases that begin so; none: all")
@@ -344,6 +351,12 @@ def main() -> int:
     known = FRAMES if chosen.wire else worst_others.OTHERS if chosen.others else (*CASES, *LAYERED)
     names = [name for name in known if not chosen.names or name.startswith(tuple(chosen.names))]
     worst = 0.0
+    if chosen.apart:
+        sent = {name: CASES[name]()[1] for name in names if name in CASES and CASES[name]()[0]}
+        for name, turns in worst_apart.results(sent, chosen.rounds):
+            worst = max(worst, *turns.values())
+            print(f"{name:<64}" + "".join(f"{each:>10} {took:6.2f}" for each, took in turns.items()), flush=True)
+        return int(worst > chosen.limit_ms)
     if chosen.wire or chosen.others:
         with tempfile.TemporaryDirectory() as folder:
             rounds = chosen.rounds

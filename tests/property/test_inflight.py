@@ -73,6 +73,7 @@ def agree(inflight: Inflight, model: Model) -> None:
     assert inflight.oldest() == next(iter(model.ring.values()), None)
     assert dict(inflight.held) == model.held
     assert inflight.is_full() == (len(model) >= model.window)
+    assert inflight.room() == max(0, min(model.window - len(model), IDS))
 
 
 @given(steps, st.integers(1, 30), st.dictionaries(st.integers(1, 60), st.integers(), max_size=10))
@@ -116,3 +117,23 @@ def test_an_identifier_in_flight_is_never_given_again() -> None:
     assert inflight.ack(first)
     assert not inflight.is_full()
     assert inflight.put(3) not in (0, IDS + 1)
+
+
+@pytest.mark.parametrize("window", [10, IDS])
+def test_as_many_as_there_is_room_for_can_be_put_in_flight(window: int) -> None:
+    """Also where one that is never acknowledged, and others that are held, leave few identifiers."""
+    inflight = Inflight(window)
+    for packet_id in (IDS - 3, IDS - 1, 7):
+        inflight.restore(packet_id, "held")
+    inflight.put(1)
+    used = {packet_id for packet_id, _ in inflight.unacknowledged()} | set(inflight.held)
+    while room := inflight.room():
+        for _ in range(min(room, 1_000)):
+            packet_id = inflight.hold("more")
+            assert packet_id not in used
+            used.add(packet_id)
+        if window < IDS:
+            for packet_id in [each for each, item in inflight.held.items() if item == "more"]:
+                del inflight.held[packet_id]
+    assert inflight.is_full()
+    assert len(used) > IDS - 10

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from notify import incoming, long_frames
+from notify import incoming, long_frames, peers, prepared
 from notify.settings import MOST_OF_ONE, WireSettings
 from store._records import RecordBatch, changes_in
 from store.errors import WireError
@@ -108,6 +109,82 @@ def of_many_topics() -> RecordBatch:
     for number in range(COUNT):
         batch.append(RecordType.MESSAGE, b"x", topic=b"t/%d" % number)
     return batch
+
+
+def large() -> bytes:
+    batch = RecordBatch()
+    batch.append(RecordType.MESSAGE, b"x" * 20_000, topic=b"large")
+    return bytes(batch)
+
+
+def test_a_large_publish_is_copied_in_one_turn_and_stored_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: what was copied is what is stored."""
+    monkeypatch.setattr(long_frames, "LARGE_PUBLISH_BYTES", 20_000)
+    bench = WireBench(tmp_path)
+    talk = bench.connect("client", Role.CLIENT)
+    copied, done = prepared.begun, []
+
+    def noted(*arguments: Any) -> object:
+        done.append("copied")
+        return copied(*arguments)
+
+    monkeypatch.setattr(prepared, "begun", noted)
+    monkeypatch.setattr(peers, "begun", noted)
+    before = bench.store.log.appends
+    request = talk.ask(Publish(1, Wait.STORED), large())
+    while talk.conversation.is_full:
+        done.append("stored" if bench.store.log.appends > before else "turn")
+        talk.conversation.go_on()
+        talk.conversation.outgoing()
+    assert done.count("copied") == 1
+    assert "turn" in done[done.index("copied") :]
+    assert bench.store.log.appends == before + 1
+    assert request
+    bench.store.close()
+
+
+def test_a_connection_that_ends_between_copy_and_append_stores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Publish is sent again, and stored once."""
+    monkeypatch.setattr(long_frames, "LARGE_PUBLISH_BYTES", 20_000)
+    bench = WireBench(tmp_path)
+    talk = bench.connect("client", Role.CLIENT)
+    before = bench.store.log.appends
+    talk.ask(Publish(1, Wait.STORED), large())
+    peer = talk.conversation.peer
+    assert peer is not None
+
+    def is_copied() -> bool:
+        return peer.prepared._made is not None
+
+    while not is_copied():
+        talk.conversation.outgoing()
+        talk.conversation.go_on()
+    assert bench.store.log.appends == before
+    talk.conversation.lost()
+    assert not is_copied()
+    again = bench.connect("client", Role.CLIENT)
+    for _ in range(2):
+        assert isinstance(again.call(Publish(1, Wait.STORED), large()), Published)
+    assert bench.store.log.appends == before + 1
+    bench.store.close()
+
+
+def test_what_is_wrong_with_a_large_publish_is_said_when_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_frames, "LARGE_PUBLISH_BYTES", 20_000)
+    bench = WireBench(tmp_path)
+    talk = bench.connect("client", Role.CLIENT)
+    batch = RecordBatch()
+    batch.append(RecordType.MESSAGE, b"x" * 20_000, topic=b"a/+")
+    answer = talk.call(Publish(1, Wait.STORED), bytes(batch))
+    assert isinstance(answer, Failed)
+    assert isinstance(talk.call(Publish(2, Wait.STORED), large()), Published)
+    bench.store.close()
 
 
 def test_new_topics_of_a_publish_are_looked_up_before(tmp_path: Path) -> None:

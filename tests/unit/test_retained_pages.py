@@ -4,7 +4,13 @@ import pytest
 
 from gateway.exchange import SENT_PER_ROUND
 from gateway.packets import PubAck, Publish, QoS
+from lightqueue import retained_search
+from lightqueue._queues import heads_at
+from notify import reads, retained_pages
 from notify.retained_pages import PER_PAGE, RetainedPages
+from store._records import LogMemory
+from store.commitlog import CommitLog
+from store.retained import Retained
 from tests.wire_client import Bench, Client
 
 COUNT = 2 * PER_PAGE + 300
@@ -83,3 +89,53 @@ def test_pages_are_found_once_for_all_until_a_retained_message_is_stored(bench: 
     assert pages.page("t/+", None) is first
     publisher.publish(TOPICS[0], b"", retain=True)
     assert pages.page("t/+", None).messages[:-1] == first.messages[1:]
+
+
+def test_a_page_ends_where_finding_its_messages_takes_long(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is verified: a thousand of a megabyte each took a tenth of a second. The rest are on pages of their own."""
+    publisher = bench.connect("b")
+    topics = [f"large/{i}" for i in range(6)]
+    for topic in topics:
+        publisher.publish_whole(topic, b"x", 1, retain=True)
+    looked: list[int] = []
+
+    def found_one(memory: LogMemory, log_offsets: list[int]) -> list[tuple[int, int, bytes]]:
+        looked.append(len(log_offsets))
+        return heads_at(memory, log_offsets)
+
+    monkeypatch.setattr(retained_search, "heads_at", found_one)
+    monkeypatch.setattr(retained_search, "HEADS_S", 0.0)
+    pages: list[int] = []
+    heads_found = retained_search.heads_found
+
+    def noted(log: CommitLog, log_offsets: list[int], behind: str | None) -> object:
+        before = len(looked)
+        found = heads_found(log, log_offsets, behind)
+        pages.append(len(looked) - before)
+        return found
+
+    monkeypatch.setattr(retained_pages, "heads_found", noted)
+    monkeypatch.setattr(reads, "heads_found", noted)
+    client = bench.connect("a")
+    client.subscribe("large/+", qos=1)
+    assert [message.topic_name for message in taken(client)] == topics
+    assert pages == [1] * len(topics)
+
+
+@pytest.mark.usefixtures("publisher")
+def test_a_page_is_of_so_few_topics_that_a_turn_can_take_two(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they match or not, a store in this process looks at no more."""
+    limits: list[int] = []
+    find_retained = retained_search.find_retained
+
+    def noted(retained: Retained, topic_filter: str, after: str | None, limit: int) -> object:
+        limits.append(limit)
+        return find_retained(retained, topic_filter, after, limit)
+
+    if bench.broker.store.messages is None:
+        pytest.skip("the store is elsewhere")
+    monkeypatch.setattr(retained_pages, "find_retained", noted)
+    client = bench.connect("a")
+    client.subscribe("t/+")
+    assert [message.topic_name for message in taken(client)] == TOPICS
+    assert limits == [500] * (COUNT // 500 + 1)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable
 
 import pytest
 
-from gateway import ending
-from gateway._wire import Sockets, Turn
+from gateway import ending, exchange
+from gateway._wire import Reader, Sockets, Turn, next_at_qos2
 from gateway.codec import encode
 from gateway.delivery import SETTLED_PER_STEP
 from gateway.packets import Publish, SubscriptionRequest
 from gateway.properties import Properties
+from gateway.session import Session
 from lightqueue._queues import Queue
 from lightqueue.matching import FilterTrie
+from store._records import Records
 from tests.wire_client import Bench, Client
 
 COUNT = 4_000
@@ -100,6 +103,66 @@ def test_thousands_of_overlapping_subscriptions_bring_each_message_once(bench: B
     bench.run()
     assert [message.payload for message in reader.messages()] == [b"%d" % i for i in range(20)]
     assert max(reads, default=0) <= 8_192
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_session_with_many_queues_reads_them_once_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, qos: int
+) -> None:
+    """However much time there is; and what goes out at QoS 2 is found in one merge of what was read."""
+    client, reader = bench.connect("c"), bench.connect("reader", receive_maximum=1_000)
+    filters = ["/".join(each) for each in itertools.product("a+", repeat=9)]
+    for at in range(0, len(filters), 256):
+        reader.subscribe(*filters[at : at + 256], qos=qos)
+    delivery = bench.broker.delivery
+    pull, ranges_of = delivery._pull, delivery._many_ranges_of
+    reads, merges = [0], [0]  # of each pull
+
+    def pulls(session: Session, _: float) -> bool:
+        reads.append(0)
+        merges.append(0)
+        return pull(session, math.inf)
+
+    def read(readers: list[Reader]) -> list[Records] | None:
+        reads[-1] += 1
+        return ranges_of(readers)
+
+    def merged(readers: list[Reader], ranges: list[Records], most: int) -> object:
+        merges[-1] += 1
+        return next_at_qos2(readers, ranges, most)
+
+    monkeypatch.setattr(delivery, "_pull", pulls)
+    monkeypatch.setattr(delivery, "_many_ranges_of", read)
+    monkeypatch.setattr(exchange, "next_at_qos2", merged)
+    for i in range(40):
+        client.publish_whole("/".join("a" * 9), b"%d" % i, qos)
+    bench.run()
+    assert [message.payload for message in reader.messages()] == [b"%d" % i for i in range(40)]
+    assert max(reads) == 1
+    assert max(merges) == (qos == 2)
+
+
+def test_the_time_for_pulling_is_that_of_a_turn(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of each time in it that something grew."""
+    delivery = bench.broker.delivery
+    readers = [bench.connect(f"reader {i}") for i in range(4)]
+    for reader in readers:
+        reader.subscribe("a/+", "+/b")
+    pulled: list[Session] = []
+    pull = delivery._pull
+
+    def pulls(session: Session, ends_s: float) -> bool:
+        pulled.append(session)
+        return pull(session, ends_s)
+
+    monkeypatch.setattr(delivery, "_pull", pulls)
+    monkeypatch.setattr("gateway.delivery.CATCH_UP_S", 1e-9)
+    delivery.room([reader.connection.session for reader in readers])
+    for turns in range(1, len(readers) + 1):
+        delivery.grew([])
+        delivery.grew([])
+        delivery.catch_up()
+        assert len(pulled) == turns
 
 
 def test_deep_filters_are_granted_a_few_at_a_time(bench: Bench) -> None:
