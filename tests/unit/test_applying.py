@@ -243,6 +243,8 @@ def test_a_step_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class _Failing:
+    done = 0
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
