@@ -14,7 +14,7 @@ from store.changes import SessionOpened, Subscribed, SubscriptionState, encode_c
 from store.errors import WireError
 from store.records import RecordType
 from store.wire.client_messages import Publish, Published, Scan, Scanned, Wait
-from store.wire.messages import Append, Appended, Claim, Claimed, Follow, Following, Message, Ping, Pong, Role
+from store.wire.messages import Append, Appended, Claim, Claimed, Follow, Following, Message, Role
 from tests.store_process import StoreProcess
 from tests.stores import wait_until
 from tests.wire_peer import WirePeer
@@ -26,6 +26,7 @@ TOPIC = b"/".join(LEVELS)
 MESSAGES = 2_000
 MARK = b"last of them"
 ATTEMPTS = 10
+SMALL_LOG = {"store.segment_bytes": 8 << 20}  # it is looked through many times
 
 
 def filters() -> list[str]:
@@ -69,8 +70,7 @@ def killed_between_steps(store: StoreProcess, role: Role, request: Message, reco
     number = peer.ask(request, records)
     wait_until(lambda: is_logged(store.data))
     for _ in range(pings):
-        watcher.tell(Ping())
-        watcher.event(Pong)
+        watcher.ping()
     store.kill()
     return not was_answered(peer, number)
 
@@ -86,7 +86,9 @@ def was_answered(peer: WirePeer, number: int) -> bool:
 def in_the_middle(folder: Path, role: Role, request: Message, records: bytes, pings: int) -> StoreProcess:
     """A store that was killed between two steps; a busy machine may take several attempts."""
     for attempt in range(ATTEMPTS):
-        store = StoreProcess(folder / str(attempt))
+        own = folder / str(attempt)
+        own.mkdir()
+        store = StoreProcess(own, settings=SMALL_LOG)
         try:
             if killed_between_steps(store, role, request, records, pings):
                 return store
