@@ -1,4 +1,4 @@
-"""A large Publish or Append is applied in steps, one in a turn of the loop, with the loop's other business in between."""
+"""A large Publish or Append is applied in steps, one in a turn of the loop, with its other business in between."""
 
 from __future__ import annotations
 

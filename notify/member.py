@@ -79,8 +79,10 @@ class Member:
         return start
 
     def append_in_steps(self, batch: RecordBatch, applied: Callable[[], None] | None = None) -> int:
-        """As append_at(); see MessageStore.append_in_steps. Once all is applied `applied` is called, which may not store
-        anything, and growth is told."""
+        """As append_at(); see MessageStore.append_in_steps. Growth is told once all is applied.
+
+        First `applied` is called, which may not store anything.
+        """
         start = self._messages.append_in_steps(batch)
         applying = self._messages.applying
         if not applying.left_bytes:

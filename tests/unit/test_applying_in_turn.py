@@ -16,7 +16,7 @@ from notify.server import StoreServer, _Connection
 from notify.settings import WireSettings
 from store.wire.frames import Frame, FrameReader, encode
 from store.wire.handshake import ClientHandshake
-from store.wire.messages import Append, Appended, Follow, Hello, Pushed, Role
+from store.wire.messages import Append, Appended, Follow, Grew, Hello, Pushed, Role
 from tests.bench.hops import Pipe
 from tests.stores import small
 from tests.unit.test_applying import COUNT, records
@@ -80,10 +80,6 @@ class Gateway:
         self.take()
         return [each.message for each in self.frames if isinstance(each.message, Appended)]
 
-    def pushed(self) -> int:
-        self.take()
-        return sum(isinstance(each.message, Pushed) for each in self.frames)
-
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
@@ -129,12 +125,10 @@ def test_who_follows_is_told_between_two_of_them(server: StoreServer, loop: Loop
     two.say(encode(Follow("load/+", False, -1, False), 1))
     loop.settle()
     one.say(appends())
-    told = []
+    told: list[int] = []  # of each event, how many Appends were answered then
     while loop.turn():
         two.take()
-        ends = [each.message for each in two.frames if hasattr(each.message, "queues") or isinstance(each.message, Pushed)]
-        if len(ends) > len(told):
-            told.append(len(one.answered()))
-            told += [told[-1]] * (len(ends) - len(told))
+        events = [each for each in two.frames if isinstance(each.message, Grew | Pushed)]
+        told += [len(one.answered())] * (len(events) - len(told))
     assert len(set(told)) >= MANY // 2
     assert server.hub.messages.queues.topic_queue(b"load/b").next_offset == MANY * COUNT
