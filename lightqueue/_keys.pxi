@@ -5,6 +5,18 @@ cdef enum:
     DIGIT_BITS = 11             # three of them are a hash
 
 
+cdef Part attribute(const RecordHeader *record, uint8_t tag) noexcept nogil:
+    """The value of an attribute of a record; without data if it has none."""
+    cdef const unsigned char *data = <const unsigned char *>attributes_of(record)
+    cdef size_t at = 0, length
+    while at + 3 <= record.attributes_length:
+        length = data[at + 1] | <size_t>data[at + 2] << 8
+        if data[at] == tag and at + 3 + length <= record.attributes_length:
+            return Part(<const char *>data + at + 3, length)
+        at += 3 + length
+    return Part(NULL, 0)
+
+
 cdef class KeyPart:
     """The messages with a key in one part of the log, oldest first. Each is an item of 8 bytes: 32 bits of its key's
     hash, then its place, in bytes from the part's beginning, so that items in order lie by hash, then by age."""

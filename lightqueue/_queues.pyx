@@ -192,6 +192,7 @@ cdef class Dispatcher:
     cdef readonly uint64_t messages
     cdef readonly uint64_t pending      # entries that RocksDB does not have, LIVE queues aside
     cdef uint64_t work                  # of the pass that runs: see _work.pxi
+    cdef readonly size_t done           # bytes of the last pass in front of the record that it began last
 
     def __init__(self, owner, uint64_t remembered=0):
         self.owner = owner
@@ -288,8 +289,9 @@ cdef class Dispatcher:
         cdef Topic topic = None
         cdef End *end
         cdef uint64_t tag
-        self.work = 0
+        self.work = self.done = 0
         while at < size and (self.work < most_work or not at):
+            self.done = at
             record = <const RecordHeader *>(data + at)
             if record.type == TYPE_BATCH:
                 at += HEADER_BYTES
@@ -448,18 +450,6 @@ cdef class Dispatcher:
                 self.live.append(queue)
             else:
                 self.missing.push(record.log_offset, queue.id, NULL, queue)
-
-
-cdef Part attribute(const RecordHeader *record, uint8_t tag) noexcept nogil:
-    """The value of an attribute of a record; without data if it has none."""
-    cdef const unsigned char *data = <const unsigned char *>attributes_of(record)
-    cdef size_t at = 0, length
-    while at + 3 <= record.attributes_length:
-        length = data[at + 1] | <size_t>data[at + 2] << 8
-        if data[at] == tag and at + 3 + length <= record.attributes_length:
-            return Part(<const char *>data + at + 3, length)
-        at += 3 + length
-    return Part(NULL, 0)
 
 
 cdef bint same_name(Topic topic, const RecordHeader *record) noexcept:

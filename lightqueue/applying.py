@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from lightqueue._queues import Dispatcher
 from store._records import LogMemory
+from store.errors import StoreError
 
 ALL_WORK = (1 << 64) - 1
 FIRST_WORK = 16_384  # units of lightqueue/_work.pxi, some 40 ns each: 0.7 ms
@@ -32,6 +33,17 @@ class Applying:
         """So much of an append is left, from log_offset `position` on."""
         self.position, self.left_bytes = position, left_bytes
 
+    def fails(self, position: int, left_bytes: int) -> None:
+        """A step that began there did: it is tried again from the record at which it did."""
+        self.has_failed = True
+        self.begin(position, left_bytes)
+        self._goes_to(position + self._dispatcher.done)
+
+    def _goes_to(self, position: int) -> None:
+        self.left_bytes -= position - self.position
+        self.position = position
+        self._applied(position)
+
     def then(self, action: Callable[[], None]) -> None:
         """Do something short once, when nothing is left. It may not append anything."""
         self._then[action] = None
@@ -40,12 +52,13 @@ class Applying:
         """Apply some more. True if there is more to do. Raises a StoreError; then the same may be tried again."""
         if not self.left_bytes:
             return False
-        self.has_failed = True
-        done = self._dispatcher.apply_appended(self._memory, self.position, self.left_bytes, most_work)
+        try:
+            done = self._dispatcher.apply_appended(self._memory, self.position, self.left_bytes, most_work)
+        except StoreError:
+            self.fails(self.position, self.left_bytes)
+            raise
         self.has_failed = False
-        self.position += done
-        self.left_bytes -= done
-        self._applied(self.position)
+        self._goes_to(self.position + done)
         if self.left_bytes:
             return True
         then, self._then = self._then, {}

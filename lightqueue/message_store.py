@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 
 from lightqueue._queues import Queue
 from lightqueue.absent import AbsentSessions
-from lightqueue.applying import FIRST_WORK, Applying
+from lightqueue.applying import ALL_WORK, FIRST_WORK, Applying
 from lightqueue.dispatching import Dispatching
 from lightqueue.groups import Groups
 from lightqueue.projection import Projection
@@ -132,24 +132,23 @@ class MessageStore:
         """
         start = self._append_all(batch, is_awaited)
         if self.absent.has_due:
-            with suppress(StoreError):  # it is tried again
-                self.absent.do_due()
+            self.do_due()
         return start
 
     def append_in_steps(self, batch: RecordBatch) -> int:
-        """As append(); but of what takes long to give to queues some is left to `applying`, once all is in the log."""
+        """As append(); but of what takes long to apply some is left to `applying`, once all is in the log."""
         if batch.size > self.log.largest_append_bytes:
             return self.append(batch)
-        if self.applying.left_bytes:
-            self.applying.finish()
-        if self._refusing is not None:
-            raise self._refusing.with_traceback(None)
-        start = self.log.append(batch, False, True)
-        done = self.queues.dispatcher.apply_appended(self.log.memory, start, batch.size, FIRST_WORK)
-        if done < batch.size:
-            self.applying.begin(start + done, batch.size - done)
-        self._state.position = self.end
+        start = self._append(batch, most_work=FIRST_WORK)
+        if self.absent.has_due:
+            self.do_due()
         return start
+
+    def do_due(self) -> None:
+        """Do what became due by what was applied: wills, and ends of sessions. Not in the middle of an append."""
+        if not self.applying.left_bytes:
+            with suppress(StoreError):  # it is tried again
+                self.absent.do_due()
 
     def _append_all(self, batch: RecordBatch, is_awaited: bool = True) -> int:
         limit = self.log.largest_append_bytes
@@ -167,14 +166,25 @@ class MessageStore:
         for piece in batch.split(self.log.largest_append_bytes):
             self._append(piece, from_reserve=True)
 
-    def _append(self, batch: RecordBatch, from_reserve: bool = False, is_awaited: bool = True) -> int:
+    def _append(
+        self, batch: RecordBatch, from_reserve: bool = False, is_awaited: bool = True, most_work: int = ALL_WORK
+    ) -> int:
         if self.applying.left_bytes:
             self.applying.finish()
         if self._refusing is not None:
             raise self._refusing.with_traceback(None)
         start = self.log.append(batch, from_reserve, is_awaited)
-        self.queues.dispatcher.apply_appended(self.log.memory, start, batch.size)
-        self._state.position = self.log.end
+        size = batch.size
+        try:
+            done = self.queues.dispatcher.apply_appended(self.log.memory, start, size, most_work)
+        except StoreError:
+            if most_work == ALL_WORK:
+                raise
+            self.applying.fails(start, size)  # the log has it, so it is stored
+            return start
+        if done < size:
+            self.applying.begin(start + done, size - done)
+        self._state.position = start + done
         return start
 
     def _applied(self, position: int) -> None:
@@ -263,6 +273,8 @@ class MessageStore:
             self._index_fails(error, now_s)
         except StoreError as error:
             self._refuse(error)
+        if self.applying.left_bytes:
+            return False  # what follows may store something
         with suppress(StoreError):  # said already; it is tried again
             self.absent.tick()
         has_more_due = self.dispatching.step(self.now_ms(), now_s)

@@ -1,4 +1,4 @@
-"""A large Publish is applied in steps, one in a turn of the loop, with the loop's other business in between."""
+"""A large Publish or Append is applied in steps, one in a turn of the loop, with its other business in between."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class ApplyingSteps:
             self._steps.start()
         elif self._was_under_way:
             self._was_under_way = False
+            self._hub.messages.do_due()
             self._hub.settle()
             if self._is_overdue:
                 self._is_overdue = False

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from notify.certificates import CertifiedRoles
+from notify.held import Held
 from notify.users import Judge, User
 from store.wire.messages import Hello, Refused, RefusedReason, Role, Welcome
 
@@ -22,10 +23,16 @@ class Arrival:
     roles: CertifiedRoles = CertifiedRoles(())  # noqa: RUF009 - it has no state that changes
     judge: Judge | None = None
 
-    def meet(self, hello: Hello, let_in: LetIn, later: Callable[[Entry], None]) -> Entry | None:
-        """Whether a peer comes in, by `let_in` if nothing speaks against it. None: `later` is told."""
+    def meet(self, hello: Hello, let_in: LetIn, later: Callable[[Entry], None], held: Held) -> Entry | None:
+        """Whether a peer comes in, by `let_in` if nothing speaks against it. None: `later` is told.
+
+        A gateway waits in line while something is applied: letting it in may store something.
+        """
         if not self.roles.allow(hello.role, self.names):
             return Refused(RefusedReason.CERTIFICATE, f"its certificate is not that of a {hello.role}")
+        if hello.role == Role.GATEWAY and held.is_applying:
+            held.do(lambda: later(let_in(hello, None)))
+            return None
         if self.judge is None or hello.role != Role.CLIENT:
             return let_in(hello, None)
         found: list[Entry] = []

@@ -336,7 +336,8 @@ class Consumers(Nobody):
             if queue is not None:
                 queue.took(in_ranges(each.done))
                 if queue in self._waiting:
-                    self._serve(queue)
+                    with suppress(StoreError):  # tick() tries it again
+                        self._serve(queue)
 
     def reset(self, group: GroupKey, to: str) -> int:
         """Raises StoreError, GroupRefused, NoSuchPosition. Returns the queue_offset."""

@@ -115,7 +115,7 @@ class Conversation:
         return self.peer.role
 
     def _meet(self, hello: Hello) -> Welcome | Refused | None:
-        return self.arrival.meet(hello, self._let_in, self._judged_later)
+        return self.arrival.meet(hello, self._let_in, self._judged_later, self._held)
 
     def _judged_later(self, answer: Welcome | Refused) -> None:
         """The end of a handshake that waited."""
@@ -153,6 +153,7 @@ class Conversation:
         """Deal with frames that wait, for some time. Raises WireError."""
         incoming = self._incoming
         if incoming is None:
+            self._held.go_on()
             return
         incoming.begin()
         self._held.go_on()
@@ -264,6 +265,8 @@ class Conversation:
                         self._wake(self)
             finally:
                 self._is_gathering = False
+        elif self._held.is_blocked:  # it is not let in so far
+            self._held.wake_later()
         chunks, self._chunks = self._chunks, []
         if chunks:
             self._figures.sent_bytes += self._chunks_bytes
@@ -347,10 +350,11 @@ class Conversation:
         if peer.has_too_many_refused:
             raise WireError("too many Appends were refused without a Pong in between")
         if isinstance(answer, wire.Failed):
-            self._answers.append(WaitingAnswer(frame.request_id, 0, answer, message.sequence))
+            waiting = WaitingAnswer(frame.request_id, 0, answer, message.sequence)
         else:
             assert isinstance(answer, wire.Appended)
-            self._answers.append(WaitingAnswer(frame.request_id, answer.end or peer.member.mark, answer))
+            waiting = WaitingAnswer(frame.request_id, answer.end or peer.member.mark, answer)
+        self._held.behind(partial(self._answers.append, waiting))
         self._wake(self)
 
     def _store(self, frame: Frame, message: wire.Append | wire.Publish) -> Iterator[None] | None:
@@ -369,7 +373,8 @@ class Conversation:
         published = peer.publish(message.sequence, frame.records, self._peers.append_limit_bytes)
         if peer.has_too_many_refused:
             raise WireError("too many Publishes were refused without a Pong in between")
-        self._held.do(lambda: self._answer_publish(frame, message, *published()))
+        self._held.behind(lambda: self._answer_publish(frame, message, *published()))
+        self._wake(self)
 
     def _answer_publish(self, frame: Frame, message: wire.Publish, answer: Message, end: int) -> None:
         if isinstance(answer, wire.Failed):
@@ -378,7 +383,6 @@ class Conversation:
             self._answers.append(WaitingAnswer(frame.request_id, end, answer))
         else:
             self._flushing.add(self._known.member, message.wait, frame.request_id, end, answer)
-        self._wake(self)
 
     def _client_read(self, frame: Frame, message: client_requests.Question) -> None:
         self._reply(frame, lambda limit: client_requests.read(self._known.member, message, limit))

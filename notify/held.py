@@ -1,4 +1,4 @@
-"""What comes while a large Publish is being applied: reads are answered, what changes something waits in order."""
+"""What comes while a large Publish or Append is applied: reads are answered, what changes something waits in order."""
 
 from __future__ import annotations
 
@@ -45,6 +45,17 @@ class Held:
         if self._waiting or self.is_applying:
             self._waiting.append(action)
             self.wake_later()
+        else:
+            action()
+
+    def behind(self, action: Callable[[], None]) -> None:
+        """Behind what was begun just now, and in front of what waits: at once if all of that is applied.
+
+        The owner asks to be woken in its next turn, so others who wait are woken first: a peer that never pauses cannot
+        keep them waiting for ever.
+        """
+        if self.is_applying:
+            self._waiting.appendleft(action)
         else:
             action()
 

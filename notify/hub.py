@@ -180,7 +180,7 @@ class Hub:
 
         `acting` looks by itself.
         """
-        if self._freed:
+        if self._freed and not self.messages.applying.left_bytes:
             self._grant_freed()
         if len(self._members) == 1 and self._members[0] is acting:
             return
@@ -339,10 +339,15 @@ class Hub:
         return holder.member if holder is not None else None
 
     def hold(self, member: Member, client_id: str) -> None:
-        """A member has a session's connection, and said so in the log, perhaps without a claim (to another process)."""
+        """A member has a session's connection, and said so in the log, perhaps without a claim (to another process).
+
+        Another one may have said that it has had it since before this process began, while the log's was applied.
+        """
         state = self.messages.sessions.get(client_id)
         if state is not None and state.connected:
-            self._holders.setdefault(client_id, _holder(member, state.user))
+            holder = self._holders.setdefault(client_id, _holder(member, state.user)).member
+            if holder is not member:
+                member.listener.taken_over(client_id)
 
     def hold_again(self, member: Member, client_id: str, user: str | None = None) -> None:
         """A member has had a connection, of which the log does not know, since before this process began.

@@ -78,11 +78,19 @@ class Member:
         self._hub.settle(self)
         return start
 
-    def append_in_steps(self, batch: RecordBatch) -> int:
-        """As append_at(), of messages alone; see MessageStore.append_in_steps. Growth is told once all is applied."""
+    def append_in_steps(self, batch: RecordBatch, applied: Callable[[], None] | None = None) -> int:
+        """As append_at(); see MessageStore.append_in_steps. Growth is told once all is applied.
+
+        First `applied` is called, which may not store anything.
+        """
         start = self._messages.append_in_steps(batch)
-        if not self._messages.applying.left_bytes:
+        applying = self._messages.applying
+        if not applying.left_bytes:
+            if applied is not None:
+                applied()
             self._hub.settle(self)
+        elif applied is not None:
+            applying.then(applied)
         return start
 
     @property

@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
@@ -127,7 +128,7 @@ class Peer(Nobody):
         while self._unsafe and self._unsafe[0][1] <= safe:
             self._safe_sequence = self._unsafe.popleft()[0]
 
-    def append(self, sequence: int, records: memoryview, limit_bytes: int, in_steps: bool = False) -> wire.Message:
+    def append(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
         """Store what came in an Append, if it is not there already. Appended, to be said once it is safe, or Failed."""
         if self._refused.has(sequence, stops=self.role is Role.GATEWAY):
             return wire.Failed(FailureCode.UNAVAILABLE, "it was refused already, and others were stored since")
@@ -139,13 +140,10 @@ class Peer(Nobody):
             batch, changes = self._batch(sequence, records, limit_bytes)
             taken = [change for change in changes if isinstance(change, GroupAdvanced)]
             if taken:
-                self.member.will_take(taken)
-            start = self.member.append_in_steps(batch) if in_steps else self.member.append_at(batch)
+                self.hub.consumers.will_take(taken)
+            start = self.member.append_in_steps(batch, partial(self._changed, changes, taken) if changes else None)
         except (ValueError, StoreError) as error:
             return self._refuse(sequence, failure_code(error), str(error))
-        for change in changes:
-            if isinstance(change, SessionOpened):
-                self.hub.hold(self.member, change.client_id)
         end = start + batch.size
         self._sequence = max(sequence, self._sequence)
         self._note_safe()
@@ -153,11 +151,18 @@ class Peer(Nobody):
         self._lost = (sequence + 1, self._lost[1])  # they come in order
         return wire.Appended(start, end)
 
+    def _changed(self, changes: list[Change], taken: list[GroupAdvanced]) -> None:
+        """All of an append that had changes of state is applied."""
+        self.hub.consumers.took(taken)
+        for change in changes:
+            if isinstance(change, SessionOpened):
+                self.hub.hold(self.member, change.client_id)
+
     def publish(self, sequence: int, records: memoryview, limit_bytes: int) -> Callable[[], tuple[wire.Message, int]]:
-        """As append(), in steps. To be called once all is applied: it gives an answer that says where the messages are,
-        and the log_offset where they end."""
+        """As append(). To be called once all is applied: it gives an answer that says where the messages are, and the
+        log_offset where they end."""
         is_again = sequence <= self._sequence and not self._lost[0] <= sequence <= self._lost[1]
-        answer = self.append(sequence, records, limit_bytes, in_steps=self.role is Role.CLIENT)
+        answer = self.append(sequence, records, limit_bytes)
         return lambda: self._published(sequence, records, limit_bytes, answer, is_again)
 
     def _published(
@@ -477,6 +482,8 @@ class Peers:
 
     def tick(self) -> None:
         """To be called every few hundredths of a second: give up who was not heard of for too long."""
+        if self.hub.messages.applying.left_bytes:
+            return  # what they say waits, and some are not listened to
         now_s = self.clock()
         stalled_s = now_s - self._ticked_s - LATE_S
         self._ticked_s = now_s

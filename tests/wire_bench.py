@@ -54,8 +54,11 @@ class WireBench:
         self.store.close()
         self.start()
 
-    def connect(self, name: str, role: Role = Role.GATEWAY) -> Talk:
-        return Talk(self, name, role)
+    def connect(self, name: str, role: Role = Role.GATEWAY, waits: bool = False) -> Talk:
+        """`waits`: it need not be let in at once."""
+        talk = Talk(self, name, role)
+        assert talk.is_welcome or waits
+        return talk
 
     def wait(self, seconds: float) -> None:
         """Let time pass, with the ticks that belong to it; nobody is heard of meanwhile."""
@@ -81,13 +84,15 @@ class Talk:
         self.conversation = Conversation(
             bench.peers, {"gateway": None, "client": None}, self.figures, lambda _: setattr(self, "woken", True)
         )
-        handshake = ClientHandshake(Hello([1], role, name))
-        self.conversation.received(handshake.greeting)
-        welcome = handshake.feed(b"".join(self.conversation.outgoing()))
-        assert welcome is not None
-        self.welcome: Welcome = welcome
-        self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
-        self.take(handshake.rest)
+        self._handshake = ClientHandshake(Hello([1], role, name))
+        self.welcome: Welcome
+        self._reader: FrameReader
+        self.conversation.received(self._handshake.greeting)
+        self.take(b"".join(self.conversation.outgoing()))
+
+    @property
+    def is_welcome(self) -> bool:
+        return self._handshake.welcome is not None
 
     def send(self, data: bytes) -> None:
         self.conversation.received(data)
@@ -117,6 +122,13 @@ class Talk:
         raise AssertionError("it never ends")
 
     def take(self, data: bytes) -> None:
+        if not self.is_welcome:
+            welcome = self._handshake.feed(data)
+            if welcome is None:
+                return
+            self.welcome = welcome
+            self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
+            data = self._handshake.rest
         self.frames += self._reader.feed(data)
 
     def answer_frame(self, request_id: int) -> Frame | None:

@@ -34,6 +34,7 @@ class WirePeer:
     def __init__(self, url: str, name: str, role: Role = Role.GATEWAY, token: str = "") -> None:
         self.url, self.name = url, name
         self.events: list[Message] = []  # what came that was not asked for
+        self.pongs = 0
         self._answers: dict[int, Frame] = {}
         self._request_ids = 0
         self.socket = connect(url)
@@ -74,6 +75,12 @@ class WirePeer:
             self.socket.sendall(data)
         except ConnectionError as error:
             raise PeerClosed(f"the store closed the connection ({error})") from None
+
+    def ping(self) -> None:
+        """Send a Ping and wait for its answer."""
+        awaited = self.pongs + 1
+        self.tell(Ping())
+        self.wait(lambda: self.pongs >= awaited)
 
     # --- in
 
@@ -145,7 +152,9 @@ class WirePeer:
                 self._answers[frame.request_id] = frame
             elif isinstance(frame.message, Ping):
                 self.tell(Pong())
-            elif not isinstance(frame.message, Pong):
+            elif isinstance(frame.message, Pong):
+                self.pongs += 1
+            else:
                 self.events.append(frame.message)
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from store._records import RecordBatch
+from store.changes import SessionClosed, SessionOpened, Subscribed, SubscriptionState, encode_change
 from store.errors import WireError
 from store.records import RecordType
 from store.wire.base import ITEMS_PER_FRAME, MOST_ITEMS_OF_CLIENT
@@ -99,7 +100,7 @@ def _call(peer: WirePeer, message: Message, data: bytes = b"") -> None:
         peer.call(message, data)
 
 
-def to_many_queues(peer: WirePeer) -> None:
+def to_many_queues(peer: WirePeer, request: Message) -> None:
     """2,000 messages to a topic that 2,048 overlapping filters match."""
     levels = [b"%d" % i for i in range(OVERLAPPING_LEVELS)]
     topic = b"/".join(levels)
@@ -110,7 +111,18 @@ def to_many_queues(peer: WirePeer) -> None:
     for number in numbers:
         assert isinstance(peer.answer(number), Following)
     clocks(peer)
-    _call(peer, Publish(1, Wait.STORED), records(2_000, lambda _: topic))
+    _call(peer, request, records(2_000, lambda _: topic))
+
+
+def sessions(peer: WirePeer) -> None:
+    """As many changes of state as an Append has room for, or so: sessions that open, with subscriptions, and close."""
+    batch = RecordBatch()
+    for number in range(MANY):
+        client_id = f"c{number}"
+        batch.append(*encode_change(SessionOpened(client_id, False, 3600)))
+        batch.append(*encode_change(Subscribed(client_id, [SubscriptionState(f"s/{number}", 1)])))
+        batch.append(*encode_change(SessionClosed(client_id, 3600, False)))
+    _call(peer, Append(1), bytes(batch))
 
 
 def comes_back(peer: WirePeer) -> None:
@@ -162,12 +174,14 @@ FRAMES: dict[str, tuple[Role, Said]] = {
         lambda peer: _call(peer, Append(1), records(MANY, lambda _: b"a/b")),
     ),
     "Append: 10,000 topics": (GATEWAY, lambda peer: _call(peer, Append(1), records(MANY, lambda i: b"a/%d" % i))),
+    "Append: 2,000 messages to 2,048 queues": (GATEWAY, lambda peer: to_many_queues(peer, Append(1))),
+    "Append: 10,000 sessions open and close": (GATEWAY, sessions),
     "Publish: one topic, 10,000 records": (CLIENT, publishes(MANY, lambda _: b"p/b")),
     "Publish: 10,000 topics": (CLIENT, publishes(MANY, lambda i: b"p/%d" % i)),
     "Publish: 2,000 topics of 200 levels": (CLIENT, publishes(2_000, lambda i: b"/".join([b"%d" % i] * 200))),
     "Publish: 10,000 retained": (CLIENT, publishes(MANY, lambda i: b"r/%d" % i, flags=4)),
     "Publish: one message of 4 MB": (CLIENT, publishes(1, lambda _: b"large", b"x" * (FRAME_BYTES - 4_096))),
-    "Publish: 2,000 messages to 2,048 queues": (CLIENT, to_many_queues),
+    "Publish: 2,000 messages to 2,048 queues": (CLIENT, lambda peer: to_many_queues(peer, Publish(1, Wait.STORED))),
     "Follow: 4,000 filters in one piece": (GATEWAY, lambda peer: void(followed(peer, 4_000))),
     "Follow: 60 filters of 60 KB": (
         GATEWAY,

@@ -111,6 +111,8 @@ def test_what_changes_something_waits_and_reads_do_not(bench: WireBench) -> None
     second = client.answer(behind)
     assert isinstance(second, Published)
     assert second.queue_offsets == [COUNT]
+    assert gateway.answer(appended) is None  # so is this
+    apply_all(bench)
     assert isinstance(gateway.answer(appended), Appended)
     assert gateway.answer(after_it) is not None
     assert topic_end(bench.store) == COUNT + 2
@@ -241,6 +243,8 @@ def test_a_step_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class _Failing:
+    done = 0
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 

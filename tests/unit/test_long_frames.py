@@ -273,7 +273,11 @@ def test_one_that_is_stored_is_not_refused(tmp_path: Path) -> None:
 
 def test_a_gateway_has_no_such_bound(tmp_path: Path) -> None:
     bench = WireBench(tmp_path)
-    assert isinstance(bench.connect("gw-1").call(Append(1), batch(MOST + 1)), Appended)
+    gateway = bench.connect("gw-1")
+    request = gateway.ask(Append(1), batch(MOST + 1))
+    while bench.store.applying.step():
+        pass
+    assert isinstance(gateway.answer(request), Appended)
     bench.store.close()
 
 

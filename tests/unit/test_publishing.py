@@ -280,8 +280,21 @@ def test_one_turn_of_everything(bench: Bench) -> None:
 # --- a store that takes nothing
 
 
+WAYS_IN = ("append", "append_in_steps")  # of a gateway in this process, and of one elsewhere
+
+
 def refuse_append(*_: object) -> None:
     raise StoreFull(Path("here"))
+
+
+def refuse_appends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for way in WAYS_IN:
+        monkeypatch.setattr(bench.store, way, refuse_append)
+
+
+def take_appends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for way in WAYS_IN:
+        monkeypatch.setattr(bench.store, way, getattr(type(bench.store), way).__get__(bench.store))
 
 
 @pytest.mark.mqtt("MQTT-3.4.2-1", "MQTT-3.5.2-1", "MQTT-4.3.3-9")
@@ -289,7 +302,7 @@ def refuse_append(*_: object) -> None:
 def test_a_full_store_refuses_and_nothing_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
     message = Publish("t", b"1", QoS.EXACTLY_ONCE, packet_id=7)
     client = bench.durable("a", version)
-    monkeypatch.setattr(bench.store, "append", refuse_append)
+    refuse_appends(bench, monkeypatch)
     client.send(Publish("t", b"0", QoS.AT_LEAST_ONCE, packet_id=6), message)
     if version == 5:
         full = ReasonCode.QUOTA_EXCEEDED
@@ -298,7 +311,7 @@ def test_a_full_store_refuses_and_nothing_is_lost(bench: Bench, monkeypatch: pyt
         assert client.received() == []
         assert client.is_closed
     client.lose()
-    monkeypatch.setattr(bench.store, "append", type(bench.store).append.__get__(bench.store))
+    take_appends(bench, monkeypatch)
     bench.pass_time(1)
     client = bench.durable("a", version)
     client.send(message, PubRel(7))
@@ -311,9 +324,9 @@ def test_an_end_that_was_not_stored_is_not_told_of_a_session_that_goes_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     client = bench.durable("a", version)
-    monkeypatch.setattr(bench.store, "append", refuse_append)
+    refuse_appends(bench, monkeypatch)
     client.lose()
-    monkeypatch.setattr(bench.store, "append", type(bench.store).append.__get__(bench.store))
+    take_appends(bench, monkeypatch)
     client = bench.durable("a", version)
     bench.pass_time(2)
     assert _is_connected(bench)
@@ -333,18 +346,19 @@ def test_what_a_full_store_did_not_let_out_is_sent_later(
     store = type(bench.store).append.__get__(bench.store)
     taken: list[object] = []
 
-    def store_one(batch: object, is_awaited: bool) -> object:
+    def store_one(batch: object, *_: object) -> object:
         if taken:
             raise StoreFull(Path("here"))
-        taken.append(store(batch, is_awaited))
+        taken.append(store(batch))
         return taken[0]
 
-    monkeypatch.setattr(bench.store, "append", store_one)
+    for way in WAYS_IN:
+        monkeypatch.setattr(bench.store, way, store_one)
     publisher.publish("t", b"1", qos=2)
     bench.run()
     assert subscriber.is_closed
     subscriber.lose()
-    monkeypatch.setattr(bench.store, "append", store)
+    take_appends(bench, monkeypatch)
     bench.pass_time(2)
     subscriber = bench.durable("a", version)
     assert subscriber.payloads() == [b"1"]
@@ -359,7 +373,7 @@ def _is_connected(bench: Bench) -> bool:
 def test_refusals_do_not_use_up_the_receive_maximum(start_bench: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = start_bench(receive_maximum=2)
     client = bench.connect("a")
-    monkeypatch.setattr(bench.store, "append", refuse_append)
+    refuse_appends(bench, monkeypatch)
     for _ in range(10):
         client.publish("t", qos=1)
         client.publish("t", qos=2)
@@ -368,7 +382,7 @@ def test_refusals_do_not_use_up_the_receive_maximum(start_bench: StartBench, mon
 
 def test_a_subscription_that_cannot_be_stored_is_not_granted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     client = bench.durable("a")
-    monkeypatch.setattr(bench.store, "append", refuse_append)
+    refuse_appends(bench, monkeypatch)
     client.send(client.subscribe_packet("t", qos=1))
     assert client.one(Disconnect).reason_code is ReasonCode.QUOTA_EXCEEDED
 
@@ -377,7 +391,7 @@ def test_a_subscription_that_cannot_be_stored_is_not_granted(bench: Bench, monke
 def test_a_session_that_cannot_be_stored_is_not_opened(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    monkeypatch.setattr(bench.store, "append", refuse_append)
+    refuse_appends(bench, monkeypatch)
     client = bench.client(version)
     client.send(
         connect_packet("a", version, clean_start=False, **({"session_expiry_interval": 9} if version == 5 else {}))

@@ -118,7 +118,8 @@ def test_a_message_that_is_refused_has_none(bench: Bench, monkeypatch: pytest.Mo
 
     client = bench.durable("a")
     with monkeypatch.context() as context:
-        context.setattr(bench.store, "append", refuse)
+        for way_in in ("append", "append_in_steps"):
+            context.setattr(bench.store, way_in, refuse)
         for _ in range(3):
             client.publish("t", b"1", qos, packet_id=7, user_properties=WANTED)
             refused = partial(PubAck if qos == 1 else PubRec, 7)
