@@ -15,10 +15,9 @@ from typing import NoReturn
 import msgspec
 
 from notify import client_requests, group_requests, log_requests, long_frames, operator_requests, quotas, reads
-from notify.answers import WaitingAnswer, cancelled, following
+from notify.answers import WaitingAnswer, cancelled, following, found
 from notify.arrival import Arrival
 from notify.claiming import claim
-from notify.contents import filter_fault
 from notify.events import FRAME_ROOM_BYTES, Events
 from notify.figures import Figures
 from notify.held import NEVER_HELD, Held
@@ -27,9 +26,8 @@ from notify.locating import locate
 from notify.operator_line import OperatorLine
 from notify.peers import Peer, Peers
 from notify.permissions import narrowed, shown, wanted_by, why_not
-from notify.refusals import failure_code
 from notify.users import Permits, User, Wanted
-from store.errors import StoreError, WireError
+from store.errors import WireError
 from store.wire import messages as wire
 from store.wire import pace_messages as of_pace
 from store.wire import quota_messages as of_quota
@@ -68,7 +66,9 @@ class Conversation:
         self._wake = wake
         self._handshake = ServerHandshake(self._meet, tokens, of_namespaces)
         self.permits = Permits(None)
-        self._held = Held(peers.hub.messages.applying, self.wake)
+        self._is_client = False
+        self._applying = peers.hub.messages.applying
+        self._held = Held(self._applying, self.wake)
         self._is_judged = False  # a frame waits for what its user may do
         self._incoming: Incoming | None = None
         self._credit = TimedCredit(1, figures.request_times)
@@ -92,7 +92,7 @@ class Conversation:
             return
         assert self.peer is not None
         self.peer.heard_s = self._peers.clock()
-        self._incoming.add(data)
+        self._incoming.data.append(data)
         self.go_on()
 
     def _begin(self, answer: bytes) -> None:
@@ -142,6 +142,7 @@ class Conversation:
         if isinstance(met, Refused):
             return met
         self.peer, welcome = met
+        self._is_client = self.peer.role is Role.CLIENT
         self._credit = TimedCredit(welcome.credit_bytes, self._figures.request_times)
         self._events = Events(self.peer, welcome, self._figures, self._peers.max_frame_bytes, self._tell)
         for client_id in self._peers.hub.contested(self.peer.member):
@@ -151,25 +152,30 @@ class Conversation:
 
     def go_on(self) -> None:
         """Deal with frames that wait, for some time. Raises WireError."""
-        incoming = self._incoming
+        incoming, waiting = self._incoming, self._held.waiting
         if incoming is None:
             return
         incoming.begin()
-        self._held.go_on()
-        while self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self._is_judged and not self._held:
+        if waiting:
+            self._held.go_on()
+        while self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self._is_judged and not waiting:
             frame = incoming.next_frame()
             if frame is None:
                 break
-            if self._held:  # what was under way has come to where it waits
+            if waiting:  # what was under way has come to where it waits
                 self._held.do(partial(self._deal_with, frame))
-            else:
+            elif self._is_client or self._applying.left_bytes:
                 self._deal_with(frame)
+            else:
+                self._handle_now(frame)
         incoming.end()
         self._wake(self)  # more may be read in this turn of the loop, and is dealt with in the next one
 
     def _deal_with(self, frame: Frame) -> None:
-        fault = self._known.own.fault(frame.message)
-        if fault:
+        """Handle a frame, if its peer may ask that: gateways and operators see to it themselves."""
+        if not self._is_client:
+            self._handle(frame)
+        elif fault := self._known.own.fault(frame.message):
             self._answer(frame.request_id, wire.Failed(FailureCode.NOT_ALLOWED, fault))
         elif too_many := long_frames.too_many_changes(self._known, frame, self._peers.settings):
             self._refuse_frame(frame, FailureCode.BAD_REQUEST, too_many)
@@ -199,7 +205,7 @@ class Conversation:
         at_once = False
 
     def _handle(self, frame: Frame) -> None:
-        if type(frame.message) in NEVER_HELD and not self._held:
+        if type(frame.message) in NEVER_HELD and not self._held.waiting:
             self._handle_now(frame)
         else:
             self._held.do(partial(self._handle_now, frame))
@@ -228,9 +234,14 @@ class Conversation:
     @property
     def is_full(self) -> bool:
         """Whether it had better not be given more before what it has to say is sent."""
-        has_more = self._incoming is not None and self._incoming.has_more
-        has_more = has_more or bool(self._held)
+        has_more = bool(self._held.waiting) or (self._incoming is not None and self._incoming.has_more)
         return has_more and not self.is_closing and not self._is_judged and not self._held.is_blocked
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its peer is let in, and nothing is left of what came: it is neither full nor waiting."""
+        incoming = self._incoming
+        return incoming is not None and not (incoming.has_more or self._held.waiting or self._is_judged)
 
     def check(self) -> None:
         """Raises WireError for what _later() found wrong."""
@@ -248,14 +259,15 @@ class Conversation:
     def outgoing(self) -> list[bytes]:
         """What is to be sent now. To be called once in a turn of the loop."""
         if self._incoming is not None:
-            self._incoming.turn_begins()
+            self._incoming.worked_s = 0.0
         if self.peer is not None and not self.is_closing:
             self._is_gathering = True
             try:
-                for message in self._operators.take():
+                for message in self._operators.take() if self._operators.to_tell else ():
                     self._tell(message)
-                self._answer_appends()
-                if self._held.is_applying:  # all of it is told at once
+                if self._answers or self._refusals or self._is_client:
+                    self._answer_appends()
+                if self._applying.left_bytes:  # all of it is told at once
                     self._held.wake_later()
                 else:
                     self._peers.groups.consumers.turn_ends()
@@ -282,7 +294,8 @@ class Conversation:
 
     def _answer(self, request_id: int, message: Message, records: bytes = b"") -> None:
         if not self.is_closing:
-            message, records = self._known.own.cut(message, records)
+            if self._is_client:
+                message, records = self._known.own.cut(message, records)
             self._credit.give(request_id)
             self._tell(message, records, request_id)
 
@@ -294,7 +307,7 @@ class Conversation:
             self._answer(answer.request_id, answer.message)
             if answer.refused:
                 self._refusals.append((self._pings, answer.refused))
-        if self._flushing:
+        if self._is_client and self._flushing:
             for request_id, message in self._flushing.take_answers(self.peer.member):
                 self._answer(request_id, message)
         if self._refusals and self._refusals[-1][0] == self._pings:
@@ -349,12 +362,11 @@ class Conversation:
         else:
             assert isinstance(answer, wire.Appended)
             self._answers.append(WaitingAnswer(frame.request_id, answer.end or peer.member.mark, answer))
-        self._wake(self)
 
     def _store(self, frame: Frame, message: wire.Append | wire.Publish) -> Iterator[None] | None:
         store: Callable[..., None] = self._publish if isinstance(message, wire.Publish) else self._append
         then = partial(store, frame, message)
-        if self._role is Role.CLIENT and len(frame.records) >= long_frames.LONG_PUBLISH_BYTES:
+        if self._is_client and len(frame.records) >= long_frames.LONG_PUBLISH_BYTES:
             return long_frames.publish(self._peers.hub.messages, frame.records, lambda: self._held.do(then))
         then()
         return None
@@ -407,16 +419,7 @@ class Conversation:
 
     def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> Message:
         self._figures.reads += 1
-        topic_filter = getattr(frame.message, "topic_filter", None)
-        fault = filter_fault(topic_filter) if topic_filter else ""
-        records = b""
-        if fault:
-            answer: Message = wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}")
-        else:
-            try:
-                answer, records = read(self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
-            except StoreError as error:
-                answer = wire.Failed(failure_code(error), str(error))
+        answer, records = found(frame.message, read, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
         self._answer(frame.request_id, shown(answer, self.permits, self._known.own.names), records)
         return answer
 

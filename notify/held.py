@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from lightqueue.applying import Applying
 from store.wire import messages as wire
@@ -27,6 +27,7 @@ class Held:
         self._applying = applying
         self._wake = wake
         self._waiting: deque[Callable[[], None]] = deque()
+        self.waiting: Collection[object] = self._waiting  # true if something waits, as this is
 
     def __bool__(self) -> bool:
         return bool(self._waiting)

@@ -34,37 +34,32 @@ class TimedCredit(Credit):
 
 
 class Incoming:
-    """Bytes, of which frames are read one after another. `work`: what is left to do of the last one."""
+    """What came, of which frames are read one after another. `data`: bytes that were not looked at so far; `work`: what
+    is left to do of the last frame."""
 
     def __init__(self, reader: FrameReader, credit: TimedCredit) -> None:
         self._reader = reader
         self._credit = credit
-        self._data: deque[bytes] = deque()
+        self.data: deque[bytes] = deque()
         self._frames: Iterator[Frame] | None = None
         self.work: Iterator[object] | None = None
         self._began_s = self._ends_s = 0.0
-        self._worked_s = 0.0  # in this turn of the loop
+        self.worked_s = 0.0  # in this turn of the loop: to be set to 0 when one begins
         self._is_first = True
-
-    def add(self, data: bytes) -> None:
-        self._data.append(data)
 
     def begin(self) -> None:
         """It is dealt with from now on, for what is left of WORK_S; at least one frame of a turn, or a part of one."""
-        self._is_first = not self._worked_s
+        self._is_first = not self.worked_s
         self._began_s = time.perf_counter()
-        self._ends_s = self._began_s + WORK_S - self._worked_s
+        self._ends_s = self._began_s + WORK_S - self.worked_s
 
     def end(self) -> None:
         """It is not dealt with any more, so far."""
-        self._worked_s += time.perf_counter() - self._began_s
-
-    def turn_begins(self) -> None:
-        self._worked_s = 0.0
+        self.worked_s += time.perf_counter() - self._began_s
 
     @property
     def has_more(self) -> bool:
-        return self._frames is not None or self.work is not None or bool(self._data)
+        return self._frames is not None or self.work is not None or bool(self.data)
 
     def next_frame(self) -> Frame | None:
         """None: nothing more has come, or the time is over. Raises WireError."""
@@ -75,9 +70,9 @@ class Incoming:
             if any(time.perf_counter() >= self._ends_s for _ in self.work):
                 return None
             self.work = None
-        while self._frames is not None or self._data:
+        while self._frames is not None or self.data:
             if self._frames is None:
-                self._frames = self._reader.read(self._data.popleft())
+                self._frames = self._reader.read(self.data.popleft())
             frame = next(self._frames, None)
             if frame is not None:
                 if frame.request_id:
@@ -87,5 +82,5 @@ class Incoming:
         return None
 
     def clear(self) -> None:
-        self._data.clear()
+        self.data.clear()
         self._frames = self.work = None

@@ -74,7 +74,8 @@ class Member:
         """As append(); the log_offset of the first record."""
         taken, self._taken = self._taken, []
         start = self._messages.append(batch, is_awaited)
-        self._hub.consumers.took(taken)
+        if taken:
+            self._hub.consumers.took(taken)
         self._hub.settle(self)
         return start
 

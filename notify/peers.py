@@ -26,8 +26,9 @@ from notify.member import Member
 from notify.own_names import ALL, OwnNames, is_named
 from notify.questions import Questions
 from notify.refusals import Fenced, failure_code
-from notify.refused_appends import REFUSED_BY_DISK, RefusedAppends
+from notify.refused_appends import MOST_RANGES, REFUSED_BY_DISK, RefusedAppends
 from notify.settings import WireSettings
+from notify.user_quotas import CountedPublish
 from notify.users import User
 from store._records import RecordBatch, topic_runs
 from store.changes import Change, GroupAdvanced, PeerAppended, PeerGone, SessionClosed, SessionOpened, encode_change
@@ -44,6 +45,7 @@ log = logging.getLogger("penstock.wire")
 HEAD_ROOM_BYTES = 4_096  # of a frame, or of what an append takes in the log, for what is not a peer's records
 LATE_S = 0.25  # a tick that comes later than so long after the one before says that this process stood still
 RETRY_S = 1.0
+UNSAFE_NOTED = 64  # Appends of a peer; with so many it is looked at which of them are safe by now
 CLOCKS_DIFFER_S = 60
 MOST_FOLLOWED = 1_000_000
 MOST_FOLLOWED_BY_CLIENT = 10_000  # each costs the store's memory a live queue
@@ -126,16 +128,16 @@ class Peer(Nobody):
 
     def append(self, sequence: int, records: memoryview, limit_bytes: int, in_steps: bool = False) -> wire.Message:
         """Store what came in an Append, if it is not there already. Appended, to be said once it is safe, or Failed."""
-        if self._refused.has(sequence, stops=self.role is Role.GATEWAY):
+        refused = self._refused
+        if refused.ranges and refused.has(sequence, stops=self.role is Role.GATEWAY):
             return wire.Failed(FailureCode.UNAVAILABLE, "it was refused already, and others were stored since")
         if sequence <= self._sequence and not self._lost[0] <= sequence <= self._lost[1]:
             return wire.Appended(0, 0)
-        if self._refused.stops:
+        if refused.stops_from:
             return self._refuse(sequence, FailureCode.UNAVAILABLE, "one before it was refused")
         try:
             batch, changes = self._batch(sequence, records, limit_bytes)
-            taken = [change for change in changes if isinstance(change, GroupAdvanced)]
-            if taken:
+            if changes and (taken := [change for change in changes if isinstance(change, GroupAdvanced)]):
                 self.member.will_take(taken)
             start = self.member.append_in_steps(batch) if in_steps else self.member.append_at(batch)
         except (ValueError, StoreError) as error:
@@ -145,7 +147,8 @@ class Peer(Nobody):
                 self.hub.hold(self.member, change.client_id)
         end = start + batch.size
         self._sequence = max(sequence, self._sequence)
-        self._note_safe()
+        if len(self._unsafe) >= UNSAFE_NOTED:
+            self._note_safe()
         self._unsafe.append((self._sequence, end))
         self._lost = (sequence + 1, self._lost[1])  # they come in order
         return wire.Appended(start, end)
@@ -204,14 +207,19 @@ class Peer(Nobody):
                 batch.begin_atomic()
                 contents.add_held_by(batch, records, self.name, {closed.client_id for closed in late})
         is_client = self.role is Role.CLIENT
-        if is_client and (fault := self.own.fault_of_records(records) or contents.left_fault(records, self.left_by)):
-            raise contents.BadContents(fault)
-        user, refused = self.user or self.own.names.prefix, self._refused.ranges
-        counted = self.hub.quotas.take_records(user, self.known_topics, records)
-        newest = max(sequence, self._sequence)
+        user, counted = self._counted(records) if is_client else ("", ())
+        newest, refused = max(sequence, self._sequence), self._refused.ranges
         batch.append(*encode_change(PeerAppended(self.name, newest, refused, is_client, user, counted)))
         batch.end_atomic()
         return batch, changes
+
+    def _counted(self, records: memoryview) -> tuple[str, tuple[CountedPublish, ...]]:
+        """Of a client's: the user for whom they count, and as what. Raises BadContents or QuotaExceeded."""
+        fault = self.own.fault_of_records(records) or contents.left_fault(records, self.left_by)
+        if fault:
+            raise contents.BadContents(fault)
+        user = self.user or self.own.names.prefix
+        return user, self.hub.quotas.take_records(user, self.known_topics, records)
 
     def _limits(self, size_bytes: int) -> contents.Limits:
         """Of its records. A peer's idea of what time it is may be somewhat different."""
@@ -248,7 +256,7 @@ class Peer(Nobody):
 
     @property
     def has_too_many_refused(self) -> bool:
-        return self._refused.are_too_many
+        return len(self._refused.ranges) > MOST_RANGES
 
     def knows_refused(self, sequence: int) -> None:
         """The peer knows of every refusal up to this sequence."""

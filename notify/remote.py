@@ -108,15 +108,23 @@ class RemoteStore:
 
     def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
         limit = self._most_frame_bytes - HEAD_ROOM_BYTES
-        pieces = [batch] if batch.size <= limit else batch.split(limit)
+        if batch.size <= limit:
+            self._append(batch, 0, placed)
+            return
+        pieces = batch.split(limit)
         if (largest := max(piece.size for piece in pieces)) > limit:
             raise RecordTooLarge(largest, limit)
         first = 0
         for piece in pieces:
-            self.mark, self.unstored_bytes = self.mark + 1, self.unstored_bytes + piece.size
-            tell = partial(placed, first, piece.size) if placed is not None else None
-            self._ask(wire.Append(self.mark), self._appended, bytes(piece), tell)
+            self._append(piece, first, placed)
             first += piece.size
+
+    def _append(self, piece: RecordBatch, first: int, placed: Placed | None) -> None:
+        """Records that are `first` bytes behind the beginning of their batch."""
+        self.mark += 1
+        self.unstored_bytes += piece.size
+        tell = partial(placed, first, piece.size) if placed is not None else None
+        self._ask(wire.Append(self.mark), self._appended, bytes(piece), tell)
 
     def _appended(self, answer: Message, frame: Frame) -> None:
         request = self._requests.unanswered(frame.request_id)

@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,7 +20,7 @@ _DECODE = {kind.number: msgspec.msgpack.Decoder(kind.message).decode for kind in
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True):
     """A message, who asked (0: nobody), its records in log format (read-only), and the bytes it took on the wire."""
 
     message: Message

@@ -48,7 +48,7 @@ class PeerSession:
             self._is_pinging = False
             self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
             yield welcome
-        for frame in self._reader.feed(data):
+        for frame in self._reader.read(data):
             match frame.message:
                 case Ping():
                     self._write(encode(Pong()))
