@@ -7,6 +7,7 @@ gets no more: its requests wait unread, and events are merged, as each is only a
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -21,7 +22,7 @@ from notify.claiming import claim
 from notify.events import FRAME_ROOM_BYTES, Events
 from notify.figures import Figures
 from notify.held import NEVER_HELD, Held
-from notify.incoming import Incoming, TimedCredit
+from notify.incoming import Incoming
 from notify.locating import locate
 from notify.operator_line import OperatorLine
 from notify.peers import Peer, Peers
@@ -32,6 +33,7 @@ from store.wire import messages as wire
 from store.wire import pace_messages as of_pace
 from store.wire import quota_messages as of_quota
 from store.wire.base import PRODUCER
+from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import NO_TOKENS, ServerHandshake
 from store.wire.messages import FailureCode, Hello, Message, Refused, RefusedReason, Role, Welcome
@@ -50,7 +52,7 @@ class Conversation:
         peers: Peers,
         tokens: Mapping[str, str | None],
         figures: Figures,
-        wake: Callable[[Conversation], None],
+        wake: Callable[[], None],
         of_namespaces: Mapping[str, str] = NO_TOKENS,
     ) -> None:
         """`wake`: outgoing() is to be called, soon."""
@@ -63,7 +65,7 @@ class Conversation:
         self.opened_s = self.said_s = peers.clock()
         self._peers = peers
         self._figures = figures
-        self._wake = wake
+        self.wake = wake
         self._handshake = ServerHandshake(self._meet, tokens, of_namespaces)
         self.permits = Permits(None)
         self._is_client = False
@@ -71,7 +73,7 @@ class Conversation:
         self._held = Held(self._applying, self.wake)
         self._is_judged = False  # a frame waits for what its user may do
         self._incoming: Incoming | None = None
-        self._credit = TimedCredit(1, figures.request_times)
+        self._credit = Credit(1)
         self._chunks: list[bytes] = []
         self._chunks_bytes = 0
         self._is_gathering = False  # what is said now goes out at once
@@ -104,15 +106,10 @@ class Conversation:
             refused = self._handshake.refused
             self.is_closing = True
             raise WireError(f"not let in ({refused.reason}): {refused.message}")
-        self._incoming = Incoming(FrameReader(self._peers.max_frame_bytes, self._role), self._credit)
+        assert self._known.role is not None
+        self._incoming = Incoming(FrameReader(self._peers.max_frame_bytes, self._known.role), self._credit)
         if rest := self._handshake.rest:
             self.received(rest)
-
-    @property
-    def _role(self) -> Role:
-        assert self.peer is not None
-        assert self.peer.role is not None
-        return self.peer.role
 
     def _meet(self, hello: Hello) -> Welcome | Refused | None:
         return self.arrival.meet(hello, self._let_in, self._judged_later)
@@ -122,7 +119,7 @@ class Conversation:
         if self.is_closing:
             return
         self._later(lambda: self._begin(self._handshake.answer(answer)))
-        self._wake(self)
+        self.wake()
 
     def _later(self, action: Callable[[], None]) -> None:
         """Do what an answer of somebody else allows; what is wrong is said by check()."""
@@ -130,7 +127,7 @@ class Conversation:
             action()
         except WireError as error:
             self.fault = error
-            self._wake(self)
+            self.wake()
 
     def _let_in(self, hello: Hello, user: User | None) -> Welcome | Refused:
         if self.is_closing:  # it left while it was judged
@@ -143,7 +140,7 @@ class Conversation:
             return met
         self.peer, welcome = met
         self._is_client = self.peer.role is Role.CLIENT
-        self._credit = TimedCredit(welcome.credit_bytes, self._figures.request_times)
+        self._credit = Credit(welcome.credit_bytes)
         self._events = Events(self.peer, welcome, self._figures, self._peers.max_frame_bytes, self._tell)
         for client_id in self._peers.hub.contested(self.peer.member):
             self.tell_taken_over(client_id)
@@ -169,7 +166,7 @@ class Conversation:
             else:
                 self._handle_now(frame)
         incoming.end()
-        self._wake(self)  # more may be read in this turn of the loop, and is dealt with in the next one
+        self.wake()  # more may be read in this turn of the loop, and is dealt with in the next one
 
     def _deal_with(self, frame: Frame) -> None:
         """Handle a frame, if its peer may ask that: gateways and operators see to it themselves."""
@@ -199,7 +196,7 @@ class Conversation:
                 self._figures.not_permitted += 1
                 self._refuse_frame(frame, FailureCode.NOT_PERMITTED, why_not(refused, self.permits.name))
             if not at_once:
-                self._wake(self)
+                self.wake()
 
         self.permits.judge(wanted_by(frame, self._peers.hub.messages, self._known.own.names), heard)
         at_once = False
@@ -211,8 +208,13 @@ class Conversation:
             self._held.do(partial(self._handle_now, frame))
 
     def _handle_now(self, frame: Frame) -> None:
-        assert self._incoming is not None
-        self._incoming.work = _HANDLERS[type(frame.message)](self, frame, frame.message)
+        incoming, message = self._incoming, frame.message
+        assert incoming is not None
+        if self._is_client and len(frame.records) >= long_frames.LONG_PUBLISH_BYTES:
+            then = partial(_HANDLERS[type(message)], self, frame, message)
+            incoming.work = long_frames.publish(self._peers.hub.messages, frame.records, partial(self._held.do, then))
+        else:
+            incoming.work = _HANDLERS[type(message)](self, frame, message)
 
     def _refuse_frame(self, frame: Frame, code: FailureCode, why: str) -> None:
         """As any request that fails; a sequence of appends goes on behind it."""
@@ -222,7 +224,7 @@ class Conversation:
             if self._known.has_too_many_refused:
                 self.fault = WireError("too many Publishes were refused without a Pong in between")
             self._answers.append(WaitingAnswer(frame.request_id, 0, answer, frame.message.sequence))
-            self._wake(self)
+            self.wake()
         elif frame.request_id:
             self._answer(frame.request_id, answer)
 
@@ -241,7 +243,9 @@ class Conversation:
     def is_idle(self) -> bool:
         """Whether its peer is let in, and nothing is left of what came: it is neither full nor waiting."""
         incoming = self._incoming
-        return incoming is not None and not (incoming.has_more or self._held.waiting or self._is_judged)
+        if incoming is None or incoming.frames is not None or incoming.work is not None:
+            return False
+        return not (incoming.data or self._held.waiting or self._is_judged)
 
     def check(self) -> None:
         """Raises WireError for what _later() found wrong."""
@@ -285,7 +289,7 @@ class Conversation:
         self._chunks.append(frame)
         self._chunks_bytes += len(frame)
         if not self._is_gathering:
-            self._wake(self)
+            self.wake()
 
     def _tell(self, message: Message, records: bytes = b"", request_id: int = 0) -> None:
         self._send_bytes(frame_head(message, request_id, len(records)))
@@ -296,7 +300,8 @@ class Conversation:
         if not self.is_closing:
             if self._is_client:
                 message, records = self._known.own.cut(message, records)
-            self._credit.give(request_id)
+            request, came_s = self._credit.give(request_id)
+            self._figures.request_times[request].add(time.perf_counter() - came_s)
             self._tell(message, records, request_id)
 
     def _answer_appends(self) -> None:
@@ -313,16 +318,13 @@ class Conversation:
         if self._refusals and self._refusals[-1][0] == self._pings:
             self.ping()  # its answer says that the refusals are known
 
-    def wake(self) -> None:
-        self._wake(self)
-
     def tell_taken_over(self, client_id: str) -> None:
         self._events.taken_over[client_id] = None
-        self._wake(self)
+        self.wake()
 
     def told(self, message: wire.BansTold | wire.Disconnect | wire.Judge | of_pace.Slow) -> None:
         self._operators.told(message)
-        self._wake(self)
+        self.wake()
 
     def close(self, reason: str) -> None:
         if not self.is_closing:
@@ -363,14 +365,6 @@ class Conversation:
             assert isinstance(answer, wire.Appended)
             self._answers.append(WaitingAnswer(frame.request_id, answer.end or peer.member.mark, answer))
 
-    def _store(self, frame: Frame, message: wire.Append | wire.Publish) -> Iterator[None] | None:
-        store: Callable[..., None] = self._publish if isinstance(message, wire.Publish) else self._append
-        then = partial(store, frame, message)
-        if self._is_client and len(frame.records) >= long_frames.LONG_PUBLISH_BYTES:
-            return long_frames.publish(self._peers.hub.messages, frame.records, lambda: self._held.do(then))
-        then()
-        return None
-
     def _publish(self, frame: Frame, message: wire.Publish) -> None:
         peer = self._known
         self._figures.appends += 1
@@ -386,7 +380,7 @@ class Conversation:
             self._answers.append(WaitingAnswer(frame.request_id, end, answer))
         else:
             self._flushing.add(self._known.member, message.wait, frame.request_id, end, answer)
-        self._wake(self)
+        self.wake()
 
     def _client_read(self, frame: Frame, message: client_requests.Question) -> None:
         self._reply(frame, lambda limit: client_requests.read(self._known.member, message, limit))
@@ -435,11 +429,11 @@ class Conversation:
 
     def _answer_when_safe(self, request_id: int, answer: Message) -> None:
         self._answers.append(WaitingAnswer(request_id, self._known.member.mark, answer))
-        self._wake(self)
+        self.wake()
 
     def _ask_group(self, frame: Frame, message: Message) -> None:
         self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
-        self._wake(self)  # what was said may be written at once
+        self.wake()  # what was said may be written at once
 
     def _ping(self, _: Frame, __: wire.Ping) -> None:
         self._tell(wire.Pong(self._peers.hub.messages.now_ms()))
@@ -450,7 +444,9 @@ class Conversation:
             self._known.knows_refused(self._refusals.popleft()[1])
 
     def _goodbye(self, _: Frame, message: wire.Goodbye) -> None:
-        level = logging.INFO if self._role is Role.GATEWAY else logging.DEBUG  # of clients there may be many a second
+        level = (
+            logging.INFO if self._known.role is Role.GATEWAY else logging.DEBUG
+        )  # of clients there may be many a second
         log.log(level, "peer %s said goodbye: %s", self._known.name, message.reason)
         self.is_closing = True
         self._peers.left(self._known, "goodbye", for_good=not self._known.name.startswith(PRODUCER))
@@ -460,7 +456,7 @@ class Conversation:
 
 
 _HANDLERS: dict[type[Message], Callable[..., Iterator[object] | None]] = {
-    wire.Append: Conversation._store,
+    wire.Append: Conversation._append,
     wire.Follow: Conversation._follow,
     wire.Unfollow: lambda self, _, message: long_frames.unfollow(self._known, self._events.push, message),
     wire.Floors: lambda self, _, message: long_frames.floors(self._known, message),
@@ -475,7 +471,7 @@ _HANDLERS: dict[type[Message], Callable[..., Iterator[object] | None]] = {
     wire.Judged: lambda self, _, message: self._known.questions.answered(message),
     of_pace.Behind: lambda self, _, message: self._known.member.lags(message.is_behind),
     of_quota.LiveSubscriptions: lambda self, _, message: quotas.tell_live(self._known.member, message),
-    wire.Publish: Conversation._store,
+    wire.Publish: Conversation._publish,
     wire.Scan: Conversation._client_read,
     wire.Seek: Conversation._client_read,
     wire.Get: Conversation._client_read,

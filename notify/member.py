@@ -256,7 +256,8 @@ class Member:
 
         A queue that nobody watches any more is not the one that may have its name now.
         """
-        named, others = [queue for queue in self._named if queue.watchers], self._any_grew
+        named = [queue for queue in self._named if queue.watchers] if self._named else []
+        others = self._any_grew
         self._named, self._any_grew = {}, False
         return named, others
 

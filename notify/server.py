@@ -245,7 +245,7 @@ class _Connection(asyncio.Protocol):
         self._unsent_bytes = 0
         self._address = "?"
         self._conversation = Conversation(
-            server.peers, tokens or server._tokens, server.figures, lambda _: server.wake(self), server._of_namespaces
+            server.peers, tokens or server._tokens, server.figures, partial(server.wake, self), server._of_namespaces
         )
 
     @property

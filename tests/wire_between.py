@@ -53,7 +53,7 @@ class WireBetween:
         self.gateway.lost()
 
     def connect(self) -> None:
-        self._conversation = Conversation(self._peers, {Role.GATEWAY: None}, self.figures, lambda _: self._wake())
+        self._conversation = Conversation(self._peers, {Role.GATEWAY: None}, self.figures, self._wake)
         handshake = ClientHandshake(Hello(list(VERSIONS), Role.GATEWAY, "gateway"))
         self._conversation.received(handshake.greeting)
         welcome = handshake.feed(b"".join(self._conversation.outgoing()))
