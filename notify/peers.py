@@ -28,7 +28,6 @@ from notify.questions import Questions
 from notify.refusals import Fenced, failure_code
 from notify.refused_appends import MOST_RANGES, REFUSED_BY_DISK, RefusedAppends
 from notify.settings import WireSettings
-from notify.user_quotas import CountedPublish
 from notify.users import User
 from store._records import RecordBatch, topic_runs
 from store.changes import Change, GroupAdvanced, PeerAppended, PeerGone, SessionClosed, SessionOpened, encode_change
@@ -207,19 +206,14 @@ class Peer(Nobody):
                 batch.begin_atomic()
                 contents.add_held_by(batch, records, self.name, {closed.client_id for closed in late})
         is_client = self.role is Role.CLIENT
-        user, counted = self._counted(records) if is_client else ("", ())
+        if is_client and (fault := self.own.fault_of_records(records) or contents.left_fault(records, self.left_by)):
+            raise contents.BadContents(fault)
+        user = self.user or self.own.names.prefix if is_client else ""
+        counted = self.hub.quotas.take_records(user, self.known_topics, records) if is_client else ()
         newest, refused = max(sequence, self._sequence), self._refused.ranges
         batch.append(*encode_change(PeerAppended(self.name, newest, refused, is_client, user, counted)))
         batch.end_atomic()
         return batch, changes
-
-    def _counted(self, records: memoryview) -> tuple[str, tuple[CountedPublish, ...]]:
-        """Of a client's: the user for whom they count, and as what. Raises BadContents or QuotaExceeded."""
-        fault = self.own.fault_of_records(records) or contents.left_fault(records, self.left_by)
-        if fault:
-            raise contents.BadContents(fault)
-        user = self.user or self.own.names.prefix
-        return user, self.hub.quotas.take_records(user, self.known_topics, records)
 
     def _limits(self, size_bytes: int) -> contents.Limits:
         """Of its records. A peer's idea of what time it is may be somewhat different."""
