@@ -359,11 +359,10 @@ class Conversation:
         answer = peer.append(message.sequence, frame.records, self._peers.append_limit_bytes)
         if peer.has_too_many_refused:
             raise WireError("too many Appends were refused without a Pong in between")
-        if isinstance(answer, wire.Failed):
-            self._answers.append(WaitingAnswer(frame.request_id, 0, answer, message.sequence))
-        else:
-            assert isinstance(answer, wire.Appended)
+        if isinstance(answer, wire.Appended):
             self._answers.append(WaitingAnswer(frame.request_id, answer.end or peer.member.mark, answer))
+        else:
+            self._answers.append(WaitingAnswer(frame.request_id, 0, answer, message.sequence))
 
     def _publish(self, frame: Frame, message: wire.Publish) -> None:
         peer = self._known

@@ -202,8 +202,9 @@ class CommitLog:
             if self.end + size > self.segments[-1].limit:
                 self._roll(size, from_reserve)
             start = self.end
-            if wanted := self.segments[-1].unallocated(start + size):
-                self._reserve(start + size, wanted, from_reserve)
+            active = self.segments[-1]
+            if start + size > active.base + active.allocated_bytes:
+                self._reserve(active, start + size, from_reserve)
             self._torn = True
             self._write(batch, start)
             self._torn = False
@@ -224,12 +225,11 @@ class CommitLog:
         self._active.erase_after(self.committed)
         self._torn = False
 
-    def _reserve(self, end: int, wanted: int, from_reserve: bool) -> None:
-        """Have the file system set aside the `wanted` bytes that are missing up to `end`."""
-        spare = self._spare_bytes(from_reserve)
+    def _reserve(self, active: Segment, end: int, from_reserve: bool) -> None:
+        wanted, spare = active.unallocated(end), self._spare_bytes(from_reserve)
         if wanted > spare:
             raise StoreFull(self.folder)
-        self._active.allocate(end, min(ALLOCATE_BYTES, spare - wanted))
+        active.allocate(end, min(ALLOCATE_BYTES, spare - wanted))
 
     @property
     def disk_free_bytes(self) -> int:
