@@ -30,6 +30,7 @@ SETTLED_AT_ONCE = 256  # queues of which it is said how far their readers have c
 SETTLED_SHARE = 16  # and one part in this many of all
 SETTLED_PER_STEP = 64  # of these queues,
 SETTLED_READERS = 1_000  # or as many as have so many readers: some 0.2 ms
+COMPRESSED = int(RecordFlag.COMPRESSED)
 NOBODY: frozenset[Session] = frozenset()
 
 
@@ -325,7 +326,7 @@ class Delivery:
         self.store_reads += 1
         if records is None:
             return None
-        if records.flags & RecordFlag.COMPRESSED:
+        if records.flags & COMPRESSED:
             found = self._expander.for_session(session, records, EXPANDED_BYTES // share)
             if found is None:
                 return False

@@ -17,15 +17,13 @@ MOST_NOTED = 65_536  # places of which it is known how many messages are lost in
 
 
 class Holes:
-    """Owner of what is known of them; true if somebody has come past one."""
+    """Owner of what is known of them."""
 
     def __init__(self, log: LogReader, queues: QueueTable) -> None:
         self._log = log
         self._queues = queues
         self._lost: dict[tuple[Queue, int], int] = {}  # messages, by the queue_offset behind them
-
-    def __bool__(self) -> bool:
-        return bool(self._lost)
+        self.are_known = False  # somebody has come past one
 
     def skip(self, queue: Queue, start: int, error: LookupError) -> tuple[int, int]:
         """Where to go on after an entry whose record cannot be read, and how many messages are lost in front of that.
@@ -61,6 +59,7 @@ class Holes:
         while len(self._lost) >= MOST_NOTED:
             self._lost.pop(next(iter(self._lost)))
         self._lost[queue, queue_offset] = lost
+        self.are_known = True
 
     def before(self, queue: Queue, queue_offset: int) -> int:
         """How many messages are lost directly in front of a place, as far as somebody has come past them."""

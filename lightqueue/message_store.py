@@ -52,7 +52,6 @@ class MessageStore:
         """`on_replayed` is told how much of the log was replayed, of how much."""
         self.settings = settings
         self.replayed_bytes = 0
-        self._on_replayed = on_replayed
         self._next_index_write = 0.0
         self._write_until = 0  # the index is being brought up to this log_offset, a step each tick
         self._durable_to = 0  # so much of the log is in the index for good, or about to be
@@ -67,7 +66,7 @@ class MessageStore:
             remembered = remembered_marks(self.folder.index)
             self.log = CommitLog(self.folder.log, settings, on_safe, self.folder.quarantine, remembered)
             undo.callback(self.log.close)
-            self.index, self._state = self._projected()
+            self.index, self._state = self._projected(on_replayed)
             undo.callback(self.index.close)
             self.upkeep = Upkeep(self.log, self.folder, self._state, self.append_upkeep, self.clock)
             undo.pop_all()
@@ -86,7 +85,7 @@ class MessageStore:
         self.waiting = Waiting(self.sessions, self.queues, lambda: self.end)
         self.scrubber = Scrubber(self.log, settings)
 
-    def _projected(self) -> tuple[Index, Projection]:
+    def _projected(self, on_replayed: Callable[[int, int], None]) -> tuple[Index, Projection]:
         """The index, and the state that the log makes of it. One that turns out to be damaged is built again."""
         for distrusted in range(MOST_INDEXES):
             index = open_index(self.folder, self.log, self.settings.index_write_buffer_bytes, distrusted)
@@ -95,7 +94,7 @@ class MessageStore:
                 try:
                     state = Projection(self.log, index, self.settings)
                     self._durable_to = state.applied
-                    self._replay(state)
+                    self._replay(state, on_replayed)
                 except IndexDamaged as error:
                     log.warning("%s", error)
                     continue
@@ -103,12 +102,12 @@ class MessageStore:
                 return index, state
         raise IndexFailed(self.folder.index, "is damaged however often it is built")
 
-    def _replay(self, state: Projection) -> None:
+    def _replay(self, state: Projection, on_replayed: Callable[[int, int], None]) -> None:
         began = state.position
         for start, data in self.log.ranges(began, REPLAY_BYTES):
             state.replay(start, data)
             self.replayed_bytes += len(data)
-            self._on_replayed(start + len(data) - began, self.log.end - began)
+            on_replayed(start + len(data) - began, self.log.end - began)
             self._make_durable(state)  # so that a kill from here on has less to read again
         self.log.forget_pages()
         state.position = self.log.end

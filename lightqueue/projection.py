@@ -127,7 +127,7 @@ class Projection:
 
     def _apply(self, fields: tuple[Any, ...]) -> None:
         """Apply a record that is more than entries in queues."""
-        record = Record._make(fields)
+        record: Record = tuple.__new__(Record, fields)  # Record._make() is in Python
         if record.type == RecordType.MESSAGE:
             self._apply_message(record)
             return

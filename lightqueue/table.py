@@ -342,7 +342,7 @@ class QueueTable:
                         start = self._next_kept(queue, start)
                         continue
                     records = read_pack(self._log.memory, found[1], found[0], start, max_records, max_bytes)
-                return marked(records, self.holes.before(queue, start)) if self.holes else records
+                return marked(records, self.holes.before(queue, start)) if self.holes.are_known else records
             except LookupError as error:
                 start, passed = self.holes.skip(queue, start, error)
                 lost += passed
@@ -352,7 +352,7 @@ class QueueTable:
 
     def read_many(self, queues: list[Queue], starts: list[int], max_records: int, max_bytes: int) -> list[Records]:
         """As read() for each of some queues."""
-        if self.holes:
+        if self.holes.are_known:
             return [self.read(queues[i], starts[i], max_records, max_bytes) for i in range(len(queues))]
         ranges = read_tails(self._log.memory, queues, starts, max_records, max_bytes)
         return [

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
 
+import msgspec
+
+from notify.contents import filter_fault
 from notify.peers import Peer
+from notify.reads import Answer
 from notify.refusals import failure_code
 from store.errors import StoreError
 from store.wire import messages as wire
 from store.wire.messages import FailureCode, Message, Role
 
 
-class WaitingAnswer(NamedTuple):
+class WaitingAnswer(msgspec.Struct, frozen=True):
     """The answer to an Append, or a CancelDelayed, to be given once the log is safe up to a mark."""
 
     request_id: int
     mark: int
     message: Message
     refused: int = 0  # the sequence, if it is a refusal
+
+
+def found(message: Message, read: Callable[[int], Answer], limit_bytes: int) -> Answer:
+    """What `read` gives, of so many bytes, for a request that only reads."""
+    topic_filter = getattr(message, "topic_filter", None)
+    fault = filter_fault(topic_filter) if topic_filter else ""
+    if fault:
+        return wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}"), b""
+    try:
+        return read(limit_bytes)
+    except StoreError as error:
+        return wire.Failed(failure_code(error), str(error)), b""
 
 
 def following(peer: Peer, message: wire.Follow) -> Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -47,7 +47,7 @@ class BadContents(ValueError):
     """A record that must not get into the log; says why."""
 
 
-class Limits(NamedTuple):
+class Limits(msgspec.Struct, frozen=True):
     """Of what a peer may append: its records, when a delayed message is due, a payload before it was compressed.
 
     `may_count`: it may say what messages count as for users (the attribute COUNTED).
@@ -61,7 +61,10 @@ class Limits(NamedTuple):
 
 def add_records(batch: RecordBatch, records: memoryview, role: Role, limits: Limits) -> list[Change]:
     """Add a peer's records to a batch. Returns the state changes among them. Raises ValueError; then none was added."""
-    return [_checked(Record._make(each)) for each in batch.extend_checked(records, TYPES[role], *limits)]
+    others = batch.extend_checked(
+        records, TYPES[role], limits.size_bytes, limits.latest_due_ms, limits.plain_bytes, limits.may_count
+    )
+    return [_checked(Record._make(each)) for each in others] if others else []
 
 
 def add_held_by(batch: RecordBatch, records: memoryview, holder: str, without_ends_of: Container[str]) -> None:

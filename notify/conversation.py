@@ -7,6 +7,7 @@ gets no more: its requests wait unread, and events are merged, as each is only a
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -15,25 +16,24 @@ from typing import NoReturn
 import msgspec
 
 from notify import client_requests, group_requests, log_requests, long_frames, operator_requests, quotas, reads
-from notify.answers import WaitingAnswer, cancelled, following
+from notify.answers import WaitingAnswer, cancelled, following, found
 from notify.arrival import Arrival
 from notify.claiming import claim
-from notify.contents import filter_fault
 from notify.events import FRAME_ROOM_BYTES, Events
 from notify.figures import Figures
 from notify.held import NEVER_HELD, Held
-from notify.incoming import Incoming, TimedCredit
+from notify.incoming import Incoming
 from notify.locating import locate
 from notify.operator_line import OperatorLine
 from notify.peers import Peer, Peers
 from notify.permissions import narrowed, shown, wanted_by, why_not
-from notify.refusals import failure_code
 from notify.users import Permits, User, Wanted
-from store.errors import StoreError, WireError
+from store.errors import WireError
 from store.wire import messages as wire
 from store.wire import pace_messages as of_pace
 from store.wire import quota_messages as of_quota
 from store.wire.base import PRODUCER
+from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import NO_TOKENS, ServerHandshake
 from store.wire.messages import FailureCode, Hello, Message, Refused, RefusedReason, Role, Welcome
@@ -52,7 +52,7 @@ class Conversation:
         peers: Peers,
         tokens: Mapping[str, str | None],
         figures: Figures,
-        wake: Callable[[Conversation], None],
+        wake: Callable[[], None],
         of_namespaces: Mapping[str, str] = NO_TOKENS,
     ) -> None:
         """`wake`: outgoing() is to be called, soon."""
@@ -65,13 +65,15 @@ class Conversation:
         self.opened_s = self.said_s = peers.clock()
         self._peers = peers
         self._figures = figures
-        self._wake = wake
+        self.wake = wake
         self._handshake = ServerHandshake(self._meet, tokens, of_namespaces)
         self.permits = Permits(None)
-        self._held = Held(peers.hub.messages.applying, self.wake)
+        self._is_client = False
+        self._applying = peers.hub.messages.applying
+        self._held = Held(self._applying, self.wake)
         self._is_judged = False  # a frame waits for what its user may do
         self._incoming: Incoming | None = None
-        self._credit = TimedCredit(1, figures.request_times)
+        self._credit = Credit(1)
         self._chunks: list[bytes] = []
         self._chunks_bytes = 0
         self._is_gathering = False  # what is said now goes out at once
@@ -92,7 +94,7 @@ class Conversation:
             return
         assert self.peer is not None
         self.peer.heard_s = self._peers.clock()
-        self._incoming.add(data)
+        self._incoming.data.append(data)
         self.go_on()
 
     def _begin(self, answer: bytes) -> None:
@@ -100,29 +102,22 @@ class Conversation:
         if not answer:
             return
         self._send_bytes(answer)
-        if self._handshake.refused is not None:
-            refused = self._handshake.refused
+        if (refused := self._handshake.refused) is not None:
             self.is_closing = True
             raise WireError(f"not let in ({refused.reason}): {refused.message}")
-        self._incoming = Incoming(FrameReader(self._peers.max_frame_bytes, self._role), self._credit)
+        assert self._known.role is not None
+        self._incoming = Incoming(FrameReader(self._peers.max_frame_bytes, self._known.role), self._credit)
         if rest := self._handshake.rest:
             self.received(rest)
-
-    @property
-    def _role(self) -> Role:
-        assert self.peer is not None
-        assert self.peer.role is not None
-        return self.peer.role
 
     def _meet(self, hello: Hello) -> Welcome | Refused | None:
         return self.arrival.meet(hello, self._let_in, self._judged_later, self._held)
 
     def _judged_later(self, answer: Welcome | Refused) -> None:
         """The end of a handshake that waited."""
-        if self.is_closing:
-            return
-        self._later(lambda: self._begin(self._handshake.answer(answer)))
-        self._wake(self)
+        if not self.is_closing:
+            self._later(lambda: self._begin(self._handshake.answer(answer)))
+            self.wake()
 
     def _later(self, action: Callable[[], None]) -> None:
         """Do what an answer of somebody else allows; what is wrong is said by check()."""
@@ -130,7 +125,7 @@ class Conversation:
             action()
         except WireError as error:
             self.fault = error
-            self._wake(self)
+            self.wake()
 
     def _let_in(self, hello: Hello, user: User | None) -> Welcome | Refused:
         if self.is_closing:  # it left while it was judged
@@ -142,7 +137,8 @@ class Conversation:
         if isinstance(met, Refused):
             return met
         self.peer, welcome = met
-        self._credit = TimedCredit(welcome.credit_bytes, self._figures.request_times)
+        self._is_client = self.peer.role is Role.CLIENT
+        self._credit = Credit(welcome.credit_bytes)
         self._events = Events(self.peer, welcome, self._figures, self._peers.max_frame_bytes, self._tell)
         for client_id in self._peers.hub.contested(self.peer.member):
             self.tell_taken_over(client_id)
@@ -151,26 +147,31 @@ class Conversation:
 
     def go_on(self) -> None:
         """Deal with frames that wait, for some time. Raises WireError."""
-        incoming = self._incoming
+        incoming, waiting = self._incoming, self._held.waiting
         if incoming is None:
             self._held.go_on()
             return
         incoming.begin()
-        self._held.go_on()
-        while self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self._is_judged and not self._held:
+        if waiting:
+            self._held.go_on()
+        while self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self._is_judged and not waiting:
             frame = incoming.next_frame()
             if frame is None:
                 break
-            if self._held:  # what was under way has come to where it waits
+            if waiting:  # what was under way has come to where it waits
                 self._held.do(partial(self._deal_with, frame))
-            else:
+            elif self._is_client or self._applying.left_bytes:
                 self._deal_with(frame)
+            else:
+                self._handle_now(frame)
         incoming.end()
-        self._wake(self)  # more may be read in this turn of the loop, and is dealt with in the next one
+        self.wake()  # more may be read in this turn of the loop, and is dealt with in the next one
 
     def _deal_with(self, frame: Frame) -> None:
-        fault = self._known.own.fault(frame.message)
-        if fault:
+        """Handle a frame, if its peer may ask that: gateways and operators see to it themselves."""
+        if not self._is_client:
+            self._handle(frame)
+        elif fault := self._known.own.fault(frame.message):
             self._answer(frame.request_id, wire.Failed(FailureCode.NOT_ALLOWED, fault))
         elif too_many := long_frames.too_many_changes(self._known, frame, self._peers.settings):
             self._refuse_frame(frame, FailureCode.BAD_REQUEST, too_many)
@@ -194,20 +195,26 @@ class Conversation:
                 self._figures.not_permitted += 1
                 self._refuse_frame(frame, FailureCode.NOT_PERMITTED, why_not(refused, self.permits.name))
             if not at_once:
-                self._wake(self)
+                self.wake()
 
         self.permits.judge(wanted_by(frame, self._peers.hub.messages, self._known.own.names), heard)
         at_once = False
 
     def _handle(self, frame: Frame) -> None:
-        if type(frame.message) in NEVER_HELD and not self._held:
+        if type(frame.message) in NEVER_HELD and not self._held.waiting:
             self._handle_now(frame)
         else:
             self._held.do(partial(self._handle_now, frame))
 
     def _handle_now(self, frame: Frame) -> None:
-        assert self._incoming is not None
-        self._incoming.work = _HANDLERS[type(frame.message)](self, frame, frame.message)
+        incoming, message = self._incoming, frame.message
+        assert incoming is not None
+        if self._is_client and len(frame.records) >= long_frames.LONG_PUBLISH_BYTES:
+            then = partial(_HANDLERS[type(message)], self, frame, message)
+            most, do = self._peers.append_limit_bytes, partial(self._held.do, then)
+            incoming.work = long_frames.publish(self._known, frame.records, most, do)
+        else:
+            incoming.work = _HANDLERS[type(message)](self, frame, message)
 
     def _refuse_frame(self, frame: Frame, code: FailureCode, why: str) -> None:
         """As any request that fails; a sequence of appends goes on behind it."""
@@ -217,7 +224,7 @@ class Conversation:
             if self._known.has_too_many_refused:
                 self.fault = WireError("too many Publishes were refused without a Pong in between")
             self._answers.append(WaitingAnswer(frame.request_id, 0, answer, frame.message.sequence))
-            self._wake(self)
+            self.wake()
         elif frame.request_id:
             self._answer(frame.request_id, answer)
 
@@ -229,9 +236,16 @@ class Conversation:
     @property
     def is_full(self) -> bool:
         """Whether it had better not be given more before what it has to say is sent."""
-        has_more = self._incoming is not None and self._incoming.has_more
-        has_more = has_more or bool(self._held)
+        has_more = bool(self._held.waiting) or (self._incoming is not None and self._incoming.has_more)
         return has_more and not self.is_closing and not self._is_judged and not self._held.is_blocked
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its peer is let in, and nothing is left of what came: it is neither full nor waiting."""
+        incoming = self._incoming
+        if incoming is None or incoming.frames is not None or incoming.work is not None:
+            return False
+        return not (incoming.data or self._held.waiting or self._is_judged)
 
     def check(self) -> None:
         """Raises WireError for what _later() found wrong."""
@@ -249,20 +263,21 @@ class Conversation:
     def outgoing(self) -> list[bytes]:
         """What is to be sent now. To be called once in a turn of the loop."""
         if self._incoming is not None:
-            self._incoming.turn_begins()
+            self._incoming.worked_s = 0.0
         if self.peer is not None and not self.is_closing:
             self._is_gathering = True
             try:
-                for message in self._operators.take():
+                for message in self._operators.take() if self._operators.to_tell else ():
                     self._tell(message)
-                self._answer_appends()
-                if self._held.is_applying:  # all of it is told at once
+                if self._answers or self._refusals or self._is_client:
+                    self._answer_appends()
+                if self._applying.left_bytes:  # all of it is told at once
                     self._held.wake_later()
                 else:
                     self._peers.groups.consumers.turn_ends()
                     self._events.tell()
                     if self._events.has_more:
-                        self._wake(self)
+                        self.wake()
             finally:
                 self._is_gathering = False
         elif self._held.is_blocked:  # it is not let in so far
@@ -278,7 +293,7 @@ class Conversation:
         self._chunks.append(frame)
         self._chunks_bytes += len(frame)
         if not self._is_gathering:
-            self._wake(self)
+            self.wake()
 
     def _tell(self, message: Message, records: bytes = b"", request_id: int = 0) -> None:
         self._send_bytes(frame_head(message, request_id, len(records)))
@@ -287,8 +302,10 @@ class Conversation:
 
     def _answer(self, request_id: int, message: Message, records: bytes = b"") -> None:
         if not self.is_closing:
-            message, records = self._known.own.cut(message, records)
-            self._credit.give(request_id)
+            if self._is_client:
+                message, records = self._known.own.cut(message, records)
+            request, came_s = self._credit.give(request_id)
+            self._figures.request_times[request].add(time.perf_counter() - came_s)
             self._tell(message, records, request_id)
 
     def _answer_appends(self) -> None:
@@ -299,22 +316,19 @@ class Conversation:
             self._answer(answer.request_id, answer.message)
             if answer.refused:
                 self._refusals.append((self._pings, answer.refused))
-        if self._flushing:
+        if self._is_client and self._flushing:
             for request_id, message in self._flushing.take_answers(self.peer.member):
                 self._answer(request_id, message)
         if self._refusals and self._refusals[-1][0] == self._pings:
             self.ping()  # its answer says that the refusals are known
 
-    def wake(self) -> None:
-        self._wake(self)
-
     def tell_taken_over(self, client_id: str) -> None:
         self._events.taken_over[client_id] = None
-        self._wake(self)
+        self.wake()
 
     def told(self, message: wire.BansTold | wire.Disconnect | wire.Judge | of_pace.Slow) -> None:
         self._operators.told(message)
-        self._wake(self)
+        self.wake()
 
     def close(self, reason: str) -> None:
         if not self.is_closing:
@@ -349,23 +363,13 @@ class Conversation:
         answer = peer.append(message.sequence, frame.records, self._peers.append_limit_bytes)
         if peer.has_too_many_refused:
             raise WireError("too many Appends were refused without a Pong in between")
-        if isinstance(answer, wire.Failed):
-            waiting = WaitingAnswer(frame.request_id, 0, answer, message.sequence)
+        stored = answer if isinstance(answer, wire.Appended) else None
+        mark = stored.end or peer.member.mark if stored is not None else 0
+        waiting = WaitingAnswer(frame.request_id, mark, answer, 0 if stored is not None else message.sequence)
+        if self._applying.left_bytes:
+            self._held.behind(partial(self._answers.append, waiting))
         else:
-            assert isinstance(answer, wire.Appended)
-            waiting = WaitingAnswer(frame.request_id, answer.end or peer.member.mark, answer)
-        self._held.behind(partial(self._answers.append, waiting))
-        self._wake(self)
-
-    def _store(self, frame: Frame, message: wire.Append | wire.Publish) -> Iterator[None] | None:
-        store: Callable[..., None] = self._publish if isinstance(message, wire.Publish) else self._append
-        then = partial(store, frame, message)
-        if self._role is Role.CLIENT and len(frame.records) >= long_frames.LONG_PUBLISH_BYTES:
-            limits = self._known.limits(self._peers.append_limit_bytes)
-            prepare = partial(self._known.prepared.make, frame.records, limits)
-            return long_frames.publish(self._peers.hub.messages, frame.records, prepare, lambda: self._held.do(then))
-        then()
-        return None
+            self._answers.append(waiting)
 
     def _publish(self, frame: Frame, message: wire.Publish) -> None:
         peer = self._known
@@ -374,7 +378,7 @@ class Conversation:
         if peer.has_too_many_refused:
             raise WireError("too many Publishes were refused without a Pong in between")
         self._held.behind(lambda: self._answer_publish(frame, message, *published()))
-        self._wake(self)
+        self.wake()
 
     def _answer_publish(self, frame: Frame, message: wire.Publish, answer: Message, end: int) -> None:
         if isinstance(answer, wire.Failed):
@@ -415,16 +419,7 @@ class Conversation:
 
     def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> Message:
         self._figures.reads += 1
-        topic_filter = getattr(frame.message, "topic_filter", None)
-        fault = filter_fault(topic_filter) if topic_filter else ""
-        records = b""
-        if fault:
-            answer: Message = wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}")
-        else:
-            try:
-                answer, records = read(self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
-            except StoreError as error:
-                answer = wire.Failed(failure_code(error), str(error))
+        answer, records = found(frame.message, read, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
         self._answer(frame.request_id, shown(answer, self.permits, self._known.own.names), records)
         return answer
 
@@ -432,19 +427,19 @@ class Conversation:
         locate(self._known.member, message, partial(self._answer, frame.request_id))
 
     def _claim(self, frame: Frame, message: wire.Claim) -> None:
-        answer = partial(self._answer, frame.request_id)
-        claim(self._known, message, self._peers.max_frame_bytes, lambda: self._events.told_end, answer)
+        then, most = partial(self._answer, frame.request_id), self._peers.max_frame_bytes
+        claim(self._known, message, most, lambda: self._events.told_end, then)
 
     def _operate(self, frame: Frame, message: Message) -> None:
         self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
 
     def _answer_when_safe(self, request_id: int, answer: Message) -> None:
         self._answers.append(WaitingAnswer(request_id, self._known.member.mark, answer))
-        self._wake(self)
+        self.wake()
 
     def _ask_group(self, frame: Frame, message: Message) -> None:
         self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
-        self._wake(self)  # what was said may be written at once
+        self.wake()  # what was said may be written at once
 
     def _ping(self, _: Frame, __: wire.Ping) -> None:
         self._tell(wire.Pong(self._peers.hub.messages.now_ms()))
@@ -455,7 +450,9 @@ class Conversation:
             self._known.knows_refused(self._refusals.popleft()[1])
 
     def _goodbye(self, _: Frame, message: wire.Goodbye) -> None:
-        level = logging.INFO if self._role is Role.GATEWAY else logging.DEBUG  # of clients there may be many a second
+        level = (
+            logging.INFO if self._known.role is Role.GATEWAY else logging.DEBUG
+        )  # of clients there may be many a second
         log.log(level, "peer %s said goodbye: %s", self._known.name, message.reason)
         self.is_closing = True
         self._peers.left(self._known, "goodbye", for_good=not self._known.name.startswith(PRODUCER))
@@ -465,7 +462,7 @@ class Conversation:
 
 
 _HANDLERS: dict[type[Message], Callable[..., Iterator[object] | None]] = {
-    wire.Append: Conversation._store,
+    wire.Append: Conversation._append,
     wire.Follow: Conversation._follow,
     wire.Unfollow: lambda self, _, message: long_frames.unfollow(self._known, self._events.push, message),
     wire.Floors: lambda self, _, message: long_frames.floors(self._known, message),
@@ -480,7 +477,7 @@ _HANDLERS: dict[type[Message], Callable[..., Iterator[object] | None]] = {
     wire.Judged: lambda self, _, message: self._known.questions.answered(message),
     of_pace.Behind: lambda self, _, message: self._known.member.lags(message.is_behind),
     of_quota.LiveSubscriptions: lambda self, _, message: quotas.tell_live(self._known.member, message),
-    wire.Publish: Conversation._store,
+    wire.Publish: Conversation._publish,
     wire.Scan: Conversation._client_read,
     wire.Seek: Conversation._client_read,
     wire.Get: Conversation._client_read,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from lightqueue.applying import Applying
 from store.wire import messages as wire
@@ -26,7 +26,8 @@ class Held:
         """`wake`: go_on() is to be called, soon."""
         self._applying = applying
         self._wake = wake
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()
+        self.waiting: Collection[object] = self._waiting  # true if something waits, as this is
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -40,7 +41,7 @@ class Held:
         """Whether something waits and cannot be done yet."""
         return bool(self._waiting) and self.is_applying
 
-    def do(self, action: Callable[[], None]) -> None:
+    def do(self, action: Callable[[], object]) -> None:
         """At once if nothing is being applied, else afterwards, in the order of these calls."""
         if self._waiting or self.is_applying:
             self._waiting.append(action)

@@ -193,7 +193,7 @@ class Hub:
                 for member in (followers,) if isinstance(followers, Member) else followers:
                     member.grew(queue)
         for member in self._members:
-            if member.has_news and member is not acting:
+            if member is not acting and member.has_news:
                 member.listener.wake()
 
     def _tell_looked_up(self, lookup: Lookup, grown: list[Queue]) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from store.durations import Durations
 from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader
 
@@ -14,57 +13,33 @@ WORK_S = 0.001
 """For so long the frames of one peer are dealt with in one turn of the loop, in which it may be read many times."""
 
 
-class TimedCredit(Credit):
-    """Credit, and how long each request waits for its answer."""
-
-    def __init__(self, granted_bytes: int, times: Mapping[str, Durations]) -> None:
-        super().__init__(granted_bytes)
-        self._times = times
-        self._came: dict[int, tuple[str, float]] = {}
-
-    def came(self, frame: Frame, now_s: float) -> None:
-        """Take for a request, which came by now. Raises WireError."""
-        self.take(frame.request_id, frame.size_bytes)
-        self._came[frame.request_id] = type(frame.message).__name__, now_s
-
-    def give(self, request_id: int) -> None:
-        super().give(request_id)
-        request, came_s = self._came.pop(request_id)
-        self._times[request].add(time.perf_counter() - came_s)
-
-
 class Incoming:
-    """Bytes, of which frames are read one after another. `work`: what is left to do of the last one."""
+    """What came, of which frames are read one after another. `data`: bytes that were not looked at so far; `work`: what
+    is left to do of the last frame."""
 
-    def __init__(self, reader: FrameReader, credit: TimedCredit) -> None:
+    def __init__(self, reader: FrameReader, credit: Credit) -> None:
         self._reader = reader
         self._credit = credit
-        self._data: deque[bytes] = deque()
-        self._frames: Iterator[Frame] | None = None
+        self.data: deque[bytes] = deque()
+        self.frames: Iterator[Frame] | None = None
         self.work: Iterator[object] | None = None
         self._began_s = self._ends_s = 0.0
-        self._worked_s = 0.0  # in this turn of the loop
+        self.worked_s = 0.0  # in this turn of the loop: to be set to 0 when one begins
         self._is_first = True
-
-    def add(self, data: bytes) -> None:
-        self._data.append(data)
 
     def begin(self) -> None:
         """It is dealt with from now on, for what is left of WORK_S; at least one frame of a turn, or a part of one."""
-        self._is_first = not self._worked_s
+        self._is_first = not self.worked_s
         self._began_s = time.perf_counter()
-        self._ends_s = self._began_s + WORK_S - self._worked_s
+        self._ends_s = self._began_s + WORK_S - self.worked_s
 
     def end(self) -> None:
         """It is not dealt with any more, so far."""
-        self._worked_s += time.perf_counter() - self._began_s
-
-    def turn_begins(self) -> None:
-        self._worked_s = 0.0
+        self.worked_s += time.perf_counter() - self._began_s
 
     @property
     def has_more(self) -> bool:
-        return self._frames is not None or self.work is not None or bool(self._data)
+        return self.frames is not None or self.work is not None or bool(self.data)
 
     def next_frame(self) -> Frame | None:
         """None: nothing more has come, or the time is over. Raises WireError."""
@@ -75,17 +50,18 @@ class Incoming:
             if any(time.perf_counter() >= self._ends_s for _ in self.work):
                 return None
             self.work = None
-        while self._frames is not None or self._data:
-            if self._frames is None:
-                self._frames = self._reader.read(self._data.popleft())
-            frame = next(self._frames, None)
+        while self.frames is not None or self.data:
+            if self.frames is None:
+                self.frames = self._reader.read(self.data.popleft())
+            frame = next(self.frames, None)
             if frame is not None:
                 if frame.request_id:
-                    self._credit.came(frame, self._ends_s - WORK_S)
+                    came = type(frame.message).__name__, self._ends_s - WORK_S
+                    self._credit.take(frame.request_id, frame.size_bytes, came)
                 return frame
-            self._frames = None
+            self.frames = None
         return None
 
     def clear(self) -> None:
-        self._data.clear()
-        self._frames = self.work = None
+        self.data.clear()
+        self.frames = self.work = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
-from lightqueue.message_store import MessageStore
 from notify.contents import text_fault
 from notify.peers import Peer
 from notify.push import Push
@@ -44,12 +43,10 @@ def too_many_changes(peer: Peer, frame: Frame, settings: WireSettings) -> str:
     )
 
 
-def publish(
-    messages: MessageStore, records: memoryview, prepare: Callable[[], None], then: Callable[[], None]
-) -> Iterator[None]:
+def publish(peer: Peer, records: memoryview, limit_bytes: int, then: Callable[[], None]) -> Iterator[None]:
     """Have the queues of new topics looked up, and large records copied, before `then` stores them: it would do all of
     that at once."""
-    weigh = messages.queues.dispatcher.weigh
+    weigh = peer.hub.messages.queues.dispatcher.weigh
     try:
         for number, (topic, _, _, is_queued) in enumerate(topic_runs(records), 1):
             if is_queued:
@@ -60,7 +57,7 @@ def publish(
         pass
     if len(records) >= LARGE_PUBLISH_BYTES:
         yield
-        prepare()
+        peer.prepared.make(records, peer.limits(limit_bytes))
         yield
     then()
 

@@ -74,7 +74,8 @@ class Member:
         """As append(); the log_offset of the first record."""
         taken, self._taken = self._taken, []
         start = self._messages.append(batch, is_awaited)
-        self._hub.consumers.took(taken)
+        if taken:
+            self._hub.consumers.took(taken)
         self._hub.settle(self)
         return start
 
@@ -263,7 +264,8 @@ class Member:
 
         A queue that nobody watches any more is not the one that may have its name now.
         """
-        named, others = [queue for queue in self._named if queue.watchers], self._any_grew
+        named = [queue for queue in self._named if queue.watchers] if self._named else []
+        others = self._any_grew
         self._named, self._any_grew = {}, False
         return named, others
 

@@ -24,22 +24,22 @@ class OperatorLine:
         self._hub = peer.hub
         self._taken_over = taken_over
         self._is_told = hello.role == Role.GATEWAY and OPERATORS_VERSION in hello.versions
-        self._to_tell: list[Message] = list(all_told(self._hub.bans.in_force())) if self._is_told else []
+        self.to_tell: list[Message] = list(all_told(self._hub.bans.in_force())) if self._is_told else []
         self._is_paced = self._is_told and PACING_VERSION in hello.versions
         if self._is_paced and self._hub.pace.is_slow:
-            self._to_tell.append(Slow(True))
+            self.to_tell.append(Slow(True))
         self.requests = OperatorRequests(self._hub, peer.member)
 
     def take(self) -> list[Message]:
         """What is to be told now."""
-        to_tell, self._to_tell = self._to_tell, []
+        to_tell, self.to_tell = self.to_tell, []
         return to_tell
 
     def told(self, message: BansTold | Disconnect | Judge | Slow) -> None:
         if isinstance(message, Slow):
-            self._to_tell += [message] if self._is_paced else []
+            self.to_tell += [message] if self._is_paced else []
         elif self._is_told:
-            self._to_tell.append(message)
+            self.to_tell.append(message)
         elif isinstance(message, Disconnect):
             self._taken_over(message.client_id)
 

@@ -11,7 +11,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 
 from lightqueue._queues import Queue
 from lightqueue.following import Followed
@@ -25,10 +24,10 @@ from notify.hub import Hub
 from notify.line import Line
 from notify.member import Member
 from notify.own_names import ALL, OwnNames, is_named
-from notify.prepared import Prepared, begun
+from notify.prepared import Prepared, begun, limits_of
 from notify.questions import Questions
 from notify.refusals import Fenced, failure_code
-from notify.refused_appends import REFUSED_BY_DISK, RefusedAppends
+from notify.refused_appends import MOST_RANGES, REFUSED_BY_DISK, RefusedAppends
 from notify.settings import WireSettings
 from notify.users import User
 from store._records import RecordBatch, topic_runs
@@ -45,7 +44,7 @@ log = logging.getLogger("penstock.wire")
 HEAD_ROOM_BYTES = 4_096  # of a frame, or of what an append takes in the log, for what is not a peer's records
 LATE_S = 0.25  # a tick that comes later than so long after the one before says that this process stood still
 RETRY_S = 1.0
-CLOCKS_DIFFER_S = 60
+UNSAFE_NOTED = 64  # Appends of a peer; with so many it is looked at which of them are safe by now
 MOST_FOLLOWED = 1_000_000
 MOST_FOLLOWED_BY_CLIENT = 10_000  # each costs the store's memory a live queue
 RECORD_HEADER_BYTES = 40  # of a batch record, in front of what it holds
@@ -61,20 +60,18 @@ class Peer(Nobody):
         self.member = member
         self.role: Role | None = None  # not known yet after a restart
         self.own = OwnNames(ALL)  # what it may name
-        self.namespace = ""
-        self.user = ""  # of a client, where users are judged
+        self.namespace = self.user = ""  # the latter of a client, where users are judged
         self.left_by = b""  # what its delayed messages have to say of that
         self.known_topics: dict[bytes, None] | None = None  # where what it publishes counts for its user
         self.counts_for = ""  # as the log names the user, or clients without one
         self.line: Line | None = None
         self.can_judge = False  # it is a gateway that can be asked about what is due, and is connected
-        self.questions = Questions()
+        self.questions, self.prepared = Questions(), Prepared()
         self.heard_s = heard_s
         self.queues: dict[int, Queue] = {}  # by ref
         self.refs: dict[Queue, int] = {}
         self.follows: Counter[Queue] = Counter()
         self.hub = hub
-        self.prepared = Prepared()
         self._last_ref = 0
         self._unsafe: deque[tuple[int, int]] = deque()  # (sequence, log_offset of its end), oldest first
         state = hub.messages.peers.get(name)
@@ -130,33 +127,38 @@ class Peer(Nobody):
 
     def append(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
         """Store what came in an Append, if it is not there already. Appended, to be said once it is safe, or Failed."""
-        if self._refused.has(sequence, stops=self.role is Role.GATEWAY):
+        refused = self._refused
+        if refused.ranges and refused.has(sequence, stops=self.role is Role.GATEWAY):
             return wire.Failed(FailureCode.UNAVAILABLE, "it was refused already, and others were stored since")
         if sequence <= self._sequence and not self._lost[0] <= sequence <= self._lost[1]:
             return wire.Appended(0, 0)
-        if self._refused.stops:
+        if refused.stops_from:
             return self._refuse(sequence, FailureCode.UNAVAILABLE, "one before it was refused")
         try:
             batch, changes = self._batch(sequence, records, limit_bytes)
-            taken = [change for change in changes if isinstance(change, GroupAdvanced)]
-            if taken:
-                self.hub.consumers.will_take(taken)
-            start = self.member.append_in_steps(batch, partial(self._changed, changes, taken) if changes else None)
+            start = self.member.append_in_steps(batch, self._before(changes) if changes else None)
         except (ValueError, StoreError) as error:
             return self._refuse(sequence, failure_code(error), str(error))
         end = start + batch.size
         self._sequence = max(sequence, self._sequence)
-        self._note_safe()
+        if len(self._unsafe) >= UNSAFE_NOTED:
+            self._note_safe()
         self._unsafe.append((self._sequence, end))
         self._lost = (sequence + 1, self._lost[1])  # they come in order
         return wire.Appended(start, end)
 
-    def _changed(self, changes: list[Change], taken: list[GroupAdvanced]) -> None:
-        """All of an append that had changes of state is applied."""
-        self.hub.consumers.took(taken)
-        for change in changes:
-            if isinstance(change, SessionOpened):
-                self.hub.hold(self.member, change.client_id)
+    def _before(self, changes: list[Change]) -> Callable[[], None]:
+        """An append with changes of state. Gives what is to be called once all of it is applied."""
+        taken = [change for change in changes if isinstance(change, GroupAdvanced)]
+        self.hub.consumers.will_take(taken)
+
+        def applied() -> None:
+            self.hub.consumers.took(taken)
+            for change in changes:
+                if isinstance(change, SessionOpened):
+                    self.hub.hold(self.member, change.client_id)
+
+        return applied
 
     def publish(self, sequence: int, records: memoryview, limit_bytes: int) -> Callable[[], tuple[wire.Message, int]]:
         """As append(). To be called once all is applied: it gives an answer that says where the messages are, and the
@@ -212,19 +214,16 @@ class Peer(Nobody):
         is_client = self.role is Role.CLIENT
         if is_client and (fault := self.own.fault_of_records(records) or contents.left_fault(records, self.left_by)):
             raise contents.BadContents(fault)
-        user, refused = self.counts_for, self._refused.ranges
-        counted = self.hub.quotas.take_records(user, self.known_topics, records)
-        newest = max(sequence, self._sequence)
+        user = self.counts_for if is_client else ""
+        counted = self.hub.quotas.take_records(user, self.known_topics, records) if is_client else ()
+        newest, refused = max(sequence, self._sequence), self._refused.ranges
         batch.append(*encode_change(PeerAppended(self.name, newest, refused, is_client, user, counted)))
         batch.end_atomic()
         return batch, changes
 
     def limits(self, size_bytes: int) -> contents.Limits:
-        """Of its records. A peer's idea of what time it is may be somewhat different."""
-        messages = self.hub.messages
-        settings = messages.settings
-        latest_due_ms = messages.now_ms() + 1_000 * (settings.max_delay_s + CLOCKS_DIFFER_S)
-        return contents.Limits(size_bytes, latest_due_ms, settings.max_plain_bytes, self.role is Role.GATEWAY)
+        """Of its records."""
+        return limits_of(self.hub.messages, self.role, size_bytes)
 
     def _late_ends(self, changes: list[Change]) -> list[SessionClosed]:
         """Of sessions that others have by now: nobody is to hear of them any more, and they are no fault."""
@@ -254,7 +253,7 @@ class Peer(Nobody):
 
     @property
     def has_too_many_refused(self) -> bool:
-        return self._refused.are_too_many
+        return len(self._refused.ranges) > MOST_RANGES
 
     def knows_refused(self, sequence: int) -> None:
         """The peer knows of every refusal up to this sequence."""

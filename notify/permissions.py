@@ -63,7 +63,8 @@ def narrowed(frame: Frame, names: Namespace = DEFAULT) -> Frame:
     """A search that names no topics is one for those that wildcards mean: permission for `#` is not for `$dead/...`."""
     message = frame.message
     if isinstance(message, wire.Find) and not message.topic_filter:
-        return frame._replace(message=msgspec.structs.replace(message, topic_filter=names.topic("#")))
+        named = msgspec.structs.replace(message, topic_filter=names.topic("#"))
+        return msgspec.structs.replace(frame, message=named)
     return frame
 
 

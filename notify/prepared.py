@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from lightqueue.message_store import MessageStore
 from notify.contents import Limits, add_records
 from store._records import RecordBatch
 from store.changes import Change
 from store.wire.messages import Role
+
+CLOCKS_DIFFER_S = 60
 
 Begun = tuple[RecordBatch, list[Change]]
 
@@ -17,6 +20,13 @@ def begun(records: memoryview, role: Role, limits: Limits) -> Begun:
     batch = RecordBatch()
     batch.begin_atomic()
     return batch, add_records(batch, records, role, limits)
+
+
+def limits_of(messages: MessageStore, role: Role | None, size_bytes: int) -> Limits:
+    """Of a peer's records. Its idea of what time it is may be somewhat different."""
+    settings = messages.settings
+    latest_due_ms = messages.now_ms() + 1_000 * (settings.max_delay_s + CLOCKS_DIFFER_S)
+    return Limits(size_bytes, latest_due_ms, settings.max_plain_bytes, role is Role.GATEWAY)
 
 
 class Prepared:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+
+import msgspec
 
 from lightqueue._queues import Queue
 from store._records import Records
@@ -13,7 +14,7 @@ from store._records import Records
 RANGE_BYTES = 600  # about what a range takes besides its records
 
 
-class _Frame(NamedTuple):
+class _Frame(msgspec.Struct, frozen=True):
     """Ranges that came together, and so leave together: they share one buffer."""
 
     size_bytes: int
@@ -95,7 +96,10 @@ class RangeCache:
     def add(self, size_bytes: int, ranges: list[tuple[Queue, int, Records]]) -> None:
         """Ranges with the queue_offset that each was asked for, which came in `size_bytes`."""
         for queue, start, records in ranges:
-            self._ranges.setdefault(queue, _Ranges()).add(start, records)
+            of_queue = self._ranges.get(queue)
+            if of_queue is None:
+                of_queue = self._ranges[queue] = _Ranges()
+            of_queue.add(start, records)
         size_bytes += len(ranges) * RANGE_BYTES
         self._frames.append(_Frame(size_bytes, [(queue, start) for queue, start, _ in ranges]))
         self._size_bytes += size_bytes

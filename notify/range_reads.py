@@ -33,15 +33,12 @@ class RangeReads:
         self._came = came
         self._wanted: dict[Place, None] = {}  # at the end of the turn
         self._ahead: dict[Place, int] = {}  # likewise, so many records each, which come one by one
+        self.has_wanted = False  # there is something to ask()
         self._hurried: set[Queue] = set()  # of which ranges are asked for ahead
         self._most_hurried = max(1, cache_bytes // (AHEAD_SHARE * AHEAD * ANSWER_BYTES))
         self._asked: set[Place] = set()
         self._max_records = self._max_bytes = 1
         self._unread_bytes: dict[Queue, int] = {}  # were pushed, and nobody has read since
-
-    @property
-    def has_wanted(self) -> bool:
-        return bool(self._wanted or self._ahead)
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records | None:
         """As in notify.api.Store; what is not here is wanted from now on."""
@@ -49,6 +46,7 @@ class RangeReads:
         self._unread_bytes.pop(queue, None)
         if found is None and (queue, start) not in self._asked:
             self._wanted[queue, start] = None
+            self.has_wanted = True
             self._max_records, self._max_bytes = max_records, max_bytes
         if found is not None and found.count and self._may_look_ahead(queue, start, max_records):
             self._look_ahead(queue, found, max_records, max_bytes)
@@ -66,6 +64,7 @@ class RangeReads:
             if found is None:
                 if (queue, start) not in asked:
                     self._wanted[queue, start] = None
+                    self.has_wanted = True
                     self._max_records, self._max_bytes = max_records, max_bytes
             elif found.count and self._may_look_ahead(queue, start, max_records):
                 self._look_ahead(queue, found, max_records, max_bytes)
@@ -86,6 +85,7 @@ class RangeReads:
             for at in range(found.next, last + 1, step):
                 if (queue, at) not in self._asked and not self.cache.has(queue, at):
                     self._ahead[queue, at] = step
+                    self.has_wanted = True
         else:
             self._hurried.discard(queue)
 
@@ -104,6 +104,7 @@ class RangeReads:
                 request = wire.Read([(self._refs[queue], start)], records, self._max_bytes)
                 self._ask(request, partial(self._answered, [(queue, start)]))
         self._ahead.clear()
+        self.has_wanted = False
 
     def _answered(self, asked: list[Place], answer: Message, frame: Frame) -> None:
         self._asked.difference_update(asked)
@@ -145,6 +146,7 @@ class RangeReads:
         """Nothing that was asked for will come."""
         self._wanted.clear()
         self._ahead.clear()
+        self.has_wanted = False
         self._asked.clear()
 
     def clear(self) -> None:

@@ -34,6 +34,7 @@ class Room:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
+        self._most_bytes = min(ANSWER_BYTES, limit_bytes)
         self._ends_s = time.perf_counter() + ANSWER_S
         self._used_bytes = 0
         self.parts: list[bytes] = []
@@ -42,7 +43,7 @@ class Room:
     def left_bytes(self) -> int:
         if self._used_bytes and time.perf_counter() >= self._ends_s:
             return 0
-        return min(ANSWER_BYTES, self._limit_bytes) - self._used_bytes
+        return self._most_bytes - self._used_bytes
 
     def is_too_large(self, data: bytes) -> bool:
         """Whether no answer can hold it."""
@@ -64,9 +65,10 @@ def read(member: Member, queues: Mapping[int, Queue], request: wire.Read, limit_
         queue = queues.get(ref)
         if queue is None:
             return wire.Failed(FailureCode.BAD_REQUEST, f"ref {ref} is not followed"), b""
-        if room.left_bytes <= 0:
+        left_bytes = room.left_bytes
+        if left_bytes <= 0:
             break
-        most_bytes = min(request.max_bytes, room.left_bytes)
+        most_bytes = min(request.max_bytes, left_bytes)
         records = member.read(queue, start, request.max_records, most_bytes)
         count = records.count
         data = records_bytes(records)
@@ -80,16 +82,17 @@ def read(member: Member, queues: Mapping[int, Queue], request: wire.Read, limit_
             continue
         room.add(data)
         first = records.first
-        most_bytes = min(most_bytes - len(data), room.left_bytes)
         # What is in RocksDB comes a pack at a time.
-        while most_bytes > 0 and 0 < count < request.max_records and first + count < queue.next_offset:
+        while 0 < count < request.max_records and first + count < queue.next_offset:
+            most_bytes = min(most_bytes - len(data), room.left_bytes)
+            if most_bytes <= 0:
+                break
             records = member.read(queue, first + count, request.max_records - count, most_bytes)
             data = records_bytes(records)
             if not records.count or records.first != first + count or not room.fits(data):
                 break
             room.add(data)
             count += records.count
-            most_bytes = min(most_bytes - len(data), room.left_bytes)
         ranges.append((ref, first, count))
     return wire.Ranges(ranges), b"".join(room.parts)
 

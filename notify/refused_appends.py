@@ -21,28 +21,20 @@ class RefusedAppends:
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self.ranges = tuple(ranges)
         """(first, last)."""
-        self._stops_from = 0
+        self.stops_from = 0
+        """Not 0: what comes now was sent by a peer that may not have heard that this sequence was refused."""
 
     def has(self, sequence: int, stops: bool = False) -> bool:
         """Whether it was refused, and so is again; `stops` as in add()."""
         found = bool(self.ranges) and any(first <= sequence <= last for first, last in self.ranges)
-        if found and stops and not self._stops_from:
-            self._stops_from = sequence
+        if found and stops and not self.stops_from:
+            self.stops_from = sequence
         return found
-
-    @property
-    def stops(self) -> bool:
-        """What comes now was sent by a peer that may not have heard of a refusal."""
-        return self._stops_from > 0
-
-    @property
-    def are_too_many(self) -> bool:
-        return len(self.ranges) > MOST_RANGES
 
     def add(self, sequence: int, stops: bool = False) -> None:
         """`stops`: until the peer knows of it, what follows is refused."""
-        if stops and not self._stops_from:
-            self._stops_from = sequence
+        if stops and not self.stops_from:
+            self.stops_from = sequence
         if self.ranges and self.ranges[-1][1] == sequence - 1:
             self.ranges = (*self.ranges[:-1], (self.ranges[-1][0], sequence))
         else:
@@ -51,9 +43,9 @@ class RefusedAppends:
     def known(self, sequence: int) -> None:
         """The peer knows of every refusal up to this sequence."""
         self.ranges = tuple((max(first, sequence + 1), last) for first, last in self.ranges if last > sequence)
-        if self._stops_from <= sequence:
-            self._stops_from = 0
+        if self.stops_from <= sequence:
+            self.stops_from = 0
 
     def lost_line(self) -> None:
         """On the next one the peer sends again whatever it has no answer to, from the first refusal on."""
-        self._stops_from = 0
+        self.stops_from = 0

@@ -58,6 +58,17 @@ _decode_session = msgspec.msgpack.Decoder(SessionState).decode
 class RemoteStore:
     """A Store (notify.api). What is to be sent is taken with outgoing(); what came goes to received()."""
 
+    # CPython 3.11 looks up each method anew of an object with more than 29 attributes in its __dict__, which has what
+    # tests put in place of methods.
+    __slots__ = (
+        "__dict__", "_ask", "_clock", "_groups", "_grown", "_is_in_turn", "_log", "_mirrors", "_most_frame_bytes",
+        "_pace", "_positions", "_ranges", "_recheck", "_requests", "_send", "_send_soon", "_store_name", "_tell",
+        "bans", "connects", "end", "events", "generation", "heard_s", "history", "is_certain", "is_live_only",
+        "join_group", "lags", "listener", "mark", "max_delay_s", "messages", "patience_s", "quotas", "reached_s",
+        "safe", "safe_mark", "store_clock", "unconfirmed", "unstored_bytes", "watched", "weigh", "welcome",
+        "why_away", "will_take",
+    )  # fmt: skip
+
     def __init__(
         self,
         patience_s: float,
@@ -108,15 +119,23 @@ class RemoteStore:
 
     def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
         limit = self._most_frame_bytes - HEAD_ROOM_BYTES
-        pieces = [batch] if batch.size <= limit else batch.split(limit)
+        if batch.size <= limit:
+            self._append(batch, 0, placed)
+            return
+        pieces = batch.split(limit)
         if (largest := max(piece.size for piece in pieces)) > limit:
             raise RecordTooLarge(largest, limit)
         first = 0
         for piece in pieces:
-            self.mark, self.unstored_bytes = self.mark + 1, self.unstored_bytes + piece.size
-            tell = partial(placed, first, piece.size) if placed is not None else None
-            self._ask(wire.Append(self.mark), self._appended, bytes(piece), tell)
+            self._append(piece, first, placed)
             first += piece.size
+
+    def _append(self, piece: RecordBatch, first: int, placed: Placed | None) -> None:
+        """Records that are `first` bytes behind the beginning of their batch."""
+        self.mark += 1
+        self.unstored_bytes += piece.size
+        tell = partial(placed, first, piece.size) if placed is not None else None
+        self._ask(wire.Append(self.mark), self._appended, bytes(piece), tell)
 
     def _appended(self, answer: Message, frame: Frame) -> None:
         request = self._requests.unanswered(frame.request_id)

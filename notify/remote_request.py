@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from store.errors import WireError
 from store.wire.frames import Frame, frame_head
@@ -13,8 +14,7 @@ from store.wire.messages import Message
 Answered = Callable[[Message, Frame], None]
 
 
-@dataclass(slots=True, eq=False)
-class Request:
+class Request(msgspec.Struct, eq=False):
     """A frame that was asked to be sent: with a request_id if it has an answer."""
 
     message: Message
@@ -40,13 +40,11 @@ class Requests:
         self, message: Message, answered: Answered, records: bytes = b"", placed: Callable[[int], object] | None = None
     ) -> None:
         self._last_id += 1
-        self._send(Request(message, answered, records, self._last_id, placed=placed))
+        self.to_send.append(Request(message, answered, records, self._last_id, 0, placed))
+        self._wake_sender()
 
     def tell(self, message: Message) -> None:
-        self._send(Request(message))
-
-    def _send(self, request: Request) -> None:
-        self.to_send.append(request)
+        self.to_send.append(Request(message))
         self._wake_sender()
 
     def outgoing(self, credit_bytes: int) -> list[bytes]:

@@ -245,7 +245,7 @@ class _Connection(asyncio.Protocol):
         self._unsent_bytes = 0
         self._address = "?"
         self._conversation = Conversation(
-            server.peers, tokens or server._tokens, server.figures, lambda _: server.wake(self), server._of_namespaces
+            server.peers, tokens or server._tokens, server.figures, partial(server.wake, self), server._of_namespaces
         )
 
     @property
@@ -311,7 +311,8 @@ class _Connection(asyncio.Protocol):
         self._attempt(partial(conversation.received, data) if data else conversation.go_on)
         if not was_known and conversation.peer is not None:
             self._server.note(AuditEvent.PEER_CONNECTED, conversation.peer, self._address)
-        self.let_read(not conversation.is_full and not conversation.is_waiting)
+        if not (self._is_read and conversation.is_idle):
+            self.let_read(not conversation.is_full and not conversation.is_waiting)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         """Do something for this connection; if that fails nobody else is to notice."""
@@ -347,8 +348,11 @@ class _Connection(asyncio.Protocol):
         transport, conversation = self._transport, self._conversation
         if transport is None or not self._is_writable:
             return
-        self._attempt(conversation.check)
+        if conversation.fault is not None:
+            self._attempt(conversation.check)
         self._attempt(self._write)
+        if self._is_read and conversation.is_idle and not conversation.is_closing:
+            return
         if conversation.is_closing:
             transport.close()
         elif conversation.is_full:

@@ -59,6 +59,7 @@ class CommitLog:
         """
         self.folder = folder
         self.settings = settings
+        self.largest_append_bytes = settings.segment_bytes - HEADER_BYTES
         self.quarantine = Quarantine(quarantine or folder / "quarantine")
         self.memory = LogMemory()
         self.segments: list[Segment] = []
@@ -181,10 +182,6 @@ class CommitLog:
         self.memory.map(new.base, new.view(new.base, new.limit))
 
     @property
-    def largest_append_bytes(self) -> int:
-        return self.settings.segment_bytes - HEADER_BYTES
-
-    @property
     def _active(self) -> Segment:
         return self.segments[-1]
 
@@ -197,14 +194,17 @@ class CommitLog:
         what frees room in the end: it may take what is kept from messages. `is_awaited`: see Flusher.written().
         """
         size = batch.size
-        if failed := self.failed_for_good():
+        if self.flusher.error and (failed := self.failed_for_good()):
             raise failed
         try:
-            self._mend()
-            if self.end + size > self._active.limit:
+            if self._torn:
+                self._mend()
+            if self.end + size > self.segments[-1].limit:
                 self._roll(size, from_reserve)
             start = self.end
-            self._reserve(start + size, from_reserve)
+            active = self.segments[-1]
+            if start + size > active.base + active.allocated_bytes:
+                self._reserve(active, start + size, from_reserve)
             self._torn = True
             self._write(batch, start)
             self._torn = False
@@ -222,17 +222,14 @@ class CommitLog:
 
     def _mend(self) -> None:
         """Erase what a failed append may have left in the file: shorter appends would not cover all of it."""
-        if self._torn:
-            self._active.erase_after(self.committed)
-            self._torn = False
+        self._active.erase_after(self.committed)
+        self._torn = False
 
-    def _reserve(self, end: int, from_reserve: bool) -> None:
-        wanted = self._active.unallocated(end)
-        if wanted:
-            spare = self._spare_bytes(from_reserve)
-            if wanted > spare:
-                raise StoreFull(self.folder)
-            self._active.allocate(end, min(ALLOCATE_BYTES, spare - wanted))
+    def _reserve(self, active: Segment, end: int, from_reserve: bool) -> None:
+        wanted, spare = active.unallocated(end), self._spare_bytes(from_reserve)
+        if wanted > spare:
+            raise StoreFull(self.folder)
+        active.allocate(end, min(ALLOCATE_BYTES, spare - wanted))
 
     @property
     def disk_free_bytes(self) -> int:
@@ -255,7 +252,8 @@ class CommitLog:
         if self.settings.flush == "buffered" and batch.size <= self.memory.tail_room():
             self._write_later(batch, start, timestamp_ms)
             return
-        self.commit()
+        if self.committed < self.end:
+            self.commit()
         if self.memory.append(batch, start, timestamp_ms):
             self._commit_to(start + batch.size)
         else:
@@ -270,7 +268,8 @@ class CommitLog:
             self._commit_to(start + batch.size)
 
     def _commit_to(self, end: int) -> None:
-        self.memory.write(self._active.fd, self.committed, end, self._active.base)
+        active = self.segments[-1]
+        self.memory.write(active.fd, self.committed, end, active.base)
         self.committed = end
 
     def commit(self) -> None:
@@ -361,7 +360,8 @@ class CommitLog:
         if self._anew is not None:
             self._anew.wait()
         try:
-            self._mend()
+            if self._torn:
+                self._mend()
             self.commit()
         finally:
             self.flusher.stop()

@@ -26,7 +26,8 @@ class Flusher:
         self._settings = settings
         self._marks = marks
         self._on_flushed = on_flushed
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._syncing = threading.Lock()  # a sync that overtook another would call sealed segments safe that are not
         self._unsynced: list[int] = []  # descriptors of sealed segments
         self._active_fd = -1  # our own duplicate: retention may close the log's while a sync is under way
@@ -50,7 +51,7 @@ class Flusher:
 
         Unless it `is_awaited` the thread is not woken for it before catch_up(), or the next append that is.
         """
-        with self._changed:
+        with self._lock:
             if self._written == self.flushed:
                 self._dirty_since = time.monotonic()
                 wake = True

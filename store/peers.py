@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import copy
 
 import msgspec
 
@@ -13,6 +12,7 @@ from store.index import Index
 KEY_PREFIX = b"p"
 KEY_END = b"q"
 MOST_UNANSWERED = 1_024  # Appends of a peer under way at once, more than there are
+NOTHING_LOST = (1, 0)
 PLACES_KEPT = 64  # of a client's newest Publishes; it has no more without an answer
 
 
@@ -58,19 +58,19 @@ class Peers:
     def apply(self, change: PeerAppended | PeerGone, log_offset: int = 0, timestamp_ms: int = 0) -> None:
         """`log_offset`: where the record of the change stands."""
         self._dirty.add(change.name)
-        before = self._states.get(change.name)
-        before = copy(before) if before is not None else None
         if isinstance(change, PeerGone):
             self._states.pop(change.name, None)
-        elif change.is_client:
-            state = self._states.setdefault(change.name, PeerState(0, (), True))
+            return
+        before = self._states.get(change.name)
+        lost = self._lost(change, before)
+        if change.is_client:
+            state = before if before is not None else self._states.setdefault(change.name, PeerState(0, (), True))
             state.sequence, state.refused, state.appended_ms = change.sequence, change.refused, timestamp_ms
             state.places.append((change.sequence, log_offset))
             del state.places[:-PLACES_KEPT]
+            state.lost = lost
         else:
-            self._states[change.name] = PeerState(change.sequence, change.refused)
-        if isinstance(change, PeerAppended):
-            self._note_lost(change, before)
+            self._states[change.name] = PeerState(change.sequence, change.refused, lost=lost)
 
     def cross_gap(self) -> None:
         """Records are lost: what a peer appended between those of which it is known may be among them."""
@@ -82,13 +82,14 @@ class Peers:
         self._has_gap = False
         self._unsure.clear()
 
-    def _note_lost(self, change: PeerAppended, before: PeerState | None) -> None:
-        known = before if before is not None else PeerState(0, ())
+    def _lost(self, change: PeerAppended, before: PeerState | None) -> tuple[int, int]:
+        """As in PeerState, behind this change."""
         if change.name in self._unsure or (before is None and self._has_gap):
             self._unsure.discard(change.name)
-            self._states[change.name].lost = (known.sequence + 1, change.sequence)
-        elif change.sequence <= known.lost[1] + MOST_UNANSWERED:
-            self._states[change.name].lost = known.lost
+            return (before.sequence if before is not None else 0) + 1, change.sequence
+        if before is not None and (change.is_client or change.sequence <= before.lost[1] + MOST_UNANSWERED):
+            return before.lost
+        return NOTHING_LOST
 
     def stage(self) -> None:
         """Hand what changed to the index, for its next write; once that succeeded, written() is to be called."""

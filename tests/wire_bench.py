@@ -82,7 +82,7 @@ class Talk:
         self._request_ids = 0
         self.figures = Figures()
         self.conversation = Conversation(
-            bench.peers, {"gateway": None, "client": None}, self.figures, lambda _: setattr(self, "woken", True)
+            bench.peers, {"gateway": None, "client": None}, self.figures, lambda: setattr(self, "woken", True)
         )
         self._handshake = ClientHandshake(Hello([1], role, name))
         self.welcome: Welcome

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from lightqueue.message_store import MessageStore
+from notify.applying import ApplyingSteps
 from notify.conversation import Conversation
 from notify.figures import Figures
 from notify.hub import Hub
@@ -44,6 +45,7 @@ class WireBetween:
     def begin(self, hub: Hub) -> None:
         """Another process has the store from now on."""
         self._starts += 1
+        self._applying = ApplyingSteps(hub, self._loop.call_soon, lambda: None, _fail)
         self._peers = Peers(hub, WireSettings(), f"store-{self._starts}", self._loop.time)
 
     def cut(self) -> None:
@@ -53,7 +55,7 @@ class WireBetween:
         self.gateway.lost()
 
     def connect(self) -> None:
-        self._conversation = Conversation(self._peers, {Role.GATEWAY: None}, self.figures, lambda _: self._wake())
+        self._conversation = Conversation(self._peers, {Role.GATEWAY: None}, self.figures, self._wake)
         handshake = ClientHandshake(Hello(list(VERSIONS), Role.GATEWAY, "gateway"))
         self._conversation.received(handshake.greeting)
         welcome = handshake.feed(b"".join(self._conversation.outgoing()))
@@ -76,6 +78,7 @@ class WireBetween:
     def _carry(self) -> None:
         """What either side has to say by now, and no answer to it."""
         self._scheduled = False
+        self._applying.go_on()
         if self._conversation.is_full:
             self._conversation.go_on()
         asked = b"".join(self.gateway.outgoing())
@@ -93,3 +96,7 @@ class WireBetween:
             self._conversation.received(encode(Pong()))
         elif not isinstance(frame.message, self.loses):
             self.gateway.received(frame)
+
+
+def _fail(error: Exception) -> None:
+    raise error

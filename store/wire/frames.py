@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,7 +20,7 @@ _DECODE = {kind.number: msgspec.msgpack.Decoder(kind.message).decode for kind in
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True):
     """A message, who asked (0: nobody), its records in log format (read-only), and the bytes it took on the wire."""
 
     message: Message
@@ -38,14 +37,15 @@ def encode(message: Message, request_id: int = 0, records: Readable = b"") -> by
 def frame_head(message: Message, request_id: int = 0, records_bytes: int = 0) -> bytes:
     """A frame but for its records, of which `records_bytes` are to be sent behind it."""
     kind = _BY_MESSAGE[type(message)]
-    if bool(request_id) != kind.asked:
+    if (request_id != 0) is not kind.asked:
         raise ValueError(f"{_name(kind)} with request_id {request_id}")
     if records_bytes % 8 or (records_bytes and not kind.records):
         raise ValueError(f"{_name(kind)} with {records_bytes} bytes of records")
     body = _encode(message)
-    padding = _ZEROS[: -len(body) % 8]
-    length = HEAD.size + len(body) + len(padding) + records_bytes
-    return HEAD.pack(length, kind.number, b"", request_id, len(body)) + body + padding
+    body_bytes = len(body)
+    padding_bytes = -body_bytes & 7
+    length = HEAD.size + body_bytes + padding_bytes + records_bytes
+    return _WORDS.pack(length, kind.number, request_id, body_bytes) + body + _ZEROS[:padding_bytes]
 
 
 Head = tuple[Kind, int, int, int, int]

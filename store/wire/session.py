@@ -14,6 +14,8 @@ from store.wire.frames import Frame, FrameReader, Readable, encode
 from store.wire.handshake import ClientHandshake
 from store.wire.messages import Goodbye, Hello, Ping, Pong, Role, Welcome
 
+_OF_CONNECTION = frozenset((Ping, Pong, Goodbye))
+
 
 class PeerSession:
     """What was said so far on one connection. Times are monotonic seconds."""
@@ -48,16 +50,17 @@ class PeerSession:
             self._is_pinging = False
             self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
             yield welcome
-        for frame in self._reader.feed(data):
-            match frame.message:
-                case Ping():
+        for frame in self._reader.read(data):
+            message = frame.message
+            if type(message) in _OF_CONNECTION:
+                if isinstance(message, Ping):
                     self._write(encode(Pong()))
-                case Goodbye(reason):
-                    self.farewell = f"it said goodbye: {reason}"
-                case _:
-                    if isinstance(frame.message, Pong):
-                        self._is_pinging = False
-                    yield frame
+                    continue
+                if isinstance(message, Goodbye):
+                    self.farewell = f"it said goodbye: {message.reason}"
+                    continue
+                self._is_pinging = False
+            yield frame
 
     def beat(self, now_s: float) -> None:
         """Say that this peer is there, if it is time for that and the store has answered the last time."""

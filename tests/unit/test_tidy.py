@@ -15,7 +15,7 @@ from tests.server_process import ROOT
 
 FOLDERS = ("penstock", "gateway", "notify", "lightqueue", "store", "loadtest", "examples", "tests")
 FUNCTION_LINES, FUNCTION_MEDIAN_LINES = 70, 15
-FILE_LINES, FILE_MEDIAN_LINES = 500, 200
+FILE_LINES, FILE_MEDIAN_LINES = 520, 200
 FORBIDDEN_FOLDERS = {"common", "utils", "helpers"}
 
 # Each of these catches everything at the edge of a connection or process and logs the traceback.

@@ -60,8 +60,8 @@ def test_append_and_its_answers() -> None:
     assert append.records == bytes(batch)
     assert encode(Append(3), 7, bytes(batch)) == asked
     appended, failed = FrameReader(1024, Role.STORE).feed(b"".join(answers))
-    assert appended[:2] == (Appended(4096, 4160), 7)
-    assert failed[:2] == (Failed(FailureCode.STORE_FULL, "no space left"), 8)
+    assert (appended.message, appended.request_id) == (Appended(4096, 4160), 7)
+    assert (failed.message, failed.request_id) == (Failed(FailureCode.STORE_FULL, "no space left"), 8)
 
 
 BY_NAME = {kind.message.__name__: kind.message for kind in KINDS}
