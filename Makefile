@@ -19,7 +19,7 @@ $(CURDIR)/.venv/bin/python:
 	.ci/environment .venv
 
 # What is installed is older than what it is compiled and made from.
-COMPILED_FROM = pyproject.toml setup.py $(wildcard */*.pyx */*.pxi */*.pxd)
+COMPILED_FROM = pyproject.toml setup.py $(wildcard */*.pyx */*.pxi */*/*.pyx */*/*.pxd */*/parts/*.pxi)
 $(ENVIRONMENT)/penstock-installed: $(COMPILED_FROM) | $(PYTHON)
 	@echo "installing Penstock, which takes a minute or two"
 	$(PYTHON) -m pip install --quiet --editable .
@@ -154,9 +154,11 @@ nightly: install
 	$(MAKE) audit
 
 docs: install
-	$(PYTHON) -m penstock.settings_docs > docs/settings.md.new
+	$(PYTHON) -m penstock.config.settings_docs > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
-	$(PYTHON) -m penstock.operations_docs docs/operations.md
+	$(PYTHON) -m penstock.config.operations_docs docs/operations.md
+	$(PYTHON) -m tests.rooms > docs/rooms.md.new
+	mv docs/rooms.md.new docs/rooms.md
 	$(PYTHON) -m tests.conformance > docs/conformance.md.new
 	mv docs/conformance.md.new docs/conformance.md
 	$(PYTHON) -m tests.catalogue > docs/catalogue.md.new

@@ -13,11 +13,11 @@ from typing import Any
 from setuptools import Extension, setup
 
 LEAVES = {
-    "store._records": ["store/_records.pyx"],
-    "store._columns": ["store/_columns.pyx"],
-    "lightqueue._queues": ["lightqueue/_queues.pyx"],
-    "gateway._inflight": ["gateway/_inflight.pyx"],
-    "gateway._wire": ["gateway/_wire.pyx"],
+    "store.records._records": ["store/records/_records.pyx"],
+    "store.records._columns": ["store/records/_columns.pyx"],
+    "lightqueue.queues._queues": ["lightqueue/queues/_queues.pyx"],
+    "gateway.mqtt._inflight": ["gateway/mqtt/_inflight.pyx"],
+    "gateway.mqtt._mqtt": ["gateway/mqtt/_mqtt.pyx"],
     "loadtest._swarm": ["loadtest/_swarm.pyx"],
 }
 

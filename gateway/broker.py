@@ -15,46 +15,46 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from gateway._wire import Turn, overdue, unsent
-from gateway.admission import Admission
-from gateway.audit import note_left, note_opened
+from gateway.access.certified import Certified
+from gateway.access.connection_limits import ConnectionLimits
+from gateway.access.guard import Guard
+from gateway.access.quota_settings import QuotaSettings
+from gateway.access.quotas import Quotas
+from gateway.access.relief import Relief
 from gateway.auth.access import Access
 from gateway.auth.bans import Bans
-from gateway.ban_sweep import BanSweep
-from gateway.certified import Certified
-from gateway.codec_primitives import Limits
-from gateway.connection import MOST_REASON_CHARACTERS, Connection, Phase
-from gateway.connection_limits import ConnectionLimits
-from gateway.counting import Counting
-from gateway.delivery import Delivery
-from gateway.draining import Draining
+from gateway.clients.admission import Admission
+from gateway.clients.ban_sweep import BanSweep
+from gateway.clients.counting import Counting
+from gateway.clients.draining import Draining
+from gateway.clients.judging import Judging
+from gateway.clients.packet_rules import PacketRules
+from gateway.clients.registry import SessionRegistry
+from gateway.clients.tenants import Tenants
+from gateway.delivery.delivery import Delivery
+from gateway.delivery.exchange import Exchange
+from gateway.delivery.expander import Expander
+from gateway.delivery.shared_subscriptions import SharedSubscriptions
+from gateway.delivery.subscriptions import Subscriptions
+from gateway.delivery.sys_topics import SysTopics
 from gateway.ending import Ending
-from gateway.errors import ProtocolError
-from gateway.exchange import Exchange
-from gateway.guard import Guard
-from gateway.journal import Journal
-from gateway.judging import Judging
-from gateway.plain import Expander
-from gateway.quota_settings import QuotaSettings
-from gateway.quotas import Quotas
-from gateway.reason_codes import ReasonCode
-from gateway.registry import SessionRegistry
-from gateway.relief import Relief
-from gateway.rules import PacketRules
-from gateway.session import Session
+from gateway.mqtt._mqtt import Turn, overdue, unsent
+from gateway.mqtt.codec_primitives import Limits
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.sessions.audit import note_left, note_opened
+from gateway.sessions.connection import MOST_REASON_CHARACTERS, Connection, Phase
+from gateway.sessions.journal import Journal
+from gateway.sessions.session import Session
 from gateway.settings import GatewaySettings
-from gateway.shared import SharedSubscriptions
-from gateway.subscriptions import Subscriptions
-from gateway.sys_topics import SysTopics
-from gateway.tenants import Tenants
-from lightqueue._queues import Queue
-from lightqueue.left_messages import Allowed, LeftMessage
+from lightqueue.queues._queues import Queue
+from lightqueue.queues.left_messages import Allowed, LeftMessage
 from notify.api import Store, Told
 from notify.steps import Steps
 from store.audit import Audit, AuditEvent
-from store.deadlines import Deadlines
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
+from store.state.deadlines import Deadlines
 from store.wire.operator_messages import BansTold, Disconnect
 
 log = logging.getLogger("penstock.gateway")

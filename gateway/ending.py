@@ -1,7 +1,7 @@
 """When a turn is ended that was not begun by a look at the sockets: in the loop's next turn, one long one at a time.
 
 The loop does what was asked for, then it looks at the sockets, and what came in ends a turn as well. Where the first
-took long, the second waits for the loop's next turn (gateway/_sockets.pxi); and then it comes first.
+took long, the second waits for the loop's next turn (gateway/mqtt/parts/_sockets.pxi); and then it comes first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway._wire import Turn
+from gateway.mqtt._mqtt import Turn
 
 LONG_S = 0.001
 

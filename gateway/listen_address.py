@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qs, urlsplit
 
-from gateway.errors import GatewayError
-from notify.address import is_loopback
+from gateway.mqtt.errors import GatewayError
+from notify.links.address import is_loopback
 from store.namespaces import NAME_PATTERN
 
 SHAPE = (

@@ -12,7 +12,7 @@ from typing import Literal
 from gateway.listen_address import PATTERN as PATTERN_OF_LISTEN
 from gateway.listen_address import SHAPE as SHAPE_OF_LISTEN
 from gateway.listen_address import WEBSOCKET_PATH
-from notify.address import PATTERN, SHAPE
+from notify.links.address import PATTERN, SHAPE
 
 MIB = 1024 * 1024
 DAY_S = 24 * 60 * 60

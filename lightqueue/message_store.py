@@ -10,23 +10,23 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from lightqueue._queues import Queue
-from lightqueue.absent import AbsentSessions
-from lightqueue.applying import ALL_WORK, FIRST_WORK, Applying
-from lightqueue.dispatching import Dispatching
-from lightqueue.groups import Groups
-from lightqueue.projection import Projection
-from lightqueue.upkeep import Upkeep
-from lightqueue.waiting import Waiting
-from store._records import RecordBatch, Records
-from store.checkpoint import open_index
-from store.clock import Clock
-from store.commitlog import CommitLog
+from lightqueue.groups.groups import Groups
+from lightqueue.queues._queues import Queue
+from lightqueue.queues.projection import Projection
+from lightqueue.queues.waiting import Waiting
+from lightqueue.upkeep.absent import AbsentSessions
+from lightqueue.upkeep.applying import ALL_WORK, FIRST_WORK, Applying
+from lightqueue.upkeep.dispatching import Dispatching
+from lightqueue.upkeep.upkeep import Upkeep
 from store.errors import IndexBusy, IndexDamaged, IndexFailed, IndexStuck, RecordTooLarge, StoreError, StoreFull
-from store.folder import DataFolder
-from store.index import Index, remembered_marks
-from store.records import Record
-from store.scrub import Scrubber
+from store.files.folder import DataFolder
+from store.log.checkpoint import open_index
+from store.log.clock import Clock
+from store.log.commitlog import CommitLog
+from store.log.index import Index, remembered_marks
+from store.log.scrub import Scrubber
+from store.records._records import RecordBatch, Records
+from store.records.records import Record
 from store.settings import StoreSettings
 
 log = logging.getLogger("penstock.store")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from gateway.codec import encode
-from gateway.packets import Connect, QoS, Subscribe, SubscriptionRequest
-from gateway.properties import Properties
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, QoS, Subscribe, SubscriptionRequest
+from gateway.mqtt.properties import Properties
 from loadtest._swarm import Swarm, monotonic_ns
 from loadtest.address import Address
 from loadtest.counters import Counters

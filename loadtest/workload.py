@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gateway.errors import ProtocolError
-from gateway.topics import split_shared, validate_topic_name
-from lightqueue.matching import FilterTrie
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.topics import split_shared, validate_topic_name
+from lightqueue.queues.matching import FilterTrie
 from loadtest.errors import BadWorkload
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from lightqueue._queues import Queue
-from lightqueue.following import Followed
-from lightqueue.left_messages import Allowed, LeftMessage
+from lightqueue.queues._queues import Queue
+from lightqueue.queues.left_messages import Allowed, LeftMessage
+from lightqueue.reading.following import Followed
 from notify.bans import StoreBans
 from notify.history import History
 from notify.owners import UNJUDGED, Claimant, ClaimRefused
 from notify.quotas import Quotas
-from store._records import RecordBatch, Records
-from store.changes import GroupAdvanced
 from store.errors import StoreError
-from store.group_settings import GroupSettings
-from store.group_states import GroupKey
-from store.sessions import SessionState
+from store.records._records import RecordBatch, Records
+from store.state.changes import GroupAdvanced
+from store.state.group_settings import GroupSettings
+from store.state.group_states import GroupKey
+from store.state.sessions import SessionState
 from store.wire.operator_messages import BansTold, Disconnect
 from store.wire.pace_messages import Slow
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from store._records import RecordBatch
 from store.audit import Audit, AuditEvent
-from store.bans import MOST_BANS, BanKey, BanState
-from store.changes import BanKind, BanLifted, BanSet, Change, encode_change
 from store.errors import StoreError
+from store.records._records import RecordBatch
+from store.state.bans import MOST_BANS, BanKey, BanState
+from store.state.changes import BanKind, BanLifted, BanSet, Change, encode_change
 from store.wire.base import Message
 from store.wire.handshake import OPERATORS_VERSION
 from store.wire.operator_messages import BanInfo, BanMade, BansTold, Disconnect
 
 if TYPE_CHECKING:
     from notify.api import Listener
-    from notify.hub import Hub
+    from notify.local.hub import Hub
     from store.wire.messages import Welcome
 
 BANS_PER_FRAME = 1_000

@@ -6,9 +6,9 @@ import logging
 import math
 import re
 
-from lightqueue.following import locate, time_ms
 from lightqueue.message_store import MessageStore
-from lightqueue.replay import Wanted, scan
+from lightqueue.reading.following import locate, time_ms
+from lightqueue.reading.replay import Wanted, scan
 from notify.errors import GroupRefused
 from store.namespaces import namespace_of
 from store.ratelimit import RateLimitedLog

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lightqueue.errors import NoSuchPosition
 from store.errors import StoreError
-from store.records import lost_of, read_records
+from store.records.records import lost_of, read_records
 from store.wire import messages as wire
 from store.wire.frames import Frame
 from store.wire.messages import Message
@@ -69,7 +69,7 @@ class LocalHistory:
         self._messages = messages
 
     def seek(self, topic_filter: str, where: str, start: int, then: Callable[[Sought | None], None]) -> None:
-        from lightqueue.replay import seek
+        from lightqueue.reading.replay import seek
 
         sought: Sought | None
         try:
@@ -79,7 +79,7 @@ class LocalHistory:
         then(sought)
 
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
-        from lightqueue.replay import Wanted, scan
+        from lightqueue.reading.replay import Wanted, scan
 
         page: Page | None
         try:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from notify.member import Member
+    from notify.local.member import Member
 
 
 class Holder(NamedTuple):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from notify.member import Member
 from store.wire.base import Message
 from store.wire.handshake import PACING_VERSION
 from store.wire.messages import Welcome
 from store.wire.pace_messages import Behind, Slow
+
+if TYPE_CHECKING:
+    from notify.local.member import Member
 
 
 class Pace:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from store.usage import NOTHING, Counted
+from store.state.usage import NOTHING, Counted
 from store.wire.messages import Message, Welcome
 from store.wire.quota_messages import LiveSubscriptions, TakeMessage, Taken, TakeSubscriptions
 
 if TYPE_CHECKING:
-    from notify.member import Member
-    from notify.remote_request import Answered
-    from notify.user_quotas import UserQuotas
+    from notify.local.member import Member
+    from notify.local.user_quotas import UserQuotas
+    from notify.remote.request import Answered
 
 MessageTaken = Callable[[Counted, str], None]
 SubscriptionsTaken = Callable[[int, str], None]

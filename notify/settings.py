@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from notify.address import PATTERN, SHAPE
+from notify.links.address import PATTERN, SHAPE
 
 KIB = 1024
 MOST_OF_ONE = 1_029  # what one message counts as at most, with a topic of 65,535 bytes

@@ -9,8 +9,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from gateway.version import VERSION
 from penstock.errors import PenstockError
+from store.version import VERSION
 
 COMMANDS = (
     *("init", "serve", "gateway", "store"),
@@ -18,7 +18,13 @@ COMMANDS = (
 )
 """Each is what its module in penstock/commands calls so: a function, or a Typer with commands of its own."""
 
-LEAVES = ("store._records", "lightqueue._queues", "gateway._inflight", "gateway._wire", "loadtest._swarm")
+LEAVES = (
+    "store.records._records",
+    "lightqueue.queues._queues",
+    "gateway.mqtt._inflight",
+    "gateway.mqtt._mqtt",
+    "loadtest._swarm",
+)
 CLIENT_ONLY = (
     "without a C compiler only the client was installed: install one (apt-get install gcc), "
     "then `pip install --force-reinstall .`"
@@ -48,7 +54,7 @@ def fail(error: Exception, exit_code: int) -> NoReturn:
 
 def package_errors() -> tuple[type[Exception], ...]:
     """The bases of what the packages raise for the user to read, without a traceback."""
-    from gateway.errors import GatewayError
+    from gateway.mqtt.errors import GatewayError
     from lightqueue.errors import LightQueueError
     from loadtest.errors import LoadTestError
     from notify.errors import NotifyError

@@ -14,8 +14,8 @@ from argparse import ArgumentError, ArgumentParser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from penstock.config.settings import Settings, given, load
 from penstock.errors import PenstockError, SettingsError, UsageError
-from penstock.settings import Settings, given, load
 
 LISTEN = "mqtt://0.0.0.0:1883"
 USER = "penstock"
@@ -81,7 +81,7 @@ def _flags(arguments: Sequence[str]) -> tuple[dict[str, object], Path | None]:
 def _wants_password(settings: Settings) -> bool:
     """Other machines could connect, and nobody said how clients are judged."""
     from gateway.listen_address import ListenAddress
-    from penstock.clients import are_credentials_needed
+    from penstock.servers.listeners import are_credentials_needed
 
     addresses = [ListenAddress.parse(url) for url in settings.gateway.listen]
     is_reachable = not all(each.is_local for each in addresses)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConnectionFailed, PenstockError, UsageError
-from penstock.process import OPERATOR_SOCKET
+from penstock.servers.process import OPERATOR_SOCKET
 
 if TYPE_CHECKING:
-    from penstock.settings import Settings
+    from penstock.config.settings import Settings
     from penstock.store_client import StoreClient
 
 SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -23,8 +23,8 @@ MOST_S = 10**10
 
 def connect(settings: Settings, data: Path | None, store: str | None, token_file: Path | None) -> StoreClient:
     """To the server of a data folder on this machine, or to a store at an address. Raises PenstockError."""
-    from notify.address import StoreAddress
-    from penstock.credentials import tls_of_gateway, token_of_operator
+    from notify.links.address import StoreAddress
+    from penstock.config.credentials import tls_of_gateway, token_of_operator
     from penstock.store_client import StoreClient
     from store.wire.messages import Role
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from notify.address import StoreAddress
-from notify.sockets import unix_address
+from notify.links.address import StoreAddress
+from notify.links.sockets import unix_address
 from penstock.errors import ConnectionFailed, PenstockError
 from store.errors import HandshakeRefused, WireError
 from store.wire.base import Message

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from lightqueue.message_store import MessageStore
-from store._records import RecordBatch
-from store.changes import Progress, SessionOpened, encode_change
-from store.records import RecordType
+from store.records._records import RecordBatch
+from store.records.records import RecordType
+from store.state.changes import Progress, SessionOpened, encode_change
 from tests.stores import small
 
 SETTINGS = {"segment_bytes": 16 << 20, "retention_bytes": 64 << 20, "index_flush_log_bytes": 2 << 20}

@@ -15,9 +15,10 @@ from gateway.auth.attempts import Attempts
 from gateway.auth.passwords import PasswordLine, hashed
 from gateway.auth.scram import ScramVerifier
 from gateway.auth.settings import AuthSettings
-from gateway.codec import decode, decode_varint, encode
-from gateway.errors import ProtocolError
-from gateway.packets import (
+from gateway.delivery.replays import FROM_PROPERTY
+from gateway.mqtt.codec import decode, decode_varint, encode
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import (
     ConnAck,
     Connect,
     Disconnect,
@@ -29,9 +30,8 @@ from gateway.packets import (
     Subscribe,
     SubscriptionRequest,
 )
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
-from gateway.replays import FROM_PROPERTY
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.server_process import PenstockServer
 from tests.wire_client import split_properties
 

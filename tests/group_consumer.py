@@ -11,8 +11,8 @@ import sys
 import time
 from typing import NamedTuple
 
-from store.group_settings import GroupSettings
-from store.records import read_records
+from store.records.records import read_records
+from store.state.group_settings import GroupSettings
 from store.wire.group_messages import (
     Ack,
     GroupInfo,

@@ -1,10 +1,10 @@
 """What an index has of queues' entries, under whatever keys, for tests that look into RocksDB."""
 
-from lightqueue._queues import neighbour_entry, neighbour_position, pack_entry, unpacked, unpacked_neighbours
-from lightqueue.layout import entry_key, pack_count
-from lightqueue.neighbours import GROUP_BITS, group_of
-from lightqueue.table import LIVE_ID_BIT
-from store.index import Index
+from lightqueue.queues._queues import neighbour_entry, neighbour_position, pack_entry, unpacked, unpacked_neighbours
+from lightqueue.queues.layout import entry_key, pack_count
+from lightqueue.queues.neighbours import GROUP_BITS, group_of
+from lightqueue.queues.table import LIVE_ID_BIT
+from store.log.index import Index
 
 Entries = dict[int, list[tuple[int, int]]]  # by queue id: (queue_offset, log_offset), ascending
 

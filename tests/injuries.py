@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightqueue.checking import Verdict
+from lightqueue.mending.checking import Verdict
 from lightqueue.message_store import MessageStore
-from store.marks import MARKS
+from store.files.marks import MARKS
+from store.files.segment import HEADER_BYTES, read_records, segment_paths
 from store.mending.foresight import headers
-from store.records import RecordType
-from store.segment import HEADER_BYTES, read_records, segment_paths
+from store.records.records import RecordType
 from tests.stores import batch_of, flip, publish, publish_delayed, small, subscribe
 
 TOPICS = 5

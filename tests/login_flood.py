@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 
-from gateway.codec import encode
-from gateway.packets import Connect
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect
 
 
 def attempt(

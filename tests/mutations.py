@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from gateway.codec import decode, decode_varint, encode
-from gateway.connection import Phase
-from gateway.errors import ProtocolError
-from gateway.packets import (
+from gateway.clients.packet_rules import HANDLERS
+from gateway.mqtt.codec import decode, decode_varint, encode
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import (
     Auth,
     Connect,
     Disconnect,
@@ -27,9 +27,9 @@ from gateway.packets import (
     Unsubscribe,
     Will,
 )
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
-from gateway.rules import HANDLERS
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.sessions.connection import Phase
 
 MAXIMUM_PACKET_BYTES = 1 << 20
 TOPIC_ALIAS_MAXIMUM = 16

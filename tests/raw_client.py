@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 
-from gateway.codec import decode, decode_varint, encode
-from gateway.errors import ProtocolError
-from gateway.packets import ConnAck, Connect, Packet, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
+from gateway.mqtt.codec import decode, decode_varint, encode
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import ConnAck, Connect, Packet, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
 from tests.interop.programs import TIMEOUT_S
 from tests.wire_client import acknowledgement
 

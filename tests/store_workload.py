@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from lightqueue.layout import NEXT_ID_KEY
 from lightqueue.message_store import MessageStore
-from store._records import RecordBatch
-from store.changes import (
+from lightqueue.queues.layout import NEXT_ID_KEY
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
+from store.state.changes import (
     Change,
     Progress,
     QueueDropped,
@@ -22,8 +23,7 @@ from store.changes import (
     SubscriptionState,
     Unsubscribed,
 )
-from store.records import Attribute, RecordFlag, RecordType, encode_attribute
-from store.sessions import SessionState
+from store.state.sessions import SessionState
 from tests.index_entries import stored_ends, stored_entries
 from tests.stores import change, indexed_keys, publish_delayed
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightqueue._queues import Queue
-from lightqueue.keys import PART_BITS
 from lightqueue.message_store import MessageStore
-from store._records import LogMemory, RecordBatch, verify
-from store.changes import Change, SessionOpened, Subscribed, SubscriptionState, encode_change
-from store.records import Attribute, Record, RecordFlag, RecordType, encode_attribute, read_records
-from store.segment import HEADER_BYTES
+from lightqueue.queues._queues import Queue
+from lightqueue.queues.keys import PART_BITS
+from store.files.segment import HEADER_BYTES
+from store.records._records import LogMemory, RecordBatch, verify
+from store.records.records import Attribute, Record, RecordFlag, RecordType, encode_attribute, read_records
 from store.settings import StoreSettings
+from store.state.changes import Change, SessionOpened, Subscribed, SubscriptionState, encode_change
 
 SOCKETS = shutil.ignore_patterns("*.sock")
 """What a copy of a data folder leaves out."""

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from types import TracebackType
 
-from gateway.codec import encode
-from gateway.packets import Connect, Subscribe, SubscriptionRequest
-from gateway.packets import QoS as Quality
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, Subscribe, SubscriptionRequest
+from gateway.mqtt.packets import QoS as Quality
 
 CONNACK, PUBLISH, PUBACK, SUBACK = 0x20, 0x30, 0x40, 0x90
 SPARE_DESCRIPTORS = 64

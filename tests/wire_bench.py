@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lightqueue.message_store import MessageStore
-from notify.conversation import Conversation
-from notify.figures import Figures
-from notify.hub import Hub
-from notify.peers import Peers
+from notify.local.hub import Hub
+from notify.server.conversation import Conversation
+from notify.server.figures import Figures
+from notify.server.peers import Peers
 from notify.settings import WireSettings
-from store._records import RecordBatch
-from store.changes import Change, encode_change
 from store.errors import WireError
+from store.records._records import RecordBatch
+from store.state.changes import Change, encode_change
 from store.wire.frames import Frame, FrameReader, Readable, encode
 from store.wire.handshake import ClientHandshake
 from store.wire.messages import Append, Failed, Hello, Message, Ping, Role, Welcome

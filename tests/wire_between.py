@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from lightqueue.message_store import MessageStore
-from notify.applying import ApplyingSteps
-from notify.conversation import Conversation
-from notify.figures import Figures
-from notify.hub import Hub
-from notify.peers import Peers
-from notify.remote import RemoteStore
+from notify.local.hub import Hub
+from notify.remote.store import RemoteStore
+from notify.server.applying import ApplyingSteps
+from notify.server.conversation import Conversation
+from notify.server.figures import Figures
+from notify.server.peers import Peers
 from notify.settings import WireSettings
 from store.wire.frames import Frame, FrameReader, encode
 from store.wire.handshake import VERSIONS, ClientHandshake

@@ -21,9 +21,8 @@ import pytest
 
 from gateway.auth.access import Access
 from gateway.broker import Broker
-from gateway.codec import decode, decode_varint, encode, encode_varint
-from gateway.connection import Connection, Entrance
-from gateway.packets import (
+from gateway.mqtt.codec import decode, decode_varint, encode, encode_varint
+from gateway.mqtt.packets import (
     ConnAck,
     Connect,
     Disconnect,
@@ -38,11 +37,12 @@ from gateway.packets import (
     Subscribe,
     SubscriptionRequest,
 )
-from gateway.properties import Properties
+from gateway.mqtt.properties import Properties
+from gateway.sessions.connection import Connection, Entrance
 from gateway.settings import GatewaySettings
 from lightqueue.message_store import MessageStore
-from notify.hub import Hub
-from store.records import Record, RecordType, read_records
+from notify.local.hub import Hub
+from store.records.records import Record, RecordType, read_records
 from store.settings import StoreSettings
 from tests.wire_between import WireBetween
 
@@ -327,7 +327,7 @@ class SlowDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._done = threading.Event()
-        monkeypatch.setattr("store.flush.os.fdatasync", self._fdatasync)
+        monkeypatch.setattr("store.log.flush.os.fdatasync", self._fdatasync)
 
     def _fdatasync(self, _: int) -> None:
         assert self._done.wait(TIMEOUT_S)

@@ -20,8 +20,8 @@ from pathlib import Path
 import cbor2
 
 from lightqueue.message_store import MessageStore
-from store._records import RecordBatch
-from store.records import RecordType
+from store.records._records import RecordBatch
+from store.records.records import RecordType
 from store.settings import StoreSettings
 
 STEP_S = 5

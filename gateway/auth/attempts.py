@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gateway.auth.identity import Refused
 from gateway.auth.settings import AuthSettings
 from gateway.auth.sources import is_loopback
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 
 MOST_COUNTED = 20_000
 """Of each kind of count, and of users who were right; the one that changed longest ago is forgotten first."""

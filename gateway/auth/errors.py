@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.errors import GatewayError
+from gateway.mqtt.errors import GatewayError
 
 
 class AuthError(GatewayError):

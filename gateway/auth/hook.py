@@ -23,7 +23,7 @@ from gateway.auth.errors import AuthError
 from gateway.auth.http import Breaker, Http
 from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict, expires_ms
 from gateway.auth.permissions import MAX_QOS, REFUSED, UNANSWERED, parse_own_rules
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 from store.namespaces import is_namespace
 
 T = TypeVar("T")

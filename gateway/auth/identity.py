@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gateway.auth.errors import AuthError
 from gateway.auth.permissions import Rule
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 from store.namespaces import MARK
 
 

@@ -9,11 +9,11 @@ from functools import partial
 from gateway.auth.access import Access, Question
 from gateway.auth.identity import Identity
 from gateway.auth.permissions import MAX_QOS, REFUSED, UNANSWERED, Action
-from lightqueue.left_messages import Allowed, LeftMessage
+from lightqueue.queues.left_messages import Allowed, LeftMessage
 from store.audit import Audit, AuditEvent
-from store.left_by import PUBLISH, RETAIN, LeftBy, decode, encode
 from store.namespaces import Namespace
 from store.ratelimit import RateLimitedLog
+from store.state.left_by import PUBLISH, RETAIN, LeftBy, decode, encode
 
 
 def publishing(retain: bool) -> tuple[Action, ...]:

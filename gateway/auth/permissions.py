@@ -28,8 +28,8 @@ from typing import Any
 from gateway.auth.errors import AuthError
 from gateway.auth.name_patterns import NamePattern
 from gateway.auth.rule_index import RuleIndex
-from gateway.errors import ProtocolError
-from gateway.topics import validate_topic_filter
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.topics import validate_topic_filter
 
 MAX_QOS = 2
 REFUSED = -1

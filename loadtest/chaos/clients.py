@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.packets import (
+from gateway.mqtt.packets import (
     Disconnect,
     Packet,
     PingReq,
@@ -25,8 +25,8 @@ from gateway.packets import (
     Subscribe,
     SubscriptionRequest,
 )
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.ledger import Ledger, Message
 from loadtest.chaos.mqtt_client import ANSWER_TIMEOUT_S, MqttConnection, persistent
 

@@ -5,9 +5,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
-from gateway.codec import decode, decode_varint, encode
-from gateway.errors import MalformedPacket
-from gateway.packets import (
+from gateway.mqtt.codec import decode, decode_varint, encode
+from gateway.mqtt.errors import MalformedPacket
+from gateway.mqtt.packets import (
     ConnAck,
     Connect,
     Packet,
@@ -21,7 +21,7 @@ from gateway.packets import (
     Subscribe,
     SubscriptionRequest,
 )
-from gateway.properties import Properties
+from gateway.mqtt.properties import Properties
 from loadtest.errors import LoadTestError
 
 ANSWER_TIMEOUT_S = 20

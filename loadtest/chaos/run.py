@@ -7,7 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable, Sequence
 
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos import memory
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.faults import Faults

@@ -22,7 +22,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import BusyLoadingError, RedisError
 
-from gateway.packets import Disconnect, PubAck, Publish, QoS
+from gateway.mqtt.packets import Disconnect, PubAck, Publish, QoS
 from loadtest.brokers import found_program
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from loadtest.errors import LoadTestError

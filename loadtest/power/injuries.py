@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadtest.power.volume import SECTOR_BYTES
-from store.folder import CHECKPOINT, INDEX, LOG
-from store.marks import MARKS
-from store.segment import HEADER_BYTES, segment_paths, written_from
+from store.files.folder import CHECKPOINT, INDEX, LOG
+from store.files.marks import MARKS
+from store.files.segment import HEADER_BYTES, segment_paths, written_from
 
 KINDS = ("flip", "zero", "failed sync", "lying sync")
 SHARES = (0.5, 0.25, 0.1, 0.15)

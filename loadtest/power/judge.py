@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightqueue._queues import Queue
-from lightqueue.matching import matches
 from lightqueue.message_store import MessageStore
+from lightqueue.queues._queues import Queue
+from lightqueue.queues.matching import matches
 from loadtest.power.traffic import FILTERS, GROUP, GROUP_FILTER, key_of
 from loadtest.power.truth import Stored, Truth
-from store._records import RecordBatch
 from store.errors import StoreError
-from store.quarantine import Finding
-from store.records import Record, RecordFlag, RecordType, read_records
-from store.running import RUNNING, boot_id
+from store.records._records import RecordBatch
+from store.records.records import Record, RecordFlag, RecordType, read_records
+from store.recovery.quarantine import Finding
+from store.recovery.running import RUNNING, boot_id
 from store.settings import StoreSettings
 
 SHOWN = 3

@@ -25,10 +25,10 @@ from loadtest.power.recording import Recorder, Syncs
 from loadtest.power.run import new_folder
 from loadtest.power.traffic import key_of
 from loadtest.power.truth import Stored, messages
-from store.folder import LOG, QUARANTINE
-from store.marks import MARKS
-from store.quarantine import Finding, Quarantine, lost_bytes
-from store.segment import segment_paths
+from store.files.folder import LOG, QUARANTINE
+from store.files.marks import MARKS
+from store.files.segment import segment_paths
+from store.recovery.quarantine import Finding, Quarantine, lost_bytes
 
 TOPICS = (("rot/a", 1), ("rot/b", 2), ("rot/c", 1))
 BURST = 12  # messages of each publisher before an injury

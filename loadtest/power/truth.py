@@ -9,11 +9,11 @@ from typing import NamedTuple
 from loadtest.power.recording import Event
 from loadtest.power.traffic import Account, key_of
 from loadtest.power.volume import File, Folder, Volume
-from store.marks import decode_slot
+from store.files.marks import decode_slot
+from store.files.segment import SUFFIX
 from store.mending.foresight import headers
-from store.records import RecordType, read_records
-from store.salvage import salvage
-from store.segment import SUFFIX
+from store.records.records import RecordType, read_records
+from store.recovery.salvage import salvage
 
 LOG = "log"
 

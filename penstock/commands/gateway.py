@@ -32,6 +32,6 @@ def gateway(
     """
     flags = {"store": store, "listen": listen, "admin": admin, "log_level": log_level, "log_format": log_format}
     settings = settings_in_force(flags, config, print_config)
-    from penstock.gateway_process import serve
+    from penstock.servers.gateway_process import serve
 
     raise typer.Exit(serve(settings))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock.commands.options import Config, settings_in_force
 from penstock.commands.tables import show_table, wide_console
 from penstock.errors import PenstockError, UsageError
-from store.group_settings import Strategy
+from store.state.group_settings import Strategy
 
 if TYPE_CHECKING:
     from penstock.store_client import StoreClient
@@ -31,8 +31,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def connect(store: str | None, config: Path | None) -> "StoreClient":
     """To the store that a gateway with these settings would use; else to the one that a store's settings tell of."""
     settings = settings_in_force({"store": store}, config, print_config=False)
-    from notify.address import StoreAddress
-    from penstock.credentials import tls_of_gateway, token_of_command
+    from notify.links.address import StoreAddress
+    from penstock.config.credentials import tls_of_gateway, token_of_command
     from penstock.store_client import StoreClient
 
     address = StoreAddress.parse(settings.gateway.store or settings.wire.listen)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from penstock.settings import Settings
+    from penstock.config.settings import Settings
 
 Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the log and its index.")]
 ListenMqtt = Annotated[
@@ -27,8 +27,8 @@ PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the set
 
 def settings_in_force(flags: Mapping[str, object], config: Path | None, print_config: bool) -> "Settings":
     """What the command runs with; with --print-config it is printed, and that was all. Raises SettingsError."""
-    from penstock.secret_files import take_open_files
-    from penstock.settings import load, render
+    from penstock.config.secret_files import take_open_files
+    from penstock.config.settings import load, render
 
     settings = load(flags, os.environ, config)
     take_open_files(settings.allow_open_files)

@@ -44,7 +44,7 @@ def passwd(
     """
     from gateway.auth.passwords import PasswordLine, check_name, hashed
     from gateway.auth.scram import ScramVerifier
-    from penstock.auth_files import read_passwords
+    from penstock.config.auth_files import read_passwords
 
     if many is not None or shows_names:
         if user or from_stdin or delete or (many is not None and shows_names):
@@ -74,9 +74,9 @@ def passwd(
 
 def _import(file: Path, many: Path, scram: bool) -> None:
     """All of them, or, if something is wrong with one, none."""
-    from penstock.auth_files import read_passwords
     from penstock.commands.passwd_import import hashed_lines, read_users
     from penstock.commands.progress import shown
+    from penstock.config.auth_files import read_passwords
 
     if file.exists():
         read_passwords(file, "FILE")

@@ -46,9 +46,9 @@ def serve(
     }
     settings = settings_in_force(flags, config, print_config)
     if gateways:
-        from penstock.supervisor import serve as supervise
+        from penstock.servers.supervisor import serve as supervise
 
         raise typer.Exit(supervise(settings, gateways))
-    from penstock.server import serve as run
+    from penstock.servers.server import serve as run
 
     raise typer.Exit(run(settings))

@@ -53,7 +53,7 @@ def run(
         "log_format": log_format,
     }
     settings = settings_in_force(flags, config, print_config)
-    from penstock.store_process import serve
+    from penstock.servers.store_process import serve
 
     raise typer.Exit(serve(settings))
 
@@ -66,7 +66,7 @@ def inspect(
     """Show what a data folder holds; exit 1 if any of it is damaged, which `penstock store check` judges."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: not a folder; name the one given to `penstock serve --data`")
-    from lightqueue.inspect import inspect_folder
+    from lightqueue.mending.inspect import inspect_folder
 
     report = inspect_folder(folder)
     if as_json:

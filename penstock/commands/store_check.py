@@ -11,7 +11,7 @@ from penstock.commands.tables import Say, teller
 from penstock.errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
-    from lightqueue.checking import CheckReport, Damage
+    from lightqueue.mending.checking import CheckReport, Damage
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The data folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -35,7 +35,7 @@ def check(folder: Folder, as_json: Json = False) -> None:
     this folder (another version wrote it); 5, the folder cannot be read; 2, the command was given wrongly.
     """
     check_is_folder(folder)
-    from lightqueue.checking import check_folder
+    from lightqueue.mending.checking import check_folder
     from store.errors import StoreError
 
     with shown("check") as on_progress:
@@ -57,7 +57,7 @@ def check_is_folder(folder: Path) -> None:
 
 
 def _show(report: "CheckReport") -> None:
-    from lightqueue.checking import MEANING_OF
+    from lightqueue.mending.checking import MEANING_OF
 
     say = teller()
     if report.in_use:

@@ -13,7 +13,7 @@ from penstock.commands.tables import teller
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from lightqueue.repairing import RepairReport
+    from lightqueue.mending.repairing import RepairReport
 
 SHOWN = 20
 
@@ -40,8 +40,8 @@ def repair(
     Exit code: 0, nothing is lost (any more); 1, something is still lost, or the repair failed.
     """
     check_is_folder(folder)
-    from lightqueue.repairing import repair_folder
-    from store.folder import LOG, umask_for
+    from lightqueue.mending.repairing import repair_folder
+    from store.files.folder import LOG, umask_for
 
     for copy in copies or ():
         if not (copy / LOG).is_dir():

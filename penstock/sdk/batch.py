@@ -11,7 +11,7 @@ from penstock.sdk.errors import BatchRefused
 from penstock.sdk.message import Receipt
 from penstock.sdk.message_id import StorePlace
 from penstock.sdk.outgoing import Outgoing, PublishLater
-from store.record_bytes import plain_messages, walk
+from store.records.record_bytes import plain_messages, walk
 from store.wire.messages import Published, Wait
 
 DEAD_LETTERS = "$dead/"

@@ -33,7 +33,7 @@ from penstock.sdk.requests import Outcome
 from penstock.sdk.room import Room
 from penstock.sdk.subscription import PREFETCH, Subscription, Wanted
 from store.namespaces import Namespace
-from store.record_bytes import walk
+from store.records.record_bytes import walk
 from store.wire import messages as wire
 from store.wire.messages import FailureCode
 

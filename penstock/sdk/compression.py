@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass
 
 from penstock.sdk.errors import ClientError, Unreadable
-from store import compression
-from store.records import RecordFlag
+from store.records import compression
+from store.records.records import RecordFlag
 
 log = logging.getLogger(__name__)
 

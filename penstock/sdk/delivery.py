@@ -8,7 +8,7 @@ from penstock.sdk.group_options import Duration, milliseconds, why_dead
 from penstock.sdk.hands import ACK, Answer, Hand, Verdict
 from penstock.sdk.message import Batch, Message, RecordTuple
 from penstock.sdk.message_id import StorePlace
-from store.record_bytes import walk
+from store.records.record_bytes import walk
 
 
 class Settled:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.sdk.errors import BadOption, BadPosition
 from penstock.sdk.positions import Position, where
-from store.group_settings import MOST_DELIVERIES, MOST_IN_FLIGHT, MOST_MS, MOST_PARTITIONS, GroupSettings
+from store.state.group_settings import MOST_DELIVERIES, MOST_IN_FLIGHT, MOST_MS, MOST_PARTITIONS, GroupSettings
 
 PARTITIONS = 16  # of an ordered group that names no number
 MOST_PREFETCH = 65_536

@@ -14,8 +14,8 @@ from penstock.sdk.message import Receipt
 from penstock.sdk.message_id import StorePlace
 from penstock.sdk.outgoing import Outgoing, PublishLater, PublishOptions
 from penstock.sdk.publishing import FLAGS_AT, KEPT, changes_of, in_runs
-from store.record_bytes import plain_messages_of
-from store.records import TOPIC_UNIT_BYTES
+from store.records.record_bytes import plain_messages_of
+from store.records.records import TOPIC_UNIT_BYTES
 from store.wire.messages import Published, Wait
 
 TOPICS_REMEMBERED = 10_000

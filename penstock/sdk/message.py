@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from penstock.sdk.compression import as_published
 from penstock.sdk.message_id import StorePlace
-from store.record_bytes import walk
-from store.records import Attribute, RecordFlag, decode_attributes
+from store.records.record_bytes import walk
+from store.records.records import Attribute, RecordFlag, decode_attributes
 
 MESSAGE_EXPIRY_INTERVAL, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA = 0x02, 0x03, 0x08, 0x09
 PAYLOAD_FORMAT_INDICATOR, USER_PROPERTY = 0x01, 0x26

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple, TypedDict
 from penstock.sdk.compression import NEVER, Compression, as_stored, chosen
 from penstock.sdk.errors import BadMessage
 from store.namespaces import MARK
-from store.record_bytes import RecordBatch
-from store.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
+from store.records.record_bytes import RecordBatch
+from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
 from store.wire.messages import Wait
 
 MOST_TEXT_BYTES = 65_535

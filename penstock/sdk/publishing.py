@@ -17,7 +17,7 @@ from penstock.sdk.message import Cancel, DelayedReceipt, Receipt
 from penstock.sdk.message_id import StorePlace
 from penstock.sdk.outgoing import Outgoing
 from penstock.sdk.requests import Outcome, Requests
-from store.records import KEPT_CHANGES, TOPIC_UNIT_BYTES, RecordFlag
+from store.records.records import KEPT_CHANGES, TOPIC_UNIT_BYTES, RecordFlag
 from store.wire import messages as wire
 
 PACK_BYTES = 256 << 10  # of messages that go out together because they happen to wait together

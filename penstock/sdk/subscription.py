@@ -19,7 +19,7 @@ from penstock.sdk.errors import ClientError, ConnectionLost, TimedOut
 from penstock.sdk.hands import GIVE_BACK, Answer, Hand, Place, Said, Verdict
 from penstock.sdk.link import Link
 from penstock.sdk.requests import Outcome
-from store.group_settings import GroupSettings
+from store.state.group_settings import GroupSettings
 from store.wire import group_messages as wire
 
 AHEAD_S = 0.2

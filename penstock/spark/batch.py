@@ -28,7 +28,7 @@ from penstock.spark.remote import RemoteLog
 from penstock.spark.selecting import Selected, select, selected_rows
 from penstock.spark.topic_ranges import OfTopics, choose, topic_rows
 from penstock.spark.workers import keep_modules
-from store.index import Index
+from store.log.index import Index
 
 TAIL_BYTES = 32 << 20  # read to find the log's end in the time that it takes to copy an index
 BOUNDS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual

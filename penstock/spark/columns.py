@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store._columns import find_attribute, find_messages, find_pairs, find_properties, gather
-from store.compression import BadFrame, plain, stated_bytes
 from store.namespaces import Namespace
-from store.records import Attribute, RecordFlag
+from store.records._columns import find_attribute, find_messages, find_pairs, find_properties, gather
+from store.records.compression import BadFrame, plain, stated_bytes
+from store.records.records import Attribute, RecordFlag
 
 HEADER_BYTES = 40  # of a record (docs/formats.md)
 MOST_ROWS = 16_384  # of a RecordBatch

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from penstock.spark.columns import HEADER_BYTES
 from penstock.spark.errors import BadRow
-from store._columns import scatter
-from store._records import RecordBatch
 from store.namespaces import DEFAULT, MARK, Namespace
-from store.records import Attribute, RecordFlag, RecordType
+from store.records._columns import scatter
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordFlag, RecordType
 
 CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY = 0x03, 0x08, 0x09, 0x26  # of MQTT 5
 MOST_TEXT_BYTES = 65_535

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from penstock.spark.columns import Messages
 from penstock.spark.errors import DataLost, FolderUnreadable, LogDamaged
-from store._columns import read_parts, verify_each
-from store._records import verify
-from store.folder import LOG
-from store.marks import read_marks
-from store.records import RecordType
-from store.segment import HEADER_BYTES, IDENTITY_BYTES, header_fault, segment_paths
+from store.files.folder import LOG
+from store.files.marks import read_marks
+from store.files.segment import HEADER_BYTES, IDENTITY_BYTES, header_fault, segment_paths
+from store.records._columns import read_parts, verify_each
+from store.records._records import verify
+from store.records.records import RecordType
 
 PIECE_BYTES = 2 << 20  # read at a time: some thousand records, which stay in the processor's cache
 FIRST_BYTES = 64 << 10  # then twice as much each time, where it is not known whether anything follows

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from gateway.errors import ProtocolError
-from gateway.topics import validate_topic_filter, validate_topic_name
-from lightqueue.matching import any_of, has_wildcard, literal_prefix
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.topics import validate_topic_filter, validate_topic_name
+from lightqueue.queues.matching import any_of, has_wildcard, literal_prefix
 from penstock.spark.columns import COLUMNS
 from penstock.spark.connection import Store
 from penstock.spark.errors import BadOption

@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lightqueue.matching import any_of
+from lightqueue.queues.matching import any_of
 from penstock.spark.columns import HEADER_BYTES, Messages
 from penstock.spark.connection import Store
 from penstock.spark.errors import BadOption, RequestFailed, SparkSourceError
-from store._columns import find_messages, gather
-from store.records import KEPT_CHANGES, TOPIC_UNIT_BYTES, RecordFlag
+from store.records._columns import find_messages, gather
+from store.records.records import KEPT_CHANGES, TOPIC_UNIT_BYTES, RecordFlag
 from store.wire.log_messages import Segments, SegmentsFound
 from store.wire.messages import Append, Appended, FailureCode
 
@@ -139,7 +139,7 @@ def _sizes(messages: Messages) -> NDArray[np.int32]:
 
 
 def _counts(messages: Messages) -> tuple[Array, Array]:
-    """As store._records.changes_in(): what each message counts as behind any other, and behind one of another topic."""
+    """Like changes_in(): what each message counts as behind any other, and behind one of another topic."""
     is_kept = (messages.data[messages.positions + FLAGS_AT] & KEPT) != 0
     of_topic = messages.topic.lengths.astype(np.int64) // TOPIC_UNIT_BYTES
     return np.where(is_kept, KEPT_CHANGES + of_topic, 0), np.where(is_kept, KEPT_CHANGES, 1) + of_topic

@@ -10,14 +10,14 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pyarrow as pa
 
-from lightqueue.inspect import copy_of
-from lightqueue.table import QueueTable
+from lightqueue.mending.inspect import copy_of
+from lightqueue.queues.table import QueueTable
 from penstock.spark.columns import Messages
 from penstock.spark.errors import IndexUnreadable
 from penstock.spark.folder import LogFolder
-from store._records import LogMemory
-from store.folder import CHECKPOINT, INDEX
-from store.index import Index
+from store.files.folder import CHECKPOINT, INDEX
+from store.log.index import Index
+from store.records._records import LogMemory
 from store.settings import StoreSettings
 
 LEVELS_LOOKED_AT = 64  # for a message near the log's end

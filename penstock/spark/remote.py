@@ -10,8 +10,8 @@ import numpy as np
 from penstock.spark.columns import Messages
 from penstock.spark.connection import Store
 from penstock.spark.errors import DataLost, ReadDamaged, RequestFailed
-from store._columns import verify_each
-from store._records import verify
+from store.records._columns import verify_each
+from store.records._records import verify
 from store.wire.client_messages import Scan, Scanned, Seek
 from store.wire.log_messages import (
     LogRead,

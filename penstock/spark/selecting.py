@@ -13,14 +13,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
-from lightqueue._queues import Queue
-from lightqueue.table import QueueTable
+from lightqueue.queues._queues import Queue
+from lightqueue.queues.table import QueueTable
 from penstock.spark.columns import record_batch
 from penstock.spark.folder import PIECE_BYTES, LogFolder
 from penstock.spark.options import Request
 from penstock.spark.queue_offsets import queues_of
 from penstock.spark.reading import parts_of
-from store.index import Index
+from store.log.index import Index
 
 # How much of the log is scanned in the time that each of these takes:
 RECORD_BYTES = 8 << 10  # to read one record by itself

@@ -25,13 +25,13 @@ from typing import BinaryIO
 import msgspec
 
 from store.errors import BackupUnusable, FolderUnusable, NotOfThisLog
-from store.folder import CHECKPOINT, LOG
-from store.marks import read_marks
+from store.files.folder import CHECKPOINT, LOG
+from store.files.marks import read_marks
+from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, sync_folder
+from store.files.sums import Sum, read_sums
 from store.mending.foresight import Progress, silent
-from store.placing import File, would_place
-from store.salvage import salvage
-from store.segment import HEADER_BYTES, READ_BYTES, SUFFIX, sync_folder
-from store.sums import Sum, read_sums
+from store.recovery.placing import File, would_place
+from store.recovery.salvage import salvage
 
 MANIFEST = "backup.json"
 FORMAT = 1

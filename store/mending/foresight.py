@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from store._records import LogMemory, census
-from store.folder import INDEX
-from store.index import foreseen_marks
-from store.marks import Slot, learned, read_marks
-from store.medium import read_part
-from store.placing import File, would_place
-from store.quarantine import Finding, Kind
-from store.records import RecordType
-from store.recovery_rules import Decision, Extent, decide
-from store.running import cut_kind
-from store.salvage import Hole, salvage
-from store.segment import HEADER_BYTES, Sealed, read_records
-from store.sums import Sums, read_sums
+from store.files.folder import INDEX
+from store.files.marks import Slot, learned, read_marks
+from store.files.medium import read_part
+from store.files.segment import HEADER_BYTES, Sealed, read_records
+from store.files.sums import Sums, read_sums
+from store.log.index import foreseen_marks
+from store.records._records import LogMemory, census
+from store.records.records import RecordType
+from store.recovery.placing import File, would_place
+from store.recovery.quarantine import Finding, Kind
+from store.recovery.recovery_rules import Decision, Extent, decide
+from store.recovery.running import cut_kind
+from store.recovery.salvage import Hole, salvage
 
 Progress = Callable[[str, float], None]
 """What goes on, and how much of it is done (0 to 1)."""

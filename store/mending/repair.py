@@ -15,22 +15,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from store._records import messages_in
-from store.commitlog import open_marks
 from store.errors import FolderUnusable, NotOfThisLog
-from store.folder import DataFolder
-from store.index import remembered_marks
-from store.marks import Marks, read_marks
-from store.medium import read_part
-from store.mending.foresight import Foreseen, Progress, foresee, headers, silent
-from store.mending.sources import Source
-from store.placing import would_place
-from store.quarantine import Finding, Quarantine
-from store.records import Record
-from store.recovery import set_right
-from store.rewriting import NEW, fill
-from store.salvage import RECORD_HEADER_BYTES, Hole
-from store.segment import (
+from store.files.folder import DataFolder
+from store.files.marks import Marks, read_marks
+from store.files.medium import read_part
+from store.files.segment import (
     HEADER_BYTES,
     READ_BYTES,
     SUFFIX,
@@ -40,8 +29,19 @@ from store.segment import (
     segment_header,
     sync_folder,
 )
+from store.files.sums import State, Sum, forget_sum, read_sums, write_sums
+from store.log.commitlog import open_marks
+from store.log.index import remembered_marks
+from store.mending.foresight import Foreseen, Progress, foresee, headers, silent
+from store.mending.sources import Source
+from store.records._records import messages_in
+from store.records.records import Record
+from store.recovery.placing import would_place
+from store.recovery.quarantine import Finding, Quarantine
+from store.recovery.recovery import set_right
+from store.recovery.rewriting import NEW, fill
+from store.recovery.salvage import RECORD_HEADER_BYTES, Hole
 from store.settings import StoreSettings
-from store.sums import State, Sum, forget_sum, read_sums, write_sums
 
 UNDO = "repair-undo"
 ALL = 1 << 62

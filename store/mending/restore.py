@@ -14,17 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from store._records import crc32c
 from store.errors import BackupUnusable, FolderUnusable, IndexFailed
-from store.folder import CHECKPOINT, LOG
-from store.index import FORMAT, Index
-from store.marks import Marks
+from store.files.folder import CHECKPOINT, LOG
+from store.files.marks import Marks
+from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, read_header, segment_header, sync_folder
+from store.log.index import FORMAT, Index
 from store.mending.backup import Kept, Manifest, read_manifest
 from store.mending.foresight import Progress, headers, silent
-from store.records import RecordType
-from store.rewriting import GAP_BYTES
-from store.salvage import RECORD_HEADER_BYTES, Hole, salvage
-from store.segment import HEADER_BYTES, READ_BYTES, SUFFIX, read_header, segment_header, sync_folder
+from store.records._records import crc32c
+from store.records.records import RecordType
+from store.recovery.rewriting import GAP_BYTES
+from store.recovery.salvage import RECORD_HEADER_BYTES, Hole, salvage
 from store.settings import StoreSettings
 
 RESTORING = ".restoring"

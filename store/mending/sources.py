@@ -10,15 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from store.folder import LOG, QUARANTINE
-from store.marks import read_marks
-from store.medium import read_part
+from store.files.folder import LOG, QUARANTINE
+from store.files.marks import read_marks
+from store.files.medium import read_part
+from store.files.segment import HEADER_BYTES, IDENTITY_BYTES, READ_BYTES, Sealed, read_header, read_records
 from store.mending.foresight import headers
-from store.placing import would_place
-from store.quarantine import Quarantine
-from store.records import RecordType
-from store.salvage import Hole, salvage
-from store.segment import HEADER_BYTES, IDENTITY_BYTES, READ_BYTES, Sealed, read_header, read_records
+from store.records.records import RecordType
+from store.recovery.placing import would_place
+from store.recovery.quarantine import Quarantine
+from store.recovery.salvage import Hole, salvage
 
 
 class Source(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from store.errors import WireError
-from store.record_bytes import check_records
+from store.records.record_bytes import check_records
 from store.wire.base import MOST_ITEMS, MOST_ITEMS_OF_CLIENT
 from store.wire.messages import KINDS, Kind, Message, Role
 

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-from store.group_settings import MOST_MS, GroupSettings
+from store.state.group_settings import MOST_MS, GroupSettings
 from store.wire.base import MOST_ITEMS, Count, Items, Message, Name, Positive, QueueOffset, Ref, TopicFilter
 
 GroupName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^/+#\x00]*\Z")]

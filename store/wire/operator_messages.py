@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from store.changes import BanKind
+from store.state.changes import BanKind
 from store.wire.base import Count, Items, Message, Name, Positive
 
 BanValue = Annotated[str, Meta(min_length=1, max_length=65_535)]

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.codec import encode
-from gateway.packets import Publish
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Publish
 from loadtest.chaos.cluster import Cluster
 from tests.bench.probe import client
 from tests.server_process import ROOT

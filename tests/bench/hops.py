@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from gateway.broker import Broker
-from gateway.codec import encode
-from gateway.connection import Connection
-from gateway.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
+from gateway.sessions.connection import Connection
 from gateway.settings import GatewaySettings
 from lightqueue.message_store import MessageStore
-from notify.address import StoreAddress
-from notify.hub import Hub
-from notify.remote import RemoteStore
-from notify.server import StoreServer, _Connection
+from notify.links.address import StoreAddress
+from notify.local.hub import Hub
+from notify.remote.store import RemoteStore
+from notify.remote.store_link import StoreLink
+from notify.server.server import StoreServer, _Connection
 from notify.settings import WireSettings
-from notify.store_link import StoreLink
 from store.settings import StoreSettings
 
 TURNS = ("publishers' gateway: in", "store: in", "store: out", "subscribers' gateway", "publishers' gateway: answer")

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 
 from lightqueue.message_store import MessageStore
-from store._records import RecordBatch
-from store.changes import SessionOpened, Subscribed, SubscriptionState, encode_change
-from store.records import Attribute, RecordType, encode_attribute
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordType, encode_attribute
 from store.settings import StoreSettings
+from store.state.changes import SessionOpened, Subscribed, SubscriptionState, encode_change
 from store.wire.messages import Find, Found, Publish, Published, Role, Wait
 from tests.group_consumer import GroupConsumer
 from tests.store_process import StoreProcess

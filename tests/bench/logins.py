@@ -27,9 +27,9 @@ from pathlib import Path
 import psutil
 
 from gateway.auth.passwords import hashed
-from gateway.codec import encode
-from gateway.packets import Connect, Disconnect
-from gateway.properties import Properties
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, Disconnect
+from gateway.mqtt.properties import Properties
 from tests.login_flood import Flood, answer, attempt
 from tests.server_process import PenstockServer, ServeOptions
 

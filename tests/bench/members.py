@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from gateway.broker import Broker
-from gateway.codec import encode
-from gateway.codec_primitives import decode_varint
-from gateway.connection import Connection
-from gateway.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
+from gateway.mqtt.codec import encode
+from gateway.mqtt.codec_primitives import decode_varint
+from gateway.mqtt.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
+from gateway.sessions.connection import Connection
 from gateway.settings import GatewaySettings
 from lightqueue.message_store import MessageStore
-from notify.hub import Hub
+from notify.local.hub import Hub
 from store.settings import StoreSettings
 from tests.bench.hops import WARM_UP, Loop, Pipe, receive
 

@@ -11,8 +11,8 @@ import socket
 import sys
 import time
 
-from gateway.codec import encode
-from gateway.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
 
 TOPIC = "probe/of/latency"
 PERIOD_S = 0.005

@@ -19,7 +19,7 @@ from pika.channel import Channel
 
 from penstock import Client
 from penstock.sdk.message import PAYLOAD
-from store.record_bytes import walk
+from store.records.record_bytes import walk
 from store.wire.group_messages import Ack, Pop, Popped, Receipt, Settled
 from tests.group_consumer import GroupConsumer
 from tests.server_process import START_TIMEOUT_S, STOP_TIMEOUT_S, free_port, wait_for_port

@@ -17,8 +17,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-from gateway.codec import encode
-from gateway.packets import Connect, PubAck, Publish, QoS, Subscribe, SubscriptionRequest, Unsubscribe
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, PubAck, Publish, QoS, Subscribe, SubscriptionRequest, Unsubscribe
 from tests.server_process import PenstockServer, ServeOptions
 
 SITES = VALUES = 10

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightqueue.message_store import MessageStore
-from store._records import RecordBatch
-from store.records import RecordType
+from store.records._records import RecordBatch
+from store.records.records import RecordType
 from store.settings import StoreSettings
 
 BATCH = 1_000

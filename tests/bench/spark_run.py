@@ -32,8 +32,8 @@ from penstock.spark.batch import BatchReader  # noqa: E402
 from penstock.spark.folder import LogFolder  # noqa: E402
 from penstock.spark.reading import LogRange  # noqa: E402
 from penstock.spark.source import PenstockSource  # noqa: E402
-from store._records import RecordBatch  # noqa: E402
-from store.records import RecordType  # noqa: E402
+from store.records._records import RecordBatch  # noqa: E402
+from store.records.records import RecordType  # noqa: E402
 from store.settings import StoreSettings  # noqa: E402
 from tests.bench.spark_floor import ReadyBatches  # noqa: E402
 

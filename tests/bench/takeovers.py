@@ -21,9 +21,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.codec import encode
-from gateway.packets import Connect, Disconnect, Packet, QoS, Subscribe, SubscriptionRequest
-from gateway.properties import Properties
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, Disconnect, Packet, QoS, Subscribe, SubscriptionRequest
+from gateway.mqtt.properties import Properties
 from tests.server_process import PenstockServer, ServeOptions, find_mosquitto, free_port, start_mosquitto
 
 CONNACK_BYTE = 0x20

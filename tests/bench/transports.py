@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from gateway.codec import encode
-from gateway.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
 from tests.certificates import Certificate, authority, vouched_for
 from tests.server_process import PenstockServer, ServeOptions, free_port, start_mosquitto
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from gateway.codec import encode
-from gateway.packets import Connect, Disconnect, Publish, QoS, Subscribe, SubscriptionRequest
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, Disconnect, Publish, QoS, Subscribe, SubscriptionRequest
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.part import Part
 from tests.server_process import PenstockServer, ServeOptions, free_port

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from store._records import RecordBatch
-from store.changes import SessionClosed, SessionOpened, Subscribed, SubscriptionState, encode_change
 from store.errors import WireError
-from store.records import RecordType
+from store.records._records import RecordBatch
+from store.records.records import RecordType
+from store.state.changes import SessionClosed, SessionOpened, Subscribed, SubscriptionState, encode_change
 from store.wire.base import ITEMS_PER_FRAME, MOST_ITEMS_OF_CLIENT
 from store.wire.client_messages import Find, Publish, Scan, Seek, Wait
 from store.wire.frames import encode

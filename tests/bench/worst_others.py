@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gateway.proxy_protocol import MOST_BYTES, SIGNATURE
+from gateway.transport.proxy_protocol import MOST_BYTES, SIGNATURE
 from tests.bench.turn_clock import TurnClocks, clocked
 from tests.byte_client import ByteClient, connected, packet, subscribe, text
 from tests.http_answers import HttpAnswers

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from lightqueue.message_store import MessageStore
-from lightqueue.table import KIND_NAMES
-from store.folder import INDEX
-from store.records import RecordType, read_records
-from store.sessions import SessionState
+from lightqueue.queues.table import KIND_NAMES
+from store.files.folder import INDEX
+from store.records.records import RecordType, read_records
 from store.settings import StoreSettings
+from store.state.sessions import SessionState
 from tests.index_entries import stored_entries
 from tests.stores import SOCKETS, indexed_keys
 

@@ -22,8 +22,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from gateway.packets import Connect, PingReq, PingResp, Publish, QoS
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import Connect, PingReq, PingResp, Publish, QoS
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.load import Load
 from loadtest.chaos.mqtt_client import MqttConnection
 from loadtest.errors import LoadTestError

@@ -15,10 +15,10 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from lightqueue.checking import check_folder
+from lightqueue.mending.checking import check_folder
 from store.mending.backup import read_manifest
 from store.mending.foresight import foresee
-from store.records import RecordType, read_records
+from store.records.records import RecordType, read_records
 from tests.conftest import ServerFactory
 from tests.server_process import PenstockServer
 from tests.stores import wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.preloaded import compile_preloaded
-from store.segment import segment_paths
+from store.files.segment import segment_paths
 from tests.conftest import ServerFactory
 from tests.crash.test_damaged_log import Subscriber, messages_of, publish
 from tests.server_process import PenstockServer

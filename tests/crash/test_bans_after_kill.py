@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.cluster import Cluster
 from tests.auth_client import Device
 

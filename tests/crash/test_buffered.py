@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Connect, PubAck, Publish, QoS
+from gateway.mqtt.packets import Connect, PubAck, Publish, QoS
 from loadtest.chaos.ledger import until
 from loadtest.chaos.mqtt_client import MqttConnection
-from store.commitlog import BUFFERED_COMMIT_BYTES
+from store.log.commitlog import BUFFERED_COMMIT_BYTES
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay, payloads

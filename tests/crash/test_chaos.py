@@ -16,8 +16,8 @@ import msgspec
 import psutil
 import pytest
 
-from gateway.codec import decode, decode_varint, encode
-from gateway.packets import PubAck, Publish, PubRec, QoS
+from gateway.mqtt.codec import decode, decode_varint, encode
+from gateway.mqtt.packets import PubAck, Publish, PubRec, QoS
 from loadtest.chaos.ledger import Message, until
 from loadtest.chaos.load import Load
 from loadtest.chaos.results import Chaos

@@ -11,9 +11,9 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from store._records import verify
-from store.records import RecordType, read_records
-from store.segment import HEADER_BYTES, segment_paths
+from store.files.segment import HEADER_BYTES, segment_paths
+from store.records._records import verify
+from store.records.records import RecordType, read_records
 from tests.conftest import ServerFactory
 from tests.server_process import PenstockServer
 from tests.stores import flip, wait_until

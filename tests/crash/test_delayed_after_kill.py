@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Connect, PubAck, Publish, QoS
+from gateway.mqtt.packets import Connect, PubAck, Publish, QoS
 from lightqueue.message_store import MessageStore
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
-from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
+from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
 from store.settings import StoreSettings
 from tests.conftest import SHARED_PORT, ServerFactory
 from tests.crash.replayed import assert_index_equals_replay

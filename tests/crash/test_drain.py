@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.clients import Client
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.ledger import until

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from gateway.packets import Connect, Publish, QoS
-from gateway.properties import Properties
+from gateway.mqtt.packets import Connect, Publish, QoS
+from gateway.mqtt.properties import Properties
 from loadtest.chaos.ledger import Message, until
 from loadtest.chaos.load import Load
 from loadtest.chaos.mqtt_client import MqttConnection

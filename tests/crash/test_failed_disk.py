@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Connect, PubAck, Publish, QoS
+from gateway.mqtt.packets import Connect, PubAck, Publish, QoS
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.mqtt_client import MqttConnection
 from loadtest.errors import LoadTestError

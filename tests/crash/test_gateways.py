@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Connect, Disconnect, Packet, Publish, QoS, Will
-from gateway.properties import Properties
+from gateway.mqtt.packets import Connect, Disconnect, Packet, Publish, QoS, Will
+from gateway.mqtt.properties import Properties
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from loadtest.chaos.wrong_clock import WrongClock

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from store.group_settings import GroupSettings
 from store.settings import StoreSettings
+from store.state.group_settings import GroupSettings
 from store.wire.messages import Append, Appended
 from tests.crash.replayed import assert_index_equals_replay
 from tests.group_consumer import GroupConsumer, Handed

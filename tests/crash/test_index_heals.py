@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import PubAck, Publish, QoS
+from gateway.mqtt.packets import PubAck, Publish, QoS
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from loadtest.errors import LoadTestError
 from tests.conftest import ServerFactory

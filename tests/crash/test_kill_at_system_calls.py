@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Connect, Publish, QoS
+from gateway.mqtt.packets import Connect, Publish, QoS
 from loadtest.chaos.load import Load
 from loadtest.chaos.mqtt_client import MqttConnection
-from store.folder import INDEX
+from store.files.folder import INDEX
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash import strace

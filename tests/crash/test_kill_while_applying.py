@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from store._records import RecordBatch
-from store.changes import SessionOpened, Subscribed, SubscriptionState, encode_change
 from store.errors import WireError
-from store.records import RecordType
+from store.records._records import RecordBatch
+from store.records.records import RecordType
+from store.state.changes import SessionOpened, Subscribed, SubscriptionState, encode_change
 from store.wire.client_messages import Publish, Published, Scan, Scanned, Wait
 from store.wire.messages import Append, Appended, Claim, Claimed, Follow, Following, Message, Role
 from tests.store_process import StoreProcess

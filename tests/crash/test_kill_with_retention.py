@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.chaos.ledger import until
 from loadtest.chaos.load import Load
-from store.segment import segment_paths
+from store.files.segment import segment_paths
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Disconnect, PubAck, Publish, QoS, Will
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import Disconnect, PubAck, Publish, QoS, Will
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.cluster import Cluster
 from tests.auth_client import Device, until, write_passwords
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Client
-from store.index import Index
+from store.log.index import Index
 from store.settings import StoreSettings
 from tests.crash.replayed import assert_index_equals_replay
 from tests.index_entries import neighbours_keys

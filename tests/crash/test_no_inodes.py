@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Connect, PubAck, Publish, QoS
-from gateway.properties import Properties
+from gateway.mqtt.packets import Connect, PubAck, Publish, QoS
+from gateway.mqtt.properties import Properties
 from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
 from tests.server_process import PenstockServer

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.packets import ConnAck, PingReq, PingResp, Publish
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import ConnAck, PingReq, PingResp, Publish
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.part import Part
 from tests.auth_client import Device, until, write_passwords

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from loadtest.chaos.load import Load
-from store.marks import read_marks
-from store.segment import segment_paths
+from store.files.marks import read_marks
+from store.files.segment import segment_paths
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay, payloads

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.packets import PubComp, Publish, PubRec, PubRel, QoS
+from gateway.mqtt.packets import PubComp, Publish, PubRec, PubRel, QoS
 from loadtest.chaos.clients import Server
 from loadtest.chaos.ledger import Ledger, Message
 from loadtest.chaos.load import Load

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from gateway.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
-from gateway.properties import Properties
-from gateway.subscriptions import FROM_PROPERTY
+from gateway.delivery.subscriptions import FROM_PROPERTY
+from gateway.mqtt.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
+from gateway.mqtt.properties import Properties
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import SHARED_PORT, ServerFactory
 from tests.server_process import PenstockServer

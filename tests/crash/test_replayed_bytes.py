@@ -10,8 +10,8 @@ import pytest
 
 from lightqueue import message_store
 from lightqueue.message_store import MessageStore
-from lightqueue.projection import Projection
-from store.index import UNFLUSHED
+from lightqueue.queues.projection import Projection
+from store.log.index import UNFLUSHED
 from tests.append_load import SETTINGS
 from tests.stores import crash_copy, publish, small, wait_until
 

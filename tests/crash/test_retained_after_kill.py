@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from gateway.packets import Connect, PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
+from gateway.mqtt.packets import Connect, PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
 from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
 from tests.server_process import PenstockServer

@@ -16,8 +16,8 @@ from lightqueue.message_store import MessageStore
 from loadtest.power import rot as rots
 from loadtest.power.injuries import chosen, lost_by_a_lie
 from loadtest.power.rot import Rot
-from store.marks import MARKS
-from store.quarantine import Quarantine
+from store.files.marks import MARKS
+from store.recovery.quarantine import Quarantine
 from tests.server_process import ROOT
 from tests.stores import Stores, fill, small
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lightqueue.message_store import MessageStore
-from store.segment import segment_paths
-from store.sums import read_sums
+from store.files.segment import segment_paths
+from store.files.sums import read_sums
 from tests.conftest import ServerFactory
 from tests.server_process import PenstockServer
 from tests.store_process import StoreProcess

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.packets import Connect, Disconnect, Publish, QoS
-from gateway.properties import Properties
+from gateway.mqtt.packets import Connect, Disconnect, Publish, QoS
+from gateway.mqtt.properties import Properties
 from loadtest.chaos.ledger import Message
 from loadtest.chaos.load import Load
 from loadtest.chaos.mqtt_client import MqttConnection, persistent

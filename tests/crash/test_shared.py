@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Connect, Publish, QoS
+from gateway.mqtt.packets import Connect, Publish, QoS
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.ledger import SHOWN, Ledger, Message
 from loadtest.chaos.load import Load

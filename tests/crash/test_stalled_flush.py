@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from gateway.packets import Connect, PubAck, Publish, PubRec, QoS
+from gateway.mqtt.packets import Connect, PubAck, Publish, PubRec, QoS
 from loadtest.chaos.ledger import until
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from lightqueue.message_store import MessageStore
-from store.changes import PeerAppended, decode_change
-from store.records import RecordType, read_records
+from store.records.records import RecordType, read_records
 from store.settings import StoreSettings
+from store.state.changes import PeerAppended, decode_change
 from store.wire.messages import Append, Appended
 from tests.store_process import StoreProcess
 from tests.stores import batch_of, payloads

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Connect, Publish, QoS
+from gateway.mqtt.packets import Connect, Publish, QoS
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.mqtt_client import MqttConnection
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from gateway.packets import Connect, Publish, QoS, UnsubAck, Unsubscribe
+from gateway.mqtt.packets import Connect, Publish, QoS, UnsubAck, Unsubscribe
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
 from tests.server_process import PenstockServer

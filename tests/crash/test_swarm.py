@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import Connect, Publish, QoS
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, Publish, QoS
 from loadtest.chaos.cluster import Cluster
 from tests.conftest import QUICK
 from tests.interop.programs import PahoClient

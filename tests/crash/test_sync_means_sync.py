@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.codec import decode_varint
-from gateway.packets import PingReq, PingResp, PubAck, Publish, PubRec, PubRel, QoS
+from gateway.mqtt.codec import decode_varint
+from gateway.mqtt.packets import PingReq, PingResp, PubAck, Publish, PubRec, PubRel, QoS
 from loadtest.chaos.ledger import until
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
-from store.segment import segment_paths
+from store.files.segment import segment_paths
 from tests.conftest import ServerFactory
 from tests.crash import strace
 from tests.crash.strace import SYNCS, WRITES, Call

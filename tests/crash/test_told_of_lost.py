@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Connect, Publish, QoS
-from gateway.properties import Properties
+from gateway.mqtt.packets import Connect, Publish, QoS
+from gateway.mqtt.properties import Properties
 from loadtest.chaos.mqtt_client import MqttConnection
 from penstock import Client
-from store._records import verify
-from store.records import RecordType, read_records
-from store.segment import HEADER_BYTES, segment_paths
+from store.files.segment import HEADER_BYTES, segment_paths
+from store.records._records import verify
+from store.records.records import RecordType, read_records
 from tests.apart_server import ApartServer
 from tests.conftest import ServerFactory
 from tests.server_process import PenstockServer

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.packets import Connect, Disconnect, QoS, Will
-from gateway.properties import Properties
+from gateway.mqtt.packets import Connect, Disconnect, QoS, Will
+from gateway.mqtt.properties import Properties
 from loadtest.chaos.clients import Publisher, Subscriber
 from loadtest.chaos.ledger import Message
 from loadtest.chaos.load import Load

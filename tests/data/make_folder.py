@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from lightqueue.message_store import MessageStore
-from store.changes import GroupMade
-from store.group_settings import GroupSettings
+from store.state.changes import GroupMade
+from store.state.group_settings import GroupSettings
 from tests.stores import change, publish, publish_delayed, small, subscribe
 
 data = Path(sys.argv[1])

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from gateway.errors import ProtocolError
+from gateway.mqtt.errors import ProtocolError
 from tests.fuzz.grammar import Talker
 from tests.fuzz.neighbours import Neighbour, packets
 from tests.server_process import PenstockServer, ServeOptions

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.codec import decode, decode_varint, encode
-from gateway.errors import ProtocolError
-from gateway.packets import Connect
+from gateway.mqtt.codec import decode, decode_varint, encode
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import Connect
 
 
 def check(data: bytes) -> None:

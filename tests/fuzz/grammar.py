@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from gateway.codec import encode
-from gateway.errors import ProtocolError
-from gateway.packets import (
+from gateway.mqtt.codec import encode
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import (
     Auth,
     Connect,
     Disconnect,
@@ -28,8 +28,8 @@ from gateway.packets import (
     Unsubscribe,
     Will,
 )
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
 
 CLIENTS, LEVELS, IDS = 24, ("a", "b", "c", "é", "", "x" * 40), 12
 MOST_PACKETS = 40

@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
-from gateway.codec import decode, decode_varint, encode
-from gateway.errors import ProtocolError
-from gateway.packets import (
+from gateway.mqtt.codec import decode, decode_varint, encode
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import (
     ConnAck,
     Connect,
     Packet,
@@ -22,7 +22,7 @@ from gateway.packets import (
     Subscribe,
     SubscriptionRequest,
 )
-from gateway.properties import Properties
+from gateway.mqtt.properties import Properties
 
 LATE_S = 20
 PAUSE_S = 0.02

@@ -8,8 +8,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from gateway.metrics import all_figures
-from gateway.version import VERSION
+from gateway.observe.metrics import all_figures
+from store.version import VERSION
 from tests.helm.chart import (
     CHART,
     HERE,

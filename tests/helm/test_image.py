@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from gateway.version import VERSION
+from store.version import VERSION
 from tests.helm.chart import ROOT, Rendered, pod_of, ports_of
 from tests.helm.test_settings_given import compose_services
 

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from penstock.settings_tree import SETTINGS
+from penstock.config.settings_tree import SETTINGS
 from tests.auth_client import write_secret
 from tests.helm.chart import ROOT, VALUES, Object, Rendered, pod_of, render, variables_of
 

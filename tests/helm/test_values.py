@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.settings_tree import SETTINGS
+from penstock.config.settings_tree import SETTINGS
 from tests.helm.chart import CHART, VALUES, render, template
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())

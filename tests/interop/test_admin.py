@@ -18,7 +18,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from penstock.admin_server import HEAD_BYTES, MOST_CONNECTIONS, MOST_OF_ADDRESS, WORKERS
+from penstock.servers.admin_server import HEAD_BYTES, MOST_CONNECTIONS, MOST_OF_ADDRESS, WORKERS
 from tests.conftest import ServerFactory
 from tests.server_process import ROOT, PenstockServer
 

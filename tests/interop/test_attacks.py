@@ -19,9 +19,9 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.codec import encode
-from gateway.packets import Publish, PubRec, PubRel, QoS, Will
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Publish, PubRec, PubRel, QoS, Will
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, until, write_passwords, write_secret
 from tests.byte_client import connect as raw_connect
 from tests.byte_client import publish as raw_publish

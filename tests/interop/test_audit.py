@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import ConnAck, Connect, Disconnect
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import ConnAck, Connect, Disconnect
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.audit_lines import audit_files, audit_lines, wait_for_audit
 from tests.auth_client import Device, reload, until, write_passwords
 from tests.conftest import ServerFactory

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.interop
 
 PROGRAM = """
 import sys
-import store.record_bytes
+import store.records.record_bytes
 from penstock.sync import Client
 assert "plain" in store.record_bytes.walk.__module__, store.record_bytes.walk
 with Client(sys.argv[1]) as client:

@@ -17,7 +17,7 @@ from penstock.sdk.outgoing import Outgoing, outgoing
 from penstock.sdk.publishing import Entry
 from penstock.spark.columns import COLUMNS, record_batch
 from penstock.spark.folder import LogFolder
-from store.records import RecordFlag
+from store.records.records import RecordFlag
 from tests.interop.conftest import StartStore
 from tests.interop.programs import PahoClient, penstock, run
 from tests.server_process import free_port

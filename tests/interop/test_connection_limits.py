@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from websockets.frames import Frame, Opcode
 
-from gateway.codec import encode
-from gateway.packets import Connect
-from gateway.proxy_protocol import SIGNATURE
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect
+from gateway.transport.proxy_protocol import SIGNATURE
 from tests.audit_lines import audit_lines
 from tests.auth_client import until
 from tests.certificates import authority, vouched_for

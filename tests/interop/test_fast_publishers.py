@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
 from tests.conftest import ServerFactory
 from tests.server_process import PenstockServer
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from store.group_settings import GroupSettings, Strategy
+from store.state.group_settings import GroupSettings, Strategy
 from store.wire.group_messages import Receipt, Reject, Settled
 from store.wire.messages import Append, Appended
 from tests.group_consumer import GroupConsumer

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import QoS, SubAck, Subscribe, SubscriptionRequest
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import QoS, SubAck, Subscribe, SubscriptionRequest
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.part import Part
 from penstock.sync import Client
 from store.wire import group_messages as wire

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest, Will
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest, Will
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, until, write_secret
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.http_answers import HttpAnswers, Respond

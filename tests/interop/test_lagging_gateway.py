@@ -7,8 +7,8 @@ from collections import defaultdict
 import psutil
 import pytest
 
-from gateway.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
+from gateway.mqtt.reason_codes import ReasonCode
 from penstock.sync import Client
 from tests.apart_server import ApartServer
 from tests.auth_client import Device

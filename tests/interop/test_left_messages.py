@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Publish, QoS, Will
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import Publish, QoS, Will
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.audit_lines import audit_lines, wait_for_audit
 from tests.auth_client import Device, reload, until, write_passwords
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory

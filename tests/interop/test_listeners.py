@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import Connect
-from gateway.proxy_protocol import SIGNATURE
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect
+from gateway.transport.proxy_protocol import SIGNATURE
 from tests.certificates import authority, vouched_for
 from tests.conftest import IN_ALL_TOPOLOGIES, ONE_PROCESS, SHARED_PORT, ServerFactory
 from tests.crash import strace

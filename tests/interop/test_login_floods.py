@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from scramp import ScramClient
 
-from gateway.codec import encode
-from gateway.packets import Auth, ConnAck, Connect, Disconnect, Publish, QoS, Will
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Auth, ConnAck, Connect, Disconnect, Publish, QoS, Will
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import Device, until, write_passwords
 from tests.conftest import ServerFactory
 from tests.login_flood import Flood, answer, attempt

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import redis
 
-from gateway.packets import Connect, Publish, QoS
+from gateway.mqtt.packets import Connect, Publish, QoS
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.ledger import until
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
-from notify.redis_lookup import CHANNEL
+from notify.events.redis_lookup import CHANNEL
 from store.wire.messages import Grew, GrewNamed, Pushed
 from tests.frame_wire import FrameWire
 

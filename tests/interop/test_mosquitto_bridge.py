@@ -17,9 +17,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from gateway.codec import decode, decode_varint, encode
-from gateway.packets import Connect, Publish
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.codec import decode, decode_varint, encode
+from gateway.mqtt.packets import Connect, Publish
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.wire import Wire
 from tests.auth_client import Device
 from tests.conftest import ServerFactory, StartMosquitto

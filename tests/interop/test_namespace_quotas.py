@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Publish, Will
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import Publish, Will
+from gateway.mqtt.reason_codes import ReasonCode
 from penstock.errors import PenstockError
 from penstock.sync import Client
 from tests.apart_server import ApartServer

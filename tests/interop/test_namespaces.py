@@ -13,8 +13,8 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from gateway.packets import Publish, QoS, Will
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import Publish, QoS, Will
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import Device, until, write_passwords, write_secret
 from tests.certificates import Certificate, authority, client_certificate, vouched_for
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers

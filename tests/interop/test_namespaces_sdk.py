@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import Publish
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import Publish
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.part import Part
 from penstock import Client
 from penstock.sdk.errors import BadMessage, CannotConnect, NotFound, NotPermitted, StoreRefused

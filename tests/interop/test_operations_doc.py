@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from store.segment import segment_paths
+from store.files.segment import segment_paths
 from tests.injuries import make_store
 from tests.server_process import ROOT
 from tests.stores import flip

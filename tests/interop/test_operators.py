@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.packets import ConnAck, Disconnect, Publish
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import ConnAck, Disconnect, Publish
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.audit_lines import wait_for_audit
 from tests.auth_client import Device, until, write_passwords
 from tests.conftest import ServerFactory

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.packets import ConnAck, PingReq, PingResp, PubAck, Publish, Will
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import ConnAck, PingReq, PingResp, PubAck, Publish, Will
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import Device, until, write_passwords
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.server_process import PenstockServer

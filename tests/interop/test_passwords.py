@@ -12,8 +12,8 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from gateway.auth.passwords import HASHER, parse_passwords
-from gateway.packets import ConnAck, PingReq, PingResp, PubAck, Will
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import ConnAck, PingReq, PingResp, PubAck, Will
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, until, write_passwords
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import penstock, run

@@ -6,8 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import ConnAck, PubComp, Publish, PubRec, PubRel, QoS, SubAck, Subscribe, SubscriptionRequest, Will
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import (
+    ConnAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    QoS,
+    SubAck,
+    Subscribe,
+    SubscriptionRequest,
+    Will,
+)
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, until, write_passwords
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import penstock

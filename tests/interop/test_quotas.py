@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import PingReq, PingResp, PubAck, Publish
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import PingReq, PingResp, PubAck, Publish
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import Device, write_passwords
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.server_process import PenstockServer

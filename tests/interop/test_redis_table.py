@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from lightqueue._queues import TOPIC, Queue
+from lightqueue.queues._queues import TOPIC, Queue
 from loadtest.chaos.ledger import until
 from loadtest.chaos.redis_server import RedisServer
 from loadtest.chaos.wire import Wire
-from notify import lookup
-from notify.lookup import Watched, queue_named
-from notify.redis_lookup import CHANNEL, PORTION_NAMES, RedisEntry, RedisTable, RedisUnusable
+from notify.events import lookup
+from notify.events.lookup import Watched, queue_named
+from notify.events.redis_lookup import CHANNEL, PORTION_NAMES, RedisEntry, RedisTable, RedisUnusable
 
 LEASE_MS = 900
 MANY = 5 * PORTION_NAMES + 1

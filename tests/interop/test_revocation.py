@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.codec import decode, encode
-from gateway.packets import Connect, Disconnect
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.codec import decode, encode
+from gateway.mqtt.packets import Connect, Disconnect
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.certificates import (
     Certificate,
     authority,

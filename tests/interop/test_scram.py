@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from scramp import ScramClient
 
-from gateway.packets import Auth, ConnAck, Disconnect, PingReq, PingResp, Publish
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import Auth, ConnAck, Disconnect, PingReq, PingResp, Publish
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import Device, reload, write_passwords
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import penstock, run

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import PubAck, PubRec
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import PubAck, PubRec
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.part import Part
 from penstock import Client
 from penstock.sdk.delivery import Delivery

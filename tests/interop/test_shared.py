@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import PubAck, Publish
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import PubAck, Publish
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.cluster import Cluster
-from store.group_settings import GroupSettings
+from store.state.group_settings import GroupSettings
 from tests.auth_client import Device
 from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.group_consumer import GroupConsumer

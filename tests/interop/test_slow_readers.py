@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gateway.packets import QoS
+from gateway.mqtt.packets import QoS
 from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.interop.programs import PahoClient
 from tests.raw_client import RawClient

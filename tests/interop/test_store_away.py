@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import (
+from gateway.mqtt.packets import (
     Connect,
     PingReq,
     PingResp,

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from store._records import RecordBatch, records_from
-from store.changes import Change, Progress, SessionClosed, SessionOpened, WillState, encode_change
 from store.errors import HandshakeRefused
-from store.records import Record, RecordType
+from store.records._records import RecordBatch, records_from
+from store.records.records import Record, RecordType
+from store.state.changes import Change, Progress, SessionClosed, SessionOpened, WillState, encode_change
 from store.wire.frames import encode
 from store.wire.handshake import MAGIC
 from store.wire.messages import (

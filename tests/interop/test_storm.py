@@ -9,8 +9,8 @@ from types import TracebackType
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import Connect
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect
 from tests.conftest import ServerFactory
 from tests.interop.programs import TIMEOUT_S
 from tests.swarm import Swarm, raise_descriptor_limit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.packets import Publish, QoS, SubAck, Subscribe, SubscriptionRequest
+from gateway.mqtt.packets import Publish, QoS, SubAck, Subscribe, SubscriptionRequest
 from tests.auth_client import Device
 from tests.conftest import SharedServers
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.packets import Disconnect, PubAck, Publish
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import Disconnect, PubAck, Publish
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import Device
 from tests.server_process import PenstockServer, ServeOptions
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import Connect
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect
 from tests.certificates import Certificate, authority, client_certificate, vouched_for
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import TIMEOUT_S

@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 
-from gateway.packets import PubAck, PubRec, PubRel, QoS, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import (
+    PubAck,
+    PubRec,
+    PubRel,
+    QoS,
+    SubAck,
+    Subscribe,
+    SubscriptionRequest,
+    UnsubAck,
+    Unsubscribe,
+)
+from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.part import Part
 from penstock.errors import PenstockError
 from penstock.sync import Client

@@ -13,8 +13,8 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.sync.connection import Connection
 from websockets.typing import Origin, Subprotocol
 
-from gateway.codec import encode
-from gateway.packets import Connect
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_listeners import wait_for_log

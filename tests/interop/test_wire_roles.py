@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from store._records import RecordBatch
-from store.changes import (
+from store.errors import HandshakeRefused
+from store.records._records import RecordBatch
+from store.state.changes import (
     Change,
     GroupAdvanced,
     PeerGone,
@@ -22,7 +23,6 @@ from store.changes import (
     WillFired,
     encode_change,
 )
-from store.errors import HandshakeRefused
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire

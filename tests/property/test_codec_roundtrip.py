@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.codec import decode, decode_varint, encode, encode_varint
-from gateway.codec_rules import ALLOWED_REASON_CODES
-from gateway.errors import ProtocolError
-from gateway.packets import (
+from gateway.mqtt.codec import decode, decode_varint, encode, encode_varint
+from gateway.mqtt.codec_rules import ALLOWED_REASON_CODES
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import (
     Auth,
     ConnAck,
     Connect,
@@ -33,7 +33,7 @@ from gateway.packets import (
     Unsubscribe,
     Will,
 )
-from gateway.properties import (
+from gateway.mqtt.properties import (
     BINARY_DATA,
     BYTE,
     FLAG,
@@ -50,7 +50,7 @@ from gateway.properties import (
     encode_properties,
     encode_property_block,
 )
-from gateway.reason_codes import REASON_OF_CONNACK_RETURN_CODE, ReasonCode
+from gateway.mqtt.reason_codes import REASON_OF_CONNACK_RETURN_CODE, ReasonCode
 
 pytestmark = pytest.mark.property
 

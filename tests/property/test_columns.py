@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.codec_primitives import encode_varint
-from gateway.properties import PacketContext, Properties, decode_properties, encode_properties
+from gateway.mqtt.codec_primitives import encode_varint
+from gateway.mqtt.properties import PacketContext, Properties, decode_properties, encode_properties
 from penstock.spark import columns
 from penstock.spark.columns import COLUMNS, record_batch
 from penstock.spark.folder import LogFolder
-from store._columns import find_messages, find_pairs, find_properties, gather, read_parts
-from store._records import RecordBatch
-from store.commitlog import CommitLog
-from store.compression import compressed
-from store.records import Attribute, Record, RecordFlag, RecordType, encode_attribute, read_records
+from store.log.commitlog import CommitLog
+from store.records._columns import find_messages, find_pairs, find_properties, gather, read_parts
+from store.records._records import RecordBatch
+from store.records.compression import compressed
+from store.records.records import Attribute, Record, RecordFlag, RecordType, encode_attribute, read_records
 from store.settings import StoreSettings
 
 pytestmark = pytest.mark.property

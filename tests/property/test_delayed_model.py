@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import dispatching, retention
 from lightqueue.message_store import MessageStore
-from store import delayed
+from lightqueue.upkeep import dispatching, retention
+from store.state import delayed
 from tests.stores import KEPT_BYTES, crash_copy, fill, publish_delayed, read_all, run_upkeep, small
 
 pytestmark = pytest.mark.property

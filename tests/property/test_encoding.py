@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.codec_primitives import encode_varint
-from gateway.properties import PacketContext, decode_properties
+from gateway.mqtt.codec_primitives import encode_varint
+from gateway.mqtt.properties import PacketContext, decode_properties
 from penstock.spark.columns import PAIRS
 from penstock.spark.encoding import Defaults, Encoder
 from penstock.spark.publishing import Most, _found, _in_order, _parts
-from store._columns import scatter
-from store._records import RecordBatch, changes_in, walk
-from store.records import Attribute, RecordFlag, decode_attributes
+from store.records._columns import scatter
+from store.records._records import RecordBatch, changes_in, walk
+from store.records.records import Attribute, RecordFlag, decode_attributes
 
 pytestmark = pytest.mark.property
 

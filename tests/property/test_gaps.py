@@ -8,10 +8,14 @@ from typing import NamedTuple
 
 import pytest
 
-from lightqueue._queues import Queue
-from lightqueue.groups import GroupQueue
+from lightqueue.groups.groups import GroupQueue
 from lightqueue.message_store import MessageStore
-from store.changes import (
+from lightqueue.queues._queues import Queue
+from store.files.segment import HEADER_BYTES, segment_paths
+from store.records.records import Record, RecordType, read_records
+from store.recovery.rewriting import fill
+from store.recovery.salvage import RECORD_HEADER_BYTES, Hole
+from store.state.changes import (
     Change,
     GroupAdvanced,
     GroupDropped,
@@ -28,13 +32,9 @@ from store.changes import (
     WillState,
     decode_change,
 )
-from store.group_settings import GroupSettings
-from store.groups import ConsumerKey
-from store.records import Record, RecordType, read_records
-from store.rewriting import fill
-from store.salvage import RECORD_HEADER_BYTES, Hole
-from store.segment import HEADER_BYTES, segment_paths
-from store.sessions import renewed
+from store.state.group_settings import GroupSettings
+from store.state.groups import ConsumerKey
+from store.state.sessions import renewed
 from tests.store_workload import Workload
 from tests.stores import change, crash_copy, read_all, small
 

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from store.changes import GroupAdvanced, decode_change, encode_change
-from store.group_settings import GroupSettings
-from store.group_states import GroupState, _advance
-from store.groups import ConsumerKey, Group, Place
-from store.offset_ranges import as_ranges, in_ranges
+from store.state.changes import GroupAdvanced, decode_change, encode_change
+from store.state.group_settings import GroupSettings
+from store.state.group_states import GroupState, _advance
+from store.state.groups import ConsumerKey, Group, Place
+from store.state.offset_ranges import as_ranges, in_ranges
 
 pytestmark = pytest.mark.property
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import table
 from lightqueue.message_store import MessageStore
-from store import delayed, retained
-from store.marks import Marks
-from store.segment import segment_paths
+from lightqueue.queues import table
+from store.files.marks import Marks
+from store.files.segment import segment_paths
+from store.state import delayed, retained
 from tests.store_workload import Workload, state_of
 from tests.stores import crash_copy, small
 

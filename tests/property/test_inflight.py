@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway._inflight import Inflight
+from gateway.mqtt._inflight import Inflight
 
 pytestmark = pytest.mark.property
 

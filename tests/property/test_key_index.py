@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue._queues import Dispatcher, KeyPart, key_hash, places_in_order
-from lightqueue.keys import PART_BITS, KeyIndex
-from lightqueue.table import QueueTable
-from store.index import Index
+from lightqueue.queues._queues import Dispatcher, KeyPart, key_hash, places_in_order
+from lightqueue.queues.keys import PART_BITS, KeyIndex
+from lightqueue.queues.table import QueueTable
+from store.log.index import Index
 from tests.stores import Stores
 
 pytestmark = pytest.mark.property

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store._records import RecordBatch
-from store.commitlog import CommitLog
-from store.marks import Marks
-from store.records import Record, RecordType, read_records
-from store.segment import HEADER_BYTES, segment_paths
+from store.files.marks import Marks
+from store.files.segment import HEADER_BYTES, segment_paths
+from store.log.commitlog import CommitLog
+from store.records._records import RecordBatch
+from store.records.records import Record, RecordType, read_records
 from tests.stores import batch_of, small
 
 pytestmark = pytest.mark.property

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightqueue.matching import FilterTrie, has_wildcard, matches, overlap
+from lightqueue.queues.matching import FilterTrie, has_wildcard, matches, overlap
 
 pytestmark = pytest.mark.property
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.packets import PingReq, PingResp
+from gateway.mqtt.packets import PingReq, PingResp
 from tests.mutations import must_be_closed, stream
 from tests.wire_client import Bench, WallClock
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import neighbours, resident, table, trimming
-from lightqueue._queues import ENTRY_BYTES, Queue, newest_neighbour, pack_entry, unpacked_neighbours
 from lightqueue.message_store import MessageStore
-from store._records import RecordBatch
-from store.records import Attribute, RecordType, encode_attribute
+from lightqueue.queues import neighbours, resident, table
+from lightqueue.queues._queues import ENTRY_BYTES, Queue, newest_neighbour, pack_entry, unpacked_neighbours
+from lightqueue.upkeep import trimming
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordType, encode_attribute
 from tests.index_entries import neighbours_keys, stored_entries
 from tests.stores import crash_copy, read_all, run_upkeep, small
 

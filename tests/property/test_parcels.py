@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway._wire import Parcel, Parcels
+from gateway.mqtt._mqtt import Parcel, Parcels
 
 pytestmark = pytest.mark.property
 

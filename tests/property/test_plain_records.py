@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import _records, plain_records
+from store.records import _records, plain_records
 
 pytestmark = pytest.mark.property
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from gateway.auth.access import Parts
 from gateway.auth.identity import Certificates
-from gateway.codec import encode
-from gateway.packets import (
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import (
     ConnAck,
     Packet,
     PubAck,
@@ -34,9 +34,9 @@ from gateway.packets import (
     UnsubAck,
     Unsubscribe,
 )
-from gateway.reason_codes import ReasonCode
-from lightqueue.matching import matches
-from store.checkpoint import copy_flushed
+from gateway.mqtt.reason_codes import ReasonCode
+from lightqueue.queues.matching import matches
+from store.log.checkpoint import copy_flushed
 from tests.auth_client import access_of
 from tests.wire_client import Bench, Client, SlowDisk, WallClock, connect_packet
 

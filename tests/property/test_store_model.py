@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lightqueue import table
-from lightqueue.matching import has_wildcard, matches
 from lightqueue.message_store import MessageStore
-from lightqueue.table import level_of
-from store import retained
-from store._records import RecordBatch
-from store.changes import (
+from lightqueue.queues import table
+from lightqueue.queues.matching import has_wildcard, matches
+from lightqueue.queues.table import level_of
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
+from store.state import retained
+from store.state.changes import (
     Change,
     Progress,
     QueueDropped,
@@ -33,7 +34,6 @@ from store.changes import (
     WillFired,
     WillState,
 )
-from store.records import Attribute, RecordFlag, RecordType, encode_attribute
 from tests.stores import change, crash_copy, read_all, small
 
 pytestmark = pytest.mark.property

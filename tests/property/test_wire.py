@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.codec import decode, encode, encode_varint
-from gateway.errors import ProtocolError
-from gateway.packets import (
+from gateway.mqtt.codec import decode, encode, encode_varint
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import (
     Disconnect,
     Packet,
     PingReq,
@@ -24,10 +24,10 @@ from gateway.packets import (
     SubscriptionRequest,
     Unsubscribe,
 )
-from gateway.properties import PacketContext, Properties, decode_properties
-from gateway.reason_codes import ReasonCode
-from gateway.topics import is_servers_own
-from store.records import Record
+from gateway.mqtt.properties import PacketContext, Properties, decode_properties
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.mqtt.topics import is_servers_own
+from store.records.records import Record
 from tests.wire_client import Bench, Client, WallClock, acknowledgement, connect_packet
 
 pytestmark = pytest.mark.property

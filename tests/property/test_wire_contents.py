@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store._records import RecordBatch
-from store.records import RecordFlag, RecordType
+from store.records._records import RecordBatch
+from store.records.records import RecordFlag, RecordType
 
 pytestmark = pytest.mark.property
 

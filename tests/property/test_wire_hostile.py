@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from store._records import census
-from store.changes import SessionClosed, SessionOpened, WillFired, WillState
 from store.errors import WireError
-from store.group_settings import GroupSettings
-from store.records import RecordType
+from store.records._records import census
+from store.records.records import RecordType
+from store.state.changes import SessionClosed, SessionOpened, WillFired, WillState
+from store.state.group_settings import GroupSettings
 from store.wire import messages as wire
 from store.wire.frames import encode
 from store.wire.group_messages import (

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store._records import RecordBatch, check_records, ranges_from, records_bytes, records_from, walk
-from store.records import RecordType
+from store.records._records import RecordBatch, check_records, ranges_from, records_bytes, records_from, walk
+from store.records.records import RecordType
 
 pytestmark = pytest.mark.property
 

@@ -9,7 +9,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from lightqueue.matching import matches
+from lightqueue.queues.matching import matches
 from tests.server_process import PenstockServer
 
 TIMEOUT_S = 30

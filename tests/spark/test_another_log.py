@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from penstock.spark.errors import AnotherLog
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream import Offset, StreamReader
-from store.commitlog import CommitLog
+from store.log.commitlog import CommitLog
 from store.mending.backup import backup
 from store.mending.restore import restore
 from tests.spark.test_stream import Numbers

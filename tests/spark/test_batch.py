@@ -11,11 +11,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from lightqueue.matching import matches
+from lightqueue.queues.matching import matches
 from penstock.spark.columns import COLUMNS
 from penstock.spark.folder import LogFolder
-from store.commitlog import CommitLog
-from store.segment import segment_paths
+from store.files.segment import segment_paths
+from store.log.commitlog import CommitLog
 from tests.spark.fleet import FILTERS, HEADERS, Fleet, Sent, publish
 from tests.stores import batch_of, small
 

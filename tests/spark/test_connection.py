@@ -13,8 +13,8 @@ from penstock.spark import connection as connection_module
 from penstock.spark.connection import Store
 from penstock.spark.errors import RequestFailed, StoreAway, StoreRefusesUs
 from penstock.spark.remote import RemoteLog
-from store._records import RecordBatch
-from store.records import RecordType
+from store.records._records import RecordBatch
+from store.records.records import RecordType
 from store.wire.log_messages import LogRead, QueueOffsets, QueueOffsetsFound, ReadLog, Segments, SegmentsFound
 from store.wire.messages import Append, Appended
 from tests.certificates import authority, vouched_for

@@ -13,10 +13,10 @@ from penstock.spark.errors import DataLost, FolderUnreadable, LogDamaged
 from penstock.spark.folder import LogFolder
 from penstock.spark.options import parse_options
 from penstock.spark.reading import wanted_messages
-from store._records import RecordBatch
-from store.commitlog import CommitLog
-from store.records import RecordType
-from store.segment import segment_paths
+from store.files.segment import segment_paths
+from store.log.commitlog import CommitLog
+from store.records._records import RecordBatch
+from store.records.records import RecordType
 from tests.stores import batch_of, small
 
 PAYLOAD = bytes(20_000)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from store.commitlog import CommitLog
+from store.log.commitlog import CommitLog
 from tests.spark.session import DEBIAN_JAVA, environment
 from tests.stores import batch_of, small
 

@@ -12,7 +12,7 @@ from penstock.spark.errors import IndexUnreadable
 from penstock.spark.folder import LogFolder
 from penstock.spark.options import parse_options
 from penstock.spark.reading import LogRange, rows
-from store.folder import CHECKPOINT, INDEX
+from store.files.folder import CHECKPOINT, INDEX
 from tests.stores import KEPT_BYTES, Stores, fill, publish, run_upkeep
 
 SCHEMA = pa.schema([(name, COLUMNS[name].type) for name in ("topic", "log_offset", "queue_offset")])

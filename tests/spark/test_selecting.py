@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
-from lightqueue.matching import matches
 from lightqueue.message_store import MessageStore
+from lightqueue.queues.matching import matches
 from penstock.spark import explain
 from penstock.spark.batch import BatchReader
 from penstock.spark.errors import DataLost
@@ -18,7 +18,7 @@ from penstock.spark.folder import LogFolder
 from penstock.spark.reading import LogRange
 from penstock.spark.selecting import Selected
 from penstock.spark.source import PenstockSource
-from store.segment import segment_paths
+from store.files.segment import segment_paths
 from tests.stores import KEPT_BYTES, Stores, fill, publish, run_upkeep
 
 RARE = '["rare/1", "rare/2", "never"]'

@@ -17,9 +17,9 @@ from penstock.spark.errors import BadOption, DataLost
 from penstock.spark.options import parse_options
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream import StreamReader
-from store._records import RecordBatch
-from store.commitlog import CommitLog
-from store.records import RecordType
+from store.log.commitlog import CommitLog
+from store.records._records import RecordBatch
+from store.records.records import RecordType
 from tests.spark.fleet import Fleet, Sent, publish
 from tests.stores import batch_of, small
 

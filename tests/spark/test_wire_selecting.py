@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import In
 
-from lightqueue.matching import matches
 from lightqueue.message_store import MessageStore
+from lightqueue.queues.matching import matches
 from loadtest.chaos.cluster import Cluster
 from penstock.spark import explain
 from penstock.spark.batch import BatchReader, PushingReader
 from penstock.spark.reading import LogRange
 from penstock.spark.source import PenstockSource
 from penstock.spark.topic_ranges import OfTopics
-from store._records import RecordBatch
-from store.records import RecordType
+from store.records._records import RecordBatch
+from store.records.records import RecordType
 from tests.spark.fleet import Sent, publish
 from tests.stores import small
 

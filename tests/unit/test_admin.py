@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.metrics import read_steps
-from gateway.reason_codes import ReasonCode
-from penstock.admin import SILENT_S, AdminApp, LoopSilent, LoopSource, LoopWatch
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.observe.metrics import read_steps
+from penstock.servers.admin import SILENT_S, AdminApp, LoopSilent, LoopSource, LoopWatch
 from tests.wire_client import TIMEOUT_S, Bench
 
 
@@ -50,7 +50,7 @@ def app(bench: Bench, watch: LoopWatch) -> AdminApp:
 
 @pytest.fixture
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.admin.ANSWER_S", 0.01)
+    monkeypatch.setattr("penstock.servers.admin.ANSWER_S", 0.01)
 
 
 def source(bench: Bench) -> LoopSource:

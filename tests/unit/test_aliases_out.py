@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.packets import Publish
+from gateway.mqtt.packets import Publish
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client, SlowDisk, connect_packet
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import applying, message_store
+from lightqueue import message_store
 from lightqueue.message_store import MessageStore
-from notify.applying import ApplyingSteps
-from notify.hub import Hub
-from store._records import RecordBatch
+from lightqueue.upkeep import applying
+from notify.local.hub import Hub
+from notify.server.applying import ApplyingSteps
 from store.errors import IndexFailed, StoreError
-from store.records import Record, RecordType
+from store.records._records import RecordBatch
+from store.records.records import Record, RecordType
 from store.wire.client_messages import Publish, Published, Scan, Scanned, Wait
 from store.wire.messages import Append, Appended, Follow, Following, Grew, Ping, Pong, Pushed, Read, Role
 from tests.stores import crash_copy, small

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import applying, message_store
+from lightqueue import message_store
 from lightqueue.message_store import MessageStore
-from notify.applying import ApplyingSteps
+from lightqueue.upkeep import applying
+from notify.server.applying import ApplyingSteps
 from notify.settings import WireSettings
-from store._records import RecordBatch
-from store.changes import (
+from store.errors import IndexFailed
+from store.records._records import RecordBatch
+from store.records.records import RecordType
+from store.state.changes import (
     Change,
     GroupAdvanced,
     SessionClosed,
@@ -22,8 +25,6 @@ from store.changes import (
     WillState,
     encode_change,
 )
-from store.errors import IndexFailed
-from store.records import RecordType
 from store.wire.group_messages import GroupOpen, GroupOpened, Pop, Popped
 from store.wire.messages import Append, Appended, Claim, Claimed, Grew, Holds, Ping, Pong, Pushed, Read, Role, TakenOver
 from tests.stores import payloads, publish, small

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import applying, message_store
+from lightqueue import message_store
 from lightqueue.message_store import MessageStore
-from notify.hub import Hub
-from notify.server import StoreServer, _Connection
+from lightqueue.upkeep import applying
+from notify.local.hub import Hub
+from notify.server.server import StoreServer, _Connection
 from notify.settings import WireSettings
 from store.wire.frames import Frame, FrameReader, encode
 from store.wire.handshake import ClientHandshake

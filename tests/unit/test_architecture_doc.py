@@ -6,6 +6,8 @@ from pathlib import Path
 import grimp
 import pytest
 
+from tests import rooms
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("penstock", "loadtest", "gateway", "notify", "lightqueue", "store")
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -37,3 +39,12 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
     missing = [name for name in named if not (ROOT / name).exists()]
     missing += [link for link in linked if not (page.parent / link).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("package", ["gateway", "notify", "lightqueue", "store"])
+def test_rooms_import_one_way(package: str) -> None:
+    assert rooms.circles(rooms.imports(package)) == []
+
+
+def test_the_rooms_are_drawn_as_they_are() -> None:
+    assert (ROOT / "docs" / "rooms.md").read_text() == rooms.page(), "run python -m tests.rooms > docs/rooms.md"

@@ -13,7 +13,7 @@ from gateway.auth.fair_queue import BEGUN_AT_ONCE, FairQueue, Job
 from gateway.auth.identity import Answer, Attempt, Credentials, Identity, Refused, Verdict
 from gateway.auth.limited import Limited
 from gateway.auth.settings import AuthSettings
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 
 WRONG = Refused("wrong", is_failure=True)
 HERE, THERE = "192.0.2.1", "198.51.100.1"

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.audit_file import MOST_WINDOWS, AuditFile, line_of
-from penstock.audit_settings import AuditSettings
+from penstock.config.audit_settings import AuditSettings
 from penstock.errors import PenstockError
+from penstock.servers.audit_file import MOST_WINDOWS, AuditFile, line_of
 from store.audit import (
     LINES_OF_A_SOURCE,
     LINES_OF_ALL,

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.access.quotas import Bucket, grant
 from gateway.auth.access import Parts, Question
 from gateway.auth.client_ids import MOST_CHARACTERS, ClientIds
 from gateway.auth.errors import AuthError
@@ -16,8 +17,7 @@ from gateway.auth.passwords import hashed, parse_passwords
 from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions
 from gateway.auth.scram import ScramVerifier
 from gateway.auth.settings import AuthSettings, is_auth_configured
-from gateway.quotas import Bucket, grant
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import access_of
 
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from lightqueue.checking import Verdict, check_folder
+from lightqueue.mending.checking import Verdict, check_folder
+from lightqueue.mending.repairing import repair_folder
 from lightqueue.message_store import MessageStore
-from lightqueue.repairing import repair_folder
 from store.errors import BackupUnusable, FolderUnusable, NotOfThisLog
-from store.folder import LOG
+from store.files.folder import LOG
+from store.files.segment import segment_paths
 from store.mending.backup import backup, read_manifest
 from store.mending.restore import restore
-from store.segment import segment_paths
 from tests.injuries import record_at, segment
 from tests.kills import Killed, kill_at
 from tests.server_process import ROOT

@@ -7,7 +7,7 @@ import pytest
 from gateway.auth.bans import Ban, BanKind, Bans
 from gateway.auth.errors import AuthError
 from gateway.auth.sources import is_loopback, source_of
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.wire_client import Bench
 
 NOW_MS = 1_000_000

@@ -7,10 +7,10 @@ import pytest
 
 from lightqueue.message_store import MessageStore
 from notify.bans import BadBan, all_told
-from notify.hub import Hub
-from store import bans as store_bans
-from store.bans import BanStates
-from store.changes import BanLifted, BanSet
+from notify.local.hub import Hub
+from store.state import bans as store_bans
+from store.state.bans import BanStates
+from store.state.changes import BanLifted, BanSet
 from tests.stores import small
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightqueue.message_store import MessageStore
-from store.marks import Marks
+from store.files.marks import Marks
 from tests.stores import crash_copy, fill, small, wait_until
 
 SEGMENTS = 4

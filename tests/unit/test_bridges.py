@@ -6,9 +6,9 @@ import pytest
 
 from gateway.auth.access import Parts
 from gateway.auth.permissions import parse_permissions
-from gateway.codec import encode
-from gateway.packets import ConnAck, Connect, PubAck, QoS, Will
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import ConnAck, Connect, PubAck, QoS, Will
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import access_of
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client, connect_packet

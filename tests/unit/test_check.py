@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue.checking import Verdict, check_folder
+from lightqueue.mending.checking import Verdict, check_folder
 from lightqueue.message_store import MessageStore
-from store._records import crc32c
 from store.errors import FolderUnusable, IndexDamaged
-from store.marks import MARKS
+from store.files.marks import MARKS
+from store.files.segment import HEADER_BYTES, segment_header, segment_paths
 from store.mending.foresight import foresee
-from store.segment import HEADER_BYTES, segment_header, segment_paths
+from store.records._records import crc32c
 from tests.injuries import INJURIES, OF_THE_INDEX, Injury, make_store, record_at, segment, zero
 from tests.server_process import ROOT
 from tests.stores import flip, publish, small

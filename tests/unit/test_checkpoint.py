@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import retention, trimming
 from lightqueue.message_store import MessageStore
-from store import checkpoint
+from lightqueue.upkeep import retention, trimming
 from store.errors import NotRebuildable
-from store.folder import DataFolder
-from store.index import Index
+from store.files.folder import DataFolder
+from store.log import checkpoint
+from store.log.index import Index
 from tests.store_workload import Workload, state_of
 from tests.stores import KEPT_BYTES, Stores, crash_copy, fill, publish, retained_payloads, run_upkeep, subscribe
 

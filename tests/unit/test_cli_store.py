@@ -37,7 +37,7 @@ REPORT: dict[str, Any] = {
 def inspect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def run(report: dict[str, Any], *arguments: str) -> Result:
         fake = SimpleNamespace(inspect_folder=lambda folder: report)
-        monkeypatch.setitem(sys.modules, "lightqueue.inspect", fake)
+        monkeypatch.setitem(sys.modules, "lightqueue.mending.inspect", fake)
         return CliRunner().invoke(app_for(["store"]), ["store", "inspect", str(tmp_path), *arguments])
 
     return run

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lightqueue.message_store import MessageStore
-from store._records import RecordBatch
-from store.changes import SessionClosed, SessionOpened, encode_change
-from store.clock import MOST_JUMPS, Clock
+from store.log.clock import MOST_JUMPS, Clock
+from store.records._records import RecordBatch
+from store.state.changes import SessionClosed, SessionOpened, encode_change
 from tests.stores import small
 
 HALF_AN_HOUR_S = 1_800.0

@@ -2,11 +2,11 @@
 
 import pytest
 
-from gateway.codec import decode, encode
-from gateway.errors import ProtocolError
-from gateway.packets import ConnAck, Connect, Will
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode, connack_return_code
+from gateway.mqtt.codec import decode, encode
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import ConnAck, Connect, Will
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode, connack_return_code
 
 NAME = "0004 4d515454"
 HEAD_4 = f"{NAME} 04"

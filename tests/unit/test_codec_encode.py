@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.codec import encode
-from gateway.errors import ProtocolError
-from gateway.packets import (
+from gateway.mqtt.codec import encode
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import (
     Auth,
     ConnAck,
     Disconnect,
@@ -20,8 +20,8 @@ from gateway.packets import (
     UnsubAck,
     Unsubscribe,
 )
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
 
 NOTE = Properties(user_properties=(("k", "v"),))
 

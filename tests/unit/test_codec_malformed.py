@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.codec import decode
-from gateway.errors import ProtocolError
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.codec import decode
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.reason_codes import ReasonCode
 
 Line = tuple[int, int, str, int, str]
 

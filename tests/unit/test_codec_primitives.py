@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.codec import decode, decode_varint, encode, encode_varint
-from gateway.errors import MalformedPacket
-from gateway.packets import Publish
+from gateway.mqtt.codec import decode, decode_varint, encode, encode_varint
+from gateway.mqtt.errors import MalformedPacket
+from gateway.mqtt.packets import Publish
 
 # MQTT 5.0, table 1-1: the ends of each length.
 VARINTS = (

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import MalformedPacket, ProtocolError
-from gateway.properties import (
+from gateway.mqtt.errors import MalformedPacket, ProtocolError
+from gateway.mqtt.properties import (
     PROPERTY_SPECS,
     PacketContext,
     Properties,
@@ -14,7 +14,7 @@ from gateway.properties import (
     encode_properties,
     encode_property_block,
 )
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 
 # One valid value of each, by hand from MQTT 5.0, 2.2.2.2: field, value, bytes, packets.
 TABLE: tuple[tuple[str, Any, str, str], ...] = (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.codec import decode, decode_varint, encode
-from gateway.packets import (
+from gateway.mqtt.codec import decode, decode_varint, encode
+from gateway.mqtt.packets import (
     Auth,
     ConnAck,
     Connect,
@@ -25,8 +25,8 @@ from gateway.packets import (
     Unsubscribe,
     Will,
 )
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
 
 Vector = tuple[Packet, str]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from store.commitlog import CommitLog
 from store.errors import DiskFailed, RecordTooLarge, WriteFailed
-from store.records import Record, read_records
-from store.segment import HEADER_BYTES, segment_paths
+from store.files.segment import HEADER_BYTES, segment_paths
+from store.log.commitlog import CommitLog
+from store.records.records import Record, read_records
 from tests.stores import SEGMENT_BYTES, batch_of, small, wait_until
 
 OPEN_LOG = Callable[..., CommitLog]
@@ -358,7 +358,7 @@ def test_buffered_commits_at_16_kib(open_log: OPEN_LOG, tmp_path: Path) -> None:
 def test_buffered_commits_after_200_ms(open_log: OPEN_LOG, monkeypatch: pytest.MonkeyPatch) -> None:
     commit_log = open_log(flush="buffered")
     now_s = 1000.0
-    monkeypatch.setattr("store.commitlog.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("store.log.commitlog.time.monotonic", lambda: now_s)
     start = commit_log.end
     commit_log.append(batch_of(b"1"))
     now_s += 0.15

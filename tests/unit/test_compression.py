@@ -16,19 +16,19 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.plain import MOST_PENDING, Expander
-from lightqueue.dead_letters import append_dead_letter
+from gateway.delivery.expander import MOST_PENDING, Expander
+from lightqueue.groups.dead_letters import append_dead_letter
 from penstock.sdk.compression import NEVER, Compression, as_stored, chosen
 from penstock.sdk.errors import Unreadable
 from penstock.sdk.message import Batch, Message
 from penstock.sdk.message_id import StorePlace
 from penstock.sdk.outgoing import outgoing
-from store._records import RecordBatch, records_from
-from store.compression import PIECE_BYTES, BadFrame, compressed, plain, stated_bytes
-from store.group_settings import GroupSettings
-from store.group_states import GroupState
-from store.record_bytes import walk
-from store.records import RecordFlag, RecordType, read_records
+from store.records._records import RecordBatch, records_from
+from store.records.compression import PIECE_BYTES, BadFrame, compressed, plain, stated_bytes
+from store.records.record_bytes import walk
+from store.records.records import RecordFlag, RecordType, read_records
+from store.state.group_settings import GroupSettings
+from store.state.group_states import GroupState
 from tests.stores import KEPT_BYTES, Stores, fill, publish_delayed, read_all, run_upkeep
 
 MESSAGE = bytes((RecordType.MESSAGE,))

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from store._records import LogMemory, crc32c
-from store.commitlog import CommitLog
 from store.errors import DamageFound, UnknownFormat
-from store.marks import MARKS
-from store.quarantine import Finding, Quarantine
-from store.records import RecordType, read_records
-from store.segment import HEADER_BYTES, segment_header, segment_paths
+from store.files.marks import MARKS
+from store.files.segment import HEADER_BYTES, segment_header, segment_paths
+from store.log.commitlog import CommitLog
+from store.records._records import LogMemory, crc32c
+from store.records.records import RecordType, read_records
+from store.recovery.quarantine import Finding, Quarantine
 from tests.kills import Killed, kill_at
 from tests.stores import SEGMENT_BYTES, batch_of, flip, small
 

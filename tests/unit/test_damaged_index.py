@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue.checking import Verdict, check_folder
+from lightqueue.mending.checking import Verdict, check_folder
 from lightqueue.message_store import MessageStore
 from store.errors import IndexDamaged, NotRebuildable
-from store.index import FORMAT_KEY, Index
-from store.running import RUNNING, boot_id
-from store.segment import segment_paths
+from store.files.segment import segment_paths
+from store.log.index import FORMAT_KEY, Index
+from store.recovery.running import RUNNING, boot_id
 from tests.store_workload import Workload, state_of
 from tests.stores import KEPT_BYTES, Stores, crash_copy, fill, publish, read_all, run_upkeep
 

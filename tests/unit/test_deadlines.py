@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from store.deadlines import Deadlines
+from store.state.deadlines import Deadlines
 
 
 def test_what_is_due_is_called_oldest_first() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway._wire import DELIVERY_BOUNDS_MS
-from lightqueue import dispatching, retention
+from gateway.mqtt._mqtt import DELIVERY_BOUNDS_MS
 from lightqueue.message_store import MessageStore
-from store import delayed
-from store.changes import SessionOpened
-from store.delayed import Pending
-from store.records import Attribute, RecordFlag, decode_attributes, encode_attribute
+from lightqueue.upkeep import dispatching, retention
+from store.records.records import Attribute, RecordFlag, decode_attributes, encode_attribute
+from store.state import delayed
+from store.state.changes import SessionOpened
+from store.state.delayed import Pending
 from tests.stores import (
     KEPT_BYTES,
     Stores,

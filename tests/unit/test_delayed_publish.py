@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.packets import ConnAck, Disconnect, PubAck, PubComp, PubRec, PubRel, Will
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import ConnAck, Disconnect, PubAck, PubComp, PubRec, PubRel, Will
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, SlowDisk
 

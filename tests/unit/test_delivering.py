@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import (
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import (
     Packet,
     PubAck,
     PubComp,
@@ -15,7 +15,7 @@ from gateway.packets import (
     QoS,
     SubscriptionRequest,
 )
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client, SlowDisk, acknowledgement
 
@@ -483,7 +483,7 @@ def test_subscription_requests_of_one_packet_are_each_their_own(bench: Bench, pu
 
 def test_what_is_more_than_one_range_comes_as_well(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has to wait for the queue to grow once more."""
-    monkeypatch.setattr("gateway.delivery.RANGE_RECORDS", 3)
+    monkeypatch.setattr("gateway.delivery.delivery.RANGE_RECORDS", 3)
     readers = [bench.connect(f"reader-{qos}") for qos in range(3)]
     for qos, reader in enumerate(readers):
         reader.subscribe("a", qos=qos)

@@ -8,9 +8,9 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from gateway._wire import DELIVERY_BOUNDS_MS
-from gateway.metrics import FigureCollector, read_steps
-from gateway.packets import PubAck
+from gateway.mqtt._mqtt import DELIVERY_BOUNDS_MS
+from gateway.mqtt.packets import PubAck
+from gateway.observe.metrics import FigureCollector, read_steps
 from tests.wire_client import Bench, WallClock
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from notify.departure import SESSIONS_PER_STEP
-from store.changes import SessionOpened, WillState
-from store.commitlog import CommitLog
+from notify.local.departure import SESSIONS_PER_STEP
 from store.errors import StoreFull
-from store.sessions import SessionState
+from store.log.commitlog import CommitLog
+from store.state.changes import SessionOpened, WillState
+from store.state.sessions import SessionState
 from store.wire.messages import Claim, Claimed, Follow, Goodbye
 from tests.stores import payloads
 from tests.wire_bench import Talk, WireBench

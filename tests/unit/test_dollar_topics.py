@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.packets import ConnAck, PubAck, Will
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import ConnAck, PubAck, Will
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, connect_packet
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway.codec import encode
-from gateway.draining import ACK_GRACE_S, LAST_S
-from gateway.packets import ConnAck, Connect, Disconnect, PubAck, Publish, PubRec, QoS
-from gateway.reason_codes import ReasonCode
+from gateway.clients.draining import ACK_GRACE_S, LAST_S
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import ConnAck, Connect, Disconnect, PubAck, Publish, PubRec, QoS
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client, SlowDisk
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from gateway.packets import Disconnect
-from gateway.reason_codes import ReasonCode
-from notify import member, peers
-from notify.lookup import Broadcast
-from notify.recheck import EVERY_S
+from gateway.mqtt.packets import Disconnect
+from gateway.mqtt.reason_codes import ReasonCode
+from notify.events.lookup import Broadcast
+from notify.events.recheck import EVERY_S
+from notify.local import member
+from notify.server import peers
 from store.wire.messages import Grew, GrewNamed, Pushed
 from tests.stores import batch_of, publish
 from tests.wire_client import Bench

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.packets import Will
-from gateway.properties import Properties
+from gateway.mqtt.packets import Will
+from gateway.mqtt.properties import Properties
 from tests.wire_client import Bench, Client
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from store.expiry import age
+from store.state.expiry import age
 
 USER = b"\x26\0\1k\0\1v"
 OTHERS = b"\1\1" + b"\3\0\2ct" + b"\x08\0\1r" + b"\x09\0\3\2\2\2" + b"\x0b\x80\2" + b"\x23\0\2" + USER

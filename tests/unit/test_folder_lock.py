@@ -9,14 +9,14 @@ import pytest
 
 from lightqueue.message_store import MessageStore
 from store.errors import DamageFound, FolderInUse, FolderUnusable
-from store.folder import DataFolder
+from store.files.folder import DataFolder
 from tests.server_process import ROOT
 from tests.stores import small
 
 OPEN_AND_WAIT = """
 import sys
 from pathlib import Path
-from store.folder import DataFolder
+from store.files.folder import DataFolder
 try:
     folder = DataFolder(Path(sys.argv[1]))
 except Exception as error:

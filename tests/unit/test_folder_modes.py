@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightqueue.message_store import MessageStore
-from store.folder import DataFolder
+from store.files.folder import DataFolder
 from tests.stores import small
 
 

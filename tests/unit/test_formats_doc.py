@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lightqueue._queues import (
+from lightqueue.message_store import MessageStore
+from lightqueue.queues._queues import (
     ENTRY_BYTES,
     FILTER,
     LEVEL,
@@ -22,15 +23,20 @@ from lightqueue._queues import (
     unpacked,
     unpacked_neighbours,
 )
-from lightqueue.dispatching import add_again
-from lightqueue.keys import part_key, run_key
-from lightqueue.layout import NEXT_ID_KEY, entry_key, queue_key, queue_value
-from lightqueue.message_store import MessageStore
-from lightqueue.neighbours import entry_size
-from lightqueue.trimming import TRIMMED_KEY
-from store import delayed, group_states, left_by, peers, retained, sessions
-from store._records import RecordBatch, verify, walk
-from store.changes import (
+from lightqueue.queues.keys import part_key, run_key
+from lightqueue.queues.layout import NEXT_ID_KEY, entry_key, queue_key, queue_value
+from lightqueue.queues.neighbours import entry_size
+from lightqueue.upkeep.dispatching import add_again
+from lightqueue.upkeep.trimming import TRIMMED_KEY
+from store.files.marks import read_marks
+from store.files.segment import HEADER_BYTES, Segment
+from store.files.sums import State, Sum, decode_sums
+from store.log.index import APPLIED_KEY, FORMAT, FORMAT_KEY, STATE_KEY
+from store.records._records import RecordBatch, verify, walk
+from store.records.compression import plain
+from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes
+from store.state import delayed, group_states, left_by, peers, retained, sessions
+from store.state.changes import (
     TYPES,
     GroupAdvanced,
     Progress,
@@ -43,13 +49,7 @@ from store.changes import (
     decode_change,
     encode_change,
 )
-from store.compression import plain
-from store.index import APPLIED_KEY, FORMAT, FORMAT_KEY, STATE_KEY
-from store.left_by import LeftBy
-from store.marks import read_marks
-from store.records import Attribute, Record, RecordFlag, RecordType, decode_attributes
-from store.segment import HEADER_BYTES, Segment
-from store.sums import State, Sum, decode_sums
+from store.state.left_by import LeftBy
 from tests.stores import small, subscribe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue.inspect import inspect_folder
+from lightqueue.mending.inspect import inspect_folder
 from lightqueue.message_store import MessageStore
 from store.errors import StoreError, StoreFull
 from tests.stores import Stores, change, payloads, publish, publish_delayed, subscribe, wait_until

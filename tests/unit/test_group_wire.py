@@ -6,12 +6,14 @@ from zlib import crc32
 
 import pytest
 
-from notify import consumers, conversation, group_requests
-from store import groups
-from store.commitlog import CommitLog
+from notify.local import consumers
+from notify.requests import group_requests
+from notify.server import conversation
 from store.errors import StoreFull
-from store.group_settings import GroupSettings
-from store.records import read_records
+from store.log.commitlog import CommitLog
+from store.records.records import read_records
+from store.state import groups
+from store.state.group_settings import GroupSettings
 from store.wire.group_messages import (
     Ack,
     ChangeInvisible,

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue.groups import GroupQueue, Groups, TooManyGroups
+from lightqueue.groups.groups import GroupQueue, Groups, TooManyGroups
 from lightqueue.message_store import MessageStore
-from store._records import RecordBatch
-from store.group_hands import Hand, HandAlarms
-from store.group_settings import GroupSettings
-from store.group_states import GroupState
-from store.records import Attribute, RecordType, encode_attribute, read_records
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordType, encode_attribute, read_records
+from store.state.group_hands import Hand, HandAlarms
+from store.state.group_settings import GroupSettings
+from store.state.group_states import GroupState
 from tests.stores import KEPT_BYTES, Stores, crash_copy, fill, payloads, publish, read_all, run_upkeep
 
 KEY = ("g", "t/#")
@@ -61,7 +61,7 @@ def states(groups: Groups) -> list[GroupState]:
 def test_the_log_and_the_index_say_the_same(
     stores: Stores, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges_per_record: int
 ) -> None:
-    monkeypatch.setattr("lightqueue.groups.RANGES_PER_RECORD", ranges_per_record)
+    monkeypatch.setattr("lightqueue.groups.groups.RANGES_PER_RECORD", ranges_per_record)
     store = stores()
     found = make(store, GroupSettings(retry_ms=1_000, max_deliveries=2))
     other = make(store, GroupSettings(partitions=3), "t/+")
@@ -190,7 +190,7 @@ def test_keys_say_the_order(stores: Stores, clock: Clock) -> None:
 
 
 def test_groups_are_bounded(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightqueue.groups.MOST_GROUPS", 2)
+    monkeypatch.setattr("lightqueue.groups.groups.MOST_GROUPS", 2)
     store = stores()
     make(store)
     make(store, topic_filter="u")

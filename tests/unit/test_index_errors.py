@@ -7,7 +7,7 @@ import pytest
 
 from lightqueue import message_store
 from store.errors import IndexBusy, IndexFailed, IndexStuck
-from store.index import Index
+from store.log.index import Index
 from tests.stores import Stores, payloads, publish, wait_until
 
 

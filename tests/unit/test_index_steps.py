@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import resident, table
-from lightqueue._queues import FILTER
-from lightqueue.layout import entry_key, queue_key
 from lightqueue.message_store import MessageStore
-from lightqueue.table import LIVE_ID_BIT
-from store import retained
-from store._records import RecordBatch
-from store.changes import Progress, QueueDropped, SessionEnded, SessionOpened, Subscribed, SubscriptionState
+from lightqueue.queues import resident, table
+from lightqueue.queues._queues import FILTER
+from lightqueue.queues.layout import entry_key, queue_key
+from lightqueue.queues.table import LIVE_ID_BIT
 from store.errors import IndexFailed
-from store.records import Attribute, RecordFlag, RecordType, encode_attribute
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
+from store.state import retained
+from store.state.changes import Progress, QueueDropped, SessionEnded, SessionOpened, Subscribed, SubscriptionState
 from tests.stores import (
     Stores,
     change,

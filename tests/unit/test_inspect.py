@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from lightqueue.inspect import inspect_folder
+from lightqueue.mending.inspect import inspect_folder
 from lightqueue.message_store import MessageStore
 from store.errors import FolderUnusable
-from store.marks import MARKS
-from store.segment import segment_paths
+from store.files.marks import MARKS
+from store.files.segment import segment_paths
 from tests.server_process import ROOT
 from tests.store_workload import Workload, state_of
 from tests.stores import crash_copy, flip, publish, publish_delayed, small, subscribe

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.auth.access import Allowed, Parts, Question
 from gateway.auth.permissions import parse_permissions
-from gateway.packets import (
+from gateway.mqtt.packets import (
     PubAck,
     PubComp,
     Publish,
@@ -22,7 +22,7 @@ from gateway.packets import (
     SubscriptionRequest,
     Unsubscribe,
 )
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.auth_client import access_of
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client

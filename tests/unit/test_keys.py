@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import finding
-from lightqueue import keys as keys_module
-from lightqueue._queues import key_hash
-from lightqueue.finding import Wanted, find
-from lightqueue.keys import PART_BITS
 from lightqueue.message_store import MessageStore
-from store._records import RecordBatch
-from store.index import Index
-from store.records import Attribute, RecordFlag, RecordType, encode_attribute
+from lightqueue.queues import keys as keys_module
+from lightqueue.queues._queues import key_hash
+from lightqueue.queues.keys import PART_BITS
+from lightqueue.reading import finding
+from lightqueue.reading.finding import Wanted, find
+from store.log.index import Index
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
 from tests.stores import Stores, crash_copy, fill, run_upkeep
 
 # Two texts with the same 64-bit FNV-1a.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from notify.remote import RemoteStore
+from notify.remote.store import RemoteStore
 from tests.wire_bench import WireBench
 
 MOST_ATTRIBUTES = 29  # of an object without __slots__; with one more CPython 3.11 keeps them in a dict of its own

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from gateway.figures import Times
-from gateway.metrics import read_all
-from gateway.packets import PubAck, PubComp, Publish, PubRec, PubRel
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.observe.figures import Times
+from gateway.observe.metrics import read_all
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client
 

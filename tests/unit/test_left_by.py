@@ -14,12 +14,12 @@ from gateway.auth.identity import Certificates, Identity
 from gateway.auth.left_by import LeftJudge, judge, left_by, left_by_client
 from gateway.auth.passwords import PasswordTable, parse_passwords
 from gateway.auth.permissions import MAX_QOS, REFUSED, UNANSWERED, parse_permissions
-from lightqueue.left_messages import ANSWER_S, AT_A_TIME, RETRY_S, LeftMessage, LeftMessages
-from notify.contents import left_fault
+from lightqueue.queues.left_messages import ANSWER_S, AT_A_TIME, RETRY_S, LeftMessage, LeftMessages
+from notify.requests.contents import left_fault
 from penstock.sdk.outgoing import outgoing
 from store.audit import Audit
-from store.left_by import PUBLISH, LeftBy, decode, encode
 from store.ratelimit import RateLimitedLog
+from store.state.left_by import PUBLISH, LeftBy, decode, encode
 from tests.auth_client import access_of
 
 LEAVES = '[[rule]]\nallow = ["publish", "retain"]\ntopics = ["%u/#"]\n'

@@ -11,11 +11,11 @@ import pytest
 from gateway.auth.access import Parts
 from gateway.auth.identity import Certificates
 from gateway.auth.permissions import parse_permissions
-from gateway.packets import Will
-from lightqueue.left_messages import ANSWER_S, AT_A_TIME, RETRY_S
-from store._records import RecordBatch
-from store.changes import BanKind, BanSet, SessionClosed, SessionOpened, WillState, encode_change
-from store.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute
+from gateway.mqtt.packets import Will
+from lightqueue.queues.left_messages import ANSWER_S, AT_A_TIME, RETRY_S
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute
+from store.state.changes import BanKind, BanSet, SessionClosed, SessionOpened, WillState, encode_change
 from tests.auth_client import access_of
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench

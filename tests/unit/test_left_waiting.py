@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from lightqueue.left_messages import AT_A_TIME, Allowed, LeftMessage, LeftMessages, Name
-from store.left_by import LeftBy, encode, is_clients
+from lightqueue.queues.left_messages import AT_A_TIME, Allowed, LeftMessage, LeftMessages, Name
+from store.state.left_by import LeftBy, encode, is_clients
 
 MANY = 3 * AT_A_TIME
 

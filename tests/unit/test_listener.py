@@ -13,16 +13,16 @@ from types import TracebackType
 import pytest
 import uvloop
 
-from gateway._wire import HAS_EPOLL, Sockets
 from gateway.broker import Broker
-from gateway.codec import encode
 from gateway.listen_address import ListenAddress
-from gateway.listener import Listener
-from gateway.packets import Connect, Disconnect, PingReq, PingResp, Publish, QoS
+from gateway.mqtt._mqtt import HAS_EPOLL, Sockets
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, Disconnect, PingReq, PingResp, Publish, QoS
 from gateway.settings import GatewaySettings
-from gateway.tls import InTurn
+from gateway.transport.listener import Listener
+from gateway.transport.tls import InTurn
 from lightqueue.message_store import MessageStore
-from notify.hub import Hub
+from notify.local.hub import Hub
 from tests.raw_client import RawClient
 from tests.stores import small, wait_until
 from tests.swarm import raise_descriptor_limit

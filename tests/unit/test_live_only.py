@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.packets import ConnAck, Publish, QoS, SubscriptionRequest, Unsubscribe, Will
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
-from gateway.subscriptions import FROM_PROPERTY
-from store.records import RecordFlag
+from gateway.delivery.subscriptions import FROM_PROPERTY
+from gateway.mqtt.packets import ConnAck, Publish, QoS, SubscriptionRequest, Unsubscribe, Will
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
+from store.records.records import RecordFlag
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client, connect_packet
 

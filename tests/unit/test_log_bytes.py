@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from notify.log_readers import MOST_READERS, REMEMBERED_S, LogReaders
-from store import log_bytes
-from store._records import RecordBatch, walk
-from store.commitlog import CommitLog
+from notify.local.log_readers import MOST_READERS, REMEMBERED_S, LogReaders
 from store.errors import CorruptSegment, RecordTooLarge
-from store.records import RecordType
+from store.log import log_bytes
+from store.log.commitlog import CommitLog
+from store.records._records import RecordBatch, walk
+from store.records.records import RecordType
 from tests.stores import batch_of, small
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import Connect, Will
-from gateway.reason_codes import ReasonCode
-from penstock.logs import set_up_logging
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Connect, Will
+from gateway.mqtt.reason_codes import ReasonCode
+from penstock.servers.logs import set_up_logging
 from store.ratelimit import LINES_PER_SECOND, VALUE_CHARACTERS, RateLimitedLog
 from tests.conftest import ServerFactory
 from tests.unit.conftest import StartBench

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from notify import incoming, long_frames, peers, prepared
+from notify.server import incoming, long_frames, peers, prepared
 from notify.settings import MOST_OF_ONE, WireSettings
-from store._records import RecordBatch, changes_in
 from store.errors import WireError
-from store.records import RecordFlag, RecordType
+from store.records._records import RecordBatch, changes_in
+from store.records.records import RecordFlag, RecordType
 from store.wire.base import MOST_ITEMS, MOST_ITEMS_OF_CLIENT
 from store.wire.client_messages import Publish, Published, Wait
 from store.wire.frames import FrameReader, encode

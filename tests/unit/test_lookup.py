@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lightqueue._queues import FILTER, LEVEL, LIVE, TOPIC, Queue
-from notify import lookup as lookup_module
-from notify import member
-from notify.lookup import Broadcast, Change, Table, Watched, name_of, queue_named
-from notify.recheck import EVERY_S, PAGE, Recheck
+from lightqueue.queues._queues import FILTER, LEVEL, LIVE, TOPIC, Queue
+from notify.events import lookup as lookup_module
+from notify.events.lookup import Broadcast, Change, Table, Watched, name_of, queue_named
+from notify.events.recheck import EVERY_S, PAGE, Recheck
+from notify.local import member
 from store.wire.messages import Check, Checked, Follow, Following, Grew, GrewNamed, Role, Unfollow
 from tests.stores import publish
 from tests.unit.test_formats_doc import vector

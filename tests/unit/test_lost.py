@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import replay
 from lightqueue.message_store import MessageStore
-from lightqueue.replay import Wanted, scan
-from store._records import RecordBatch, lost_before, marked, messages_in, records_bytes, verify
-from store.quarantine import Finding, lost_bytes, lost_ranges
-from store.records import Attribute, Record, RecordType, encode_attribute, lost_of, read_records
+from lightqueue.reading import replay
+from lightqueue.reading.replay import Wanted, scan
+from store.records._records import RecordBatch, lost_before, marked, messages_in, records_bytes, verify
+from store.records.records import Attribute, Record, RecordType, encode_attribute, lost_of, read_records
+from store.recovery.quarantine import Finding, lost_bytes, lost_ranges
 from tests.stores import flip, small
 
 END = 1 << 62

@@ -9,11 +9,11 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from gateway.group_metrics import GROUPS_AT_ONCE
-from gateway.metrics import LINK_SECTIONS, WIRE_SECTIONS, FigureCollector, all_figures, read_all, read_steps
-from gateway.packets import PingReq
-from gateway.reason_codes import ReasonCode
-from penstock.operations_docs import renewed
+from gateway.mqtt.packets import PingReq
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.observe.group_metrics import GROUPS_AT_ONCE
+from gateway.observe.metrics import LINK_SECTIONS, WIRE_SECTIONS, FigureCollector, all_figures, read_all, read_steps
+from penstock.config.operations_docs import renewed
 from tests.server_process import ROOT
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, SlowDisk, WallClock
@@ -257,7 +257,7 @@ def test_a_full_disk_is_not_ready(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     def full(path: str | Path) -> os.statvfs_result:
         return os.statvfs_result([0 if i in (3, 4) else value for i, value in enumerate(real(path))])
 
-    monkeypatch.setattr("store.commitlog.os.statvfs", full)
+    monkeypatch.setattr("store.log.commitlog.os.statvfs", full)
     bench.store.log.segments[-1].allocated_bytes = bench.store.end - bench.store.log.segments[-1].base
     assert "no space left" in bench.broker.unready()
     monkeypatch.undo()

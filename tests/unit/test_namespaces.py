@@ -4,8 +4,8 @@ import pytest
 
 from gateway.auth.access import Parts
 from gateway.auth.identity import Certificates, Identity, Refused
-from gateway.namespace_metrics import NAMESPACES
-from gateway.packets import (
+from gateway.clients.tenants import login_name, settled
+from gateway.mqtt.packets import (
     Disconnect,
     PubAck,
     Publish,
@@ -15,11 +15,11 @@ from gateway.packets import (
     Unsubscribe,
     Will,
 )
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
-from gateway.tenants import login_name, settled
-from store.changes import BanKind, BanSet, Subscribed, SubscriptionState
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.observe.namespace_metrics import NAMESPACES
 from store.namespaces import DEFAULT, Namespace, is_namespace, is_reserved, is_servers, namespace_of
+from store.state.changes import BanKind, BanSet, Subscribed, SubscriptionState
 from tests.auth_client import access_of
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightqueue import neighbours, resident, table
-from lightqueue._queues import (
+from lightqueue.message_store import MessageStore
+from lightqueue.queues import neighbours, resident, table
+from lightqueue.queues._queues import (
     neighbour_entry,
     neighbour_position,
     newest_neighbour,
     packed_neighbours,
     unpacked_neighbours,
 )
-from lightqueue.message_store import MessageStore
-from lightqueue.neighbours import Neighbours, group_of
-from store._records import RecordBatch
-from store.changes import SessionOpened, encode_change
+from lightqueue.queues.neighbours import Neighbours, group_of
 from store.errors import IndexFailed
-from store.records import RecordType
+from store.records._records import RecordBatch
+from store.records.records import RecordType
+from store.state.changes import SessionOpened, encode_change
 from tests.index_entries import neighbours_keys, stored_entries
 from tests.plain_numbers import number as plain_number
 from tests.stores import KEPT_BYTES, Stores, crash_copy, fill, payloads, publish, read_all, run_upkeep

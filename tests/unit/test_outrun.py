@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway._wire import Reader
-from gateway.codec import encode
-from gateway.outrun import FAST_PER_S, HELD_S, MEASURED_S, Outrun
-from gateway.packets import Publish, QoS
+from gateway.delivery.outrun import FAST_PER_S, HELD_S, MEASURED_S, Outrun
+from gateway.mqtt._mqtt import Reader
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Publish, QoS
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client
 

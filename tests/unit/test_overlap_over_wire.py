@@ -4,9 +4,10 @@ import random
 
 import pytest
 
-from notify import incoming, reads
-from store._records import RecordBatch
-from store.records import RecordType
+from notify.requests import reads
+from notify.server import incoming
+from store.records._records import RecordBatch
+from store.records.records import RecordType
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench
 

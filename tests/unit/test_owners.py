@@ -11,13 +11,13 @@ import pytest
 from gateway.auth.access import Access, Parts
 from gateway.auth.identity import Certificates
 from gateway.auth.permissions import Permissions, parse_permissions
-from gateway.codec import encode
-from gateway.packets import ConnAck, Disconnect, PingReq, PingResp, PubAck, Publish, Will
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import ConnAck, Disconnect, PingReq, PingResp, PubAck, Publish, Will
+from gateway.mqtt.reason_codes import ReasonCode
 from notify.owners import Claimant, ClaimRefused, refusal
-from store._records import RecordBatch
-from store.changes import SessionAssigned, SessionClosed, SessionOpened, decode_change, encode_change
-from store.records import RecordType
+from store.records._records import RecordBatch
+from store.records.records import RecordType
+from store.state.changes import SessionAssigned, SessionClosed, SessionOpened, decode_change, encode_change
 from tests.auth_client import access_of
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, connect_packet

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.codec import decode, decode_varint, encode
-from gateway.codec_primitives import Limits
-from gateway.errors import ProtocolError
-from gateway.packets import (
+from gateway.mqtt.codec import decode, decode_varint, encode
+from gateway.mqtt.codec_primitives import Limits
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import (
     Auth,
     ConnAck,
     Connect,
@@ -30,9 +30,9 @@ from gateway.packets import (
     Unsubscribe,
     Will,
 )
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
-from gateway.topics import _has_good_wildcards, _wildcard_fault
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.mqtt.topics import _has_good_wildcards, _wildcard_fault
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client
 

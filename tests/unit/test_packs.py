@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightqueue._queues import ENTRY_BYTES, unpacked
-from lightqueue.layout import entry_key
-from store._records import RecordBatch
-from store.records import Attribute, Record, RecordType, encode_attribute
+from lightqueue.queues._queues import ENTRY_BYTES, unpacked
+from lightqueue.queues.layout import entry_key
+from store.records._records import RecordBatch
+from store.records.records import Attribute, Record, RecordType, encode_attribute
 from tests.plain_numbers import number
 from tests.stores import Stores
 

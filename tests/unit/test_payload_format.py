@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.packets import ConnAck, PubAck, PubComp, Publish, PubRec, PubRel, QoS, Will
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import ConnAck, PubAck, PubComp, Publish, PubRec, PubRel, QoS, Will
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, connect_packet
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.auth.errors import AuthError
 from gateway.auth.permissions import REFUSED, Action, Filter, Pattern, decide, parse_permissions
-from lightqueue.matching import matches
+from lightqueue.queues.matching import matches
 from tests.server_process import ROOT
 
 LEVELS = st.sampled_from(["a", "b", "", "$x"])

@@ -2,10 +2,10 @@
 
 import pytest
 
-from notify import incoming
-from notify.mirrors import Mirrors
-from store._records import RecordBatch
-from store.records import RecordType
+from notify.events.mirrors import Mirrors
+from notify.server import incoming
+from store.records._records import RecordBatch
+from store.records.records import RecordType
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench
 

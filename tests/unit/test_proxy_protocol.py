@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
-from gateway.errors import ProtocolError
-from gateway.proxy_protocol import MOST_BYTES, SIGNATURE, Peer, parse
+from gateway.mqtt.errors import ProtocolError
+from gateway.transport.proxy_protocol import MOST_BYTES, SIGNATURE, Peer, parse
 
 TCP_4 = socket.inet_aton("192.0.2.7") + socket.inet_aton("10.0.0.1") + struct.pack("!HH", 40_000, 1883)
 TCP_6 = (

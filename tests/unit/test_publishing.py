@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import ConnAck, Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, QoS
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import ConnAck, Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, QoS
+from gateway.mqtt.reason_codes import ReasonCode
 from store.errors import StoreFull
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, SlowDisk, connect_packet

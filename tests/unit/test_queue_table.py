@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from lightqueue import resident
-from lightqueue._queues import FILTER, LEVEL, LIVE, TOPIC, Ends, Queue
-from lightqueue.layout import entry_key, pack_count, packs_from, queue_key
 from lightqueue.message_store import MessageStore
-from lightqueue.table import LIVE_ID_BIT, level_of
-from store._records import RecordBatch
+from lightqueue.queues import resident
+from lightqueue.queues._queues import FILTER, LEVEL, LIVE, TOPIC, Ends, Queue
+from lightqueue.queues.layout import entry_key, pack_count, packs_from, queue_key
+from lightqueue.queues.table import LIVE_ID_BIT, level_of
 from store.errors import IndexFailed
-from store.records import RecordFlag, RecordType
+from store.records._records import RecordBatch
+from store.records.records import RecordFlag, RecordType
 from tests.stores import Stores, batch_of, crash_copy, payloads, publish, read_all
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue._queues import Queue
 from lightqueue.message_store import MessageStore
-from notify.range_cache import RangeCache
-from store._records import Records
+from lightqueue.queues._queues import Queue
+from notify.remote.range_cache import RangeCache
+from store.records._records import Records
 from tests.stores import publish, small
 
 

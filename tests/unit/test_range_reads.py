@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lightqueue._queues import LIVE, Queue
-from notify.range_reads import AHEAD, RangeReads
-from store._records import RecordBatch, Records, ranges_from
-from store.records import RecordType
+from lightqueue.queues._queues import LIVE, Queue
+from notify.remote.range_reads import AHEAD, RangeReads
+from store.records._records import RecordBatch, Records, ranges_from
+from store.records.records import RecordType
 
 MIB = 1 << 20
 RECORDS = 4  # in each range

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import PubAck, PubComp, Publish, PubRec, PubRel, QoS
-from gateway.reason_codes import ReasonCode
-from lightqueue.replay import queue_offset_of
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel, QoS
+from gateway.mqtt.reason_codes import ReasonCode
+from lightqueue.reading.replay import queue_offset_of
 from store.errors import StoreFull
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client, SlowDisk

@@ -8,10 +8,10 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from store._records import LogMemory, RecordBatch, census, crc32c, verify, walk, written_bytes
 from store.errors import CorruptSegment
-from store.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute, read_records
-from store.segment import Segment
+from store.files.segment import Segment
+from store.records._records import LogMemory, RecordBatch, census, crc32c, verify, walk, written_bytes
+from store.records.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute, read_records
 from tests.stores import batch_of
 
 RECORD_HEADER = struct.Struct("<IIQQBBHHHII")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lightqueue.message_store import MessageStore
-from store.marks import MARKS
-from store.segment import segment_paths
+from store.files.marks import MARKS
+from store.files.segment import segment_paths
 from tests.stores import SEGMENT_BYTES, Stores, crash_copy, fill, publish
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue._queues import Queue
-from lightqueue.following import FROM_NOW, Followed
 from lightqueue.message_store import MessageStore
-from notify import range_reads
-from notify.hub import Hub
-from notify.remote import RemoteStore
-from store._records import Records
-from store.records import Record
+from lightqueue.queues._queues import Queue
+from lightqueue.reading.following import FROM_NOW, Followed
+from notify.local.hub import Hub
+from notify.remote import range_reads
+from notify.remote.store import RemoteStore
+from store.records._records import Records
+from store.records.records import Record
 from tests.stores import batch_of, publish, read_all, small
 from tests.wire_between import WireBetween
 from tests.wire_client import FakeLoop

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from lightqueue.checking import Verdict, check_folder
+from lightqueue.mending.checking import Verdict, check_folder
+from lightqueue.mending.repairing import repair_folder
 from lightqueue.message_store import MessageStore
-from lightqueue.repairing import repair_folder
 from store.errors import FolderInUse, NotOfThisLog
-from store.folder import QUARANTINE
-from store.marks import MARKS
+from store.files.folder import QUARANTINE
+from store.files.marks import MARKS
+from store.files.segment import segment_paths
 from store.mending.repair import UNDO
-from store.segment import segment_paths
 from tests.injuries import INJURIES, MESSAGES, TOPICS, Injury, make_store, record_at, segment, zero
 from tests.kills import Killed, kill_at
 from tests.server_process import ROOT

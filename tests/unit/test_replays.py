@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.packets import PubAck, QoS, RetainHandling, SubAck, SubscriptionRequest, UnsubAck, Unsubscribe
-from gateway.reason_codes import ReasonCode
-from store.salvage import RECORD_HEADER_BYTES
-from store.segment import segment_paths
+from gateway.mqtt.packets import PubAck, QoS, RetainHandling, SubAck, SubscriptionRequest, UnsubAck, Unsubscribe
+from gateway.mqtt.reason_codes import ReasonCode
+from store.files.segment import segment_paths
+from store.recovery.salvage import RECORD_HEADER_BYTES
 from tests.stores import flip, read_all
 from tests.wire_client import Bench, Client
 

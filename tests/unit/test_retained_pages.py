@@ -2,15 +2,16 @@
 
 import pytest
 
-from gateway.exchange import SENT_PER_ROUND
-from gateway.packets import PubAck, Publish, QoS
-from lightqueue import retained_search
-from lightqueue._queues import heads_at
-from notify import reads, retained_pages
-from notify.retained_pages import PER_PAGE, RetainedPages
-from store._records import LogMemory
-from store.commitlog import CommitLog
-from store.retained import Retained
+from gateway.delivery.exchange import SENT_PER_ROUND
+from gateway.mqtt.packets import PubAck, Publish, QoS
+from lightqueue.queues import retained_search
+from lightqueue.queues._queues import heads_at
+from notify.local import retained_pages
+from notify.local.retained_pages import PER_PAGE, RetainedPages
+from notify.requests import reads
+from store.log.commitlog import CommitLog
+from store.records._records import LogMemory
+from store.state.retained import Retained
 from tests.wire_client import Bench, Client
 
 COUNT = 2 * PER_PAGE + 300

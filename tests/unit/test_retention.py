@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import retention
-from store._records import RecordBatch
-from store.changes import SessionEnded
+from lightqueue.upkeep import retention
 from store.errors import DiskFailed, IndexFailed
-from store.index import Index
-from store.records import Attribute, RecordFlag, decode_attributes
-from store.segment import segment_paths
+from store.files.segment import segment_paths
+from store.log.index import Index
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordFlag, decode_attributes
+from store.state.changes import SessionEnded
 from tests.stores import (
     KEPT_BYTES,
     Stores,

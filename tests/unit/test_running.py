@@ -10,9 +10,9 @@ from typing import Literal
 import pytest
 
 from lightqueue.message_store import MessageStore
-from store.commitlog import CommitLog
+from store.log.commitlog import CommitLog
 from store.mending.foresight import foresee
-from store.running import RUNNING, boot_id
+from store.recovery.running import RUNNING, boot_id
 from tests.stores import batch_of, small
 
 Flush = Literal["sync", "async", "buffered"]

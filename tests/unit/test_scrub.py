@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue.checking import Verdict, check_folder
+from lightqueue.mending.checking import Verdict, check_folder
+from lightqueue.mending.repairing import repair_folder
 from lightqueue.message_store import MessageStore
-from lightqueue.repairing import repair_folder
 from store.errors import DamageFound
-from store.salvage import Hole, salvage
-from store.scrub import Scrubber
-from store.scrub_reading import BLOCK_BYTES, CHUNK_BYTES, ColdReader, Look
-from store.segment import HEADER_BYTES, Sealed
-from store.sums import SUMS, State, read_sums
+from store.files.segment import HEADER_BYTES, Sealed
+from store.files.sums import SUMS, State, read_sums
+from store.log.scrub import Scrubber
+from store.log.scrub_reading import BLOCK_BYTES, CHUNK_BYTES, ColdReader, Look
+from store.recovery.salvage import Hole, salvage
 from tests.stores import Stores, fill, flip, publish, put_another_record, small, wait_until
 
 SEGMENTS = 4

@@ -35,9 +35,9 @@ from penstock.sdk.outgoing import Outgoing, PublishOptions, outgoing
 from penstock.sdk.positions import where
 from penstock.sdk.publishing import Entry, Outbox, receipts
 from penstock.sdk.requests import MOST_PUBLISHES, Outcome, Requests
-from store._records import changes_in
-from store.record_bytes import walk
-from store.records import Attribute, RecordFlag, decode_attributes, read_records
+from store.records._records import changes_in
+from store.records.record_bytes import walk
+from store.records.records import Attribute, RecordFlag, decode_attributes, read_records
 from store.wire import group_messages
 from store.wire import messages as wire
 from store.wire.frames import Frame, FrameReader, encode

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import ConnAck, Disconnect, PubAck
-from store._records import RecordBatch
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import ConnAck, Disconnect, PubAck
+from store.records._records import RecordBatch
 from tests.wire_client import Bench, Client, connect_packet
 
 

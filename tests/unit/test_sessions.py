@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import (
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import (
     ConnAck,
     Disconnect,
     PubAck,
@@ -16,8 +16,8 @@ from gateway.packets import (
     Unsubscribe,
     Will,
 )
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client, SlowDisk, acknowledgement, connect_packet
 

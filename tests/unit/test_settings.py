@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from gateway.listen_address import SHAPE
+from penstock.config.settings import Settings, load, render
+from penstock.config.settings_docs import settings_page
+from penstock.config.settings_tree import FLAGS, SETTINGS, section_of
 from penstock.errors import SettingsError
-from penstock.settings import Settings, load, render
-from penstock.settings_docs import settings_page
-from penstock.settings_tree import FLAGS, SETTINGS, section_of
 from tests.server_process import ROOT
 
 

@@ -2,9 +2,19 @@
 
 import pytest
 
-from gateway.packets import PubAck, PubComp, Publish, PubRec, PubRel, QoS, SubscriptionRequest, UnsubAck, Unsubscribe
-from gateway.reason_codes import ReasonCode
-from store.group_settings import GroupSettings
+from gateway.mqtt.packets import (
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    QoS,
+    SubscriptionRequest,
+    UnsubAck,
+    Unsubscribe,
+)
+from gateway.mqtt.reason_codes import ReasonCode
+from store.state.group_settings import GroupSettings
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client
 

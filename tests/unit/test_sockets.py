@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway._wire import HAS_EPOLL, Sockets, Turn
+from gateway.mqtt._mqtt import HAS_EPOLL, Sockets, Turn
 from tests.stores import wait_until
 
 pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="this system has no epoll")

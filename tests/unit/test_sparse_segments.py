@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lightqueue.message_store import MessageStore
-from store._records import LogMemory
-from store.salvage import Salvage, salvage
-from store.segment import HEADER_BYTES, segment_paths
+from store.files.segment import HEADER_BYTES, segment_paths
+from store.records._records import LogMemory
+from store.recovery.salvage import Salvage, salvage
 from tests.stores import batch_of, flip, publish, read_all, small
 
 SIZE = 160 << 20

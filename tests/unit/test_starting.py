@@ -7,8 +7,8 @@ import pytest
 
 from lightqueue import message_store
 from lightqueue.message_store import MessageStore
-from penstock.admin import AdminApp, LoopSilent, LoopSource, LoopWatch
-from penstock.starting import REPORT_S, Starting
+from penstock.servers.admin import AdminApp, LoopSilent, LoopSource, LoopWatch
+from penstock.servers.starting import REPORT_S, Starting
 from tests.stores import publish, small
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.packets import (
+from gateway.mqtt.packets import (
     Connect,
     Disconnect,
     PubAck,
@@ -16,7 +16,7 @@ from gateway.packets import (
     UnsubAck,
     Unsubscribe,
 )
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, SlowDisk, acknowledgement, connect_packet
 

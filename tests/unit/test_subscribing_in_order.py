@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import PubAck, Publish, SubAck, Unsubscribe
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import PubAck, Publish, SubAck, Unsubscribe
 from notify.api import Placed
-from store._records import RecordBatch
+from store.records._records import RecordBatch
 from tests.wire_client import Bench, Client
 
 

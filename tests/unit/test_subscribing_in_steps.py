@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.codec import encode
-from gateway.packets import Packet, PubAck, Publish, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Packet, PubAck, Publish, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client, connect_packet
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from store._records import crc32c
-from store.sums import SUMS, State, Sum, Sums, decode_sums, forget_sum, read_sums, write_sums
+from store.files.sums import SUMS, State, Sum, Sums, decode_sums, forget_sum, read_sums, write_sums
+from store.records._records import crc32c
 
 ENTRIES = [
     Sum(base, base + 4096, bytes([base // 4096]) * 32, 1_700_000_000_000, State.INTACT)

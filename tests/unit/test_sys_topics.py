@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from gateway.codec import encode
-from gateway.packets import ConnAck, PubAck, PubRec, RetainHandling, SubAck, SubscriptionRequest, Unsubscribe, Will
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
-from gateway.subscriptions import FROM_PROPERTY
-from gateway.sys_topics import AVERAGED_MIN, LOADS, PREFIX, SYS_TOPICS, Load
+from gateway.delivery.subscriptions import FROM_PROPERTY
+from gateway.delivery.sys_topics import AVERAGED_MIN, LOADS, PREFIX, SYS_TOPICS, Load
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import ConnAck, PubAck, PubRec, RetainHandling, SubAck, SubscriptionRequest, Unsubscribe, Will
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client, connect_packet
 

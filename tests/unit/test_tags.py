@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import replay
-from lightqueue.layout import pack_count, packs_from
-from lightqueue.matching import matches
 from lightqueue.message_store import MessageStore
-from lightqueue.replay import Wanted, scan
-from store._records import RecordBatch
-from store.compression import compressed
-from store.records import Attribute, RecordFlag, RecordType, encode_attribute, read_records
+from lightqueue.queues.layout import pack_count, packs_from
+from lightqueue.queues.matching import matches
+from lightqueue.reading import replay
+from lightqueue.reading.replay import Wanted, scan
+from store.records._records import RecordBatch
+from store.records.compression import compressed
+from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute, read_records
 from tests.stores import Stores, fill, run_upkeep
 
 # Two texts with the same 64-bit FNV-1a.

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from notify import events, member
-from notify.lookup import Broadcast
+from notify.events.lookup import Broadcast
+from notify.local import member
+from notify.server import events
 from store.wire.frames import Frame
 from store.wire.messages import (
     Check,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.errors import ProtocolError
-from gateway.reason_codes import ReasonCode
-from gateway.topics import MAX_TOPIC_LEVELS, split_shared, validate_topic_filter, validate_topic_name
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.mqtt.topics import MAX_TOPIC_LEVELS, split_shared, validate_topic_filter, validate_topic_name
 
 LONGEST = "a" * 65_535
 TOO_LONG_IN_BYTES = "é" * 32_768

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import trimming
-from lightqueue._queues import pack_entry, unpacked
-from lightqueue.layout import entry_key, pack_count
-from store.changes import QueueDropped, SessionEnded
+from lightqueue.queues._queues import pack_entry, unpacked
+from lightqueue.queues.layout import entry_key, pack_count
+from lightqueue.upkeep import trimming
 from store.errors import IndexFailed
+from store.state.changes import QueueDropped, SessionEnded
 from tests.stores import (
     KEPT_BYTES,
     Stores,

@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from gateway import ending, exchange
-from gateway._wire import Reader, Sockets, Turn, next_at_qos2
-from gateway.codec import encode
-from gateway.delivery import SETTLED_PER_STEP
-from gateway.packets import Publish, SubscriptionRequest
-from gateway.properties import Properties
-from gateway.session import Session
-from lightqueue._queues import Queue
-from lightqueue.matching import FilterTrie
-from store._records import Records
+from gateway import ending
+from gateway.delivery import exchange
+from gateway.delivery.delivery import SETTLED_PER_STEP
+from gateway.mqtt._mqtt import Reader, Sockets, Turn, next_at_qos2
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Publish, SubscriptionRequest
+from gateway.mqtt.properties import Properties
+from gateway.sessions.session import Session
+from lightqueue.queues._queues import Queue
+from lightqueue.queues.matching import FilterTrie
+from store.records._records import Records
 from tests.wire_client import Bench, Client
 
 COUNT = 4_000
@@ -156,7 +157,7 @@ def test_the_time_for_pulling_is_that_of_a_turn(bench: Bench, monkeypatch: pytes
         return pull(session, ends_s)
 
     monkeypatch.setattr(delivery, "_pull", pulls)
-    monkeypatch.setattr("gateway.delivery.CATCH_UP_S", 1e-9)
+    monkeypatch.setattr("gateway.delivery.delivery.CATCH_UP_S", 1e-9)
     delivery.room([reader.connection.session for reader in readers])
     for turns in range(1, len(readers) + 1):
         delivery.grew([])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue.checking import Verdict, check_folder
+from lightqueue.mending.checking import Verdict, check_folder
 from lightqueue.message_store import MessageStore
 from store.mending.backup import backup
 from store.mending.restore import restore

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from lightqueue.message_store import MessageStore
-from notify.user_quotas import UserLimits, UserQuotas
-from store._records import RecordBatch
-from store.changes import (
+from notify.local.user_quotas import UserLimits, UserQuotas
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
+from store.state.changes import (
     SessionAssigned,
     SessionClosed,
     SessionEnded,
@@ -19,8 +20,7 @@ from store.changes import (
     Unsubscribed,
     WillState,
 )
-from store.records import Attribute, RecordFlag, RecordType, encode_attribute
-from store.usage import Counted, Used, counted_value
+from store.state.usage import Counted, Used, counted_value
 from tests.stores import KEPT_BYTES, Stores, change, crash_copy, fill, publish, run_upkeep
 
 DELAYED, RETAINED, TOPIC = Counted.DELAYED, Counted.RETAINED, Counted.TOPIC

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.packets import Connect, Disconnect, Publish, QoS, Will
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
+from gateway.mqtt.packets import Connect, Disconnect, Publish, QoS, Will
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
 from tests.wire_client import Bench, Client
 
 VERSIONS = pytest.mark.parametrize("version", [4, 5])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.packets import Disconnect, QoS, Will
-from gateway.properties import Properties
-from gateway.reason_codes import ReasonCode
-from store.records import RecordType
+from gateway.mqtt.packets import Disconnect, QoS, Will
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
+from store.records.records import RecordType
 from tests.unit.conftest import StartBench
 from tests.wire_client import Bench, Client, WallClock
 

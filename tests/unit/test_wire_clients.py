@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import replay
-from lightqueue._queues import unpacked
-from notify import peers as peers_module
+from lightqueue.queues._queues import unpacked
+from lightqueue.reading import replay
+from notify.server import peers as peers_module
 from notify.settings import WireSettings
-from store._records import RecordBatch
-from store.records import Attribute, RecordFlag, RecordType, encode_attribute, read_records
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute, read_records
 from store.wire.log_messages import Topics, TopicsFound
 from store.wire.messages import (
     Append,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from store._records import RecordBatch
-from store.records import Attribute, RecordFlag, RecordType, encode_attribute
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
 from store.wire.messages import (
     Append,
     Appended,

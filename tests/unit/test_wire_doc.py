@@ -6,8 +6,8 @@ import re
 import msgspec
 import pytest
 
-from store._records import RecordBatch
-from store.records import RecordType
+from store.records._records import RecordBatch
+from store.records.records import RecordType
 from store.wire import messages
 from store.wire.frames import HEAD, FrameReader, encode
 from store.wire.handshake import MAGIC, ServerHandshake

@@ -4,9 +4,9 @@ import struct
 
 import pytest
 
-from store._records import RecordBatch, Records, check_records, ranges_from, records_bytes, records_from
 from store.errors import StoreError, WireError
-from store.records import RecordType
+from store.records._records import RecordBatch, Records, check_records, ranges_from, records_bytes, records_from
+from store.records.records import RecordType
 from store.wire.credit import Credit
 from store.wire.frames import HEAD, FrameReader, encode, frame_head
 from store.wire.messages import (

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from notify.hub import Hub
+from notify.local.hub import Hub
 from notify.settings import WireSettings
-from store._records import RecordBatch
-from store.changes import PeerAppended, Progress, SessionClosed, SessionOpened, WillState, decode_change
-from store.commitlog import CommitLog
 from store.errors import StoreFull
-from store.peers import PeerState
-from store.records import RecordType, read_records
+from store.log.commitlog import CommitLog
+from store.records._records import RecordBatch
+from store.records.records import RecordType, read_records
+from store.state.changes import PeerAppended, Progress, SessionClosed, SessionOpened, WillState, decode_change
+from store.state.peers import PeerState
 from store.wire.messages import (
     Append,
     Appended,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from notify import reads
-from store._records import ranges_from
-from store.commitlog import CommitLog
-from store.records import Record
+from notify.requests import reads
+from store.log.commitlog import CommitLog
+from store.records._records import ranges_from
+from store.records.records import Record
 from store.wire.messages import (
     Append,
     Claim,

@@ -7,12 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from notify import conversation, incoming, reads
+from notify.requests import reads
+from notify.server import conversation, incoming
 from notify.settings import WireSettings
-from store import changes
-from store._records import RecordBatch, ranges_from, records_from
-from store.changes import Progress, Sent, SessionOpened, Subscribed, SubscriptionState, WillState
-from store.records import Attribute, Record, RecordFlag, RecordType, encode_attribute
+from store.records._records import RecordBatch, ranges_from, records_from
+from store.records.records import Attribute, Record, RecordFlag, RecordType, encode_attribute
+from store.state import changes
+from store.state.changes import Progress, Sent, SessionOpened, Subscribed, SubscriptionState, WillState
 from store.wire import messages as wire
 from store.wire.frames import encode
 from store.wire.messages import (

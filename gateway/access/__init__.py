@@ -1,0 +1,1 @@
+"""What clients may do, and how much."""

@@ -1,0 +1,87 @@
+"""TLS connections whose client showed a certificate: they end when it expires, and when it does not count any more."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from gateway.mqtt.reason_codes import ReasonCode
+from notify.steps import Steps
+from store.state.deadlines import Deadlines
+
+JUDGED_AT_A_TIME = 10
+"""In one turn: each takes some 20 µs."""
+MOST_AHEAD_S = 10 * 365 * 24 * 3600
+
+WhyOut = Callable[[bytes], str]
+"""Why a certificate (DER) does not count any more; empty: it does."""
+
+
+class Holder(Protocol):
+    """The layer of one connection, which keeps the certificate."""
+
+    def certificate(self) -> bytes | None:
+        """DER."""
+
+    def end(self, reason_code: ReasonCode, why: str) -> None: ...
+
+
+class Certified:
+    """Owner of who these are. What others cost, a connection without certificate does not."""
+
+    def __init__(
+        self,
+        deadlines: Deadlines,
+        now_s: Callable[[], float],
+        soon: Callable[[Callable[[], None]], object],
+        tell: Callable[[], object],
+    ) -> None:
+        """`tell` is called for each that is ended since its certificate counts no more."""
+        self._deadlines = deadlines
+        self._now_s = now_s
+        self._soon = soon
+        self._tell = tell
+        self._holders: dict[Holder, None] = {}
+        self.epoch = 0
+        """Grows when what counts has changed: a handshake that was begun before is to be begun again."""
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def add(self, holder: Holder, certificate: dict[str, Any], epoch: int) -> str:
+        """Why it may not stay; empty: it may. `epoch`: when its handshake began."""
+        left_s = ssl.cert_time_to_seconds(certificate["notAfter"]) - time.time()
+        if left_s <= 0:  # which a resumed TLS session may bring
+            return "its certificate has expired"
+        if epoch != self.epoch:
+            return "what certificates count was read again meanwhile"
+        self._holders[holder] = None
+        expired = partial(holder.end, ReasonCode.MAXIMUM_CONNECT_TIME, "its certificate has expired")
+        self._deadlines.set((holder, "certificate"), self._now_s() + min(left_s, MOST_AHEAD_S), expired)
+        return ""
+
+    def left(self, holder: Holder) -> None:
+        if holder in self._holders:
+            del self._holders[holder]
+            self._deadlines.cancel((holder, "certificate"))
+
+    def judge_again(self, why_out: WhyOut, then: Callable[[], object]) -> None:
+        """What counts has changed. `then`: all are judged that are here now."""
+        self.epoch += 1
+        Steps(partial(self._judge_some, deque(self._holders), why_out, then), self._soon).start()
+
+    def _judge_some(self, holders: deque[Holder], why_out: WhyOut, then: Callable[[], object]) -> bool:
+        for _ in range(min(JUDGED_AT_A_TIME, len(holders))):
+            holder = holders.popleft()
+            certificate = holder.certificate() if holder in self._holders else None
+            why = why_out(certificate) if certificate is not None else ""
+            if why:
+                self._tell()
+                holder.end(ReasonCode.NOT_AUTHORIZED, why)
+        if not holders:
+            then()
+        return bool(holders)

@@ -1,0 +1,76 @@
+"""How many connections there may be: in all, at one listener, from one address. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gateway.auth.sources import source_of
+from gateway.sessions.connection import Connection, Entrance
+from gateway.settings import GatewaySettings
+from store.audit import Audit, AuditEvent
+from store.ratelimit import RateLimitedLog
+
+MAX_CONNECTIONS = "max_connections"
+LISTENER_MAX_CONNECTIONS = "listener_max_connections"
+PER_ADDRESS = "max_connections_per_address"
+LIMITS = (MAX_CONNECTIONS, LISTENER_MAX_CONNECTIONS, PER_ADDRESS)
+
+
+class ConnectionLimits:
+    """Owner of the number of connections from each address. An address without connections is not in its table."""
+
+    def __init__(self, settings: GatewaySettings, events: RateLimitedLog, audit: Audit) -> None:
+        self._settings = settings
+        self._events = events
+        self._audit = audit
+        self._from: dict[str, int] = {}  # by source_of() the address
+        self.refused: Counter[str] = Counter(dict.fromkeys(LIMITS, 0))
+
+    @property
+    def addresses(self) -> int:
+        """Addresses that have connections."""
+        return len(self._from)
+
+    def is_full(self, host: str) -> bool:
+        """Whether an address has all the connections that it may have."""
+        most = self._settings.max_connections_per_address
+        return most > 0 and self._from.get(source_of(host), 0) >= most
+
+    def add(self, connection: Connection) -> None:
+        """Count a new connection by the address that its transport names, until remove()."""
+        if not self._settings.max_connections_per_address:
+            return
+        source = source_of(connection.host)
+        if source:
+            connection.source = source
+            self._from[source] = self._from.get(source, 0) + 1
+
+    def remove(self, connection: Connection) -> None:
+        """Its socket is closed. Idempotent."""
+        source, connection.source = connection.source, ""
+        if not source:
+            return
+        left = self._from[source] - 1
+        if left:
+            self._from[source] = left
+        else:
+            del self._from[source]
+
+    def exceeded(self, connections: int, entrance: Entrance | None, source: str) -> str:
+        """The setting whose limit is passed, given the connections that there are; empty: none."""
+        settings = self._settings
+        if connections > settings.max_connections:
+            return MAX_CONNECTIONS
+        if entrance is not None and entrance.connections > entrance.most:
+            return LISTENER_MAX_CONNECTIONS
+        if source and self._from[source] > settings.max_connections_per_address:
+            return PER_ADDRESS
+        return ""
+
+    def refuse(self, peer: str, limit: str) -> None:
+        """Count, log and audit a connection that is closed because of this limit."""
+        self.refused[limit] += 1
+        what = "connected from its address" if limit == PER_ADDRESS else "connected"
+        reason = f"{limit} are {what}"
+        self._events.warning("limit", "%s: refused, %s", peer, reason)
+        self._audit.note(AuditEvent.REFUSED, address=peer, reason=reason)

@@ -1,0 +1,331 @@
+"""What clients may publish and subscribe to: asked once per topic, then known to the connection. No I/O.
+
+An answer may come later; until then the client is not listened to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from gateway.auth.access import Access, Question
+from gateway.auth.bans import Bans
+from gateway.auth.left_by import LeftJudge, ask_all, left_by, publishing
+from gateway.auth.permissions import Action
+from gateway.delivery.replays import reads_history
+from gateway.mqtt._mqtt import Permits, Turn
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import Connect, QoS, Subscribe
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.mqtt.topics import split_shared
+from gateway.sessions.connection import Connection, Phase
+from lightqueue.queues.left_messages import Allowed, LeftMessage
+from lightqueue.queues.matching import any_of
+from notify.owners import Claimant
+from notify.steps import in_steps
+from store.audit import Audit, AuditEvent
+from store.ratelimit import RateLimitedLog
+
+JUDGED_AT_A_TIME = 20  # filters of one session in a turn
+
+Refusals = Mapping[int, ReasonCode]
+"""Which of a SUBSCRIBE's subscriptions are refused, by their place in it."""
+
+
+class Guard:
+    """Without `access` everything is allowed, and nothing is asked."""
+
+    def __init__(
+        self,
+        access: Access | None,
+        bans: Bans,
+        turn: Turn,
+        events: RateLimitedLog,
+        audit: Audit,
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`soon` has something done in a later turn."""
+        self._access = access
+        self._bans = bans
+        self._turn = turn
+        self._events = events
+        self._audit = audit
+        self._soon = soon
+        self.refused: Counter[str] = Counter(
+            {"publish": 0, "subscribe": 0, "will": 0, "taken_away": 0, "session": 0, "withheld": 0, "left": 0}
+        )
+        self._left = None if access is None else LeftJudge(access, events, audit, self.refused, self._is_banned)
+
+    def watch(self, connection: Connection, counts_topics: bool = False) -> None:
+        """Note whether a client is to be asked about. `counts_topics`: each topic has to be seen once."""
+        is_open = self.is_open(connection) and not counts_topics
+        connection.permits = None if is_open else Permits(self._turn)
+
+    def is_open(self, connection: Connection) -> bool:
+        """Whether a client may do everything."""
+        return self._access is None or connection.identity is None or self._access.is_open_to(connection.identity)
+
+    def forget(self) -> None:
+        """What connections know of permissions may have changed."""
+        self._turn.permit_epoch += 1
+
+    def tick(self) -> None:
+        """To be called once a second: answers from elsewhere count for a while only."""
+        if self._access is not None and self._access.asks_elsewhere:
+            self.forget()
+
+    @property
+    def asks_again_s(self) -> int:
+        """How long answers from elsewhere count; 0: none do."""
+        return self._access.asks_again_s if self._access is not None else 0
+
+    def took_away(self, connection: Connection, client_id: str, topic_filter: str) -> None:
+        """A subscription was allowed when it was made, and is not any more."""
+        self.refused["taken_away"] += 1
+        gone = "client %s: subscription to %s taken away: not allowed any more"
+        self._events.warning("permission", gone, client_id, topic_filter)
+        self._denied(connection, client_id, f"subscription to {topic_filter} taken away")
+
+    def _denied(self, connection: Connection, client_id: str, reason: str) -> None:
+        user = connection.identity.username if connection.identity is not None else ""
+        address = connection.peer
+        self._audit.note(AuditEvent.DENIED, user=user, client_id=client_id, address=address, reason=reason)
+
+    # --- sessions
+
+    def claimant(self, connection: Connection, reads: Sequence[str] = ()) -> Claimant:
+        """On whose behalf a session is claimed. `reads`: filters that the client's permissions allow."""
+        access = self._access
+        adopts_anonymous = access is not None and access.refuses_anonymous
+        user, counts = connection.username, access is not None and access.knows_users
+        return Claimant(user, self.is_open(connection), reads, adopts_anonymous, connection.peer, counts)
+
+    def refuse_session(self, connection: Connection, client_id: str, has_owner: bool) -> None:
+        """A client does not get the session that it asked for, and goes."""
+        self.refused["session"] += 1
+        user = f"user {connection.username}" if connection.username else "an anonymous client"
+        why = "another user owns it" if has_owner else "its owner is not known, and not all it subscribes to is allowed"
+        told = "%s: refused: the session of client %s is not for %s: %s; `penstock client assign` gives it to a user"
+        self._events.warning("session", told, connection.peer, client_id, user, why)
+        reason = f"the session is not for it: {why}"
+        address, user = connection.peer, connection.username
+        self._audit.note(AuditEvent.REFUSED, user=user, client_id=client_id, address=address, reason=reason)
+        connection.close(ReasonCode.NOT_AUTHORIZED, "the client identifier is another user's")
+
+    def refuse_quota(self, connection: Connection, client_id: str, why: str) -> None:
+        """A client's user has as many sessions as it may have."""
+        address, user = connection.peer, connection.username
+        self._events.warning("quota", "%s: client %s refused: %s", address, client_id, why)
+        self._audit.note(AuditEvent.REFUSED, user=user, client_id=client_id, address=address, reason=why)
+        connection.close(ReasonCode.QUOTA_EXCEEDED, why)
+
+    def may_adopt(
+        self, connection: Connection, client_id: str, topic_filters: Sequence[str], then: Callable[[bool], None]
+    ) -> None:
+        """Have it found out whether a client may read all that a session without an owner holds, some in each turn."""
+        identity = connection.identity
+        if identity is None or not topic_filters:
+            then(not topic_filters)
+            return
+        some, rest = topic_filters[:JUDGED_AT_A_TIME], topic_filters[JUDGED_AT_A_TIME:]
+        missing = len(some)
+        least = 0
+
+        def heard(allowed: int) -> None:
+            nonlocal missing, least
+            missing -= 1
+            least = min(least, allowed)
+            if missing:
+                return
+            if least < 0 or not rest:
+                then(least >= 0)
+            else:
+                self._soon(partial(self.may_adopt, connection, client_id, rest, then))
+
+        for topic_filter in some:
+            self._may_read(connection, client_id, topic_filter, heard)
+
+    # --- publishing
+
+    def check_will(self, connection: Connection, connect: Connect, then: Callable[[bool], None]) -> None:
+        """A will is published later; it is judged now, and again then."""
+        will, identity = connect.will, connection.identity
+        if will is None or identity is None:
+            then(True)
+            return
+
+        def heard(allowed: int) -> None:
+            if allowed < will.qos:
+                self.refused["will"] += 1
+            then(allowed >= will.qos)
+
+        self._least(connection, connect.client_id, publishing(will.retain), will.topic_name, heard)
+
+    def publish(
+        self, connection: Connection, topic_name: str, qos: int, retain: bool, then: Callable[[bool], bool]
+    ) -> None:
+        """Have it found out whether a client may publish, and remembered that it may.
+
+        `then` says whether there is more to wait for.
+        """
+        answered = False
+        waits = False
+
+        def heard(allowed: int) -> None:
+            nonlocal answered
+            answered = True
+            if connection.phase is not Phase.OPEN:
+                return  # nothing was acknowledged, so it comes again
+            if allowed >= 0 and connection.permits is not None:
+                connection.permits.add(topic_name.encode(), allowed, retain)
+            if allowed < qos:
+                self.refused["publish"] += 1
+                self._denied(connection, connection.session.client_id, f"publish to {topic_name}")
+            if not then(allowed >= qos) and waits:
+                connection.proceed()
+
+        if self.is_open(connection):
+            heard(2)
+            return
+        self._least(connection, connection.client_id, publishing(retain), topic_name, heard)
+        if not answered:
+            waits = True
+            connection.wait()
+
+    # --- what is sent later
+
+    def left_by(self, connection: Connection, client_id: str, topic: str, retain: bool) -> bytes:
+        """Who leaves a will or a delayed message, to be judged by when it is sent; empty: it need not be.
+
+        Names are those of the log.
+        """
+        names = connection.names
+        client_id, topic = names.plain_client_id(client_id), names.plain_topic(topic)
+        return left_by(self._access, connection.identity, client_id, topic, retain)
+
+    def judge_left(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
+        """Find out what of it may be sent now."""
+        if self._left is None:
+            then(())  # nothing is judged here
+        else:
+            self._left.judge(messages, then)
+
+    def _is_banned(self, user: str, client_id: str) -> bool:
+        return self._bans.find("", user, client_id, self._turn.now_ms) is not None
+
+    # --- subscribing
+
+    def subscribe(self, connection: Connection, subscribe: Subscribe, then: Callable[[Refusals], None]) -> None:
+        """Have it found out which subscriptions are refused; others may be cut to a lower QoS."""
+        refusals: dict[int, ReasonCode] = {}
+        if connection.permits is None or connection.identity is None:
+            then(refusals)
+            return
+        missing = len(subscribe.subscriptions)
+        replays = reads_history(subscribe)
+
+        def heard(number: int, allowed: int) -> None:
+            nonlocal missing
+            missing -= 1
+            wanted = subscribe.subscriptions[number]
+            if allowed < 0:
+                self.refused["subscribe"] += 1
+                refusals[number] = ReasonCode.NOT_AUTHORIZED
+                refused = "client %s: subscription to %s refused: not allowed"
+                self._events.warning("permission", refused, connection.client_id, wanted.topic_filter)
+                self._denied(connection, connection.session.client_id, f"subscribe to {wanted.topic_filter}")
+            else:
+                wanted.qos = QoS(min(wanted.qos, allowed))
+            if not missing and connection.phase is Phase.OPEN:
+                then(refusals)
+
+        def ask() -> Iterator[None]:
+            for number, wanted in enumerate(subscribe.subscriptions):
+                if connection.phase is not Phase.OPEN:
+                    return
+                self.may_subscribe(connection, wanted.topic_filter, partial(heard, number), replays)
+                yield
+
+        in_steps(ask(), self._soon)
+        if missing:
+            connection.wait()
+
+    def may_subscribe(
+        self, connection: Connection, topic_filter: str, then: Callable[[int], None], replays: bool = False
+    ) -> None:
+        """Have the highest QoS found out at which a client may have a subscription, and read history by it."""
+        if self.is_open(connection):
+            then(2)
+            return
+        self._may_read(connection, connection.client_id, topic_filter, then, replays)
+
+    def _may_read(
+        self,
+        connection: Connection,
+        client_id: str,
+        topic_filter: str,
+        then: Callable[[int], None],
+        replays: bool = False,
+    ) -> None:
+        try:
+            group, _ = split_shared(topic_filter)
+        except ProtocolError:
+            group = None  # it is refused for another reason
+        actions = (Action.SUBSCRIBE, Action.REPLAY) if replays else (Action.SUBSCRIBE,)
+        self._least(connection, client_id, actions, _real_filter(topic_filter), then, group)
+
+    def reads(self, connection: Connection, topic_filters: Callable[[], Iterable[str]]) -> Callable[[bytes], bool]:
+        """Says of a topic whether these subscriptions of a client, which it is allowed, cover it, or it may read it.
+
+        The latter, as far as it need not be asked elsewhere, is for what was in flight when the client unsubscribed.
+        """
+        identity, names, access = connection.identity, connection.names, self._access
+        client_id = names.plain_client_id(connection.client_id)
+        covered: Callable[[bytes], bool] | None = None
+
+        def may_read(topic: bytes) -> bool:
+            nonlocal covered
+            if covered is None:
+                covered = any_of([_real_filter(each) for each in topic_filters()])
+            if covered(topic) or identity is None or access is None:
+                return True
+            topic_name = names.plain_topic(topic.decode())
+            question = Question(identity.username, client_id, Action.SUBSCRIBE, topic_name, names.name)
+            allowed = access.decide(identity, question)
+            if allowed is not None and allowed >= 0:
+                return True
+            self.refused["withheld"] += 1
+            withheld = "client %s: what it has not acknowledged of %s is not sent: not allowed any more"
+            self._events.warning("permission", withheld, client_id, topic_name)
+            return False
+
+        return may_read
+
+    # --- asking
+
+    def _least(
+        self,
+        connection: Connection,
+        client_id: str,
+        actions: Iterable[Action],
+        topic: str,
+        then: Callable[[int], None],
+        group: str | None = None,
+    ) -> None:
+        """The lowest of the QoS at which all these actions are allowed. Names are as the client knows them."""
+        identity, names = connection.identity, connection.names
+        assert self._access is not None
+        assert identity is not None
+        client_id, topic = names.plain_client_id(client_id), names.plain_topic(topic)
+        group = None if group is None else names.plain_group(group)
+        questions = [Question(identity.username, client_id, action, topic, names.name, group) for action in actions]
+        ask_all(self._access, identity, questions, then)
+
+
+def _real_filter(topic_filter: str) -> str:
+    """Without `$share` and a group's name."""
+    try:
+        return split_shared(topic_filter)[1]
+    except ProtocolError:
+        return topic_filter  # it is refused for another reason

@@ -1,0 +1,75 @@
+"""What is done when clients take up too much memory: those that have done so for the longest are closed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+from gateway.access.quotas import Quotas
+from gateway.mqtt._mqtt import Turn
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.sessions.connection import Connection
+from gateway.settings import GatewaySettings
+from store.audit import Audit, AuditEvent
+from store.ratelimit import RateLimitedLog
+
+
+class Relief:
+    """Owner of who takes no more of what is sent for a while, since the longest time first."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        settings: GatewaySettings,
+        quotas: Quotas,
+        events: RateLimitedLog,
+        audit: Audit,
+        soon: Callable[[Callable[[], object]], object],
+    ) -> None:
+        """`soon` has something done in a later turn."""
+        self._turn = turn
+        self._settings = settings
+        self._quotas = quotas
+        self._events = events
+        self._audit = audit
+        self._soon = soon
+        self._clogged: dict[Connection, None] = {}
+        self.shed: Counter[str] = Counter({"connecting": 0, "connected": 0})  # closed over packets that were not whole
+
+    def clogged(self, connection: Connection) -> None:
+        """It takes no more for a while. Called in the midst of writing."""
+        self._clogged[connection] = None
+        if connection.all_waiting_bytes > self._settings.max_waiting_bytes:
+            self._soon(self._cut_off)
+        if not self._quotas.may_wait(connection.username):
+            why = "quota.user_waiting_bytes is reached"
+            self._soon(partial(connection.close, ReasonCode.QUOTA_EXCEEDED, why))
+
+    def unclogged(self, connection: Connection) -> None:
+        """It takes more again, or is gone."""
+        self._clogged.pop(connection, None)
+
+    def _cut_off(self) -> None:
+        """The clients that have been slow for the longest time, until the others' unsent bytes fit."""
+        for connection in list(self._clogged):
+            if connection.all_waiting_bytes <= self._settings.max_waiting_bytes:
+                break
+            self._quotas.refused["waiting"] += 1
+            told = "%s: cut off, gateway.max_waiting_bytes wait for slow clients"
+            self._events.warning("slow", told, connection.peer)
+            connection.cut_off("too slow: gateway.max_waiting_bytes wait for slow clients")
+
+    def shed_incomplete(self, is_open: bool) -> None:
+        """Packets that are not whole take up too much: close those that have been so for the longest."""
+        name = "incomplete_bytes" if is_open else "connecting_bytes"
+        most: int = getattr(self._settings, name)
+        while self._turn.kept_bytes(is_open) > most:
+            connection: Connection = self._turn.oldest_incomplete(is_open)
+            self.shed["connected" if is_open else "connecting"] += 1
+            told = "%s: closed, its packet is not whole and gateway.%s is used up"
+            self._events.warning("shed", told, connection.peer, name)
+            why = f"gateway.{name} is used up"
+            if not is_open:
+                self._audit.note(AuditEvent.REFUSED, address=connection.peer, reason=why)
+            connection.close(ReasonCode.QUOTA_EXCEEDED, why)

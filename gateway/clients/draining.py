@@ -1,0 +1,114 @@
+"""How a gateway that stops sees its clients off: a few at a time, so as not to overrun who takes them in. No I/O.
+
+Nothing new is begun (QoS 1 and 2) for a client that leaves; it has a moment to acknowledge what is in flight. Then it
+is not listened to any more, what it published is answered, and it is told. What it has not acknowledged by then, or
+sent too late, is sent again in its next connection, which is somewhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.sessions.connection import Connection
+from gateway.sessions.journal import Journal
+from gateway.sessions.session import Session
+
+ACK_GRACE_S = 1.0
+"""How long a client may take to acknowledge what is in flight to it."""
+LAST_S = 2.0
+"""Of the whole time: for clients to close the connection, once all have been told."""
+BURST_S = 0.1
+"""Clients may be told together that were to be told within so much time."""
+
+
+class Draining:
+    """Owner of who was told, and who is still to be. Go on with it until it is over, then end it."""
+
+    def __init__(
+        self,
+        sessions: Iterable[Session],
+        journal: Journal,
+        reason_code: ReasonCode,
+        clients_per_s: float,
+        timeout_s: float,
+        now_s: float,
+    ) -> None:
+        """`clients_per_s` becomes more if `timeout_s` would not do for all; with math.inf nobody waits for another."""
+        self._journal = journal
+        self._reason_code = reason_code
+        self._staying = deque(sessions)
+        self._leaving: dict[Session, float] = {}  # and until when each is waited for
+        self._told: set[Connection] = set()
+        telling_s = max(timeout_s - LAST_S, timeout_s / 2)
+        least = len(self._staying) / telling_s if telling_s else math.inf
+        self.clients_per_s = max(clients_per_s, least)
+        self.told = 0
+        self._allowed = 1.0
+        self._asked_s = now_s
+        self._tell_all_s = now_s + telling_s
+        self._end_s = now_s + timeout_s
+
+    @property
+    def left(self) -> int:
+        """Connections that are not closed yet."""
+        return len(self._staying) + len(self._leaving) + len(self._told)
+
+    def is_late(self, now_s: float) -> bool:
+        return now_s >= self._end_s
+
+    def go_on(self, now_s: float) -> bool:
+        """To be called some hundred times a second, with all that was recorded stored. False: it is over."""
+        if now_s >= self._tell_all_s:
+            self.clients_per_s = math.inf
+        burst = max(1.0, self.clients_per_s * BURST_S)
+        passed_s = max(now_s - self._asked_s, 1e-9)
+        self._allowed = min(self._allowed + passed_s * self.clients_per_s, burst)
+        self._asked_s = now_s
+        self._let_leave(now_s)
+        self._tell(now_s)
+        self._told = {connection for connection in self._told if connection.transport is not None}
+        return bool(self.left) and not self.is_late(now_s)
+
+    def _let_leave(self, now_s: float) -> None:
+        """As many as can be told while they acknowledge: a client that takes its time does not hold up the others."""
+        most = ACK_GRACE_S * self.clients_per_s + 1
+        while self._staying and len(self._leaving) < most:
+            session = self._staying.popleft()
+            if session.link is not None:
+                session.inflight.window = 0
+                self._leaving[session] = now_s + ACK_GRACE_S
+
+    def _tell(self, now_s: float) -> None:
+        for session, until_s in list(self._leaving.items()):
+            if session.link is None:
+                del self._leaving[session]
+            elif self._allowed < 1:
+                return
+            elif not session.inflight or now_s >= min(until_s, self._tell_all_s):
+                del self._leaving[session]
+                self._allowed -= 1
+                self._say_goodbye(session.connection)
+
+    def _say_goodbye(self, connection: Connection) -> None:
+        """Once all that it sent so far is answered."""
+        self.told += 1
+        self._told.add(connection)
+        connection.wait()
+        self._journal.when_safe(connection, partial(connection.see_off, self._reason_code))
+
+    def end(self) -> None:
+        """Whoever is still here is told now, and not waited for."""
+        for session in [*self._staying, *self._leaving]:
+            if session.link is not None:
+                session.link.close(self._reason_code)
+        for connection in self._told:
+            connection.close(self._reason_code)
+            if connection.transport is not None:
+                connection.transport.close()
+        self._staying.clear()
+        self._leaving.clear()
+        self._told.clear()

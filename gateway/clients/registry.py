@@ -1,0 +1,449 @@
+"""Who is who: opening, taking over and leaving sessions."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from gateway.access.guard import Guard
+from gateway.auth.permissions import UNANSWERED
+from gateway.delivery.delivery import Delivery
+from gateway.delivery.exchange import Exchange
+from gateway.delivery.shared_subscriptions import SharedSubscriptions
+from gateway.mqtt.codec import encode
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import ConnAck, Connect
+from gateway.mqtt.properties import Properties, encode_properties, has_its_format
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.mqtt.topics import is_servers_own, topic_fault
+from gateway.sessions.connection import Connection, Phase
+from gateway.sessions.journal import Journal
+from gateway.sessions.session import Session
+from gateway.settings import GatewaySettings
+from lightqueue.reading.following import FROM_NOW, Followed
+from notify.api import Store
+from notify.owners import ClaimRefused
+from notify.steps import in_steps
+from store.namespaces import MARK, is_reserved
+from store.ratelimit import RateLimitedLog
+from store.state.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, Unsubscribed, WillState
+from store.state.sessions import NEVER_EXPIRES_S, SessionState, is_shared, renewed
+
+GRACE = 1.5
+
+
+@dataclass(slots=True)
+class _Opening:
+    """A CONNECT that waits for its session."""
+
+    connection: Connection
+    connect: Connect
+    will: WillState | None
+    assigned: bool  # the client identifier is of our making
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.connect.client_id, self.connection.username
+
+
+class SessionRegistry:
+    """Owner of the sessions that are connected to this gateway."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: GatewaySettings,
+        journal: Journal,
+        exchange: Exchange,
+        delivery: Delivery,
+        shared: SharedSubscriptions,
+        events: RateLimitedLog,
+        guard: Guard,
+        soon: Callable[[Callable[[], None]], object],
+        opened: Callable[[Connection], None],
+    ) -> None:
+        """`soon` has something done in a later turn; `opened` is told of each connection that has its session."""
+        self._store = store
+        self._settings = settings
+        self._journal = journal
+        self._exchange = exchange
+        self._delivery = delivery
+        self._shared = shared
+        self._events = events
+        self._guard = guard
+        self._soon = soon
+        self._tell_opened = opened
+        self.judge_again: Callable[[Session, Callable[[set[str]], None]], None]  # Judging's
+        self.sessions: dict[str, Session] = {}
+        self.taken_over = 0
+        self.will_grace_s = 0  # once the gateway stops
+        self._opening: dict[tuple[str, str], _Opening] = {}  # by client_id and user
+
+    # --- opening
+
+    def open(self, connection: Connection, connect: Connect) -> None:
+        """A CONNECT: give the connection its session, or refuse it (ProtocolError). Meanwhile it is not listened to."""
+        connection.version, connection.is_bridge = connect.protocol_version, connect.is_bridge
+        connection.max_packet_out = connect.properties.maximum_packet_size or 0xFFFFFFFF
+        will = self._will_state(connection, connect)
+        if connection.version != 5:
+            connection.ack_limit = 65_535  # it could not know of another
+        assigned = not connect.client_id
+        if assigned:
+            connect.client_id = connection.names.client_id(f"penstock-{secrets.token_hex(8)}")
+        held = self.sessions.get(connect.client_id)
+        if held is not None and held.connection.username != connection.username:
+            self._guard.refuse_session(connection, connect.client_id, has_owner=True)
+            return
+        self._end(connect.client_id, connection.username)
+        opening = _Opening(connection, connect, will, assigned)
+        self._opening[opening.key] = opening
+        self._claim(opening)
+        if connection.phase is Phase.NEW and connection.session is None:
+            connection.wait()
+
+    def check_names(self, connect: Connect) -> None:
+        """Raises ProtocolError if one is too long: both are kept in several tables."""
+        most = self._settings.max_client_id_bytes
+        if len(connect.client_id.encode()) > most:
+            fault = f"client_id: longer than gateway.max_client_id_bytes = {most}"
+            raise _refusal(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, fault, connect)
+        most = self._settings.max_username_bytes
+        if len((connect.username or "").encode()) > most:
+            fault = f"username: longer than gateway.max_username_bytes = {most}"
+            raise _refusal(ReasonCode.BAD_USER_NAME_OR_PASSWORD, fault, connect)
+
+    def _claim(self, opening: _Opening, reads: Sequence[str] = ()) -> None:
+        """`reads`: filters that are allowed to the client, if it is asked for a session without an owner."""
+        connect = opening.connect
+        self._journal.settle(connect.client_id)  # what is left of it must be known before it is claimed
+        claimant = self._guard.claimant(opening.connection, reads)
+        answered = partial(self._answered, opening, reads)
+        self._store.claim(connect.client_id, connect.clean_start, answered, claimant)
+
+    def _answered(self, opening: _Opening, reads: Sequence[str], answer: SessionState | ClaimRefused | None) -> None:
+        if not isinstance(answer, ClaimRefused):
+            self._claimed(opening, answer)
+        elif answer.filters and not reads:
+            judged = partial(self._may_adopt, opening, answer.filters)
+            self._guard.may_adopt(opening.connection, opening.connect.client_id, answer.filters, judged)
+        else:
+            self._refused(opening, not answer.filters, answer.quota)
+
+    def _may_adopt(self, opening: _Opening, filters: Sequence[str], allowed: bool) -> None:
+        if not allowed:
+            self._refused(opening, has_owner=False)
+        elif self._opening.get(opening.key) is opening and opening.connection.phase is Phase.NEW:
+            self._claim(opening, filters)
+
+    def _refused(self, opening: _Opening, has_owner: bool, quota: str = "") -> None:
+        if self._opening.get(opening.key) is opening:
+            del self._opening[opening.key]
+        if opening.connection.phase is Phase.NEW and quota:
+            self._guard.refuse_quota(opening.connection, opening.connect.client_id, quota)
+        elif opening.connection.phase is Phase.NEW:
+            self._guard.refuse_session(opening.connection, opening.connect.client_id, has_owner)
+
+    def _will_state(self, connection: Connection, connect: Connect) -> WillState | None:
+        will = connect.will
+        if will is None:
+            return None
+        if is_servers_own(will.topic_name):
+            level = will.topic_name.partition("/")[0]
+            raise _refusal(ReasonCode.NOT_AUTHORIZED, f"will topic: what starts with {level} is the server's", connect)
+        if will.topic_name.startswith("$") and not self._settings.dollar_topics:
+            raise _refusal(ReasonCode.NOT_AUTHORIZED, "will topic: gateway.dollar_topics is off", connect)
+        topic_name = connection.names.topic(will.topic_name)
+        if fault := topic_fault(topic_name):
+            raise _refusal(ReasonCode.TOPIC_NAME_INVALID, f"will topic: with its namespace it {fault}", connect)
+        if is_reserved(will.properties.response_topic or ""):
+            raise _refusal(ReasonCode.NOT_AUTHORIZED, f"will response topic: {MARK} is the server's", connect)
+        if self._settings.check_payload_format and not has_its_format(will.payload, will.properties):
+            raise _refusal(ReasonCode.PAYLOAD_FORMAT_INVALID, "will payload: not UTF-8", connect)
+        delay_s = will.properties.will_delay_interval or 0
+        will.properties.will_delay_interval = None
+        properties = encode_properties(will.properties)
+        left_by = self._guard.left_by(connection, connect.client_id, topic_name, will.retain)
+        return WillState(topic_name, will.payload, int(will.qos), will.retain, properties, delay_s, left_by)
+
+    def _end(self, client_id: str, user: str) -> None:
+        """There is a newer connection of this user with this client identifier [MQTT-3.1.4-3]."""
+        self.let_go(client_id)
+        opening = self._opening.pop((client_id, user), None)
+        if opening is not None:
+            opening.connection.close(ReasonCode.SESSION_TAKEN_OVER)
+
+    def let_go(self, client_id: str) -> None:
+        """Of the session: a connection to another gateway wants it. What still waits for it here asked after that."""
+        session = self.sessions.get(client_id)
+        if session is not None:
+            self.taken_over += 1
+            self._events.info("taken-over", "session of client %s taken over", client_id)
+            session.connection.close(ReasonCode.SESSION_TAKEN_OVER)
+
+    def presence(self, client_id: str) -> tuple[str, int] | None:
+        """Address of a client that is connected here, and since when: Unix time in ms."""
+        session = self.sessions.get(client_id)
+        link = session.link if session is not None else None
+        return (link.peer, link.opened_ms) if link is not None else None
+
+    def disconnect(self, client_id: str, reason: str) -> None:
+        """An operator says so."""
+        session = self.sessions.get(client_id)
+        if session is not None and session.link is not None:
+            why = f"an operator ended the connection: {reason}" if reason else "an operator ended the connection"
+            session.link.close(ReasonCode.ADMINISTRATIVE_ACTION, why)
+
+    def _claimed(self, opening: _Opening, state: SessionState | None) -> None:
+        """The session is this gateway's, and `state` what is known of it."""
+        connection, connect = opening.connection, opening.connect
+        if self._opening.get(opening.key) is not opening:
+            if opening.key not in self._opening:  # else there is a newer connection, which will have it
+                self._store.release(connect.client_id)
+            return
+        del self._opening[opening.key]
+        if connection.phase is not Phase.NEW:
+            self._store.release(connect.client_id)
+            return
+        if state is not None and connection.username and state.user != connection.username:
+            adopted = "session of client %s, which had no owner, is user %s's from now on"
+            self._events.info("adopted", adopted, connect.client_id, connection.username)
+        is_told = state is not None and not state.gap  # else it has to subscribe again: what it had may be incomplete
+        if state is not None and not is_told:
+            state = renewed(state)
+        session = Session.restored(state) if state is not None else Session(connect.client_id, self._store.end)
+        self.sessions[connect.client_id] = session
+        self._configure(opening, session, is_renewed=state is not None and not is_told)
+        properties = self._connack_properties(connect, session, opening.assigned)
+        connack = _encode_connack(connection, ConnAck(is_told, ReasonCode.SUCCESS, properties))
+        if len(connack) > connection.max_packet_out:
+            connection.keep_will = False
+            connection.close(ReasonCode.PACKET_TOO_LARGE, "its maximum_packet_size is less than CONNACK takes")
+            return
+        if session.logged:
+            connection.wait()  # nothing may overtake the CONNACK [MQTT-3.2.0-1]
+            self._journal.when_safe(connection, lambda: self._opened(session, state, connack))
+        else:
+            self._opened(session, state, connack)
+
+    def _configure(self, opening: _Opening, session: Session, is_renewed: bool) -> None:
+        connection, connect = opening.connection, opening.connect
+        session.expiry_s = self._expiry_s(connect)
+        session.will = opening.will
+        session.logged = session.logged or session.expiry_s > 0 or session.will is not None
+        if session.logged:
+            user, expiry_s = connection.username, session.expiry_s
+            clean, will = connect.clean_start, session.will
+            opened = SessionOpened(session.client_id, clean, expiry_s, will, user=user, renewed=is_renewed)
+            self._journal.record(opened)
+        session.attach(connection, min(connect.properties.receive_maximum or 65_535, self._settings.max_inflight))
+        connection.keep_alive_s = GRACE * self._keep_alive_s(connect)
+        connection.alias_limit = min(connect.properties.topic_alias_maximum or 0, self._settings.max_topic_aliases_out)
+        connection.tells_problems = connect.properties.request_problem_information is not False
+
+    def _opened(self, session: Session, state: SessionState | None, connack: bytes) -> None:
+        """The session's opening is safe: answer, and have its queues read from where the last connection ended."""
+        if session.link is None:
+            return
+        link = session.connection
+        link.write(connack)
+        link.phase = Phase.OPEN
+        link.max_packet_in = self._settings.maximum_packet_size_bytes
+        link.opened_ms = link.turn.now_ms
+        link.behind = True  # nothing is delivered before all readers are there
+        if state is None or not state.subscriptions:
+            self._all_there(session, [], link.turn.permit_epoch)
+        else:
+            self._follow_all(session, list(state.subscriptions.values()), link.turn.permit_epoch)
+
+    def _follow_all(self, session: Session, known: list[SubscriptionState], epoch: int) -> None:
+        """Have a session read again what it is subscribed to, as far as that is still allowed."""
+        shares: list[SubscriptionState] = []
+        missing = len(known)
+
+        def came() -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                self._all_there(session, shares, epoch)
+
+        def followed(subscription: SubscriptionState, start: int, queues: list[Followed]) -> None:
+            self._read(session, subscription, start, queues)
+            came()
+
+        def judged(subscription: SubscriptionState, allowed: int) -> None:
+            if allowed == UNANSWERED and session.link is not None:
+                session.connection.close(ReasonCode.SERVER_BUSY, "no answer about what it may subscribe to")
+                return
+            if allowed < 0 or session.link is None or not session.link.names.has_filter(subscription.topic_filter):
+                self._forget(session, subscription)
+                came()
+                return
+            subscription = msgspec.structs.replace(subscription, qos=min(subscription.qos, allowed))
+            if is_shared(subscription.topic_filter):
+                shares.append(subscription)
+                came()
+                return
+            start = max(session.frontier, subscription.since) if subscription.qos else FROM_NOW
+            then = partial(followed, subscription, start)
+            self._store.follow(subscription.topic_filter, start, subscription.qos > 0, subscription.qos > 0, then)
+
+        def judge() -> Iterator[None]:
+            for subscription in known:
+                if session.link is None or self.sessions.get(session.client_id) is not session:
+                    return  # no answer about one of them
+                self._guard.may_subscribe(session.link, subscription.topic_filter, partial(judged, subscription))
+                yield
+
+        in_steps(judge(), self._soon)
+
+    def _forget(self, session: Session, subscription: SubscriptionState) -> None:
+        """It was allowed when it was made, and is not any more."""
+        if session.link is not None:
+            self._guard.took_away(session.connection, session.client_id, subscription.topic_filter)
+            self._journal.record(Unsubscribed(session.client_id, [subscription.topic_filter]))
+
+    def _read(self, session: Session, subscription: SubscriptionState, start: int, followed: list[Followed]) -> None:
+        if session.link is None:
+            for each in followed:
+                self._store.unfollow(each.queue)
+            return
+        if not followed:
+            session.connection.close(ReasonCode.QUOTA_EXCEEDED, "the store follows no more queues")
+            return
+        end = self._store.end
+        for reader in session.add_readers(subscription, followed, start if start != FROM_NOW else end):
+            reader.skip_qos0_before = 0 if self._settings.queue_qos0 else end
+            self._delivery.add(reader)
+
+    def _all_there(self, session: Session, shares: list[SubscriptionState], epoch: int) -> None:
+        """`epoch`: of permissions, when the first of its subscriptions was judged."""
+        link = session.link
+        if link is None or epoch == link.turn.permit_epoch:
+            self._read_on(session, shares)
+        else:  # a reload looked only at what was there then
+            self._shared.start(session, shares)
+            self.judge_again(session, lambda _: self._read_on(session, []))
+
+    def _read_on(self, session: Session, shares: list[SubscriptionState]) -> None:
+        """All readers are there."""
+        if session.link is None:
+            return
+        session.reading = True
+        if not self._guard.is_open(session.connection):
+            held = [each.topic_filter for each in session.readers.values()] + [each.topic_filter for each in shares]
+            held += list(session.shares)
+            self._exchange.judge(session, self._guard.reads(session.connection, lambda: held))
+        session.connection.behind = False
+        self._exchange.resend(session)
+        self._delivery.room([session])
+        session.link.turn.request()
+        self._shared.start(session, shares)
+        self._tell_opened(session.link)
+        if session.link.waiting:
+            self._soon(session.link.proceed)
+
+    def _expiry_s(self, connect: Connect) -> int:
+        """A session of MQTT 3.1.1 without the clean flag never ends; each is cut to max_session_expiry_s."""
+        if connect.protocol_version == 5:
+            wanted = connect.properties.session_expiry_interval or 0
+        else:
+            wanted = 0 if connect.clean_start else NEVER_EXPIRES_S
+        return min(wanted, self._settings.max_session_expiry_s)
+
+    def _keep_alive_s(self, connect: Connect) -> int:
+        """An MQTT 3.1.1 client could not be told of another than its own."""
+        most = self._settings.max_keep_alive_s if connect.protocol_version == 5 else 0
+        return min(connect.keep_alive_s or most, most) if most else connect.keep_alive_s
+
+    def _connack_properties(self, connect: Connect, session: Session, assigned: bool) -> Properties:
+        """What an MQTT 5 client has to know of this server."""
+        if connect.protocol_version != 5:
+            return Properties()
+        settings = self._settings
+        keep_alive_s = self._keep_alive_s(connect)
+        wanted = connect.properties.session_expiry_interval or 0
+        return Properties(
+            assigned_client_identifier=session.connection.names.plain_client_id(session.client_id)
+            if assigned
+            else None,
+            session_expiry_interval=session.expiry_s if session.expiry_s != wanted else None,
+            server_keep_alive=keep_alive_s if keep_alive_s != connect.keep_alive_s else None,
+            receive_maximum=settings.receive_maximum if settings.receive_maximum < 65_535 else None,
+            maximum_packet_size=settings.maximum_packet_size_bytes,
+            topic_alias_maximum=settings.topic_alias_maximum or None,
+            authentication_method=connect.properties.authentication_method,
+            authentication_data=connect.properties.authentication_data,
+        )
+
+    def change_expiry(self, session: Session, expiry_s: int) -> None:
+        """A DISCONNECT with another session expiry interval [MQTT-3.1.2-23]."""
+        if expiry_s and not session.expiry_s:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "session_expiry_interval was 0 in CONNECT")
+        session.expiry_s = min(expiry_s, self._settings.max_session_expiry_s)
+
+    # --- leaving
+
+    def left(self, connection: Connection) -> None:
+        """A connection with a session ended, for whatever reason. What becomes of its will is the store's business."""
+        session: Session = connection.session
+        shared = self._shared.leave(session)
+        end = self._store.end
+        if session.expiry_s:
+            session.acked = max(session.acked, session.position(end))
+        frontier = max(session.acked, session.read_until(end))  # a replay may stand further back
+        self._delivery.stop(session)
+        self._exchange.left(session)
+        session.link = None
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
+        if session.logged:
+            keep_will = connection.keep_will and session.will is not None
+            inflight = session.inflight.dump() if session.expiry_s else b""
+            acked = session.acked if session.expiry_s else 0
+            ended, grace_s = (frontier, inflight, shared, acked), self.will_grace_s if keep_will else 0
+            closed = SessionClosed(session.client_id, session.expiry_s, keep_will, *ended, grace_s)
+            self._journal.record_end(closed)
+        else:
+            self._store.release(session.client_id)
+
+    def _note_position(self, session: Session) -> None:
+        """Have the log know how far the session came."""
+        if session.expiry_s:
+            position = session.position(self._store.end)
+            if position > session.acked:
+                session.acked = position
+                self._journal.record(Progress(session.client_id, acked=position))
+
+    def disown(self) -> None:
+        """The sessions are not ours any more: the log is to be told nothing of how they end here."""
+        for session in self.sessions.values():
+            session.logged = False
+            session.expiry_s = 0
+        self._opening.clear()
+
+    def note_positions(self, sessions: set[Session]) -> None:
+        for session in sessions:
+            if session.link is not None:
+                self._note_position(session)
+
+
+def _encode_connack(connection: Connection, connack: ConnAck) -> bytes:
+    """Without what the client can do without, if it would be too large for it."""
+    data = encode(connack, connection.version)
+    if len(data) <= connection.max_packet_out:
+        return data
+    properties = connack.properties
+    properties.topic_alias_maximum = properties.maximum_packet_size = properties.shared_subscription_available = None
+    return encode(connack, connection.version)
+
+
+def _refusal(reason_code: ReasonCode, message: str, connect: Connect) -> ProtocolError:
+    """An error that is answered with a CONNACK."""
+    error = ProtocolError(reason_code, message)
+    error.connack_version = connect.protocol_version
+    return error

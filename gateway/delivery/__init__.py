@@ -1,0 +1,1 @@
+"""Messages on their way to clients: subscriptions, shared subscriptions, QoS 2, replay, receipts, $SYS."""

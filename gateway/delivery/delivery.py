@@ -1,0 +1,385 @@
+"""Moving messages from queues to connections: caught-up subscribers share one read, one that is behind pulls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+from gateway.delivery.exchange import Exchange
+from gateway.delivery.expander import EXPANDED_BYTES, Expander
+from gateway.delivery.outrun import Outrun
+from gateway.mqtt._mqtt import (
+    BLOCKED,
+    SESSION,
+    Reader,
+    fan_out,
+    lag_behind,
+    places_of,
+    stand_at,
+    taking_from,
+    with_more,
+)
+from gateway.sessions.session import NONE, Session
+from gateway.settings import GatewaySettings
+from lightqueue.queues._queues import LIVE, Queue
+from notify.api import Store
+from notify.steps import Steps, in_steps
+from store.namespaces import is_servers
+from store.records._records import Records
+from store.records.records import RecordFlag
+
+RANGE_RECORDS = 8_192
+RANGE_BYTES = 1 << 20
+ROUNDS_PER_TURN = 4
+MANY_READERS = 16  # of a session that have more: their ranges are read in one call, and have fewer records
+MANY_QUEUES = 256  # that grew: who is behind pulls in the next turn; whose queues are so many pulls one round at a time
+CATCH_UP_S = 0.002  # that all who are behind may take of one turn, or one of them, however often they pull in it
+EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each
+SETTLED_AT_ONCE = 256  # queues of which it is said how far their readers have come, each time
+SETTLED_SHARE = 16  # and one part in this many of all
+SETTLED_PER_STEP = 64  # of these queues,
+SETTLED_READERS = 1_000  # or as many as have so many readers: some 0.2 ms
+COMPRESSED = int(RecordFlag.COMPRESSED)
+NOBODY: frozenset[Session] = frozenset()
+
+
+class Delivery:
+    """Owner of who follows which queue in this gateway."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: GatewaySettings,
+        exchange: Exchange,
+        expander: Expander,
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`soon` has something done in a later turn."""
+        self._soon = soon
+        self._store = store
+        self._settings = settings
+        self._exchange = exchange
+        self._expander = expander
+        self._moved: set[Queue] = set()  # LIVE queues whose readers may have come further since settle()
+        self._to_settle = 0  # of these, before the next settle()
+        self._settling = Steps(self._settle_some, soon)
+        self.of_server: dict[Reader, None] = {}  # those of topics that servers write, which come from no queue
+        self._ranges: dict[tuple[Queue, int], Records] = {}
+        self._lagging: dict[Session, set[Reader]] = {}  # whose queues have more: all of these, and some that did
+        self._behind: set[Session] = set()  # have more to read and room to take it
+        self._puts_off = self._has_put_off = False  # pulling, in this turn; in the one before
+        self._pulled_s = 0.0  # so long was pulled in this turn
+        self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that was not safe yet
+        self._known_safe = 0  # log_offset before which everything was safe, the last time
+        self._waiting_read: dict[Queue, set[Session]] = {}  # what they have to read is on its way
+        self._expanded = 0  # ranges, so far
+        self._outrun = Outrun()
+        self.go_on_replaying: Callable[[Session], None]  # to be given by whoever can
+        self.dropped = 0
+        self.transient = 0  # subscriptions that end with their connection
+        self.durable = 0  # those of connected clients that do not
+        self.store_reads = 0
+        self.shared_reads = 0
+
+    # --- who follows what
+
+    def add(self, reader: Reader) -> None:
+        queue = reader.queue
+        if queue.readers is None:
+            queue.readers = [reader]
+        else:
+            queue.readers.append(reader)
+        if is_servers(reader.topic_filter):
+            self.of_server[reader] = None
+        self.transient += _is_transient(reader)
+        self.durable += _is_durable(reader)
+        self._fell_behind([reader])
+
+    def remove(self, reader: Reader) -> None:
+        link, reader.link = reader.link, None
+        self._take_out(reader, link.durable)
+
+    def _take_out(self, reader: Reader, is_durable: bool) -> None:
+        """A reader that has no link any more."""
+        queue = reader.queue
+        assert queue.readers is not None
+        queue.readers.remove(reader)
+        self.of_server.pop(reader, None)
+        if not reader.only_live:
+            self.durable -= is_durable
+            self.transient -= not is_durable
+        if reader.session in self._lagging:
+            self._lagging[reader.session].discard(reader)
+        if not queue.readers:
+            queue.readers = None
+            self._moved.discard(queue)
+            self._waiting_read.pop(queue, None)
+        else:
+            self._may_have_moved(queue)
+        self._store.unfollow(queue)
+
+    def stop(self, session: Session) -> None:
+        """The session's connection is gone."""
+        readers = list(session.readers.values())
+        for reader in readers:
+            reader.link = None  # at once: nothing more is sent; what else there is to do may take several turns
+        is_durable = session.connection.durable
+        session.readers = NONE
+        session.replays = ()
+        self._lagging.pop(session, None)
+        self._outrun.is_through(session)
+        self._behind.discard(session)
+        self._waiting_safe.discard(session)
+        if readers:
+            in_steps(self._take_out_all(readers, is_durable), self._soon)
+
+    def _take_out_all(self, readers: list[Reader], is_durable: bool) -> Iterator[None]:
+        for reader in readers:
+            self._take_out(reader, is_durable)
+            yield
+
+    @property
+    def pending(self) -> set[Session]:
+        """Sessions that have more to read, and no reason of their own not to."""
+        return self._behind.union(self._waiting_safe, *self._waiting_read.values())
+
+    # --- per turn
+
+    def grew(self, queues: Iterable[Queue]) -> None:
+        """Deliver what is new in these queues, and what is safe by now."""
+        if not self._store.has_sessions:
+            self._fell_behind(reader for queue in queues for reader in queue.readers or ())
+            return
+        queues = list(queues)
+        self._puts_off = self._puts_off or (len(queues) > MANY_QUEUES and not self._has_put_off)
+        if len(queues) > MANY_READERS and not self._waiting_read:
+            queues = lag_behind(queues, self._lagging, self._behind)
+        safe = self._store.safe
+        if safe > self._known_safe:
+            self._known_safe = safe
+            self._behind |= self._waiting_safe
+            self._waiting_safe.clear()
+        for queue in queues:
+            self._behind |= self._waiting_read.pop(queue, NOBODY)
+            readers = queue.readers
+            if not readers:
+                continue
+            if len(readers) == 1 and not readers[0].alone:  # it goes out merged with what its session's others have
+                self._fell_behind(readers)
+                continue
+            position = taking_from(readers)
+            records = self._range(readers[0].session, queue, position) if position is not None else None
+            if isinstance(records, Records):
+                readers = fan_out(readers, records, safe)
+                self._may_have_moved(queue)
+            self._fell_behind(readers)
+        if not self._puts_off:
+            self._catch_up()
+        else:
+            self._ranges.clear()  # before anything more is appended
+
+    def _fell_behind(self, readers: Iterable[Reader]) -> None:
+        for reader in readers:
+            if reader.lag and reader.link is not None:
+                session = reader.session
+                if session in self._lagging:
+                    self._lagging[session].add(reader)
+                else:
+                    self._lagging[session] = {reader}
+                self._behind.add(session)
+
+    def _may_have_moved(self, queue: Queue) -> None:
+        if queue.kind == LIVE:
+            self._moved.add(queue)
+
+    def room(self, sessions: Iterable[Session]) -> None:
+        """These sessions can take more than before."""
+        self._behind.update(sessions)
+
+    def catch_up(self) -> None:
+        """At the end of a turn: let the sessions that are behind pull, unless that is put off to the next one."""
+        self._has_put_off, self._puts_off = self._puts_off, False
+        if not self._has_put_off:
+            self._catch_up()
+        self._pulled_s = 0.0
+
+    def _catch_up(self) -> None:
+        """Each for a bounded number of rounds, all for a bounded time."""
+        if not self._store.has_sessions:
+            return
+        if self._behind:
+            self._pull_some()
+        self._ranges.clear()
+
+    def _pull_some(self) -> None:
+        """For what is left of the turn's time for that; one session in each turn in any case."""
+        if self._pulled_s >= CATCH_UP_S:
+            return
+        began_s = time.perf_counter()
+        ends_s = began_s + CATCH_UP_S - self._pulled_s
+        behind, self._behind = self._behind, set()
+        while behind:
+            session = behind.pop()
+            if self._pull(session, ends_s):
+                self._behind.add(session)
+            if time.perf_counter() >= ends_s:
+                self._behind |= behind
+                break
+        self._pulled_s += time.perf_counter() - began_s
+
+    @property
+    def has_more(self) -> bool:
+        """Whether some session can go on at once."""
+        return bool(self._behind) and self._store.has_sessions
+
+    def _pull(self, session: Session, ends_s: float) -> bool:
+        """Deliver from all of a session's queues, merged. True if it could go on."""
+        queues = 0
+        for number in range(ROUNDS_PER_TURN):
+            if number and (queues > MANY_QUEUES or time.perf_counter() >= ends_s):
+                break
+            link = session.link
+            if link is not None and link.is_full():
+                link.flush()
+            if link is None or link.paused or link.closing or link.is_owing() or not session.reading:
+                return False
+            if session.backlog:
+                if not self._exchange.go_on(session):
+                    return False
+                continue
+            if session.listings:
+                return False
+            if session.replays:
+                self.go_on_replaying(session)
+                return False
+            pending = self._pending(session)
+            if not pending:
+                return False
+            queues = len(pending)
+            ranges = self._ranges_of(pending)
+            if ranges is None:
+                return False
+            outcome = link.deliver(pending, ranges, self._store.safe)
+            if outcome == SESSION and not self._exchange.send_next(session, pending, ranges):
+                return False
+            if outcome == BLOCKED:
+                if not session.inflight.blocked:
+                    self._waiting_safe.add(session)
+                return False
+        return True
+
+    def _pending(self, session: Session) -> list[Reader]:
+        """Those of its readers whose queues have more."""
+        lagging = self._lagging.get(session, ())
+        pending = with_more(lagging)
+        if not pending:
+            self._lagging.pop(session, None)
+            self._outrun.is_through(session)
+        elif len(pending) < len(lagging):
+            self._lagging[session] = set(pending)
+        return pending
+
+    def _ranges_of(self, readers: list[Reader]) -> list[Records] | None:
+        """What comes next for each of a session's readers; None if the session has to wait for some of it."""
+        ranges = []
+        most_lag, share = self._settings.qos0_lag_messages, len(readers)
+        self._outrun.goes_on(readers[0].session, readers[:MANY_READERS], most_lag, time.perf_counter())
+        if share > MANY_READERS:
+            return self._many_ranges_of(readers)
+        for reader in readers:
+            queue, position = reader.queue, reader.position
+            if reader.qos == 0 and reader.lag > most_lag:
+                self.dropped += reader.lag - 1
+                position = reader.position = queue.next_offset - 1
+            records = self._range(reader.session, queue, position, share)
+            if records is None:
+                self._waiting_read.setdefault(queue, set()).add(reader.session)
+            if not isinstance(records, Records):
+                continue
+            if records.first > position:
+                reader.position = records.first
+            if queue.kind == LIVE:
+                self._moved.add(queue)
+            ranges.append(records)
+        return ranges if len(ranges) == share else None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a client that takes what it is sent is far behind in messages of QoS 0, which would be dropped."""
+        return bool(self._outrun) and self._outrun.is_any(time.perf_counter())
+
+    def _many_ranges_of(self, readers: list[Reader]) -> list[Records] | None:
+        """The same; a message may match thousands of one session's subscriptions."""
+        share = len(readers)
+        queues, positions, dropped = places_of(readers, self._settings.qos0_lag_messages)
+        self.dropped += dropped
+        found = self._store.read_many(queues, positions, max(1, RANGE_RECORDS // share), RANGE_BYTES)
+        self.store_reads += share
+        ranges = [records for records in found if records is not None]
+        if len(ranges) < share:
+            for reader, records in zip(readers, found, strict=True):
+                if records is None:
+                    self._waiting_read.setdefault(reader.queue, set()).add(reader.session)
+            return None
+        is_compressed = stand_at(readers, ranges, self._moved)
+        return [self._as_published(records, share) for records in ranges] if is_compressed else ranges
+
+    def _range(self, session: Session, queue: Queue, position: int, share: int = 1) -> Records | Literal[False] | None:
+        """`share`: so many ranges are held at a time. None: it is on its way; False: its first payload is being
+        decompressed, and the session is told by accept_more()."""
+        records = self._ranges.get((queue, position))
+        if records is not None:
+            self.shared_reads += 1
+            return records
+        records = self._store.read(queue, position, RANGE_RECORDS, RANGE_BYTES)
+        self.store_reads += 1
+        if records is None:
+            return None
+        if records.flags & COMPRESSED:
+            found = self._expander.for_session(session, records, EXPANDED_BYTES // share)
+            if found is None:
+                return False
+            self._note_expanded(found is not records)
+            records = found
+        self._ranges[queue, position] = records
+        return records
+
+    def _as_published(self, records: Records, share: int) -> Records:
+        plain = self._expander.as_published(records, EXPANDED_BYTES // share)
+        self._note_expanded(plain is not records)
+        return plain
+
+    def _note_expanded(self, is_copy: bool) -> None:
+        """Decompressed ranges are copies, so only so many of a turn are kept for others."""
+        if is_copy:
+            self._expanded += 1
+            if self._expanded % EXPANDED_RANGES == 0:
+                self._ranges.clear()
+
+    def settle(self) -> None:
+        """Tell queues that only live in memory which entries their readers still need. To be called now and then."""
+        self._to_settle = SETTLED_AT_ONCE + len(self._moved) // SETTLED_SHARE
+        self._settling.start()
+
+    def _settle_some(self) -> bool:
+        """Whether there is more to settle."""
+        floors: list[tuple[Queue, int]] = []
+        looked_at = 0
+        while self._moved and len(floors) < SETTLED_PER_STEP and looked_at < SETTLED_READERS:
+            queue = self._moved.pop()
+            if queue.readers:
+                looked_at += len(queue.readers)
+                floors.append((queue, min([reader.position for reader in queue.readers])))
+        self._store.needed_from(floors)
+        self._to_settle -= len(floors)
+        return bool(self._moved) and self._to_settle > 0
+
+
+def _is_transient(reader: Reader) -> bool:
+    """Whether it is the reader of a subscription that the store does not have."""
+    return not reader.link.durable and not reader.only_live
+
+
+def _is_durable(reader: Reader) -> bool:
+    return reader.link.durable and not reader.only_live

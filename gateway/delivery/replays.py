@@ -1,0 +1,116 @@
+"""Replay of what no queue has all of (`+/x`, `#`, `a/+/c`): read from the log by pages, then on to live ones.
+
+One page is asked for once the page before it is on its way to the client, so a replay takes no more memory than a page.
+It ends with its connection. What the session's queues have waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from gateway.delivery.delivery import Delivery
+from gateway.delivery.exchange import Exchange
+from gateway.mqtt._mqtt import Turn
+from gateway.mqtt.packets import Subscribe
+from gateway.sessions.session import Outgoing, Replay, Session
+from notify.api import Store
+from notify.history import Page, Past, Sought
+
+FROM_PROPERTY = "penstock-from"
+WITHOUT_HISTORY = ("now", "latest")
+
+
+def replay_from(subscribe: Subscribe) -> str | None:
+    """Where a SUBSCRIBE wants to begin; None: with what is published from now on."""
+    return dict(subscribe.properties.user_properties).get(FROM_PROPERTY)
+
+
+def reads_history(subscribe: Subscribe) -> bool:
+    """Whether a SUBSCRIBE asks for messages older than itself, retained ones aside."""
+    where = replay_from(subscribe)
+    return where is not None and where not in WITHOUT_HISTORY
+
+
+class Replays:
+    """The rules of replaying; sessions own which replays go on."""
+
+    def __init__(
+        self,
+        store: Store,
+        turn: Turn,
+        exchange: Exchange,
+        delivery: Delivery,
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`soon` has something done in a later turn."""
+        self._store = store
+        self._turn = turn
+        self._exchange = exchange
+        self._delivery = delivery
+        self._soon = soon
+        delivery.go_on_replaying = self.go_on
+
+    def seek(self, topic_filter: str, where: str, then: Callable[[int | None], None], start: int = 0) -> None:
+        """The log_offset that `where` stands for; None if it stands for none. Each step looks at a part of the log."""
+
+        def sought(found: Sought | None) -> None:
+            if found is None or found.found:
+                then(None if found is None else found.log_offset)
+            else:
+                self._soon(partial(self.seek, topic_filter, where, then, found.log_offset))
+
+        self._store.history.seek(topic_filter, where, start, sought)
+
+    def begin(self, session: Session, replay: Replay) -> None:
+        """The subscription's readers are there; what they have comes behind it."""
+        session.replays = [*session.replays, replay]
+        session.connection.behind = True
+        self._delivery.room([session])
+        self._turn.request()
+
+    def end(self, session: Session, replay: Replay) -> None:
+        """It is not allowed any more; what its subscription's queues have comes at once."""
+        session.replays = [each for each in session.replays if each is not replay]
+        session.connection.behind = session.has_something_first
+        self._delivery.room([session])
+        self._turn.request()
+
+    def go_on(self, session: Session) -> None:
+        """Everything that was read is on its way: read more."""
+        replay = next(iter(session.replays))
+        if not replay.asked:
+            replay.asked = True
+            page = partial(self._came, session, replay)
+            self._store.history.page(replay.subscription.topic_filter, replay.next, replay.stop, page)
+
+    def _came(self, session: Session, replay: Replay, page: Page | None) -> None:
+        replay.asked = False
+        if session.link is None or replay not in session.replays:
+            return
+        if page is None:  # what it stood at is not kept any more
+            page = Page([], replay.stop)
+        replay.next = max(page.next, replay.next)
+        found = list(_outgoing(session, replay, page.messages))
+        if page.next >= replay.stop:
+            session.replays = [each for each in session.replays if each is not replay]
+            if replay.lost:
+                session.connection.misses(replay.lost)
+        self._exchange.put_off(session, found)
+        session.connection.behind = session.has_something_first
+        self._delivery.room([session])
+        self._turn.request()
+
+
+def _outgoing(session: Session, replay: Replay, messages: list[Past]) -> Iterator[Outgoing]:
+    """What a client is sent of these. What is lost in front of one that it is not sent, the next one says."""
+    subscription = replay.subscription
+    ids = (subscription.subscription_id,) if subscription.subscription_id else ()
+    client_id = session.client_id.encode()
+    for past in messages:
+        replay.lost += past.lost
+        if subscription.no_local and past.client_id == client_id:
+            continue
+        qos, retain = min(past.qos, subscription.qos), past.retain and subscription.retain_as_published
+        yield Outgoing(past.log_offset, qos, retain, ids, owed=True, lost=replay.lost)
+        replay.lost = 0

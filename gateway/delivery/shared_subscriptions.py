@@ -1,0 +1,459 @@
+"""Shared subscriptions (MQTT 5, 4.8.2): sessions as consumers of the store's groups; no I/O.
+
+`$share/NAME/FILTER` is the consumer group NAME over FILTER. A session wants as many messages as its window has room
+for. What it was handed at QoS 0 is done with once it is written, at QoS 1 once the client has acknowledged it; if the
+connection ends first, it goes back to the group. At QoS 2 it must go to nobody else [MQTT-4.8.2-5]: it becomes the
+session's own, in the same append that says so to the log; without a session that outlives the connection, it is done
+with when the client has it, or the connection ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from gateway.delivery.expander import EXPANDED_BYTES, Expander
+from gateway.mqtt._mqtt import Parcel, Parcels, Turn, cross, deal
+from gateway.mqtt.topics import split_shared
+from gateway.sessions.journal import Journal
+from gateway.sessions.session import NONE, Outgoing, Session, as_sent, packed_inflight
+from gateway.settings import GatewaySettings
+from notify.api import GroupSeat, Handed, Receipt, Store
+from store.namespaces import namespace_of
+from store.records._records import Records
+from store.records.records import Record
+from store.state.changes import GroupAdvanced, Progress, SubscriptionState
+from store.state.group_settings import MOST_IN_FLIGHT, GroupSettings, Strategy
+from store.state.group_states import GroupKey
+from store.state.offset_ranges import as_ranges
+
+MOST_WANTED = 512  # messages that a session is handed at a time
+WANTED_BYTES = 256 << 10
+MANY_IN_FLIGHT = 8_192  # a group that may have so many need not hear of each acknowledgement at once
+INVISIBLE_MS = 10_000  # what a gateway has whose store was killed, and which was killed itself, goes to others then
+EXTEND_S = 3.0
+MOST_NAME_CHARACTERS = 255  # of a group
+MOST_CONSUMER_CHARACTERS = 256
+STICKY = "sticky"
+STICKY_PARTITIONS = 64
+LATEST = "latest"
+
+
+class Run:
+    """Messages that were handed out together and not sent so far: `number` from `first` on, at `place`."""
+
+    __slots__ = ("first", "is_plain", "number", "place", "records", "serial")
+
+    def __init__(
+        self, records: Records, place: int, serial: int, first: int, number: int, is_plain: bool = False
+    ) -> None:
+        """`is_plain`: no payload is to be decompressed before it is sent."""
+        self.is_plain = is_plain
+        self.records = records
+        self.place = place
+        self.serial = serial
+        self.first = first
+        self.number = number
+
+    def skip(self, number: int) -> None:
+        self.place += number
+        self.first += number
+        self.number -= number
+
+
+class Share(Parcels):
+    """A session's part in a group."""
+
+    def __init__(self, owner: SharedSubscriptions, session: Session, subscription: SubscriptionState) -> None:
+        super().__init__()
+        self.session = session
+        self.subscription = subscription
+        self.seat: GroupSeat | None = None
+        self.group = group_of(subscription.topic_filter)
+        self.is_wanting = False  # messages were asked for, and did not come so far
+        self.is_fresh = False  # it was handed a message that nobody had before, so what went back is dealt
+        self.prompt = True
+        self.is_leaving = False  # the client has unsubscribed, but not acknowledged all
+        self.pending: deque[Run] = deque()
+        self.sent_until = 0  # queue_offset: none from here on was sent
+        self.settling: set[int] = set()  # the client has these, but the log does not have that so far
+        self._owner = owner
+
+    def was_settled(self, parcel: Parcel) -> None:
+        """It is to be told; but for plain PUBACKs, of which the session says once a turn that it has room again."""
+        if parcel.qos == 2:
+            self.settling.add(parcel.queue_offset)
+        self._owner.has_work(self)
+
+    @property
+    def subscription_ids(self) -> tuple[int, ...]:
+        number = self.subscription.subscription_id
+        return (number,) if number else ()
+
+
+class SharedSubscriptions:
+    """Owner of the Shares of this gateway's sessions."""
+
+    def __init__(
+        self, store: Store, settings: GatewaySettings, turn: Turn, journal: Journal, expander: Expander
+    ) -> None:
+        self._store = store
+        self._expander = expander
+        self._strategy = settings.shared_strategy
+        self._strategies = dict(each.rsplit("=", 1) for each in settings.shared_strategies)
+        self._turn = turn
+        self._journal = journal
+        self._active: dict[Share, None] = {}  # have something to be done
+        self._shares: dict[Share, None] = {}
+        self._extended_s = 0.0
+        self.knows_users: Callable[[], bool] = lambda: False  # whether clients say who they are
+        self.transient = 0  # those of sessions that end with their connection
+        self.durable = 0
+
+    # --- coming and going
+
+    def subscribe(
+        self, session: Session, subscription: SubscriptionState, start: str, then: Callable[[str], None]
+    ) -> None:
+        """Take part in a group, which is made if need be and begins at `start` then. `then`: why not; empty if so."""
+        share = session.shares.get(subscription.topic_filter)
+        if share is not None:
+            share.subscription = subscription
+            share.is_leaving = False
+            share.prompt = share.seat is None or _is_awaited(share.seat.settings)
+            self.has_work(share)
+            then("")
+            return
+        share = Share(self, session, subscription)
+        session.add_share(subscription.topic_filter, share)
+        self._shares[share] = None
+        self._count(share, 1)
+        if_new = self._settings_of(share.group[0])
+        handed, opened = partial(self._handed, share), partial(self._opened, share, then)
+        self._store.join_group(
+            share.group, _consumer(session.client_id), if_new, start, handed, opened, self._user(session)
+        )
+
+    def start(self, session: Session, subscriptions: Iterable[SubscriptionState]) -> None:
+        """A session has a connection again."""
+        for subscription in subscriptions:
+            self.subscribe(session, subscription, LATEST, _nothing)
+
+    def _settings_of(self, name: str) -> GroupSettings:
+        """Those of a group that is made here. No message of it becomes a dead letter."""
+        strategy = self._strategies.get(namespace_of(name).plain_group(name), self._strategy)
+        return GroupSettings(
+            partitions=STICKY_PARTITIONS if strategy == STICKY else 0,
+            invisible_ms=INVISIBLE_MS,
+            max_deliveries=0,
+            most_in_flight=MOST_IN_FLIGHT,
+            strategy=Strategy.ROUND_ROBIN if strategy == STICKY else Strategy(strategy),
+        )
+
+    def _user(self, session: Session) -> str | None:
+        """Whose group it becomes, if it is made."""
+        identity = session.link.identity if session.link is not None else None
+        return identity.account if identity is not None and self.knows_users() else None
+
+    def _opened(self, share: Share, then: Callable[[str], None], seat: GroupSeat | str) -> None:
+        if share not in self._shares:  # the client left
+            if not isinstance(seat, str):
+                seat.close()
+            return
+        if isinstance(seat, str):
+            self._forget(share)
+            then(seat or "its group is not to be had")
+            return
+        share.seat = seat
+        share.prompt = share.is_leaving or _is_awaited(seat.settings)
+        self.has_work(share)
+        then("")
+
+    def _forget(self, share: Share) -> None:
+        self._count(share, -1)
+        del self._shares[share]
+        self._active.pop(share, None)
+        share.session.drop_share(share.subscription.topic_filter)
+
+    def _count(self, share: Share, number: int) -> None:
+        if share.session.expiry_s:
+            self.durable += number
+        else:
+            self.transient += number
+
+    def unsubscribe(self, session: Session, topic_filter: str) -> bool:
+        """Leave a group. What was sent stays the client's until it has acknowledged it [MQTT-3.10.4-3]."""
+        share = session.shares.get(topic_filter)
+        if share is None or share.is_leaving:
+            return False
+        share.is_leaving = share.prompt = True
+        share.is_wanting = False
+        if share.seat is not None:
+            share.seat.stop()
+        self._give_back(share)
+        self.has_work(share)
+        return True
+
+    def _give_back(self, share: Share) -> None:
+        """What was not sent is for others."""
+        if share.pending and share.seat is not None:
+            share.seat.give_back([(run.serial, run.first, run.number) for run in share.pending])
+        share.pending.clear()
+
+    def leave(self, session: Session) -> bytes:
+        """The connection is gone, and what the client has not acknowledged is for others. What that was at QoS 1."""
+        if not session.shares:
+            return b""
+        if session.expiry_s and self._turn.batch.size:
+            self._journal.store()  # what became the session's own must be known to the group first
+        given_back = []
+        for packet_id, outgoing in list(session.inflight.held.items()):
+            if not outgoing.is_shared:
+                continue
+            if outgoing.qos == 2:
+                outgoing.settle()
+            else:
+                given_back.append((packet_id, outgoing.log_offset))
+            del session.inflight.held[packet_id]
+        for share in list(session.shares.values()):
+            if share.seat is not None:
+                self._tell_acks(share)
+                share.seat.close()
+            self._forget(share)
+        return packed_inflight(given_back)
+
+    # --- per turn
+
+    def _handed(self, share: Share, handed: Handed) -> None:
+        share.is_wanting = False
+        place = 0
+        for serial, deliveries, first, number in handed.ranges:
+            share.is_fresh = share.is_fresh or deliveries == 1
+            share.pending.append(Run(handed.records, place, serial, first, number))
+            place += number
+        self.has_work(share)
+
+    def has_work(self, share: Share) -> None:
+        if share not in self._active:
+            self._active[share] = None
+            if not self._turn.ending:  # else deliver() is about to come, or sees to it
+                self._turn.request()
+
+    def room(self, sessions: Iterable[Session]) -> None:
+        """These sessions can take more than before."""
+        for session in sessions if self._shares else ():
+            for share in session.shares.values():
+                self._active[share] = None
+
+    def deliver(self) -> None:
+        """Send what was handed out, tell what was acknowledged, want more."""
+        if not self._active or not self._store.has_sessions:
+            return
+        active, self._active = self._active, {}
+        for share in active:
+            if share.seat is None or share not in self._shares:
+                continue
+            if share.pending:
+                self._send(share)
+            self._tell_acks(share)
+            if not share.is_leaving:
+                self._want(share, share.seat)
+            elif not share.in_flight:
+                share.seat.close()
+                self._forget(share)
+        if self._active:
+            self._turn.request()
+
+    def _tell_acks(self, share: Share) -> None:
+        if share.seat is None:
+            return
+        acks = share.take_acks()
+        if acks:
+            then = partial(share.settling.difference_update, set(share.settling)) if share.settling else None
+            share.seat.ack(acks, then)
+
+    def _want(self, share: Share, seat: GroupSeat) -> None:
+        session = share.session
+        if share.is_wanting or share.pending or session.connection.paused:
+            return
+        most = MOST_WANTED
+        if share.subscription.qos:
+            free = session.inflight.window - len(session.inflight)
+            if free <= 0:
+                session.inflight.blocked = True
+                return
+            most = min(most, max(1, free // len(session.shares)))
+        share.is_wanting = True
+        seat.want(most, WANTED_BYTES, INVISIBLE_MS)
+
+    def _send(self, share: Share) -> None:
+        """Send what was handed out, as far as the window and the buffer have room."""
+        link, pending = share.session.connection, share.pending
+        own: list[tuple[int, Outgoing, int, bytes]] = []
+        while pending and not link.paused:
+            run = self._to_send(share)
+            if run is None:
+                break
+            if run.first >= share.sent_until and not share.session.given_back:
+                self._deal(share, run)
+            if run.number and not self._send_next(share, run, own):
+                break
+            if not run.number:
+                pending.popleft()
+        if own:
+            self._make_own(share, own)
+        session = share.session
+        if session.given_back and all(each.is_fresh and not each.pending for each in session.shares.values()):
+            session.given_back = NONE
+
+    def _to_send(self, share: Share) -> Run | None:
+        """The first run, with payloads as they were published; only a part of it if these are large. None: the session
+        is told when they are there."""
+        pending = share.pending
+        run = pending[0]
+        if not run.is_plain:
+            records = self._expander.for_session(share.session, run.records, EXPANDED_BYTES, run.place, run.number)
+            if records is None:
+                return None
+            run.is_plain = records is run.records
+            if not run.is_plain:
+                part = Run(records, 0, run.serial, run.first, records.count, is_plain=True)
+                run.skip(records.count)
+                if not run.number:
+                    pending.popleft()
+                pending.appendleft(part)
+                return part
+        return run
+
+    def _deal(self, share: Share, run: Run) -> None:
+        """Send the first of a run, as many as go out at QoS 0 and 1."""
+        link, subscription = share.session.connection, share.subscription
+        retain, ids = subscription.retain_as_published, share.subscription_ids
+        stop = run.place + run.number
+        end = deal(link, share, run.records, run.place, stop, run.serial, run.first, subscription.qos, retain, ids)
+        run.skip(end - run.place)
+        share.sent_until = run.first
+
+    def _send_next(self, share: Share, run: Run, own: list[tuple[int, Outgoing, int, bytes]]) -> bool:
+        """Send one message, of any kind. False: the window is full."""
+        session, link, subscription = share.session, share.session.connection, share.subscription
+        records, i, serial, queue_offset = run.records, run.place, run.serial, run.first
+        record = Record._make(records[i])
+        qos = min(record.qos, subscription.qos)
+        is_known = self._is_known(share, serial, queue_offset)
+        if qos and not is_known and session.inflight.is_full():
+            session.inflight.blocked = True
+            return False
+        run.skip(1)
+        share.sent_until = max(share.sent_until, run.first)
+        cross(link, records, i)
+        if is_known:
+            return True
+        retain, ids = record.retain and subscription.retain_as_published, share.subscription_ids
+        is_own = qos == 2 and session.expiry_s > 0
+        outgoing = Outgoing(record.log_offset, qos, retain, ids)
+        parcel = Parcel(share, serial, queue_offset, record.log_offset, qos)
+        packet_id, is_again = _hold(session, record.log_offset, outgoing if is_own else parcel) if qos else (0, False)
+        packet = link.encode_publish(records, i, qos, packet_id, is_again, retain, ids)
+        if packet is None or not qos:  # expired, or too large for this client
+            session.inflight.held.pop(packet_id, None)
+            share.done(serial, queue_offset)
+        elif is_own:
+            own.append((packet_id, outgoing, queue_offset, packet))
+            return True
+        else:
+            share.carry(parcel)
+        if packet is not None:
+            (link.answer_when_safe if qos == 2 else link.write)(packet)
+        return True
+
+    def _is_known(self, share: Share, serial: int, queue_offset: int) -> bool:
+        """Whether the client has this message already: a store that was restarted may have forgotten that."""
+        parcel = share.in_flight.get(queue_offset)
+        if parcel is not None:
+            parcel.serial = serial
+        elif queue_offset in share.settling:
+            share.done(serial, queue_offset)
+        return parcel is not None or queue_offset in share.settling
+
+    def _make_own(self, share: Share, own: list[tuple[int, Outgoing, int, bytes]]) -> None:
+        """Have these QoS 2 messages be the session's, and the group's no more; then they may be sent."""
+        session = share.session
+        sent = [as_sent(packet_id, outgoing) for packet_id, outgoing, _, _ in own]
+        self._journal.record(Progress(session.client_id, sent=sent))
+        done = as_ranges(sorted(queue_offset for _, _, queue_offset, _ in own))
+        taken = GroupAdvanced(*share.group, done=tuple(done))
+        self._journal.record(taken)
+        self._store.will_take([taken])
+        for _, _, _, packet in own:
+            session.connection.answer_when_safe(packet)
+
+    # --- several times a second
+
+    def tick(self) -> None:
+        """What clients take long over is to stay theirs."""
+        now_s = self._turn.now_s
+        if now_s - self._extended_s < EXTEND_S:
+            return
+        self._extended_s = now_s
+        for share in self._shares:
+            if share.pending and share.session.connection.paused:
+                self._give_back(share)  # its client reads nothing
+            if share.seat is not None and (share.in_flight or share.pending):
+                had = [(parcel.serial, parcel.queue_offset, 1) for parcel in share.in_flight.values()]
+                had += [(run.serial, run.first, run.number) for run in share.pending]
+                share.seat.extend(_merged(had), INVISIBLE_MS)
+
+
+def group_of(topic_filter: str) -> GroupKey:
+    """The group that a shared subscription is for."""
+    name, shared_filter = split_shared(topic_filter)
+    assert name is not None
+    return name, shared_filter
+
+
+def _is_awaited(settings: GroupSettings) -> bool:
+    """Whether an acknowledgement may let somebody else have a message."""
+    is_least = settings.strategy is Strategy.LEAST_IN_FLIGHT
+    return settings.partitions > 0 or is_least or settings.most_in_flight < MANY_IN_FLIGHT
+
+
+def _consumer(client_id: str) -> str:
+    """What the group calls a client."""
+    if len(client_id) <= MOST_CONSUMER_CHARACTERS:
+        return client_id
+    digest = hashlib.sha256(client_id.encode()).hexdigest()
+    return client_id[: MOST_CONSUMER_CHARACTERS - len(digest)] + digest
+
+
+def _hold(session: Session, log_offset: int, item: Outgoing | Parcel) -> tuple[int, bool]:
+    """Its packet_id; that which it had, if it went back to the group when the last connection ended."""
+    packet_id = session.given_back.get(log_offset, 0)
+    inflight = session.inflight
+    is_free = packet_id and packet_id not in inflight.held
+    if is_free and not any(packet_id == each for each, _ in inflight.unacknowledged()):
+        inflight.restore(packet_id, item)
+        return packet_id, True
+    return inflight.hold(item), bool(packet_id)
+
+
+def _merged(receipts: Iterable[Receipt]) -> list[Receipt]:
+    """Those that lie together as one."""
+    merged: list[Receipt] = []
+    last = first = number = 0
+    for serial, start, count in receipts:
+        if serial == last and start == first + number:
+            number += count
+            continue
+        if number:
+            merged.append((last, first, number))
+        last, first, number = serial, start, count
+    if number:
+        merged.append((last, first, number))
+    return merged
+
+
+def _nothing(_: str) -> None:
+    """Nobody waits for it."""

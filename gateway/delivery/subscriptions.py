@@ -1,0 +1,498 @@
+"""SUBSCRIBE and UNSUBSCRIBE: what a subscription takes effect on, the retained messages it brings, and replay."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from gateway.delivery.delivery import Delivery
+from gateway.delivery.exchange import SENT_PER_ROUND, Exchange
+from gateway.delivery.replays import FROM_PROPERTY as FROM_PROPERTY
+from gateway.delivery.replays import Replays, reads_history, replay_from
+from gateway.delivery.retained_lookups import RetainedLookups
+from gateway.delivery.shared_subscriptions import LATEST, MOST_NAME_CHARACTERS, SharedSubscriptions
+from gateway.delivery.sys_topics import SysTopics
+from gateway.mqtt._mqtt import Turn
+from gateway.mqtt.codec import encode
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.packets import RetainHandling, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
+from gateway.mqtt.properties import Properties
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.mqtt.topics import split_shared, topic_fault
+from gateway.sessions.journal import Journal
+from gateway.sessions.session import Listed, Outgoing, Replay, Session
+from gateway.settings import GatewaySettings
+from lightqueue.queues.matching import has_wildcard
+from lightqueue.reading.following import FROM_NOW, Followed
+from notify.api import RetainedMessage, RetainedPage, Store
+from notify.steps import in_steps
+from store.state.changes import Subscribed, SubscriptionState, Unsubscribed
+from store.state.sessions import is_shared
+
+MOST_NAMED_CHARACTERS = 100  # of a topic filter in a reason string
+
+GRANTED_PER_TURN = 16  # subscriptions, of all who ask: some 0.5 ms
+GRANTED_CHARACTERS = 32  # of a filter, that take as much as one more
+GRANTED_SHARED = 3  # a shared subscription takes as much as so many more
+
+Refusal = tuple[ReasonCode, str]
+Granted = tuple[SubscriptionState, int]
+"""A subscription, and its place in the packet."""
+
+
+@dataclass(slots=True)
+class _Request:
+    """A SUBSCRIBE that is being dealt with."""
+
+    session: Session
+    subscribe: Subscribe
+    epoch: int  # of permissions, by which it was judged
+    missing: int = 0  # answers of the store, and one more until all subscriptions were looked at
+    replay_from: str | None = None
+    looked_at: int = 0  # subscriptions that are granted or refused
+    added: set[str] = field(default_factory=set)  # new subscriptions that are granted, and not in the session so far
+    refusals: Mapping[int, ReasonCode] = field(default_factory=dict)  # what is not allowed, by the place in the packet
+    quota: str = ""  # why some of them are beyond a quota
+    # where a replay begins, by the place in the packet: a queue_offset, or a log_offset where no queue has all of it
+    positions: dict[int, int] = field(default_factory=dict)
+    log_offsets: dict[int, int] = field(default_factory=dict)
+    places: dict[str, list[int]] = field(default_factory=dict)  # by topic filter, once that is asked for
+    answers: list[ReasonCode] = field(default_factory=list)
+    why: str = ""  # one of them is a refusal
+    pages: list[tuple[SubscriptionState, RetainedPage]] = field(default_factory=list)  # retained messages to be sent
+
+    def places_of(self, topic_filter: str) -> list[int]:
+        """Where a filter stands in the packet."""
+        if not self.places:
+            for i, wanted in enumerate(self.subscribe.subscriptions):
+                self.places.setdefault(wanted.topic_filter, []).append(i)
+        return self.places[topic_filter]
+
+    def refusal(self, i: int) -> Refusal | None:
+        """What the client may not have."""
+        reason_code = self.refusals.get(i)
+        if reason_code is None:
+            return None
+        if reason_code is ReasonCode.QUOTA_EXCEEDED:
+            return reason_code, self.quota
+        asks_more = reason_code is ReasonCode.NOT_AUTHORIZED and reads_history(self.subscribe)
+        return reason_code, "not allowed, or not with its history (`replay`)" if asks_more else "not allowed"
+
+    def fault(self, i: int) -> Refusal | None:
+        """A replay that cannot begin."""
+        if self.replay_from is None or i in self.positions or i in self.log_offsets:
+            return None
+        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, f"{FROM_PROPERTY} is no position here"
+
+    @property
+    def subscription_id(self) -> int:
+        return next(iter(self.subscribe.properties.subscription_identifiers), 0)
+
+
+class Subscriptions:
+    """The rules of subscribing; sessions and delivery own the results."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: GatewaySettings,
+        turn: Turn,
+        journal: Journal,
+        exchange: Exchange,
+        delivery: Delivery,
+        shared: SharedSubscriptions,
+        sys_topics: SysTopics,
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`soon` has something done in a later turn."""
+        self._arrived: deque[_Request] = deque()  # to be granted at the end of this turn
+        self._lookups = RetainedLookups(store, soon)
+        self._store = store
+        self._settings = settings
+        self._turn = turn
+        self._journal = journal
+        self._exchange = exchange
+        self._delivery = delivery
+        self._shared = shared
+        self._sys_topics = sys_topics
+        self._soon = soon
+        self.replays = Replays(store, turn, exchange, delivery, soon)
+        self.judge_again: Callable[[Session, Callable[[set[str]], None]], None]  # Judging's
+
+    def subscribe(
+        self, session: Session, subscribe: Subscribe, epoch: int, refusals: Mapping[int, ReasonCode], quota: str = ""
+    ) -> None:
+        """Make every granted subscription take effect, then answer. What the client sends meanwhile is kept.
+
+        `epoch`: of permissions, when what is refused was being found out. `quota`: why some are refused by
+        QUOTA_EXCEEDED.
+        """
+        request = _Request(session, subscribe, epoch, refusals=refusals, quota=quota)
+        request.replay_from = replay_from(subscribe)
+        session.connection.wait(is_read=True)  # to take it from epoll and back would put it behind others there
+        if request.replay_from is None:
+            self._ready(request)
+        else:
+            request.missing = len(subscribe.subscriptions)
+            in_steps(self._locate_all(request, request.replay_from), self._soon)
+
+    def _locate_all(self, request: _Request, where: str) -> Iterator[None]:
+        for i, wanted in enumerate(request.subscribe.subscriptions):
+            if request.session.link is None:
+                return
+            if is_shared(wanted.topic_filter):  # a group that is there goes on where it is
+                self._located(request, request.positions, i, 0)
+            else:
+                self._locate(request, i, wanted.topic_filter, where)
+            yield
+
+    def _locate(self, request: _Request, i: int, topic_filter: str, where: str) -> None:
+        """A queue_offset is one of the filter's own queue; for all else only a queue that is whole will do."""
+        is_offset = where.removeprefix("@").isdecimal()
+        if where == "now" or where.startswith("="):
+            self._located(request, {}, i, None)
+        elif is_offset or _has_queue(topic_filter):
+            self._store.locate(topic_filter, where, partial(self._located, request, request.positions, i))
+        else:
+            self.replays.seek(topic_filter, where, partial(self._located, request, request.log_offsets, i))
+
+    def _located(self, request: _Request, found: dict[int, int], i: int, position: int | None) -> None:
+        if position is not None:
+            found[i] = position
+        request.missing -= 1
+        if not request.missing:
+            self._ready(request)
+
+    def _ready(self, request: _Request) -> None:
+        self._arrived.append(request)
+        self._turn.has_asked = True
+        self._turn.request()
+
+    def grant(self) -> None:
+        """Grant the next of what was asked for, all in one append.
+
+        At the end of a turn, once what came in is stored; and before a message is taken in that was read behind it.
+        """
+        self._turn.has_asked = False
+        if not self._arrived:
+            return
+        left, parts = GRANTED_PER_TURN, []
+        while self._arrived and left > 0:
+            request = self._arrived[0]
+            count = len(request.subscribe.subscriptions)
+            if request.session.link is not None:
+                count_now, cost = _next_of(request, left)
+                parts.append((request, *self._check_next(request, count_now)))
+                left -= cost
+            if request.session.link is None or request.looked_at == count:
+                self._arrived.popleft()
+        if self._journal.store():
+            for request, granted, wanted_retained in parts:
+                self._follow(request, granted, wanted_retained)
+                if request.looked_at == len(request.subscribe.subscriptions):
+                    self._came(request)
+            self._lookups.go_on()
+        if self._arrived:
+            self._turn.request()
+
+    def _check_next(self, request: _Request, most: int) -> tuple[list[Granted], list[SubscriptionState]]:
+        """Fill in what is granted and what is answered, and record it. Returns what is granted, and what of that wants
+        retained messages."""
+        session, begin = request.session, request.looked_at
+        wanted_now = request.subscribe.subscriptions[begin : begin + most]
+        room = session.room_for(len(wanted_now), self._settings.max_subscriptions_per_session) - len(request.added)
+        granted: list[Granted] = []
+        request.missing += not begin
+        for i, wanted in enumerate(wanted_now, begin):
+            is_new = not any(wanted.topic_filter in each for each in (session.readers, session.shares, request.added))
+            refusal = request.refusal(i) or self._check(session, wanted, is_new, room) or request.fault(i)
+            if refusal is None:
+                if is_new:
+                    request.added.add(wanted.topic_filter)
+                    room -= 1
+                granted.append((_state(wanted, request.subscription_id, self._store.end), i))
+                request.answers.append(ReasonCode(int(wanted.qos)))
+            else:
+                request.answers.append(refusal[0])
+                topic_filter = session.connection.names.plain_filter(wanted.topic_filter)
+                request.why = request.why or f"{topic_filter[:MOST_NAMED_CHARACTERS]}: {refusal[1]}"
+        request.looked_at += len(wanted_now)
+        states = [state for state, _ in granted]
+        wanted_retained = [state for state in states if self._wants_retained(session, state)]
+        request.missing += len(states) + len(wanted_retained)
+        if states and session.expiry_s:
+            request.missing += 1
+            self._journal.record(Subscribed(session.client_id, states))
+            self._journal.when_safe(session.connection, partial(self._came, request))
+        return granted, wanted_retained
+
+    def _follow(self, request: _Request, granted: list[Granted], wanted_retained: list[SubscriptionState]) -> None:
+        session = request.session
+        for state, i in granted:
+            if is_shared(state.topic_filter):
+                start = request.replay_from or LATEST
+                self._shared.subscribe(session, state, start, partial(self._joined, request, state))
+                continue
+            history = i in request.positions or bool(session.logged and state.qos)
+            then = partial(self._followed, request, state, i)
+            self._store.follow(state.topic_filter, FROM_NOW, history, state.qos > 0, then)
+        for state in wanted_retained:
+            self._lookups.add(state.topic_filter, None, partial(self._first_page, request, state))
+
+    def _check(self, session: Session, wanted: SubscriptionRequest, is_new: bool, room: int) -> Refusal | None:
+        """Why a subscription is refused; None if it is granted."""
+        if is_shared(wanted.topic_filter) and not _is_group(wanted.topic_filter):
+            return ReasonCode.TOPIC_FILTER_INVALID, "it names no group"
+        if session.connection.tenant is not None and (fault := topic_fault(wanted.topic_filter)):
+            return ReasonCode.TOPIC_FILTER_INVALID, f"with its namespace it {fault}"
+        if is_new and room <= 0:
+            return ReasonCode.QUOTA_EXCEEDED, "max_subscriptions_per_session is reached"
+        return None
+
+    def _followed(self, request: _Request, state: SubscriptionState, i: int, followed: list[Followed]) -> None:
+        """Replace or add one subscription; a replaced one goes on from its place."""
+        session = request.session
+        if session.link is None:
+            for source in followed:
+                self._store.unfollow(source.queue)
+            return
+        if not followed:
+            self._refused(request, state.topic_filter, ReasonCode.QUOTA_EXCEEDED, "the store follows no more queues")
+            return
+        request.added.discard(state.topic_filter)
+        replaced = session.drop_readers(state.topic_filter)
+        end = self._store.end
+        new = session.add_readers(state, followed, end)
+        position, log_offset = request.positions.get(i), request.log_offsets.get(i)
+        for old in replaced:
+            for each in new:
+                if old.queue is each.queue and (old.qos or not state.qos) and log_offset is None:
+                    each.position, each.reached, each.since = old.position, old.reached, old.since
+                    each.skip_qos0_before = old.skip_qos0_before
+            self._delivery.remove(old)
+        if position is not None:
+            new[0].position = position
+            new[0].since = new[0].reached = new[0].skip_qos0_before = 0
+        for each in new:
+            self._delivery.add(each)
+        if log_offset is not None:
+            self.replays.begin(session, Replay(state, log_offset, end))
+        self._came(request)
+
+    def _joined(self, request: _Request, state: SubscriptionState, why_not: str) -> None:
+        """A shared subscription takes effect, or its group is not to be had."""
+        if not why_not:
+            self._came(request)
+            return
+        is_new = request.replay_from is None
+        reason_code = ReasonCode.QUOTA_EXCEEDED if is_new else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        self._refused(request, state.topic_filter, reason_code, why_not)
+
+    def _refused(self, request: _Request, topic_filter: str, reason_code: ReasonCode, why: str) -> None:
+        """A subscription that was granted cannot take effect after all."""
+        plain_filter = request.session.connection.names.plain_filter(topic_filter)
+        request.why = request.why or f"{plain_filter[:MOST_NAMED_CHARACTERS]}: {why}"
+        request.added.discard(topic_filter)
+        for i in request.places_of(topic_filter):
+            if i < len(request.answers):
+                request.answers[i] = reason_code
+        self.take_away(request.session, [topic_filter])
+        self._came(request)
+
+    def _came(self, request: _Request) -> None:
+        """One of the answers that a SUBACK waits for."""
+        request.missing -= 1
+        if request.missing or request.session.link is None:
+            return
+        if request.epoch == self._turn.permit_epoch:
+            self._answer(request)
+        else:  # a reload looked only at what had taken effect then
+            self.judge_again(request.session, partial(self._judged_again, request))
+
+    def _judged_again(self, request: _Request, taken: set[str]) -> None:
+        if request.session.link is None:
+            return
+        for i, wanted in enumerate(request.subscribe.subscriptions):
+            if wanted.topic_filter in taken and request.answers[i] <= ReasonCode.GRANTED_QOS_2:
+                request.answers[i] = ReasonCode.NOT_AUTHORIZED
+                request.why = request.why or "not allowed"
+        request.pages = [each for each in request.pages if each[0].topic_filter not in taken]
+        self._answer(request)
+
+    def _answer(self, request: _Request) -> None:
+        session, link = request.session, request.session.connection
+        properties = Properties(reason_string=request.why or None)
+        link.write(link.fitting(SubAck(request.subscribe.packet_id, tuple(request.answers), properties)))
+        if request.pages:
+            session.listings += 1  # nothing newer overtakes them
+            in_steps(self._send_pages(session, request.pages, self._store.end), self._soon)
+        if link.waiting:
+            self._soon(link.proceed)
+
+    def _send_pages(
+        self, session: Session, pages: list[tuple[SubscriptionState, RetainedPage]], end: int
+    ) -> Iterator[None]:
+        for state, page in pages:
+            if session.link is None:
+                return
+            self._sys_topics.send_to(session, state)
+            self._found_retained(session, state, page, end)
+            yield
+        session.listings -= 1
+        if session.link is not None:
+            session.link.behind = session.has_something_first
+            self._delivery.room([session])
+            self._turn.request()
+
+    # --- retained messages
+
+    def _wants_retained(self, session: Session, subscription: SubscriptionState) -> bool:
+        """MQTT 5, 3.8.3.1: at each subscribe, only at a new one, or never. To be asked before it takes effect."""
+        if is_shared(subscription.topic_filter):
+            return False
+        if subscription.retain_handling == RetainHandling.SEND_IF_NEW_SUBSCRIPTION:
+            return subscription.topic_filter not in session.readers
+        return subscription.retain_handling == RetainHandling.SEND_AT_SUBSCRIBE
+
+    def _first_page(self, request: _Request, subscription: SubscriptionState, page: RetainedPage) -> None:
+        """What was retained when the subscription took effect: newer than it is only what its queues give."""
+        request.pages.append((subscription, page))
+        self._came(request)
+
+    def _next_retained(self, session: Session, subscription: SubscriptionState, after: str, end: int) -> None:
+        """One page after another, so that others have theirs in between."""
+        if session.link is not None and not self._is_over(session, subscription):
+            then = partial(self._found_more, session, subscription, end)
+            self._lookups.add(subscription.topic_filter, after, then)
+
+    def _is_over(self, session: Session, subscription: SubscriptionState) -> bool:
+        """Whether a subscription ended while its retained messages were listed; then that is at an end as well."""
+        if session.link is None or subscription.topic_filter in session.readers:
+            return False
+        session.listings -= 1
+        session.connection.behind = session.has_something_first
+        self._delivery.room([session])
+        self._turn.request()
+        return True
+
+    def _found_more(self, session: Session, subscription: SubscriptionState, end: int, page: RetainedPage) -> None:
+        if self._is_over(session, subscription):
+            return
+        session.listings -= 1
+        older = [message for message in page.messages if message.log_offset < end]
+        self._found_retained(session, subscription, RetainedPage(older, page.after), end)
+        self._turn.request()
+
+    def _found_retained(self, session: Session, subscription: SubscriptionState, page: RetainedPage, end: int) -> None:
+        """`end`: what lies behind it comes from the subscription's queues, if it is not in the first page."""
+        if session.link is None:
+            return
+        goes_on: Callable[[], object] | None = None
+        if page.after is not None:
+            session.listings += 1
+            goes_on = partial(self._soon, partial(self._next_retained, session, subscription, page.after, end))
+        messages = page.messages
+        if subscription.no_local:
+            client_id = session.client_id.encode()
+            messages = [message for message in messages if message.client_id != client_id]
+        if session.expiry_s or (subscription.qos == 2 and any(message.qos == 2 for message in messages)):
+            self._exchange.owe(session, _owed(subscription, messages))
+        elif messages:
+            lists = list(_lists(subscription, messages))
+            lists[-1].then, goes_on = goes_on, None  # what is not sent yet of other pages need not be known either
+            self._exchange.put_off(session, lists)
+        if goes_on is not None:
+            goes_on()
+        session.connection.behind = session.has_something_first
+        self._delivery.room([session])
+
+    # --- leaving
+
+    def take_away(self, session: Session, topic_filters: list[str]) -> None:
+        """These subscriptions are not allowed any more, or cannot be had."""
+        for topic_filter in topic_filters:
+            for reader in session.drop_readers(topic_filter):
+                self._delivery.remove(reader)
+            self._shared.unsubscribe(session, topic_filter)
+            self._exchange.withdraw(session, topic_filter)
+        if topic_filters and session.expiry_s:
+            self._journal.record(Unsubscribed(session.client_id, topic_filters))
+
+    def unsubscribe(self, session: Session, unsubscribe: Unsubscribe) -> None:
+        answers: list[ReasonCode] = []
+        in_steps(self._unsubscribe_all(session, unsubscribe, answers), self._soon)
+        if len(answers) < len(unsubscribe.topic_filters):
+            session.connection.wait()
+
+    def _unsubscribe_all(self, session: Session, unsubscribe: Unsubscribe, answers: list[ReasonCode]) -> Iterator[None]:
+        for topic_filter in unsubscribe.topic_filters:
+            if session.link is None:
+                return
+            readers = session.drop_readers(topic_filter)
+            if readers or self._shared.unsubscribe(session, topic_filter):
+                for reader in readers:
+                    self._delivery.remove(reader)
+                if session.expiry_s:
+                    self._journal.record(Unsubscribed(session.client_id, [topic_filter]))
+                answers.append(ReasonCode.SUCCESS)
+            else:
+                answers.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
+            if len(answers) < len(unsubscribe.topic_filters):
+                yield
+        link = session.connection
+        codes = tuple(answers) if link.version == 5 else ()
+        link.answer_when_safe(encode(UnsubAck(unsubscribe.packet_id, codes), link.version))
+        if link.waiting:
+            self._soon(link.proceed)
+
+
+def _next_of(request: _Request, most: int) -> tuple[int, int]:
+    """(how many of a packet's subscriptions are next, what they take), one at least."""
+    cost = 0
+    for count, wanted in enumerate(request.subscribe.subscriptions[request.looked_at :][:most], 1):
+        cost += 1 + len(wanted.topic_filter) // GRANTED_CHARACTERS
+        cost += GRANTED_SHARED * is_shared(wanted.topic_filter)
+        if cost >= most:
+            return count, cost
+    return len(request.subscribe.subscriptions) - request.looked_at, cost
+
+
+def _has_queue(topic_filter: str) -> bool:
+    """Whether some queue has had all matches since the log begins: a topic's, or that of a first level."""
+    level, _, rest = topic_filter.partition("/")
+    return not has_wildcard(topic_filter) or (rest == "#" and not has_wildcard(level))
+
+
+def _state(request: SubscriptionRequest, subscription_id: int, log_offset: int) -> SubscriptionState:
+    return SubscriptionState(
+        request.topic_filter,
+        int(request.qos),
+        request.no_local,
+        request.retain_as_published,
+        int(request.retain_handling),
+        subscription_id,
+        log_offset,
+    )
+
+
+def _owed(subscription: SubscriptionState, messages: list[RetainedMessage]) -> list[Outgoing]:
+    ids = (subscription.subscription_id,) if subscription.subscription_id else ()
+    return [Outgoing(each.log_offset, min(each.qos, subscription.qos), True, ids, owed=True) for each in messages]
+
+
+def _lists(subscription: SubscriptionState, messages: list[RetainedMessage]) -> Iterator[Listed]:
+    ids = (subscription.subscription_id,) if subscription.subscription_id else ()
+    for at in range(0, len(messages), SENT_PER_ROUND):
+        log_offsets = [message.log_offset for message in messages[at : at + SENT_PER_ROUND]]
+        yield Listed(log_offsets, subscription.qos, ids, subscription.topic_filter)
+
+
+def _is_group(topic_filter: str) -> bool:
+    """Whether a shared subscription names a group. MQTT 3.1.1 has no rules for it, so its clients may not."""
+    try:
+        name, _ = split_shared(topic_filter)
+    except ProtocolError:
+        return False
+    return name is not None and len(name) <= MOST_NAME_CHARACTERS

@@ -1,0 +1,251 @@
+"""What the server says of itself in $SYS/broker/..., under the names that Mosquitto's users know.
+
+A new subscriber gets every value at once, with RETAIN=1. From then on those that changed are sent every sys_interval_s,
+at QoS 0, by the gateway that the subscriber is connected to: they are not stored and cannot be replayed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.delivery.delivery import Delivery
+from gateway.mqtt._mqtt import Reader, Tenant, Turn
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import Publish
+from gateway.mqtt.properties import Properties
+from gateway.sessions.session import Session
+from lightqueue.queues.matching import matches
+from notify.api import Store
+from store.namespaces import is_servers
+from store.state.changes import SubscriptionState
+from store.version import VERSION
+
+if TYPE_CHECKING:  # a gateway apart needs none of it
+    from lightqueue.message_store import MessageStore
+
+PREFIX = "$SYS/broker/"
+AVERAGED_MIN = (1, 5, 15)
+
+
+class Status(Protocol):
+    """What is said of a server is read here."""
+
+    @property
+    def turn(self) -> Turn: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def delivery(self) -> Delivery: ...
+    @property
+    def online(self) -> int: ...
+    @property
+    def most_online(self) -> int: ...
+    @property
+    def subscription_count(self) -> int: ...
+    @property
+    def sockets_total(self) -> int: ...
+    @property
+    def opened_total(self) -> int: ...
+    @property
+    def uptime_s(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SysTopic:
+    """One value: the end of its topic, what it says, and where it is read."""
+
+    name: str
+    doc: str
+    read: Callable[[Status], object]
+
+
+def _of_turn(name: str) -> Callable[[Status], int]:
+    """A number that the compiled leaf counts, of all QoS together."""
+
+    def read(status: Status) -> int:
+        value = status.turn.counters()[name]
+        return sum(value) if isinstance(value, list) else int(value)
+
+    return read
+
+
+def _dropped(status: Status) -> int:
+    counts = status.turn.counters()
+    return int(
+        status.delivery.dropped + counts["expired"] + counts["too_large"] + counts["unreadable"] + counts["lost"]
+    )
+
+
+def _of_store(read: Callable[[MessageStore], int]) -> Callable[[Status], int | None]:
+    """A number of the store's, known where it is in this process."""
+    return lambda status: read(status.store.messages) if status.store.messages is not None else None
+
+
+_stored_messages = _of_store(lambda messages: messages.queues.dispatcher.messages)
+_offline = _of_store(lambda messages: messages.sessions.offline)
+
+
+SYS_TOPICS = (
+    SysTopic("version", "Name and version of the server.", lambda status: f"penstock version {VERSION}"),
+    SysTopic(
+        "uptime", "Seconds since the start, and the word `seconds`.", lambda status: f"{status.uptime_s:.0f} seconds"
+    ),
+    SysTopic("clients/connected", "Clients connected now.", lambda status: status.online),
+    SysTopic("clients/disconnected", "Sessions whose client is not connected.", _offline),
+    SysTopic(
+        "clients/total", "Sessions, with and without a client.", lambda status: status.online + (_offline(status) or 0)
+    ),
+    SysTopic("clients/maximum", "Most clients that were connected at a time.", lambda status: status.most_online),
+    SysTopic("clients/expired", "Sessions that expired.", _of_store(lambda messages: messages.absent.expired)),
+    SysTopic("subscriptions/count", "Subscriptions of all sessions.", lambda status: status.subscription_count),
+    SysTopic(
+        "retained messages/count", "Topics with a retained message.", _of_store(lambda messages: len(messages.retained))
+    ),
+    SysTopic("messages/received", "MQTT packets of every kind received.", _of_turn("packets_in")),
+    SysTopic("messages/sent", "MQTT packets of every kind sent.", _of_turn("packets_out")),
+    SysTopic("messages/inflight", "QoS 1 and 2 messages not acknowledged by connected clients.", _of_turn("inflight")),
+    SysTopic("messages/stored", "The same as `store/messages/count`.", _stored_messages),
+    SysTopic("publish/messages/received", "PUBLISH packets taken in.", _of_turn("received")),
+    SysTopic("publish/messages/sent", "PUBLISH packets sent.", _of_turn("sent")),
+    SysTopic(
+        "publish/messages/dropped",
+        "Messages that a subscriber did not get: behind, expired, too large, unreadable, lost.",
+        _dropped,
+    ),
+    SysTopic("publish/bytes/received", "Bytes of the payloads of those received.", _of_turn("received_bytes")),
+    SysTopic("publish/bytes/sent", "Bytes of the payloads of those sent.", _of_turn("sent_payload_bytes")),
+    SysTopic("bytes/received", "Bytes received from clients.", _of_turn("bytes_in")),
+    SysTopic("bytes/sent", "Bytes sent to clients.", _of_turn("sent_bytes")),
+    SysTopic(
+        "store/messages/count",
+        "Messages written to the log since the start, those replayed at the start included; not those held: "
+        "every message is, until retention takes it.",
+        _stored_messages,
+    ),
+    SysTopic(
+        "store/messages/bytes",
+        "Bytes that the log holds.",
+        _of_store(lambda messages: messages.end - messages.log.first),
+    ),
+)
+
+LOADS: dict[str, Callable[[Status], int]] = {
+    "messages/received": _of_turn("packets_in"),
+    "messages/sent": _of_turn("packets_out"),
+    "publish/received": _of_turn("received"),
+    "publish/sent": _of_turn("sent"),
+    "publish/dropped": _dropped,
+    "bytes/received": _of_turn("bytes_in"),
+    "bytes/sent": _of_turn("sent_bytes"),
+    "sockets": lambda status: status.sockets_total,
+    "connections": lambda status: status.opened_total,
+}
+"""`load/NAME/1min`, `5min` and `15min`: by how much each of these grows in a minute, averaged over that time."""
+
+
+class Load:
+    """Moving averages of how fast one count grows, weighted as Mosquitto's are."""
+
+    def __init__(self) -> None:
+        self.per_minute = dict.fromkeys(AVERAGED_MIN, 0.0)
+        self._last = 0
+
+    def count(self, total: int, interval_s: float) -> None:
+        """The count is `total` now, `interval_s` after the last time."""
+        rate = (total - self._last) * 60 / interval_s
+        self._last = total
+        for minutes, average in self.per_minute.items():
+            self.per_minute[minutes] = rate + math.exp(-interval_s / (60 * minutes)) * (average - rate)
+
+
+def _values_of(tenant: Tenant, status: Status) -> dict[str, bytes]:
+    """What is said to the clients of a namespace: of the server only what it is, of what was done only their own."""
+    read: dict[str, object] = {
+        "version": f"penstock version {VERSION}",
+        "uptime": f"{status.uptime_s:.0f} seconds",
+        "clients/connected": tenant.connections,
+        "publish/messages/received": tenant.received,
+        "publish/messages/sent": tenant.sent,
+        "publish/bytes/received": tenant.received_bytes,
+        "publish/bytes/sent": tenant.sent_bytes,
+    }
+    return {tenant.names.topic(PREFIX + name): str(value).encode() for name, value in read.items()}
+
+
+class SysTopics:
+    """Owner of the averages, and of what was published last."""
+
+    def __init__(self, status: Status, interval_s: float) -> None:
+        """A new value is looked for every `interval_s`; with 0 nothing is published."""
+        self._status = status
+        self._interval_s = interval_s
+        self._loads = {name: Load() for name in LOADS}
+        self._counted_at_s = status.turn.now_s
+        self._published: dict[Tenant | None, dict[str, bytes]] = {}  # to the clients of each namespace
+
+    def tick(self) -> None:
+        """Publish what changed, if it is time to. To be called once a second."""
+        interval_s = self._status.turn.now_s - self._counted_at_s
+        if not self._interval_s or interval_s < self._interval_s:
+            return
+        self._counted_at_s = self._status.turn.now_s
+        for name, read in LOADS.items():
+            self._loads[name].count(read(self._status), interval_s)
+        self._publish()
+
+    def _publish(self) -> None:
+        """To those who are subscribed here: what a server says of itself is its own, and goes to no store."""
+        readers = self._status.delivery.of_server
+        if not readers:
+            self._published.clear()
+            return
+        sessions = {reader.session: None for reader in readers if reader.link is not None}
+        values = {tenant: self.values(tenant) for tenant in {session.connection.tenant for session in sessions}}
+        changed = {
+            tenant: {
+                topic: value for topic, value in said.items() if self._published.get(tenant, {}).get(topic) != value
+            }
+            for tenant, said in values.items()
+        }
+        self._published = values
+        for session in sessions:
+            wanted = [reader for reader in session.readers.values() if reader in readers]
+            self._send(session, wanted, changed[session.connection.tenant], False)
+
+    def values(self, tenant: Tenant | None = None) -> dict[str, bytes]:
+        """What each topic says now: of all that is done here, or of what a namespace's clients do."""
+        if tenant is not None:
+            return _values_of(tenant, self._status)
+        read = {topic.name: topic.read(self._status) for topic in SYS_TOPICS}
+        values = {PREFIX + name: str(value).encode() for name, value in read.items() if value is not None}
+        for name, load in self._loads.items():
+            for minutes, average in load.per_minute.items():
+                values[f"{PREFIX}load/{name}/{minutes}min"] = b"%.2f" % average
+        return values
+
+    def send_to(self, session: Session, subscription: SubscriptionState) -> None:
+        """All values that a new subscription matches, as if they were retained."""
+        if self._interval_s and session.link is not None and is_servers(subscription.topic_filter):
+            values = self.values(session.link.tenant)
+            self._send(session, session.readers_of(subscription.topic_filter)[:1], values, True)
+
+    def _send(self, session: Session, readers: list[Reader], values: dict[str, bytes], retain: bool) -> None:
+        link = session.link
+        if link is None or link.paused:
+            return
+        for topic, value in values.items():
+            matching = [reader for reader in readers if matches(reader.topic_filter, topic)]
+            if not matching:
+                continue
+            ids = tuple(reader.subscription_id for reader in matching if reader.subscription_id)
+            properties = Properties(subscription_identifiers=ids)
+            plain_topic = link.names.plain_topic(topic)
+            packet = encode(Publish(plain_topic, value, retain=retain, properties=properties), link.version)
+            if len(packet) <= link.max_packet_out:
+                link.write(packet)
+                self._status.turn.count_sent(0, len(value))
+                if link.tenant is not None:
+                    link.tenant.count_sent(len(value))

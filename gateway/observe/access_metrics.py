@@ -1,0 +1,143 @@
+"""What is counted of who may come in, what each may do, and how much of it; a section of gateway/observe/metrics.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gateway.broker import Broker
+from gateway.observe.figures import Figure, Value
+from gateway.observe.namespace_metrics import NAMESPACES
+from notify.server.server import StoreServer
+
+
+def _turned_away(broker: Broker) -> Value:
+    """What other metrics say of it, too, and what only `turned_away` counts."""
+    found = Counter(broker.turned_away) + broker.limits.refused + broker.admission.refused
+    found |= Counter(connecting_bytes=broker.relief.shed["connecting"])
+    found["banned"] = sum(broker.bans.refused.values())  # some of them were refused at their CONNECT
+    return {reason: float(count) for reason, count in found.items()}
+
+
+ACCESS: tuple[Figure[Broker], ...] = (
+    Figure(
+        "penstock_connections_refused_total",
+        "counter",
+        "Connections closed at once since there were enough: in all, at the listener, or from the address.",
+        lambda broker: broker.limits.refused,
+        "limit",
+    ),
+    Figure(
+        "penstock_connections_turned_away_total",
+        "counter",
+        "Connections refused before their client had a session, whatever for: a limit, a ban, a stop, bad input, or "
+        "the reason code of the CONNACK; clients that were sent away when they were judged again are in it.",
+        _turned_away,
+        "reason",
+    ),
+    Figure(
+        "penstock_connects_refused_total",
+        "counter",
+        "Clients not let in, or sent away when they were judged again, by MQTT 5 reason code.",
+        lambda broker: broker.admission.refused,
+        "reason",
+    ),
+    Figure(
+        "penstock_bans",
+        "gauge",
+        "Addresses and networks, users and client identifiers that this gateway keeps out, by kind.",
+        lambda broker: broker.bans.counts(),
+        "kind",
+    ),
+    Figure(
+        "penstock_ban_refused_total",
+        "counter",
+        "Connections refused because of a ban, by what is banned.",
+        lambda broker: broker.bans.refused,
+        "kind",
+    ),
+    Figure(
+        "penstock_logins_limited_total",
+        "counter",
+        "Logins refused unheard since too many failed: of the user at that address, at that address, of the user.",
+        lambda broker: broker.admission.limited,
+        "by",
+    ),
+    Figure(
+        "penstock_logins_failed_total",
+        "counter",
+        "Logins that were wrong, or refused unheard.",
+        lambda broker: broker.admission.failures,
+    ),
+    Figure(
+        "penstock_connects_abandoned_total",
+        "counter",
+        "Clients that left before they had an answer, so that what waited for them was cancelled.",
+        lambda broker: broker.admission.abandoned,
+    ),
+    Figure(
+        "penstock_incomplete_bytes",
+        "gauge",
+        "Kept of packets and handshakes that are not whole: of connections without a session, and of others.",
+        lambda broker: {"connecting": broker.turn.kept_bytes(False), "connected": broker.turn.kept_bytes(True)},
+        "phase",
+    ),
+    Figure(
+        "penstock_incomplete_closed_total",
+        "counter",
+        "Connections closed since gateway.connecting_bytes or gateway.incomplete_bytes was used up.",
+        lambda broker: broker.relief.shed,
+        "phase",
+    ),
+    Figure(
+        "penstock_connects_waiting",
+        "gauge",
+        "Clients that wait to hear if they may come in.",
+        lambda broker: broker.admission.waiting,
+    ),
+    Figure(
+        "penstock_auth_requests_total",
+        "counter",
+        "HTTP requests about clients, and for keys: sent; failed, of these; and spared, since they would fail or wait.",
+        lambda broker: broker.admission.requests,
+        "outcome",
+    ),
+    Figure(
+        "penstock_permission_refused_total",
+        "counter",
+        "What permissions did not allow; taken_away are subscriptions that a reload or a reconnection ended; "
+        "withheld are messages in flight to them; left are wills and delayed messages; "
+        "session are clients that asked for another user's session.",
+        lambda broker: broker.guard.refused,
+        "action",
+    ),
+    Figure(
+        "penstock_quota_refused_total",
+        "counter",
+        "What was refused because a quota is reached.",
+        lambda broker: {**broker.quotas.refused, **broker.counting.refused},
+        "quota",
+    ),
+    Figure(
+        "penstock_quota_pauses_total",
+        "counter",
+        "Times that a client was not listened to for a while because it had published its share.",
+        lambda broker: broker.quotas.pauses,
+    ),
+    *NAMESPACES,
+)
+
+WIRE_ACCESS: tuple[Figure[StoreServer], ...] = (
+    Figure(
+        "penstock_wire_permission_refused_total",
+        "counter",
+        "Requests of clients of a store that their users may not make.",
+        lambda server: server.figures.not_permitted,
+    ),
+    Figure(
+        "penstock_wire_quota_refused_total",
+        "counter",
+        "What was refused to gateways and clients because a user has as much as it may have.",
+        lambda server: {**server.hub.quotas.refused, **server.hub.consumers.quota_refused},
+        "quota",
+    ),
+)

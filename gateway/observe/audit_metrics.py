@@ -1,0 +1,22 @@
+"""What is counted of the audit log; a section of gateway/observe/metrics.py."""
+
+from __future__ import annotations
+
+from gateway.observe.figures import Figure
+from store.audit import Audit
+
+AUDIT: tuple[Figure[Audit], ...] = (
+    Figure(
+        "penstock_audit_events_total",
+        "counter",
+        "Events that the audit log of this process was told of, by kind.",
+        lambda audit: audit.noted,
+        "event",
+    ),
+    Figure(
+        "penstock_audit_lost_total",
+        "counter",
+        "Events that the audit log does not have: the disk was full, failed or too slow.",
+        lambda audit: audit.lost,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Listeners, and the layers below a connection: TLS, WebSocket, the PROXY protocol."""

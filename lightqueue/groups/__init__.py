@@ -1,0 +1,1 @@
+"""Positions of consumer groups in their queues."""

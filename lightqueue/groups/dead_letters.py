@@ -1,0 +1,64 @@
+"""Messages that a consumer group gives up: each is appended again, to a topic of the group's, with what is known of it.
+
+$dead/GROUP/original/topic      user properties penstock-reason, penstock-deliveries, penstock-topic, penstock-filter
+"""
+
+from __future__ import annotations
+
+from store.namespaces import namespace_of
+from store.records._records import RecordBatch
+from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, encode_attribute
+from store.state import expiry
+from store.state.group_states import GroupState
+
+PREFIX = "$dead"
+MOST_TOPIC_BYTES = 65_535
+USER_PROPERTY = 0x26
+
+
+def dead_letter_topic(group: str, topic: bytes) -> bytes:
+    """Where the dead letters of a group go; one that would be too long for a topic loses its end."""
+    names = namespace_of(group)
+    plain_group, plain_topic = names.plain_group(group), names.plain_topic(topic.decode())
+    named = names.topic(f"{PREFIX}/{plain_group}/{plain_topic}").encode()
+    return named if len(named) <= MOST_TOPIC_BYTES else names.topic(f"{PREFIX}/{plain_group}").encode()
+
+
+def append_dead_letter(
+    batch: RecordBatch, state: GroupState, record: Record, why: str, deliveries: int, now_ms: int, most_bytes: int
+) -> bool:
+    """Add a dead letter to a batch. False if the message has expired, so that there is none.
+
+    One that would be larger than `most_bytes` loses its payload.
+    """
+    properties = record.properties
+    if record.flags & RecordFlag.EXPIRES:
+        aged = expiry.age(properties, (now_ms - record.timestamp_ms) // 1000)
+        if aged is None:
+            return False
+        properties = aged
+    names = namespace_of(state.name)
+    said = {
+        "penstock-reason": why,
+        "penstock-deliveries": str(deliveries),
+        "penstock-topic": names.plain_topic(record.topic.decode()),
+        "penstock-filter": names.plain_topic(state.topic_filter),
+    }
+    key = decode_attributes(record.attributes).get(Attribute.KEY)
+    fits = record.length + len(record.topic) + len(state.topic_filter) + 1_024 <= most_bytes
+    batch.append(
+        RecordType.MESSAGE,
+        record.payload if fits else b"",
+        topic=dead_letter_topic(state.name, record.topic),
+        client_id=record.client_id,
+        attributes=encode_attribute(Attribute.KEY, key) if key is not None else b"",
+        properties=properties + b"".join(_user_property(name, value) for name, value in said.items()),
+        flags=record.flags & (RecordFlag.QOS_MASK | RecordFlag.EXPIRES | (RecordFlag.COMPRESSED if fits else 0)),
+    )
+    return True
+
+
+def _user_property(name: str, value: str) -> bytes:
+    return bytes((USER_PROPERTY,)) + b"".join(
+        len(text).to_bytes(2, "big") + text for text in (name.encode(), value.encode()[:MOST_TOPIC_BYTES])
+    )

@@ -1,0 +1,489 @@
+"""Consumer groups at work on their queues: reading what is handed out, and having the log say what became of it.
+
+What consumers do is merged in memory and written once in a while (group_flush_ms): a message that was handed out and
+acked meanwhile costs nothing but the position. A kill forgets what was not written, so such messages come again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+from zlib import crc32
+
+from lightqueue.groups.dead_letters import append_dead_letter
+from lightqueue.queues.table import QueueTable
+from store.errors import StoreError
+from store.log.commitlog import CommitLog
+from store.ratelimit import RateLimitedLog
+from store.records._records import (
+    RecordBatch,
+    Records,
+    has_flags,
+    lasting_records,
+    records_bytes,
+    records_from,
+    records_size,
+)
+from store.records.records import Attribute, Record, RecordFlag, decode_attributes, read_records
+from store.state import expiry
+from store.state.changes import GroupAdvanced, GroupDropped, GroupMade, GroupReset, Held, encode_change
+from store.state.group_hands import Hand
+from store.state.group_settings import GroupSettings
+from store.state.group_states import GroupKey, GroupState, GroupStates, Maker
+from store.state.groups import ConsumerKey, Group, Place
+from store.state.offset_ranges import as_ranges
+
+log = logging.getLogger("penstock.store")
+
+MOST_GROUPS = 1_024
+LOOKS_PER_POP = 16  # reads of the queue for one answer, of LOOK_RECORDS each
+LOOK_RECORDS = 512
+LOOK_BYTES = 1 << 20
+MANY_CHANGES = 8_192  # are written without waiting
+CHANGES_PER_MS = 64  # are written at once if somebody waits for it: what is quick
+RANGES_PER_RECORD = 500
+DEAD_PER_WRITE = 100
+DEAD_BYTES = 1 << 20
+RANGE_BYTES = 40  # what a message adds to an answer besides itself, at most
+FLAGS_AT = 25  # of a record
+EXPIRES = int(RecordFlag.EXPIRES)
+TOO_LARGE = "larger than any answer"
+
+Append = Callable[[RecordBatch], int]
+NO_MAKER = Maker()
+
+
+class TooManyGroups(StoreError):
+    """There are as many groups as there may be."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{MOST_GROUPS} groups are there already; drop some with `penstock group drop`")
+
+
+class Range(NamedTuple):
+    """Messages that were handed out: from `first` on, this many, for the so many-th time each."""
+
+    serial: int
+    deliveries: int
+    first: int
+    number: int
+
+
+class Dealt(NamedTuple):
+    """What a consumer was given: `number` records from `place` on, in the order of `ranges`.
+
+    They may lie in the log's memory, so they are good until the next append.
+    """
+
+    ranges: list[Range]
+    read: Records
+    place: int = 0
+    number: int = 0
+
+    @property
+    def records(self) -> bytes:
+        return records_bytes(self.read, self.place, self.number)
+
+    def lasting(self) -> Records:
+        """The records, for longer than that."""
+        return lasting_records(self.read, self.place, self.number)
+
+
+NOTHING = Dealt([], Records(0))
+
+
+class GroupQueue:
+    """A group and the queue that it deals out. All calls are made from the store's thread."""
+
+    def __init__(self, owner: Groups, state: GroupState) -> None:
+        self.state = state
+        queue = owner.queues.stored(state.topic_filter)
+        assert queue is not None  # the group holds it
+        self.queue = queue
+        self.group = Group(state.settings, state.positions, state.entries)
+        self.version = 0  # counts what consumers said
+        self.logged_version = 0  # what of it is in the log
+        self._safe_version = 0
+        self._unsafe: deque[tuple[int, int]] = deque()  # (version, where the log ended when it had that)
+        self.failure: StoreError | None = None  # why the last attempt to write failed ...
+        self.tried_version = 0  # what was to be written by it
+        self._written_ms = 0
+        self._changed_ms: int | None = None  # when the first thing happened that is not written
+        self._owner = owner
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self.group.settings
+
+    @property
+    def lag(self) -> int:
+        return self.group.lag(self.queue.next_offset)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody consumes it and it holds nothing, so that without it nothing would be missed."""
+        group = self.group
+        return not (group.consumers or group.in_flight or group.waiting or group.dead or self.lag)
+
+    @property
+    def ready(self) -> int:
+        """About how many messages may be handed out now; of a group without order."""
+        return self.group.found_ready + self.queue.next_offset - self.group.looked_until
+
+    # --- handing out
+
+    def may_have(self, now_ms: int) -> bool:
+        """Whether pop() may find something; it is much quicker."""
+        self.group.run(now_ms)
+        return bool(self.settings.partitions) or (self.group.has_room and self.ready > 0)
+
+    def new(self, most: int, max_bytes: int, now_ms: int) -> Records | None:
+        """What the queue gained, for hand_out_new(), if all of it can be dealt as it is: to anybody, in order.
+
+        None if something else comes first or if each message has to be looked at; then pop() is to be called.
+        """
+        group = self.group
+        group.run(now_ms)
+        if self.settings.partitions or group.found_ready:
+            return None
+        records = self._read(group.looked_until, most, max_bytes)
+        return records if self._is_whole(records, max_bytes) else None
+
+    def _is_whole(self, records: Records, max_bytes: int) -> bool:
+        """Whether all of these can be handed out at once without a look at each message."""
+        if not records.count or has_flags(records, EXPIRES):
+            return False
+        size = records_size(records) + RANGE_BYTES * records.count
+        return size <= min(max_bytes, self._owner.most_bytes) and self.group.is_new(records.first, records.count)
+
+    def hand_out_new(
+        self, consumer: ConsumerKey, records: Records, place: int, count: int, now_ms: int, due_ms: int
+    ) -> Dealt:
+        """Hand out the next so many of what new() found."""
+        self._changed_ms = self._changed_ms or now_ms
+        first = records.first + place
+        hand = self.group.hand_out_new(consumer, range(first, first + count), now_ms, due_ms)
+        return Dealt([Range(hand.serial, hand.deliveries, first, count)], records, place, count)
+
+    def pop(self, consumer: ConsumerKey, most: int, max_bytes: int, now_ms: int, due_ms: int) -> Dealt:
+        """Hand out up to `most` messages, and no more once they have `max_bytes`; one that is larger goes alone."""
+        group = self.group
+        group.run(now_ms)
+        ranges: list[Range] = []
+        parts: list[bytes | Records] = []
+        count = 0
+        left_bytes = max_bytes
+        read: dict[int, bytes] = {}
+        for looks in range(LOOKS_PER_POP):
+            places: list[Place] = []
+            for place, data in self._readable(group.available(consumer, most - count), read, now_ms):
+                size = len(data) + RANGE_BYTES
+                if parts and size > left_bytes:
+                    left_bytes = 0
+                    break
+                left_bytes -= size
+                places.append(place)
+                parts.append(data)
+            if places:
+                count += len(places)
+                self._changed_ms = self._changed_ms or now_ms
+                ranges += _ranges(group.hand_out(consumer, places, now_ms, due_ms))
+            start = group.look_from(consumer)
+            is_full = left_bytes <= 0 or count >= most
+            if is_full or start is None or start >= self.queue.next_offset:
+                break
+            if self.settings.partitions and parts and looks:  # partitions without messages would have it look on
+                break
+            records = self._read(start, most - count, left_bytes)
+            if not self.settings.partitions and self._is_whole(records, left_bytes):
+                ranges += self.hand_out_new(consumer, records, 0, records.count, now_ms, due_ms).ranges
+                parts.append(records)
+                count += records.count
+                left_bytes -= records_size(records) + RANGE_BYTES * records.count
+                read = {}
+            else:
+                read = self._find(start, records)
+        return _dealt(ranges, parts, count)
+
+    def _read(self, start: int, wanted: int, max_bytes: int) -> Records:
+        if self.settings.partitions:
+            return self._owner.queues.read(self.queue, start, LOOK_RECORDS, LOOK_BYTES)
+        return self._owner.queues.read(self.queue, start, min(wanted, self.group.room), max_bytes)
+
+    def _find(self, start: int, records: Records) -> dict[int, bytes]:
+        """Note what was read from `start` on. The messages, by queue_offset, until the next append."""
+        count, partitions = records.count, self.settings.partitions
+        found = list(_partitions(records, partitions)) if partitions else range(count)
+        self.group.found(start, records.first, found)
+        return {records.first + i: records_bytes(records, i, 1) for i in range(count)}
+
+    def _readable(self, places: list[Place], read: dict[int, bytes], now_ms: int) -> Iterator[tuple[Place, bytes]]:
+        """Those of these messages that can be handed out. The others are done with."""
+        for place in places:
+            data = read.get(place[1]) or self._record(place[1])
+            if not data or _is_expired(data, now_ms):
+                self.group.gone(place)
+            elif len(data) > self._owner.most_bytes:
+                self.group.doom(place, TOO_LARGE)
+            else:
+                yield place, data
+
+    def _record(self, queue_offset: int) -> bytes:
+        """A record by its place in the queue; empty if it is not kept any more."""
+        records = self._owner.queues.read(self.queue, queue_offset, 1, 1)
+        return records_bytes(records) if records.count and records.first == queue_offset else b""
+
+    # --- what consumers say; what is stale of it
+
+    def ack(self, serial: int, first: int, count: int) -> list[int]:
+        return self._said(self.group.ack(serial, first, count))
+
+    def change_invisible(
+        self, serial: int, first: int, count: int, due_ms: int, consumer: ConsumerKey | None = None
+    ) -> list[int]:
+        return self._said(self.group.change_invisible(serial, first, count, due_ms, consumer))
+
+    def took(self, offsets: Iterable[int]) -> None:
+        """The log has it already that these are done with."""
+        self.group.took(offsets)
+
+    def reject(
+        self, serial: int, first: int, count: int, now_ms: int, delay_ms: int | None, dead: str, unseen: bool = False
+    ) -> list[int]:
+        return self._said(self.group.reject(serial, first, count, now_ms, delay_ms, dead, unseen))
+
+    def _said(self, stale: list[int]) -> list[int]:
+        self.version += 1
+        return stale
+
+    # --- the log
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether what is new is to be written now."""
+        group = self.group
+        if not group.has_changes and self.logged_version == self.version:
+            return False
+        if self._changed_ms is None:
+            self._changed_ms = now_ms
+        if group.changes >= MANY_CHANGES:
+            return True
+        flush_ms = self._owner.flush_ms
+        passed_ms = now_ms - self._written_ms
+        if self.logged_version != self.version:
+            return not 0 <= passed_ms < flush_ms or group.changes <= CHANGES_PER_MS * (passed_ms + 1)
+        return not (0 <= passed_ms < flush_ms or 0 <= now_ms - self._changed_ms < flush_ms)
+
+    def write(self, now_ms: int) -> None:
+        """Have the log say what it does not. Raises a StoreError; then it is to be tried again."""
+        group, state = self.group, self.state
+        self.tried_version = self.version
+        self._written_ms = now_ms
+        self._changed_ms = None
+        held, done = group.held_and_done(state.entries)
+        positions = [each for each in enumerate(group.positions) if each[1] != state.positions[each[0]]]
+        if held or done or positions:
+            batch = RecordBatch()
+            known = self.queue.next_offset, group.acked_offset, self.settings.partitions
+            for advanced in _advances(state, held, done, positions, known):
+                batch.append(*encode_change(advanced))
+            self._owner.append(batch)
+        group.written()
+        if self.logged_version != self.version:
+            self.safe_version()
+            self._unsafe.append((self.version, self._owner.log.end))
+            self.logged_version = self.version
+        if group.dead:
+            self._bury(now_ms)
+
+    def safe_version(self) -> int:
+        """Everything up to this version is in the log, and safe."""
+        safe = self._owner.log.safe
+        while self._unsafe and self._unsafe[0][1] <= safe:
+            self._safe_version = self._unsafe.popleft()[0]
+        return self._safe_version
+
+    def _bury(self, now_ms: int) -> None:
+        """Write dead letters, as many as is good at a time; they and that they are done with, or neither."""
+        most_bytes = self._owner.log.largest_append_bytes
+        left_bytes = min(DEAD_BYTES, most_bytes // 4)
+        batch = RecordBatch()
+        batch.begin_atomic()
+        offsets: list[int] = []
+        count = 0
+        for offset, why in islice(self.group.dead.items(), DEAD_PER_WRITE):
+            data = self._record(offset)
+            left_bytes -= len(data)
+            if offsets and left_bytes < 0:
+                break
+            offsets.append(offset)
+            deliveries = self.group.deliveries(offset)
+            for record in read_records(memoryview(data)):
+                count += append_dead_letter(batch, self.state, record, why, deliveries, now_ms, most_bytes // 2)
+        done = tuple(as_ranges(sorted(offsets)))
+        batch.append(*encode_change(GroupAdvanced(*self.state.key, done=done, dead=count)))
+        batch.end_atomic()
+        self._owner.append(batch)
+        self.group.buried(offsets)
+        if not self.group.dead:
+            self.group.written()
+
+    def rebuild(self) -> None:
+        """The state was set from outside: whoever has something has it no more."""
+        consumers = list(self.group.consumers)
+        self.group = Group(self.state.settings, self.state.positions, self.state.entries)
+        for key in consumers:
+            self.group.join(key)
+
+
+class Groups:
+    """Owner of the groups of a store."""
+
+    def __init__(self, log_: CommitLog, queues: QueueTable, states: GroupStates, append: Append, flush_ms: int) -> None:
+        self.log = log_
+        self.queues = queues
+        self.append = append
+        self.flush_ms = flush_ms
+        self.most_bytes = 1 << 62  # of a message that can be handed out; set by whoever sends them
+        self._states = states
+        self._events = RateLimitedLog(log)
+        self._groups = {state.key: GroupQueue(self, state) for state in states}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[GroupQueue]:
+        return iter(self._groups.values())
+
+    def get(self, key: GroupKey) -> GroupQueue | None:
+        return self._groups.get(key)
+
+    def count_of(self, user: str) -> int:
+        """How many groups a user has made that are there."""
+        return sum(each.state.user == user for each in self)
+
+    def make(
+        self, key: GroupKey, settings: GroupSettings | None, begin: Callable[[], int], maker: Maker = NO_MAKER
+    ) -> GroupQueue:
+        """The group of this name over this filter, made if it is not there; what it holds is kept from now on.
+
+        A new one begins at the queue_offset that `begin` says. `settings`: None for those it has; the number of
+        partitions stays. Raises a StoreError.
+        """
+        found = self._groups.get(key)
+        assert found is None or settings is None or settings.partitions == found.settings.partitions
+        is_to_stay = found is not None and found.state.is_shared and not maker.is_shared
+        if found is not None and settings in (None, found.settings) and not is_to_stay:
+            return found
+        if found is None and len(self._groups) >= MOST_GROUPS:
+            raise TooManyGroups
+        settings = settings or (found.settings if found is not None else GroupSettings())
+        made = GroupMade(*key, settings, 0, *maker)
+        if found is None:
+            queue = self.queues.stored(key[1])
+            end = queue.next_offset if queue is not None else 0
+            made = GroupMade(*key, settings, begin(), *maker, end)
+        self._say(made)
+        if found is not None:
+            found.group.settings = made.settings
+            return found
+        self._groups[key] = GroupQueue(self, self._state(key))
+        return self._groups[key]
+
+    def reset(self, found: GroupQueue, queue_offset: int) -> None:
+        """Go on elsewhere. Raises a StoreError."""
+        self._say(GroupReset(*found.state.key, queue_offset, found.queue.next_offset))
+        found.rebuild()
+
+    def drop(self, found: GroupQueue) -> None:
+        """Forget a group; its queue goes if nobody else holds it. Raises a StoreError."""
+        self._say(GroupDropped(*found.state.key))
+        del self._groups[found.state.key]
+
+    def _say(self, change: GroupMade | GroupReset | GroupDropped) -> None:
+        batch = RecordBatch()
+        batch.append(*encode_change(change))
+        self.append(batch)
+
+    def _state(self, key: GroupKey) -> GroupState:
+        state = self._states.get(key)
+        assert state is not None
+        return state
+
+    def tick(self, now_ms: int) -> None:
+        """To be called several times a second: what is due falls due, what is to be written is."""
+        for each in self:
+            each.group.run(now_ms)
+        self.write_due(now_ms)
+        self._events.settle()
+
+    def write_due(self, now_ms: int, at_once: bool = False) -> None:
+        """Write what has waited long enough. What cannot be is tried again after flush_ms."""
+        for each in self:
+            if each.is_due(now_ms) or at_once:
+                self.write(each, now_ms)
+
+    def write(self, found: GroupQueue, now_ms: int) -> None:
+        """Have the log say what it does not of a group; if that fails, `found.failure` says why."""
+        try:
+            found.write(now_ms)
+            found.failure = None
+        except StoreError as error:
+            found.failure = error
+            self._events.warning("group", "group %s: %s", found.state.name, error)
+
+
+def _dealt(ranges: list[Range], parts: list[bytes | Records], count: int) -> Dealt:
+    """What was handed out of several reads; most of the time it is one."""
+    if not parts:
+        return NOTHING
+    if len(parts) == 1 and isinstance(parts[0], Records):
+        return Dealt(ranges, parts[0], 0, count)
+    data = b"".join(part if isinstance(part, bytes) else records_bytes(part) for part in parts)
+    return Dealt(ranges, records_from(data, 0), 0, count)
+
+
+def _ranges(hands: list[Hand]) -> Iterator[Range]:
+    for hand in hands:
+        ranges = as_ranges(hand.offsets)
+        for first, count in zip(ranges[::2], ranges[1::2], strict=True):
+            yield Range(hand.serial, hand.deliveries, first, count)
+
+
+def _partitions(records: Records, count: int) -> Iterator[int]:
+    """That of each record: the CRC-32 of its key, else of its topic, modulo their number."""
+    for i in range(records.count):
+        record = Record._make(records[i])
+        key = (
+            decode_attributes(record.attributes).get(Attribute.KEY, record.topic) if record.attributes else record.topic
+        )
+        yield crc32(key) % count
+
+
+def _is_expired(data: bytes, now_ms: int) -> bool:
+    if not data[FLAGS_AT] & EXPIRES:
+        return False
+    record = next(read_records(memoryview(data)))
+    return expiry.age(record.properties, (now_ms - record.timestamp_ms) // 1000) is None
+
+
+def _advances(
+    state: GroupState,
+    held: list[Held],
+    done: list[int],
+    positions: list[tuple[int, int]],
+    known: tuple[int, int, int],
+) -> Iterator[GroupAdvanced]:
+    """One record, or several of bounded size. The positions come last: what they mean depends on what is held.
+
+    `known`: end, acked and partitions of each.
+    """
+    while len(held) > RANGES_PER_RECORD:
+        yield GroupAdvanced(*state.key, (), tuple(held[:RANGES_PER_RECORD]), (), 0, *known)
+        del held[:RANGES_PER_RECORD]
+    while len(done) > 2 * RANGES_PER_RECORD:
+        yield GroupAdvanced(*state.key, (), (), tuple(done[: 2 * RANGES_PER_RECORD]), 0, *known)
+        del done[: 2 * RANGES_PER_RECORD]
+    yield GroupAdvanced(*state.key, tuple(positions), tuple(held), tuple(done), 0, *known)

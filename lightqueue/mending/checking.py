@@ -1,0 +1,323 @@
+"""What is damaged in a data folder, what was in it, what the next start does about it, and what can be done."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from enum import IntEnum
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from lightqueue.mending.inspect import copy_of
+from lightqueue.queues.projection import Projection
+from lightqueue.queues.table import KIND_NAMES, QueueTable
+from store.errors import FolderUnusable, IndexFailed, UnknownFormat
+from store.files.folder import CHECKPOINT, INDEX, LOCK, LOG, QUARANTINE
+from store.files.segment import Sealed
+from store.files.sums import SUMS
+from store.log.index import DAMAGED, FORMAT, IDENTITY_KEY, Index
+from store.mending.foresight import Foreseen, Progress, foresee, silent
+from store.recovery.quarantine import MEANINGS, Finding, Quarantine, put_aside_from
+from store.recovery.recovery_rules import only_index_knows
+from store.recovery.running import gone_kind, last_flush
+from store.recovery.salvage import Hole
+from store.settings import StoreSettings
+
+ATTEMPTS = 3  # what a server changed under our eyes looks different then
+NAMED_QUEUES = 20  # of those that had something in a lost range
+NAMED_RANGES = 100  # whose queues are looked for: each takes a look at each queue
+LOG_SHARE = 0.8  # of the work, as progress shows it
+
+What = Literal["log", "index", "checkpoint", "format"]
+
+
+class Verdict(IntEnum):
+    """Exit codes of `penstock store check`. (2 is that of a command that was given wrongly.)"""
+
+    INTACT = 0
+    LOSS = 1
+    MENDS_ITSELF = 3
+    REFUSED = 4
+    UNREADABLE = 5
+
+
+MEANING_OF = {
+    Verdict.INTACT: "nothing is damaged",
+    Verdict.LOSS: "something that was acknowledged is lost; a start serves all that is intact",
+    Verdict.MENDS_ITSELF: "nothing is lost: a start mends it by itself",
+    Verdict.REFUSED: "a start refuses this folder",
+    Verdict.UNREADABLE: "the folder cannot be read",
+}
+
+SYNC_LOSES_NOTHING = "with store.flush = sync nothing is lost"
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a lost range had for one queue, as far as the index knows."""
+
+    queue: str
+    kind: str  # topic, level or filter
+    first_queue_offset: int
+    messages: int
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One finding."""
+
+    what: What
+    kind: str  # that of a Finding; of an index `index`
+    file: str
+    start: int  # log_offsets; both 0 where it is not of the log
+    end: int
+    reason: str
+    start_does: str  # what the next start does about it
+    do: str  # what an operator can do
+    verdict: Verdict
+    held: list[Held] = field(default_factory=list)
+    held_unknown: bool = False  # the index cannot tell, or not all of it
+
+
+@dataclass
+class CheckReport:
+    """All that was found."""
+
+    folder: str
+    in_use: bool
+    identity: str = ""
+    first_log_offset: int = 0
+    end_log_offset: int = 0
+    records: int = 0
+    damage: list[Damage] = field(default_factory=list)
+    earlier: list[tuple[int, int]] = field(default_factory=list)  # log_offsets that earlier starts lost
+
+    @property
+    def verdict(self) -> Verdict:
+        """The gravest of the findings'."""
+        found = {each.verdict for each in self.damage}
+        order = (Verdict.REFUSED, Verdict.LOSS, Verdict.MENDS_ITSELF)
+        return next((verdict for verdict in order if verdict in found), Verdict.INTACT)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"verdict": self.verdict.name.lower(), "exit_code": int(self.verdict)}
+
+
+def check_folder(path: Path, on_progress: Progress = silent) -> CheckReport:
+    """Look at everything. Of a folder in use: sealed segments and the index's checkpoint. Raises FolderUnusable."""
+    if not (path / LOG).is_dir():
+        raise FolderUnusable(path, "holds no log")
+    for attempt in range(1, ATTEMPTS + 1):
+        was_in_use = is_in_use(path)
+        try:
+            report = _report(path, was_in_use, on_progress)
+        except OSError as error:
+            if attempt == ATTEMPTS:
+                raise FolderUnusable(path, str(error)) from error
+            continue
+        if report.verdict == Verdict.INTACT or not (was_in_use or is_in_use(path)):
+            break
+    return report
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether a process has a data folder open. Keeps no lock, so that a server can start meanwhile."""
+    try:
+        fd = os.open(path / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _report(path: Path, in_use: bool, on_progress: Progress) -> CheckReport:
+    report = CheckReport(str(path), in_use)
+    try:
+        log = foresee(path / LOG, in_use, lambda what, done: on_progress(what, done * LOG_SHARE))
+    except UnknownFormat as error:
+        what = "a start refuses it and changes nothing"
+        do = "start the version of penstock that wrote it"
+        report.damage.append(Damage("format", "newer", str(path / LOG), 0, 0, str(error), what, do, Verdict.REFUSED))
+        return report
+    report.identity, report.records = log.identity.hex(), log.records
+    report.first_log_offset, report.end_log_offset = log.first, log.end
+    report.earlier = [(gap.start, gap.end) for gap in log.gaps]
+    on_progress("index", LOG_SHARE)
+    with ExitStack() as copies:
+        known = _check_indexes(path, log, report, copies)
+        report.damage[:0] = [_of_log(path, finding, known, log) for finding in log.findings]
+        report.damage += [_of_changed(path, segment) for segment in log.changed]
+    if log.unknown_types:
+        types = ", ".join(map(str, sorted(log.unknown_types)))
+        reason = f"records of types {types}, which this version does not know"
+        do = "start the version of penstock that wrote them"
+        what = "a start that comes to one of them refuses"
+        report.damage.append(Damage("format", "newer", str(path / LOG), 0, 0, reason, what, do, Verdict.REFUSED))
+    on_progress("index", 1.0)
+    return report
+
+
+# --- the log
+
+
+def _of_log(path: Path, finding: Finding, known: Index | None, log: Foreseen) -> Damage:
+    copy = f"penstock store repair {path} --from COPY brings back what a copy has of it"
+    start_does, do, verdict = {
+        "damaged": ("serves all that is intact, and keeps these bytes in quarantine", copy, Verdict.LOSS),
+        "missing": ("serves all that is there", copy, Verdict.LOSS),
+        "unconfirmed": (
+            "serves what stands in front of it, and keeps this in quarantine",
+            f"penstock store repair {path} --unconfirmed puts back what is valid of it; {copy}",
+            Verdict.LOSS,
+        ),
+        "torn": ("cuts it off, and keeps it in quarantine", "nothing: it was not acknowledged", Verdict.INTACT),
+        "unsynced": (
+            "cuts it off, and keeps it in quarantine",
+            f"what was acknowledged there is gone, unless a copy has it; {SYNC_LOSES_NOTHING}",
+            Verdict.INTACT,
+        ),
+        "foreign": ("moves the file to quarantine", "nothing; look where it came from", Verdict.MENDS_ITSELF),
+        "mended": ("mends it", "nothing", Verdict.MENDS_ITSELF),
+    }[finding.kind]
+    file = next((file.path for file in log.files if f"{file.base:020}" == finding.segment), None)
+    name = str(file or path / LOG / finding.segment)
+    held, unknown = _held(finding, known, log)
+    reason = f"{finding.reason}; {MEANINGS[finding.kind]}"
+    return Damage(
+        *("log", finding.kind, name, finding.start, finding.end, reason, start_does, do, verdict), held, unknown
+    )
+
+
+def _of_changed(path: Path, segment: Sealed) -> Damage:
+    """A segment whose records are valid, and not those that were there when it was first scrubbed."""
+    reason = "all records pass their checksums, but the file is not what it was when it was first scrubbed"
+    do = (
+        f"penstock store repair {path} --from COPY puts it back as it was, if a copy has it; "
+        f"delete {path / LOG / SUMS} to take it as it is"
+    )
+    serves = "serves it as it is"
+    where = (str(segment.path), segment.base, segment.end)
+    return Damage("log", "changed", *where, reason, serves, do, Verdict.LOSS)
+
+
+def _held(finding: Finding, known: Index | None, log: Foreseen) -> tuple[list[Held], bool]:
+    """What queues had in a lost range, and whether the index may not know all of it."""
+    if not finding.is_loss or finding.end <= finding.start:
+        return [], False
+    losses = [each for each in log.findings if each.is_loss]
+    if known is None or losses.index(finding) >= NAMED_RANGES:
+        return [], True
+    try:
+        found = list(islice(queues_in(known, log, Hole(finding.start, finding.end, "")), NAMED_QUEUES + 1))
+        return found[:NAMED_QUEUES], known.applied_offset < finding.end or len(found) > NAMED_QUEUES
+    except IndexFailed:
+        return [], True
+
+
+def queues_in(index: Index, log: Foreseen, hole: Hole) -> Iterator[Held]:
+    """The queues of topics that have entries in a range of the log, as an index knows them. Raises IndexFailed."""
+    queues: QueueTable = Projection(log, index, StoreSettings()).queues
+    for queue in queues.stored_queues():
+        if KIND_NAMES[queue.kind] != "topic" or queue.last_log_offset < hole.start:
+            continue
+        first = queues.position_of(queue, hole.start)
+        messages = queues.position_of(queue, hole.end, first) - first
+        if messages:
+            yield Held(queue.name.decode(errors="replace"), "topic", first, messages)
+
+
+# --- the index
+
+
+def _check_indexes(path: Path, log: Foreseen, report: CheckReport, copies: ExitStack) -> Index | None:
+    """Look at the index and its checkpoint; returns the one that knows most."""
+    faults: dict[str, str | None] = {}
+    usable: list[Index] = []
+    for name in (INDEX, CHECKPOINT):
+        if name == INDEX and report.in_use:
+            continue
+        if name == CHECKPOINT and not (path / name).exists():
+            faults[name] = "missing" if log.base and faults.get(INDEX) else None
+            continue
+        index = copies.enter_context(copy_of(path / name))
+        faults[name] = index_fault(path, name, index, log, report.in_use)
+        is_looked_at = name == INDEX or bool(log.base and faults.get(INDEX))  # by a start
+        if index is not None and faults[name] is not None and is_looked_at:
+            report.damage += _gone(path, index, log)
+        if index is not None and faults[name] is None:
+            usable.append(index)
+    for name, fault in faults.items():
+        if fault is not None:
+            report.damage.append(_of_index(path, name, fault, log, bool(faults.get(INDEX) and faults[CHECKPOINT])))
+    return usable[0] if usable else None
+
+
+def _gone(path: Path, index: Index, log: Foreseen) -> list[Damage]:
+    """What only an index still knows, as a start names it."""
+    if not log.identity or (index.folder / DAMAGED).exists() or index.format != FORMAT:
+        return []
+    try:
+        known = index.state_offset if index.get(IDENTITY_KEY) == log.identity else 0
+    except IndexFailed:
+        return []
+    base = log.files[-1].base if log.files else log.base
+    finding = only_index_knows(gone_kind(last_flush(path / LOG)), base, log.end, log.findings, known)
+    if finding is None:
+        return []
+    return [replace(_of_log(path, finding, None, log), start_does="names it in quarantine; nothing of it is left")]
+
+
+def index_fault(path: Path, name: str, index: Index | None, log: Foreseen, in_use: bool = False) -> str | None:
+    """Why an index is not usable, or None. All of it is read."""
+    folder = path / name
+    if not folder.exists():
+        return "missing"
+    if (folder / DAMAGED).exists():
+        return "it was found damaged, or is to be built again"
+    if index is None:
+        return "does not open"
+    try:
+        for _ in index.scan(b"", b"\xff"):
+            pass
+    except IndexFailed as error:
+        return str(error.__cause__)
+    if index.format != FORMAT:
+        return f"has format {index.format}, and this version needs {FORMAT}"
+    end = log.end if not in_use else max(log.end, index.state_offset)
+    put_aside = put_aside_from([*Quarantine(path / QUARANTINE).findings(), *log.findings])
+    if not index.fits(log.base, end, put_aside, log.identity):
+        if index.fits(log.base, end, put_aside):
+            return "is of another log"
+        return f"stands for log_offset {index.applied_offset} to {index.state_offset}, the log for {log.base} to {end}"
+    return None
+
+
+def _of_index(path: Path, name: str, fault: str, log: Foreseen, are_both: bool) -> Damage:
+    what: What = "index" if name == INDEX else "checkpoint"
+    start_does = "builds it again from the log"
+    do = f"nothing; or penstock store repair {path} --index, which builds it before the start"
+    verdict = Verdict.MENDS_ITSELF
+    if name == CHECKPOINT:
+        start_does = "goes on; it is made again when retention drops a segment"
+        do = "nothing, as long as the index is intact"
+    elif log.base:
+        start_does = f"builds it again from {CHECKPOINT} and the log"
+    if are_both and log.base:
+        verdict = Verdict.LOSS
+        start_does = (
+            f"builds it from log_offset {log.first} on: sessions, groups and queue offsets from before are lost"
+        )
+        do = f"put {INDEX} or {CHECKPOINT} back from a copy, or start"
+        if "has format" in fault:
+            verdict, start_does = Verdict.REFUSED, "refuses, as what the log does not have would be lost"
+            do = "start the version of penstock that wrote it"
+    return Damage(what, "index", str(path / name), 0, 0, fault, start_does, do, verdict)

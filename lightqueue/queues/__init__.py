@@ -1,0 +1,1 @@
+"""Queues of entries, the filters that match a topic, and the compiled part."""

@@ -1,0 +1,224 @@
+"""All that is rebuilt from the log: queues, sessions, retained and delayed messages. Applying has no clock and no I/O.
+
+The index follows in steps. Each writes all that changed of sessions, peers, groups and which filters are held, but only
+so many of the queue entries, retained pointers and delayed messages, oldest first. So a replay begins at the oldest
+that is missing, and up to where the index knows the sessions it applies nothing else: these may be applied twice.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightqueue.queues.keys import KeyIndex
+from lightqueue.queues.table import LogReader, QueueTable
+from store.errors import UnknownRecord
+from store.files.segment import HEADER_BYTES
+from store.log.index import Index
+from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes
+from store.settings import StoreSettings
+from store.state.bans import BanStates
+from store.state.changes import (
+    TYPES,
+    BanLifted,
+    BanSet,
+    DelayedEnded,
+    GroupAdvanced,
+    GroupDropped,
+    GroupMade,
+    GroupReset,
+    PeerAppended,
+    PeerGone,
+    QueueDropped,
+    TopicsGone,
+    decode_change,
+)
+from store.state.delayed import Delayed, due_of
+from store.state.group_states import GroupKey, GroupStates
+from store.state.peers import Peers
+from store.state.retained import Retained
+from store.state.sessions import Sessions
+from store.state.usage import NOTHING, Counted, Usage, counted_of, delayed_item
+
+log = logging.getLogger("penstock.store")
+
+MOST_NAMED = 20
+CROSSED = (
+    "%d %s may have lost records of theirs with a part of the log, and go on with what is known: what they had done "
+    "with may come again, and clients with a session are told that there is none, so that they subscribe again: %s"
+)
+APPLIED_TWICE = (RecordType.DELAYED_ENDED, RecordType.TOPICS_GONE, RecordType.PEER_APPENDED)
+"""What changes something that goes to the index in steps."""
+
+
+@dataclass
+class Crossed:
+    """Whose records may be lost: they go on with what is known, and get again what was perhaps done with."""
+
+    client_ids: set[str] = field(default_factory=set)
+    groups: set[GroupKey] = field(default_factory=set)
+
+    def tell(self) -> None:
+        """Name them in the log."""
+        names = [("sessions", self.client_ids), ("groups", {name for name, _ in self.groups})]
+        for what, found in names:
+            if found:
+                some = ", ".join(sorted(found)[:MOST_NAMED]) + (", ..." if len(found) > MOST_NAMED else "")
+                log.error(CROSSED, len(found), what, some)
+
+
+class Projection:
+    """The state as of `position`; what the index does not have of it is in memory."""
+
+    def __init__(self, log: LogReader, index: Index, settings: StoreSettings) -> None:
+        self.index = index
+        self.queues = QueueTable(log, index, settings, self._apply)
+        self.keys = KeyIndex(index, self.queues.dispatcher)
+        self.sessions = Sessions(index, self.queues.hold, self.queues.release)
+        self.retained = Retained(index)
+        self.delayed = Delayed(index)
+        self.peers = Peers(index)
+        self.groups = GroupStates(index, self.queues.hold, self.queues.release, self.queues.end_of)
+        self.bans = BanStates(index)
+        self.usage = Usage(index)
+        self.position = self.applied = index.applied_offset  # before `applied` the index has everything
+        self._state_offset = index.state_offset
+        self.crossed = Crossed()
+        self._gap_end = 0
+        if log.first > HEADER_BYTES and not self._state_offset:  # nothing says what stood before
+            self._cross_gap(log.first)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a write would tell the index anything."""
+        return self.applied != self.position or self.queues.has_edits
+
+    def replay(self, start: int, data: memoryview | bytes) -> None:
+        """Apply verified records that stand in the log at `start`, and write them to the index."""
+        self.queues.dispatcher.apply_bytes(data)
+        self.position = start + len(data)
+        self.write()
+
+    def write(self) -> None:
+        """Bring the index up to date. Raises IndexFailed; then the rest stays in memory, for the next attempt."""
+        while not self.write_some(self.position, may_wait=True):
+            pass
+
+    def write_some(self, until: int, may_wait: bool = False) -> bool:
+        """Take a step that brings the index nearer to `until`. True if that was the last one.
+
+        Raises IndexFailed: IndexBusy where it would take longer than a step, unless it `may_wait`.
+        """
+        self.sessions.stage()
+        self.peers.stage()
+        self.groups.stage()
+        self.bans.stage()
+        missing = [part.stage(until) for part in (self.queues, self.retained, self.delayed, self.usage)]
+        self.keys.stage()  # after the queues' edits, which trim them
+        applied = min([self.position, *(log_offset for log_offset in missing if log_offset is not None)])
+        state_offset = max(self._state_offset, self.position)
+        self.index.write(applied, state_offset, may_wait)
+        self.applied, self._state_offset = applied, state_offset
+        for part in (
+            *(self.sessions, self.peers, self.groups, self.bans),
+            *(self.queues, self.retained, self.keys, self.delayed, self.usage),
+        ):
+            part.written()
+        return applied >= until
+
+    def _apply(self, fields: tuple[Any, ...]) -> None:
+        """Apply a record that is more than entries in queues."""
+        record: Record = tuple.__new__(Record, fields)  # Record._make() is in Python
+        if record.type == RecordType.MESSAGE:
+            self._apply_message(record)
+            return
+        if record.type == RecordType.GAP:
+            if record.log_offset != self._gap_end:  # a large one is several
+                self._cross_gap(record.log_offset)
+            self._gap_end = record.log_offset + record.length
+            return
+        if record.type not in TYPES:
+            raise UnknownRecord(record.log_offset, record.type)
+        if record.log_offset < self._state_offset and record.type not in APPLIED_TWICE:
+            return
+        change = decode_change(record.type, record.payload)
+        if isinstance(change, PeerAppended | PeerGone):  # in front, as there is one in each Append of a gateway
+            if record.log_offset >= self._state_offset:
+                self.peers.apply(change, record.log_offset, record.timestamp_ms)
+            if isinstance(change, PeerAppended) and change.counted:
+                self._count_clients(change, record.log_offset)
+        elif isinstance(change, DelayedEnded):
+            for due_ms, first_offset in change.messages:
+                self._end_delayed(due_ms, first_offset, record.log_offset)
+        elif isinstance(change, TopicsGone):
+            for topic in change.topics:
+                self.usage.remove(Counted.TOPIC, topic.encode(), record.log_offset)
+        elif isinstance(change, QueueDropped):
+            for topic_filter in change.topic_filters:
+                while self.queues.is_held(topic_filter) and self.sessions.release_some():
+                    pass  # what live was done in steps before
+                self.queues.drop(topic_filter, record.log_offset)
+        elif isinstance(change, GroupMade | GroupAdvanced | GroupReset | GroupDropped):
+            self.groups.apply(change, record.log_offset)
+        elif isinstance(change, BanSet | BanLifted):
+            self.bans.apply(change, record.timestamp_ms)
+        else:
+            self.sessions.apply(change, record.log_offset, record.timestamp_ms)
+
+    def _cross_gap(self, log_offset: int) -> None:
+        """Records are lost. Up to where the index knows sessions and groups these are as they were."""
+        is_known = log_offset < self._state_offset
+        groups = self.groups.cross_gap(is_known)
+        self.crossed.groups.update(groups)
+        if not is_known:
+            self.crossed.client_ids.update(self.sessions.cross_gap(log_offset))
+            self.peers.cross_gap()
+
+    def settle(self) -> None:
+        """All of the log is applied: from now on no record is without those before it."""
+        self.sessions.settle()
+        self.peers.settle()
+        self.groups.settle()
+        self.crossed.tell()
+
+    def _apply_message(self, record: Record) -> None:
+        attributes = decode_attributes(record.attributes)
+        is_pending = bool(record.flags & RecordFlag.DELAYED)
+        is_retained = bool(record.flags & RecordFlag.RETAIN) and not is_pending
+        if is_retained:
+            self.retained.set(record.topic, record.log_offset, removed=not record.payload)
+        due_ms = first_offset = 0
+        if Attribute.DUE_MS in attributes:
+            due_ms, first_offset = due_of(record, attributes)
+            if is_pending:
+                self.delayed.set(due_ms, first_offset, record.log_offset)
+            else:  # this is its dispatch
+                self._end_delayed(due_ms, first_offset, record.log_offset)
+        value = attributes.get(Attribute.COUNTED)
+        counted, user = counted_of(value) if value else (NOTHING, "")
+        usage, log_offset = self.usage, record.log_offset
+        if counted & Counted.TOPIC and (is_pending or not record.flags & RecordFlag.CARRIED):
+            usage.set(Counted.TOPIC, record.topic, user, log_offset)
+        if is_retained and counted & Counted.RETAINED and record.payload:
+            usage.set(Counted.RETAINED, record.topic, user, log_offset, len(record.topic) + len(record.payload))
+        elif is_retained:
+            usage.remove(Counted.RETAINED, record.topic, log_offset)
+        if is_pending and counted & Counted.DELAYED:
+            usage.set(Counted.DELAYED, delayed_item(due_ms, first_offset), user, log_offset)
+        packet_id = attributes.get(Attribute.PACKET_ID)
+        if packet_id is not None and record.log_offset >= self._state_offset:
+            self.sessions.received(record.client_id.decode(), int.from_bytes(packet_id, "little"))
+
+    def _end_delayed(self, due_ms: int, first_offset: int, log_offset: int) -> None:
+        self.delayed.remove(due_ms, first_offset, log_offset)
+        self.usage.remove(Counted.DELAYED, delayed_item(due_ms, first_offset), log_offset)
+
+    def _count_clients(self, change: PeerAppended, log_offset: int) -> None:
+        """What a client of the store published, which stands in front of this."""
+        for bits, topic, size_bytes, due_ms, distance in change.counted:
+            if bits & Counted.TOPIC:
+                self.usage.set(Counted.TOPIC, topic.encode(), change.user, log_offset)
+            if bits & Counted.RETAINED and not bits & Counted.DELAYED:
+                self.usage.set(Counted.RETAINED, topic.encode(), change.user, log_offset, size_bytes)
+            if bits & Counted.DELAYED:
+                item = delayed_item(due_ms, log_offset - distance)
+                self.usage.set(Counted.DELAYED, item, change.user, log_offset)

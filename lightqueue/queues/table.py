@@ -1,0 +1,473 @@
+"""Which queues there are, what they are called, and where their entries lie (lightqueue/queues/layout.py)."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol
+
+from lightqueue.queues._queues import (
+    ENTRY_BYTES,
+    FILTER,
+    LEVEL,
+    LIVE,
+    TOPIC,
+    Dispatcher,
+    Queue,
+    Topic,
+    pack_entry,
+    read_pack,
+    read_tail,
+    read_tails,
+    tagged_pack,
+    tagged_tail,
+)
+from lightqueue.queues.holes import Holes
+from lightqueue.queues.layout import (
+    NEXT_ID_KEY,
+    PACK_ENTRIES,
+    Entries,
+    entry_key,
+    last_pack,
+    pack_count,
+    queue_key,
+    queue_value,
+)
+from lightqueue.queues.matching import FilterTrie, any_of, has_wildcard, overlap
+from lightqueue.queues.resident import Residents
+from store.log.index import Index
+from store.namespaces import SERVER_LEVEL
+from store.records._records import LogMemory, Records, marked
+from store.settings import StoreSettings
+
+KIND_NAMES = {TOPIC: "topic", LEVEL: "level", FILTER: "filter", LIVE: "live"}
+LIVE_ID_BIT = 1 << 63
+STEP_COST = 500  # how many queues with few entries go to the index at a time: some 1.5 ms
+ENTRIES_PER_COST = 50  # so many more entries of one queue cost as much as one more queue
+LIVE_SHARE = 8  # of the LIVE queues with entries one part in this many is looked at at a time
+BACKLOG_SHARE = 128  # of what is pending beyond index_flush_entries one part in this many goes as well
+DIRTY_SHARE = 8  # of the queues beyond half of that one part in this many: each of them takes memory until it went
+
+
+class LogReader(Protocol):
+    """What queues need of the log."""
+
+    @property
+    def memory(self) -> LogMemory: ...
+
+    @property
+    def first(self) -> int:
+        """log_offset of the oldest record kept."""
+
+    @property
+    def lost_ranges(self) -> list[tuple[int, int]]:
+        """Which parts of it are lost to damage, in order."""
+
+
+class QueueTable:
+    """Owner of all queues of a store."""
+
+    def __init__(
+        self, log: LogReader, index: Index, settings: StoreSettings, apply: Callable[[tuple[Any, ...]], None]
+    ) -> None:
+        self._log = log
+        self._index = index
+        self._settings = settings
+        self.apply = apply
+        self.dispatcher = Dispatcher(self, settings.remembered_topics)
+        self._entries = Entries(index, settings.remembered_topics)
+        self._residents = Residents(self._entries, settings, self.dispatcher, self.match)
+        self._held: dict[str, Queue] = {}
+        self._live: dict[str, Queue] = {}
+        self._born: dict[str, int] = {}  # by filter: log_offset behind which its queue has what matches
+        self._held_trie: FilterTrie[Queue] = FilterTrie()
+        self._live_trie: FilterTrie[Queue] = FilterTrie()
+        self.is_live_only = any_of(settings.live_only)
+        """Whether messages to a topic are to be stored with LIVE_ONLY in their flags."""
+        self.holes = Holes(log, self)
+        self._edits: list[Callable[[], None]] = []  # changes for the index's next write, but for entries
+        self._spilling: list[tuple[Queue, int]] = []
+        self._spilled: set[Queue] = set()  # LIVE queues with entries in RocksDB
+        self._next_id = int.from_bytes(index.get(NEXT_ID_KEY) or b"\1", "big")
+        self._next_live_id = LIVE_ID_BIT
+        self._load_held()
+        self.edit(partial(index.delete_range, entry_key(LIVE_ID_BIT, 0), b"f"))
+
+    # --- what the dispatcher asks
+
+    def load_topic(self, name: bytes) -> Topic:
+        return self._residents.load(name)
+
+    def stored_topic(self, name: bytes) -> Queue:
+        return self._entries.load(TOPIC, name)
+
+    def way(self, name: bytes) -> int:
+        return self._residents.way(name)
+
+    def match(self, name: bytes) -> list[Queue]:
+        topic_name = name.decode()
+        return self._held_trie.match(topic_name) + self._live_trie.match(topic_name)
+
+    def allot_id(self, queue: Queue) -> int:
+        if queue.kind == LIVE:
+            self._next_live_id += 1
+            return self._next_live_id
+        self._next_id += 1
+        return self._next_id - 1
+
+    # --- finding queues
+
+    def topic_queue(self, name: bytes) -> Queue:
+        """A topic's own queue, which may be empty."""
+        return self._residents.topic(name).own
+
+    def stored(self, topic_filter: str) -> Queue | None:
+        """The queue that holds the history of a filter, or None if the filter never had one."""
+        if not has_wildcard(topic_filter):
+            return self.topic_queue(topic_filter.encode())
+        level = level_of(topic_filter)
+        return self._residents.level(level.encode()) if level is not None else self._held.get(topic_filter)
+
+    def kept_since(self, topic_filter: str) -> int | None:
+        """log_offset behind which stored() has whatever matches and is kept; None if it has no queue."""
+        if not has_wildcard(topic_filter) or level_of(topic_filter) is not None:
+            return 0
+        return self._born.get(topic_filter)
+
+    def watch(self, topic_filter: str) -> Queue:
+        """A queue to follow: whatever matches `topic_filter` from now on gets an entry, and the entry an event."""
+        queue = None if self._may_be_live(topic_filter) else self.stored(topic_filter)
+        if queue is None:
+            queue = self._live.get(topic_filter)
+        if queue is None:
+            queue = self._live[topic_filter] = Queue(topic_filter.encode(), LIVE)
+            self._live_trie.set(topic_filter, queue)
+            self.dispatcher.generation += 1
+        queue.watchers += 1
+        return queue
+
+    def watch_stored(self, topic_filter: str) -> Queue | None:
+        """If watch() gives a filter no stored queue since some of its matches are live-only: the one of the others."""
+        queue = self.stored(topic_filter) if self._may_be_live(topic_filter) else None
+        if queue is not None:
+            queue.watchers += 1
+        return queue
+
+    def _may_be_live(self, topic_filter: str) -> bool:
+        """Whether some topic that the filter matches is live-only."""
+        if topic_filter.split("/", 1)[0] == SERVER_LEVEL:
+            return True
+        return any(overlap(topic_filter, other) for other in self._settings.live_only)
+
+    def unwatch(self, queue: Queue) -> None:
+        queue.watchers -= 1
+        if queue.kind == LIVE and not queue.watchers:
+            name = queue.name.decode()
+            del self._live[name]
+            self._live_trie.remove(name)
+            self.dispatcher.generation += 1
+            self._delete_spilled(queue)
+
+    # --- filters that durable sessions hold
+
+    def hold(self, topic_filter: str, log_offset: int) -> None:
+        """A durable session took this filter: from `log_offset` on its matches are kept in a queue."""
+        queue = self.stored(topic_filter)
+        if queue is None:
+            queue = Queue(topic_filter.encode(), FILTER)
+            queue.be_born(self.allot_id(queue), log_offset)
+            self._adopt_held(queue, log_offset)
+            value = queue_value(queue.id, 0) + log_offset.to_bytes(8, "big")
+            self.edit(partial(self._index.put, queue_key(FILTER, queue.name), value))
+        queue.holders += 1
+
+    def release(self, topic_filter: str) -> None:
+        queue = self.stored(topic_filter)
+        if queue is not None:
+            queue.holders -= 1
+
+    def is_held(self, topic_filter: str) -> bool:
+        """Whether anybody holds a filter that has a queue of its own."""
+        queue = self._held.get(topic_filter)
+        return queue is not None and queue.holders > 0
+
+    def unheld(self) -> list[str]:
+        """Filters whose queue nobody holds or watches."""
+        return [name for name, queue in self._held.items() if not queue.holders and not queue.watchers]
+
+    def end_of(self, topic_filter: str) -> int:
+        """queue_offset at which the stored queue of a filter ends; 0 if there is none."""
+        queue = self.stored(topic_filter)
+        return queue.next_offset if queue is not None else 0
+
+    def drop(self, topic_filter: str, log_offset: int) -> None:
+        """Forget a filter's queue and its entries: the record at `log_offset` says so.
+
+        Whoever holds it all the same let go of it in a record that is lost: for those it begins anew.
+        """
+        queue = self._held.get(topic_filter)
+        self._drop(topic_filter)
+        if queue is not None and queue.holders:
+            self.hold(topic_filter, log_offset)
+            self._held[topic_filter].holders = queue.holders
+
+    def _drop(self, topic_filter: str) -> None:
+        queue = self._held.pop(topic_filter, None)
+        if queue is not None:
+            del self._born[topic_filter]
+            self._held_trie.remove(topic_filter)
+            self.dispatcher.generation += 1
+            self.edit(partial(self._index.delete, queue_key(FILTER, queue.name)))
+            self.edit(partial(self._index.delete_range, entry_key(queue.id, 0), entry_key(queue.id + 1, 0)))
+            self.dispatcher.forget(queue)
+
+    def _adopt_held(self, queue: Queue, born: int) -> None:
+        name = queue.name.decode()
+        self._held[name], self._born[name] = queue, born
+        self._held_trie.set(name, queue)
+        self.dispatcher.generation += 1
+
+    def _load_held(self) -> None:
+        prefix = queue_key(FILTER, b"")
+        for key, value in list(self._index.scan(prefix, queue_key(FILTER + 1, b""))):
+            born = int.from_bytes(value[16:24], "big")  # 0 once retention has dropped what was there at first
+            self._adopt_held(self._entries.load(FILTER, key[len(prefix) :]), born)
+
+    # --- RocksDB
+
+    def edit(self, change: Callable[[], None]) -> None:
+        """Have the index changed by its next write, in the order of these calls; again if that write fails."""
+        self._edits.append(change)
+
+    @property
+    def has_edits(self) -> bool:
+        """Whether something is to be changed in the index that is not about a record."""
+        return bool(self._edits)
+
+    def stage(self, until: int) -> int | None:
+        """Hand some of what the queues hold in memory to the index, for its next write; then call written().
+
+        All that is pending since before `until` goes, but no more than takes a short time. Returns a log_offset: no
+        entry that is still missing then is older; None if nothing is.
+        """
+        cost = self._step_cost()
+        spilling = self._shorten_live()
+        for change in self._edits:  # once all are there, and before the puts
+            change()
+        self._index.put(NEXT_ID_KEY, self._next_id.to_bytes(8, "big"))
+        self._spilling.clear()
+        puts: list[tuple[bytes, bytes]] = []
+        for queue in spilling:
+            count = queue.stage(cost * ENTRIES_PER_COST, puts)
+            self._spilling.append((queue, count))
+            cost = max(0, cost - 1 - count // ENTRIES_PER_COST)
+        positions_of = self._entries.neighbours.positions
+        staged, oldest = self.dispatcher.missing.stage(cost, until, ENTRIES_PER_COST, positions_of)
+        put = self._index.put
+        for key, value in puts + staged:
+            put(key, value)
+        return oldest
+
+    def _step_cost(self) -> int:
+        """What is behind catches up, above all where new queues come faster than a usual step writes them."""
+        expected = self._settings.index_flush_entries
+        entries, queues = self.dispatcher.pending - expected, len(self.dispatcher.missing) - expected // 2
+        return STEP_COST + max(0, entries) // BACKLOG_SHARE + max(0, queues) // DIRTY_SHARE
+
+    def _shorten_live(self) -> list[Queue]:
+        """Have LIVE queues forget what nobody wants, a share of them at a time; those that have to spill."""
+        live = self.dispatcher.live
+        spilling = []
+        for _ in range(min(len(live), STEP_COST + len(live) // LIVE_SHARE)):
+            queue = live.popleft()
+            if self._must_spill(queue):
+                spilling.append(queue)
+            if queue.oldest_missing:
+                live.append(queue)
+        return spilling
+
+    def written(self) -> None:
+        """The index has what was staged."""
+        self._edits.clear()
+        self._entries.neighbours.remember(self.dispatcher.missing.newest)
+        queues = self.dispatcher.written()
+        for queue, count in self._spilling:
+            queue.let_go(count)
+            self._spilled.add(queue)
+        self._residents.evict(STEP_COST + queues)
+
+    def evict_idle(self) -> None:
+        """To be called now and then: topics that nobody uses leave memory."""
+        self._residents.evict(STEP_COST)
+
+    def _must_spill(self, queue: Queue) -> bool:
+        """Shorten a LIVE queue's tail; True if it has to move to RocksDB because somebody slow still needs it."""
+        if not queue.watchers:
+            queue.drop_oldest(0)
+            return False
+        limit = self._settings.live_tail_entries
+        wanted = queue.next_offset - max(queue.floor, queue.tail_first_offset)
+        if queue.spills and wanted > limit:
+            return True
+        if queue.floor >= queue.tail_first_offset:
+            self._delete_spilled(queue)
+        queue.drop_oldest(limit)
+        return False
+
+    def _delete_spilled(self, queue: Queue) -> None:
+        """Nobody needs what a LIVE queue has in RocksDB any more."""
+        if queue in self._spilled:
+            self._spilled.remove(queue)
+            self.edit(partial(self._index.delete_range, entry_key(queue.id, 0), entry_key(queue.id + 1, 0)))
+
+    # --- reading
+
+    def first_offset(self, queue: Queue) -> int:
+        """queue_offset of the oldest entry that is kept."""
+        return self._next_kept(queue, 0)
+
+    def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
+        """Records of a queue from queue_offset `start` on; their pointers are valid until the next append.
+
+        What retention has dropped is skipped: look at `first` of the answer. So is what is lost, and the record behind
+        it says how much that is: look at lost_before() of the answer.
+        """
+        lost = 0
+        while start < queue.next_offset:
+            try:
+                if start >= queue.tail_first_offset:
+                    records = read_tail(self._log.memory, queue, start, max_records, max_bytes)
+                else:
+                    found = self._entries.pack_at(queue, start, min(max_records, PACK_ENTRIES), max_bytes)
+                    if found is None:
+                        start = self._next_kept(queue, start)
+                        continue
+                    records = read_pack(self._log.memory, found[1], found[0], start, max_records, max_bytes)
+                return marked(records, self.holes.before(queue, start)) if self.holes.are_known else records
+            except LookupError as error:
+                start, passed = self.holes.skip(queue, start, error)
+                lost += passed
+                if lost:
+                    self.holes.note(queue, start, lost)
+        return Records(start)
+
+    def read_many(self, queues: list[Queue], starts: list[int], max_records: int, max_bytes: int) -> list[Records]:
+        """As read() for each of some queues."""
+        if self.holes.are_known:
+            return [self.read(queues[i], starts[i], max_records, max_bytes) for i in range(len(queues))]
+        ranges = read_tails(self._log.memory, queues, starts, max_records, max_bytes)
+        return [
+            self.read(queues[i], starts[i], max_records, max_bytes) if records is None else records
+            for i, records in enumerate(ranges)
+        ]
+
+    def read_tagged(
+        self, queue: Queue, start: int, tag: bytes, stop: int, most_entries: int, max_bytes: int
+    ) -> tuple[Records, int, int, int]:
+        """Records of a queue with a tag: as _queues.tagged_tail(), of the pack or the tail that `start` is in."""
+        while start < queue.next_offset:
+            if start >= queue.tail_first_offset:
+                return tagged_tail(self._log.memory, queue, start, tag, stop, most_entries, max_bytes)
+            found = self._entries.pack_at(queue, start, min(most_entries, PACK_ENTRIES))
+            if found is not None:
+                first, pack = found
+                return tagged_pack(self._log.memory, pack, first, start, tag, stop, most_entries, max_bytes)
+            start = self._next_kept(queue, start)
+        return Records(start), start, 0, 0
+
+    def _next_kept(self, queue: Queue, start: int) -> int:
+        """The first queue_offset at or after `start` that still has an entry."""
+        found = self._entries.first_kept(queue, start)
+        return queue.tail_first_offset if found is None else found
+
+    def log_offset_at(self, queue: Queue, queue_offset: int) -> int:
+        """log_offset of one entry; 0 where it was trimmed."""
+        found = queue.entry(queue_offset)
+        return self._entries.log_offset_at(queue, queue_offset) if found is None else found
+
+    def stored_entries(self, queue: Queue, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Entries in [start, end) as RocksDB has them: the first one's queue_offset, and 20 bytes of each."""
+        while start < end:
+            found = self._entries.pack_at(queue, start)
+            if found is None:
+                start = max(start + 1, self._next_kept(queue, start))  # trimmed
+                continue
+            first, pack = found
+            stop = min(end, first + pack_count(pack))
+            yield start, pack[(start - first) * ENTRY_BYTES : (stop - first) * ENTRY_BYTES]
+            start = stop
+
+    def position_of(self, queue: Queue, log_offset: int, low: int = 0) -> int:
+        """The first queue_offset whose entry is at or after `log_offset`."""
+        first, end = self._entries.around(queue, log_offset)
+        return self._bisect(queue, max(low, first), max(low, end), lambda found: found >= log_offset)
+
+    def position_at(self, queue: Queue, timestamp_ms: int) -> int:
+        """The first queue_offset whose message was stored at or after a time."""
+        first = self._log.first
+
+        def late_enough(found: int) -> bool:
+            return found >= first and self._log.memory.timestamp_ms(found) >= timestamp_ms
+
+        return self._bisect(queue, 0, queue.next_offset, late_enough)
+
+    def _bisect(self, queue: Queue, low: int, high: int, reached: Callable[[int], bool]) -> int:
+        while low < high:
+            middle = (low + high) // 2
+            if reached(self.log_offset_at(queue, middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    # --- for retention and inspection
+
+    def spilled_ids(self) -> list[int]:
+        """Ids of the LIVE queues that have entries in RocksDB."""
+        return [queue.id for queue in self._spilled]
+
+    def is_known(self, key: bytes, queue_id: int) -> bool:
+        """Whether a queue stored under `key` is still there: a dropped one may be about to be deleted."""
+        filter_prefix = queue_key(FILTER, b"")
+        if not key.startswith(filter_prefix):
+            return True
+        held = self._held.get(key[len(filter_prefix) :].decode())
+        return held is not None and held.id == queue_id
+
+    def counts(self) -> dict[str, int]:
+        """How many queues of each kind are in memory; of how many topics only the end is remembered, or was once."""
+        numbers = {TOPIC: len(self.dispatcher.topics), LEVEL: len(self._residents.levels)}
+        numbers |= {FILTER: len(self._held), LIVE: len(self._live)}
+        named = {KIND_NAMES[kind]: number for kind, number in numbers.items()}
+        return named | {"remembered": len(self.dispatcher.ends)}
+
+    def names(self) -> Iterator[tuple[int, bytes, int]]:
+        """(kind, name, id) of every stored queue."""
+        for key, meta in self._index.scan(b"q", b"r"):
+            yield key[1] - ord("0"), key[2:], int.from_bytes(meta[:8], "big")
+
+    def topic_names(self, prefix: bytes, after: bytes = b"") -> Iterator[bytes]:
+        """The topics that have a stored queue, begin like this and come behind another, in order."""
+        key = queue_key(TOPIC, prefix)
+        start = max(key, queue_key(TOPIC, after) + b"\0") if after else key
+        for found, _ in self._index.scan(start, key + b"\xff"):  # which is in no UTF-8
+            yield found[2:]
+
+    def newest_entry(self, levels: int) -> int:
+        """log_offset of the newest entry that is stored for some first levels, as many as this; 0 if there is none."""
+        newest = 0
+        for _, meta in islice(self._index.scan(queue_key(LEVEL, b""), queue_key(LEVEL + 1, b"")), levels):
+            last = last_pack(self._index, int.from_bytes(meta[:8], "big"))
+            if last is not None:
+                newest = max(newest, pack_entry(last[1], pack_count(last[1]) - 1))
+        return newest
+
+    def stored_queues(self) -> Iterator[Queue]:
+        """Every stored queue, as RocksDB has it."""
+        for kind, name, _ in self.names():
+            yield self._entries.load(kind, name)
+
+
+def level_of(topic_filter: str) -> str | None:
+    """`line` for the filter `line/#`, whose matches are those of a first level; None for any other filter."""
+    level, _, rest = topic_filter.partition("/")
+    return level if rest == "#" and not has_wildcard(level) else None

@@ -1,0 +1,1 @@
+"""Reading ranges, by position, time or filter."""

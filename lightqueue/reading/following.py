@@ -1,0 +1,90 @@
+"""Which queues give a subscription its messages, from which position on: now, a log_offset, a time, the beginning."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from lightqueue.errors import NoSuchPosition
+from lightqueue.queues._queues import Queue
+
+if TYPE_CHECKING:  # a gateway apart needs none of it
+    from lightqueue.message_store import MessageStore
+
+FROM_NOW = -1
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+class Followed(NamedTuple):
+    """A queue that gives a filter's messages, and the queue_offset to begin at."""
+
+    queue: Queue
+    position: int
+    only_live: bool = False  # of its messages only those that no stored queue has
+
+
+def follow(store: MessageStore, topic_filter: str, start: int, history: bool, spills: bool) -> list[Followed]:
+    """Watch what matches a filter, from log_offset `start` on (FROM_NOW: what comes). One queue, or two:
+
+    What is live-only is in no stored queue. So where some of the matches are, and those before now are wanted as well
+    (`history`), one more takes the live-only ones from now on. `spills`: nothing may be lost to a slow reader.
+    """
+    stored = store.queues.watch_stored(topic_filter) if history else None
+    live = store.queues.watch(topic_filter)
+    for queue in (live, stored):
+        if queue is not None and spills:
+            queue.spills = True
+    if stored is None:
+        return [Followed(live, _position(store, live, start))]
+    return [
+        Followed(stored, _position(store, stored, start)),
+        Followed(live, _position(store, live, FROM_NOW), only_live=True),
+    ]
+
+
+def _position(store: MessageStore, queue: Queue, start: int) -> int:
+    behind = FROM_NOW < start < store.end and queue.next_offset
+    return store.queues.position_of(queue, start) if behind else queue.next_offset
+
+
+def locate(store: MessageStore, topic_filter: str, where: str) -> int:
+    """queue_offset that `earliest`, `-1h`, an RFC 3339 time or a number stands for, or the message at `=LOG_OFFSET`.
+
+    Raises NoSuchPosition, also if the filter's messages are in no stored queue.
+    """
+    queue = store.queues.stored(topic_filter)
+    if queue is None:
+        raise NoSuchPosition(topic_filter)
+    if where.startswith("="):
+        return _standing_at(store, queue, where)
+    if where == "earliest":
+        return store.queues.position_of(queue, store.log.first)
+    if re.fullmatch(r"@?\d{1,19}", where):
+        return min(max(int(where.lstrip("@")), store.queues.first_offset(queue)), queue.next_offset)
+    return store.queues.position_at(queue, time_ms(where))
+
+
+def _standing_at(store: MessageStore, queue: Queue, where: str) -> int:
+    """queue_offset of the message at log_offset `=4096`, which is a new one more often than not."""
+    if not re.fullmatch(r"=\d{1,19}", where):
+        raise NoSuchPosition(where)
+    log_offset = int(where[1:])
+    newest = queue.entry(queue.tail_first_offset)
+    low = queue.tail_first_offset if newest is not None and newest <= log_offset else 0
+    position = store.queues.position_of(queue, log_offset, low)
+    if position >= queue.next_offset or store.queues.log_offset_at(queue, position) != log_offset:
+        raise NoSuchPosition(where)
+    return position
+
+
+def time_ms(text: str) -> int:
+    """Unix time in ms of `-1h` or an RFC 3339 time. Raises NoSuchPosition."""
+    ago = re.fullmatch(r"-(\d{1,9})([smhd])", text)
+    if ago:
+        return int((time.time() - int(ago[1]) * _UNITS_S[ago[2]]) * 1000)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise NoSuchPosition(text) from None

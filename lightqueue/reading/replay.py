@@ -1,0 +1,431 @@
+"""Reading what was stored again, for clients: any topic filter, in the order of the log, from any position or time.
+
+A position is a log_offset, whatever the filter, so nothing has to be remembered between two requests. A topic is read
+from its own queue, `a/...` with wildcards from that of the first level, everything else from the log itself. Each call
+looks at a bounded part of it: who wants more goes on from `next`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from lightqueue.errors import NoSuchPosition
+from lightqueue.message_store import MessageStore
+from lightqueue.queues._queues import Queue, read_at, with_tag
+from lightqueue.queues.matching import has_wildcard, literal_prefix, matches
+from lightqueue.queues.table import level_of
+from lightqueue.reading.following import locate, time_ms
+from store.errors import CorruptSegment
+from store.log.commitlog import CommitLog
+from store.records._records import (
+    Records,
+    check_records,
+    lost_before,
+    marked,
+    messages_in,
+    records_bytes,
+    topics_of,
+    verify,
+)
+from store.records.records import RecordFlag, RecordType, read_records
+
+ROUND_BYTES = 256 << 10  # how much is read of the log, or of a queue, at a time
+LOG_BYTES = 4 << 20  # of the log that one scan looks at
+SEEK_BYTES = 16 << 20  # of the log that one seek looks at
+MOST_RECORDS = 4_096  # that one scan looks at: some 3 ms
+MOST_ENTRIES = 65_536  # the same of queue entries, where a tag says which records are wanted: some 2 ms
+LOST_ROUNDS = 2  # as many entries as that again, if what is lost could not be told so far
+TOPICS_REMEMBERED = 10_000
+MOST_NAMES = 1_000  # of topics that one request looks at: some 2 ms
+LONGEST_NAME_BYTES = 65_535
+NAME_BYTES = 5  # in an answer, beside the name
+
+_MESSAGE = bytes((RecordType.MESSAGE,))
+_IN_NO_QUEUE = RecordFlag.LIVE_ONLY | RecordFlag.CARRIED | RecordFlag.DELAYED
+
+
+class Scanned(NamedTuple):
+    """Messages in log format; where to go on; the queue_offset of the first if the filter is a topic, else -1."""
+
+    records: bytes
+    number: int
+    next: int
+    queue_offset: int = -1
+
+
+class Sought(NamedTuple):
+    """A log_offset; if that is not what was sought so far, the one to go on from."""
+
+    log_offset: int
+    found: bool = True
+
+
+class Wanted(NamedTuple):
+    """What a scan looks for: messages of a topic filter between two log_offsets, with one tag (empty: any)."""
+
+    topic_filter: str
+    start: int
+    stop: int
+    tag: bytes = b""
+
+
+def scan(store: MessageStore, wanted: Wanted, max_bytes: int, limit_bytes: int) -> Scanned:
+    """Messages from `start` on and before `stop`: some `max_bytes`, and never more than `limit_bytes`.
+
+    Raises NoSuchPosition if no record begins at `start`, where that matters, or another StoreError.
+    """
+    room = _Room(max_bytes, limit_bytes)
+    topic_filter, start, stop, tag = wanted
+    stop = min(stop, store.end)
+    if start >= stop:
+        return Scanned(b"", 0, start)
+    queue = _queue(store, topic_filter)
+    is_wanted = _wanted(topic_filter)
+    if queue is None:
+        end = _scan_log(store.log, start, stop, tag, room, is_wanted)
+        return Scanned(*room.taken, end)
+    position = store.queues.position_of(queue, max(start, store.log.first))
+    if tag:
+        end = _scan_tagged(store, queue, position, stop, tag, room, is_wanted)
+        return Scanned(*room.taken, end)
+    end = _scan_queue(store, queue, position, stop, room, is_wanted)
+    queue_offset = room.first_position if room.count and not has_wildcard(topic_filter) else -1
+    return Scanned(*room.taken, end, queue_offset)
+
+
+def _queue(store: MessageStore, topic_filter: str) -> Queue | None:
+    """The queue that has all matches, and perhaps others."""
+    if not has_wildcard(topic_filter):
+        return store.queues.stored(topic_filter)
+    level = topic_filter.split("/", 1)[0]
+    return None if has_wildcard(level) else store.queues.stored(level + "/#")
+
+
+def _wanted(topic_filter: str) -> Callable[[bytes], bool] | None:
+    """Says of a topic in that queue whether it matches; None if all do."""
+    if not has_wildcard(topic_filter) or level_of(topic_filter) is not None:
+        return None
+    known: dict[bytes, bool] = {}
+
+    def is_wanted(topic: bytes) -> bool:
+        found = known.get(topic)
+        if found is None:
+            if len(known) >= TOPICS_REMEMBERED:
+                known.clear()
+            found = known[topic] = matches(topic_filter, topic.decode())
+        return found
+
+    return is_wanted
+
+
+class _Room:
+    """What one scan has found so far."""
+
+    def __init__(self, max_bytes: int, limit_bytes: int) -> None:
+        self._max_bytes = min(max_bytes, limit_bytes)
+        self._limit_bytes = limit_bytes
+        self._parts: list[bytes] = []
+        self._used_bytes = 0
+        self._looked_at = 0
+        self.count = 0
+        self.first_position = 0
+        self.lost = 0  # messages in front of what comes next
+
+    @property
+    def taken(self) -> tuple[bytes, int]:
+        return b"".join(self._parts), self.count
+
+    @property
+    def left_bytes(self) -> int:
+        """Not more than 0 when no more is to be looked at."""
+        return self._max_bytes - self._used_bytes if self._looked_at < MOST_RECORDS else 0
+
+    def take(self, records: Records, count: int, wanted: Callable[[bytes], bool] | None) -> int:
+        """Add those of the first `count` records that are wanted; how many were looked at before it was full."""
+        self._looked_at += count
+        if records.count:
+            self.lost += lost_before(records)
+        if wanted is None:
+            return self._take_run(records, 0, count)
+        topics = topics_of(records)
+        at = 0
+        while at < count:
+            while at < count and not wanted(topics[at]):
+                at += 1
+            end = at
+            while end < count and wanted(topics[end]):
+                end += 1
+            taken = self._take_run(records, at, end - at)
+            if taken < end - at:
+                return at + taken
+            at = end
+        return count
+
+    def note_lost(self, records: Records, ends: list[int], wanted: Callable[[bytes], bool] | None) -> Records:
+        """Parts of the log are lost, up to these log_offsets; of how many messages is not known: each counts as one.
+
+        The first of these records behind it that is wanted says so, or else one that comes later.
+        """
+        topics = topics_of(records) if wanted is not None else []
+        places: Counter[int] = Counter()
+        for end in ends:
+            at = bisect_left(range(records.count), end, key=records.log_offset)
+            while wanted is not None and at < records.count and not wanted(topics[at]):
+                at += 1
+            places[at] += 1
+        for at, number in places.items():
+            if 0 < at < records.count:
+                records = marked(records, number, at)
+            else:
+                self.lost += number
+        return records
+
+    def _take_run(self, records: Records, at: int, count: int) -> int:
+        if self.lost and count:
+            records = marked(records, self.lost - (0 if at else lost_before(records)), at)
+            self.lost = 0
+        data = records_bytes(records, at, count)
+        taken = count
+        while taken and self._used_bytes + len(data) > self._limit_bytes:
+            if taken == 1 and not self.count:
+                return 1  # larger than any answer: passed over
+            taken //= 2
+            data = records_bytes(records, at, taken)
+        if not self.count:
+            self.first_position = records.first + at
+        if taken:
+            self._parts.append(data)
+        self._used_bytes += len(data)
+        self.count += taken
+        return taken
+
+
+def _scan_queue(
+    store: MessageStore, queue: Queue, position: int, stop: int, room: _Room, wanted: Callable[[bytes], bool] | None
+) -> int:
+    """The log_offset to go on from."""
+    behind = 0
+    while room.left_bytes > 0:
+        records = store.queues.read(queue, position, MOST_RECORDS, min(ROUND_BYTES, room.left_bytes))
+        if not records.count:
+            return stop
+        count = bisect_left(range(records.count), stop, key=records.log_offset)
+        taken = room.take(records, count, wanted)
+        if taken:
+            behind = records.log_offset(taken - 1) + 8  # a record is longer, so that no other begins before
+        if taken < count:
+            return behind or records.log_offset(0)
+        if count < records.count:
+            return stop
+        position = records.next
+    return behind
+
+
+def _scan_tagged(
+    store: MessageStore,
+    queue: Queue,
+    position: int,
+    stop: int,
+    tag: bytes,
+    room: _Room,
+    wanted: Callable[[bytes], bool] | None,
+) -> int:
+    """The same, of messages with a tag. What has none costs 20 bytes of the index, and no look at the log."""
+    left, rounds, hole = MOST_ENTRIES, 1, 0
+    while True:
+        start, end = position, position + left
+        most_bytes = max(min(ROUND_BYTES, room.left_bytes), 1)
+        records, position, following, lost = store.queues.read_tagged(queue, position, tag, stop, left, most_bytes)
+        taken = room.take(records, len(records), wanted)
+        if taken < len(records):
+            return records.log_offset(taken)
+        if lost and not room.lost:
+            hole = store.queues.log_offset_at(queue, start)
+        room.lost += lost
+        left = max(end - position, 1)
+        if following >= stop or (not following and position >= queue.next_offset):
+            return stop
+        if room.lost and not room.count and rounds < LOST_ROUNDS and position >= end:
+            rounds, left = rounds + 1, MOST_ENTRIES  # so that what comes behind it can say so
+        elif position >= end or room.left_bytes <= 0:
+            if room.lost and room.count:
+                return hole
+            following = following or store.queues.log_offset_at(queue, position)
+            if following:  # else retention has dropped it: what comes behind is found in the next round
+                return following
+
+
+def _scan_log(
+    log: CommitLog, start: int, stop: int, tag: bytes, room: _Room, wanted: Callable[[bytes], bool] | None
+) -> int:
+    """The same where no queue has all of it."""
+    until = min(stop, start + LOG_BYTES)
+    for at, chunk in _ranges(log, start, stop):
+        records = messages_in(chunk)
+        if tag:
+            records = with_tag(records, tag)
+        count = bisect_left(range(records.count), stop, key=records.log_offset)
+        if ends := [end for begin, end in log.lost_ranges if at <= begin < at + len(chunk)]:
+            records = room.note_lost(records, ends, wanted)
+        taken = room.take(records, count, wanted)
+        following = records.log_offset(taken) if taken < count else at + len(chunk)
+        is_full = taken < count
+        del records  # it points into the chunk
+        if is_full or room.left_bytes <= 0 or following >= until + SEEK_BYTES * bool(room.lost):
+            return min(following, stop)
+    return stop
+
+
+def _ranges(log: CommitLog, start: int, stop: int) -> Iterator[tuple[int, memoryview]]:
+    if stop > log.committed:
+        log.commit()
+    try:
+        yield from log.ranges(start, ROUND_BYTES)
+    except CorruptSegment as error:
+        if error.log_offset == start:
+            raise NoSuchPosition(str(start)) from error
+        raise
+
+
+# --- where to begin
+
+
+def seek(store: MessageStore, topic_filter: str, where: str, start: int) -> Sought:
+    """The log_offset that `earliest`, `now`, `-1h`, an RFC 3339 time, `@7` (a queue_offset) or `=4096` stands for.
+
+    Raises NoSuchPosition, or another StoreError.
+    """
+    queue = _queue(store, topic_filter)
+    if where == "earliest":
+        return Sought(store.log.first)
+    if where == "now":
+        return Sought(store.end)
+    position = re.fullmatch(r"([@=])(\d{1,19})", where)
+    if position is None:
+        at_ms = time_ms(where)
+        if queue is None:
+            return _seek_time(store.log, at_ms, start)
+        return Sought(_log_offset(store, queue, store.queues.position_at(queue, at_ms)))
+    number = int(position[2])
+    if position[1] == "=":
+        return Sought(number) if queue is not None else _seek_record(store.log, number, start)
+    if queue is None or _wanted(topic_filter) is not None:
+        raise NoSuchPosition(f"{where} of {topic_filter}")
+    return Sought(_log_offset(store, queue, max(number, store.queues.first_offset(queue))))
+
+
+def _log_offset(store: MessageStore, queue: Queue, queue_offset: int) -> int:
+    if queue_offset >= queue.next_offset:
+        return store.end
+    return store.queues.log_offset_at(queue, queue_offset)
+
+
+def seek_log(log: CommitLog, log_offset: int, timestamp_ms: int, start: int) -> Sought:
+    """The first record at or behind a log_offset, or stored at a time or later if that is not 0."""
+    if timestamp_ms:
+        return _seek_time(log, timestamp_ms, start)
+    # From where certainly a record begins: what looks like one at that place may be in a payload.
+    before = [segment.first for segment in log.segments if segment.first <= log_offset]
+    return _seek_record(log, log_offset, start or before[-1] if before else log.first)
+
+
+def _seek_time(log: CommitLog, at_ms: int, start: int) -> Sought:
+    """The first record that was stored at a time or later."""
+    if not start:
+        earlier = [segment.first for segment in log.segments if segment.created_ms < at_ms]
+        start = earlier[-1] if earlier else log.first
+    for at, chunk in _ranges(log, start, log.end):
+        for record in read_records(chunk) if verify(chunk, at)[1] >= at_ms else ():
+            if record.timestamp_ms >= at_ms:
+                return Sought(record.log_offset)
+        if at + len(chunk) >= start + SEEK_BYTES:
+            return Sought(at + len(chunk), False)
+    return Sought(log.end)
+
+
+def _seek_record(log: CommitLog, target: int, start: int) -> Sought:
+    """The first record at or behind a log_offset, which may be in the middle of one."""
+    if target <= log.first or target >= log.end:
+        return Sought(max(log.first, min(target, log.end)))
+    if not start and not target & 7:
+        try:
+            log.memory.timestamp_ms(target)
+            return Sought(target)
+        except LookupError:
+            pass
+    start = start or max(segment.first for segment in log.segments if segment.first <= target)
+    for at, chunk in _ranges(log, start, log.end):
+        for record in read_records(chunk) if at + len(chunk) > target else ():
+            if record.log_offset >= target:
+                return Sought(record.log_offset)
+        if at + len(chunk) >= start + SEEK_BYTES:
+            return Sought(at + len(chunk), False)
+    return Sought(log.end)
+
+
+# --- one message
+
+
+def get(store: MessageStore, log_offset: int) -> tuple[bytes, int] | None:
+    """A message, and its queue_offset in its topic's queue; None if none that a queue has stands there.
+
+    A payload may look like a record: so what counts is that the queue says so.
+    """
+    if log_offset & 7:
+        return None
+    try:
+        data = records_bytes(read_at(store.log.memory, [log_offset]))
+        check_records(data, _MESSAGE)
+        (record,) = read_records(memoryview(data))
+        topic = record.topic.decode()
+    except (LookupError, ValueError):
+        return None
+    if record.flags & _IN_NO_QUEUE or has_wildcard(topic):
+        return None
+    queue_offset = queue_offset_of(store, topic, log_offset)
+    return None if queue_offset < 0 else (data, queue_offset)
+
+
+def queue_offset_of(store: MessageStore, topic: str, log_offset: int) -> int:
+    """Where the message at a log_offset stands in its topic's queue; -1 if it does not."""
+    try:
+        return locate(store, topic, f"={log_offset}")
+    except NoSuchPosition:
+        return -1
+
+
+# --- topics
+
+
+class Matched(NamedTuple):
+    """Topics that a filter matches; how many were looked at for them; the one to go on behind (empty: that was all)."""
+
+    topics: list[str]
+    looked_at: int
+    next: str
+
+
+def matching_topics(store: MessageStore, topic_filter: str, after: str, limit_bytes: int) -> Matched:
+    """Some of those behind `after` that RocksDB knows: all with a message that is kept and before `applied_offset`."""
+    topics: list[str] = []
+    looked_at, left_bytes = 0, limit_bytes
+    prefix = literal_prefix(topic_filter).encode()
+    for name in store.queues.topic_names(prefix, after.encode()):
+        topic = name.decode()
+        looked_at += 1
+        if matches(topic_filter, topic):
+            topics.append(topic)
+            left_bytes -= len(name) + NAME_BYTES
+        if looked_at == MOST_NAMES or left_bytes < 2 * LONGEST_NAME_BYTES:  # another, and this one once more
+            return Matched(topics, looked_at, topic)
+    return Matched(topics, looked_at, "")
+
+
+def count_before(store: MessageStore, topic: str, before: int) -> int:
+    """How many messages of a topic stand before a log_offset, dropped ones included."""
+    queue = store.queues.stored(topic)
+    return 0 if queue is None else store.queues.position_of(queue, before)

@@ -1,0 +1,1 @@
+"""What is done now and then: retention, trimming, delayed messages, absent sessions."""

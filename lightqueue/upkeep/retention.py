@@ -1,0 +1,196 @@
+"""Dropping the log's oldest segments, by size and by age, without losing what must outlive them.
+
+    carry       retained and delayed messages that lie in them are appended again, flagged CARRIED; retained ones that
+                have expired are removed
+    checkpoint  the index is copied, since it can no longer be rebuilt from the beginning
+    drop        the files are deleted; queue entries that point there are trimmed afterwards (lightqueue.trimming)
+
+A crash between any two of these loses nothing: the next run does the rest. What waits for the disk, copying the index
+and deleting files, is done by a thread: to delete 256 MiB takes some 100 ms (python -m tests.bench.retention).
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
+
+from lightqueue.queues.projection import Projection
+from lightqueue.upkeep.dispatching import add_again, record_of
+from store.errors import IndexFailed
+from store.files.folder import DataFolder
+from store.log.checkpoint import publish_checkpoint, write_checkpoint
+from store.log.clock import Clock
+from store.log.commitlog import CommitLog
+from store.records._records import RecordBatch
+from store.records.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute
+from store.state import expiry
+from store.state.delayed import Pending
+from store.state.usage import Counted, counted_value
+
+TOPICS_PER_STEP = 200
+DELAYED_PER_STEP = 1_000
+CARRY_BYTES = 256 << 10
+FLUSH_PATIENCE_S = 60.0  # for what the index has to write; RocksDB does not say that it has given up
+CARRIED_ATTRIBUTES = (Attribute.STORED_MS, Attribute.KEY, Attribute.TAG)
+
+
+class Retention:
+    """The rules of one store; the caller keeps the clock's pace."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        folder: DataFolder,
+        state: Projection,
+        append: Callable[[RecordBatch], None],
+        clock: Clock,
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._folder = folder
+        self._state = state
+        self._append = append
+        self._settings = log.settings
+        self._worker = ThreadPoolExecutor(1, "penstock-retention")
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._worker.shutdown()
+
+    def _elsewhere(self, work: Callable[[], object]) -> Iterator[None]:
+        """Have the thread do something, and go on once it is done. Raises what it raises."""
+        doing = self._worker.submit(work)
+        while not doing.done():
+            yield
+        doing.result()
+
+    def droppable(self) -> int:
+        """How many of the oldest segments are to go now; the active one never is."""
+        segments = self._log.segments
+        oldest_s = self._clock.now_s() - (self._settings.retention_age_s or 0)
+        count = 0
+        for segment, following in pairwise(segments):
+            # Where the last record's time is not known, it is not later than the next segment's creation.
+            last_ms = following.created_ms if segment.last_ms is None else segment.last_ms
+            too_old = (
+                self._settings.retention_age_s is not None and self._clock.without_jumps(last_ms / 1000) < oldest_s
+            )
+            if not too_old and not self._too_large(segment.base):
+                break
+            count += 1
+        return count
+
+    def _too_large(self, base: int) -> bool:
+        limit = self._settings.retention_bytes
+        return limit is not None and self._log.end - base > limit
+
+    def steps(self, count: int) -> Iterator[None]:
+        """Drop the `count` oldest segments; each step is short. Raises StoreError."""
+        boundary = self._log.segments[count].base
+        while self._state.applied < boundary:  # until then the index may point, and replay begin, before it
+            yield
+        yield from self._carry(boundary)
+        yield from self._carry_delayed(boundary)
+        yield from self._checkpoint()
+        self._log.marks.begin_at(boundary)
+        # Else a power cut could make what is dropped look lost.
+        yield from self._synced(lambda: self._log.marks.begin_is_safe)
+        for _ in range(count):
+            yield from self._elsewhere(self._log.take_first().remove)
+        yield from self._elsewhere(self._log.sync_folder)
+
+    def _carry(self, boundary: int) -> Iterator[None]:
+        """Append the retained messages that lie before `boundary` again."""
+        after: bytes | None = b""
+        while after is not None:
+            topics, after = self._state.retained.older_than(boundary, after, TOPICS_PER_STEP)
+            batch = RecordBatch()
+            for topic in topics:
+                log_offset = self._state.retained.get(topic)
+                if log_offset is not None and log_offset < boundary:
+                    self._carry_one(batch, topic, log_offset)
+                if batch.size >= CARRY_BYTES:
+                    self._append(batch)
+                    batch.clear()
+            self._append(batch)
+            yield
+
+    def _carry_one(self, batch: RecordBatch, topic: bytes, log_offset: int) -> None:
+        try:
+            record = self._log.record(log_offset)
+        except LookupError:
+            _remove(batch, topic)
+            return
+        now_ms = time.time_ns() // 1_000_000
+        properties = expiry.age(record.properties, (now_ms - record.timestamp_ms) // 1000)
+        if properties is None:
+            _remove(batch, topic)
+            return
+        attributes = decode_attributes(record.attributes)
+        attributes.setdefault(Attribute.STORED_MS, record.timestamp_ms.to_bytes(8, "little"))
+        kept = [encode_attribute(tag, attributes[tag]) for tag in CARRIED_ATTRIBUTES if tag in attributes]
+        owner = self._state.usage.owner(Counted.RETAINED, topic)
+        if owner is not None:  # it goes on to count
+            kept.append(encode_attribute(Attribute.COUNTED, counted_value(Counted.RETAINED, owner[0])))
+        batch.append(
+            RecordType.MESSAGE,
+            record.payload,
+            topic=topic,
+            client_id=record.client_id,
+            attributes=b"".join(kept),
+            properties=properties,
+            flags=record.flags | RecordFlag.CARRIED,
+        )
+
+    def _carry_delayed(self, boundary: int) -> Iterator[None]:
+        """Append the delayed messages that lie before `boundary` and are not due yet again."""
+        delayed = self._state.delayed
+        after: Pending | None = None
+        is_last = False
+        while not is_last:
+            found, after = delayed.older_than(boundary, after, DELAYED_PER_STEP)
+            is_last = after is None
+            batch = RecordBatch()
+            for pending in found:
+                if delayed.place(pending.due_ms, pending.first_offset) == pending.log_offset:
+                    record = record_of(self._log, pending)
+                    if record is not None:  # if not, it is given up once it is due
+                        add_again(batch, record, pending, is_pending=True)
+                if batch.size >= CARRY_BYTES:
+                    self._append(batch)
+                    batch.clear()
+            self._append(batch)
+            yield
+
+    def _checkpoint(self) -> Iterator[None]:
+        """Replace the checkpoint, once all that is carried and all that the new one knows of is on disk."""
+        self._state.index.flush(wait=False)  # the copy has what is flushed
+        yield
+        yield from self._index_flushed()
+        yield from self._elsewhere(partial(write_checkpoint, self._folder))
+        end = self._log.end  # the index may have been written meanwhile
+        yield from self._synced(lambda: self._log.flusher.flushed >= end)
+        yield from self._elsewhere(partial(publish_checkpoint, self._folder))
+
+    def _index_flushed(self) -> Iterator[None]:
+        """Wait for the index's files. Raises IndexFailed if that takes longer than FLUSH_PATIENCE_S."""
+        begun_s = time.monotonic()
+        while self._state.index.is_flushing:
+            if time.monotonic() - begun_s > FLUSH_PATIENCE_S:
+                raise IndexFailed(self._folder.index, f"was not flushed within {FLUSH_PATIENCE_S:.0f} s")
+            yield
+
+    def _synced(self, is_done: Callable[[], bool]) -> Iterator[None]:
+        """Have the log synced until something is done. Raises DiskFailed if a sync has failed."""
+        while not is_done():
+            error = self._log.failed_for_good()
+            if error is not None:
+                raise error
+            self._log.flusher.hurry()
+            yield
+
+
+def _remove(batch: RecordBatch, topic: bytes) -> None:
+    """A retained message without a payload takes the topic's away, as it does when a client sends it."""
+    batch.append(RecordType.MESSAGE, b"", topic=topic, flags=RecordFlag.RETAIN | RecordFlag.CARRIED)

@@ -1,0 +1,1 @@
+"""Which gateway watches which queue."""

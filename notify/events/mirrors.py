@@ -1,0 +1,99 @@
+"""Queues of a store in another process that are followed here. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lightqueue.queues._queues import Queue
+from notify.events.lookup import Watched, queue_named
+from store.wire import messages as wire
+
+
+@dataclass(slots=True, eq=False)
+class Mirror:
+    """A queue of the store's that is followed here."""
+
+    queue: Queue
+    topic_filter: str
+    history: bool
+    spills: bool
+    readers: int = 0  # here
+    followed: int = 0  # as often as the store was asked to
+    floor: int = 0
+
+
+class Mirrors:
+    """Owner of all of them, by themselves and by the refs that the store has for them."""
+
+    def __init__(self) -> None:
+        self.by_ref: dict[int, Mirror] = {}
+        self.by_queue: dict[Queue, Mirror] = {}
+        self.refs: dict[Queue, int] = {}  # of a queue that is being followed again there is none
+        self.watched = Watched(self.by_queue)
+
+    @property
+    def are_all_followed(self) -> bool:
+        """Whether the store knows of all of them; one that was restarted does not, until they are followed again."""
+        return len(self.refs) == len(self.by_queue)
+
+    def follow(self, info: wire.QueueInfo, topic_filter: str, history: bool, spills: bool) -> Queue:
+        """The store lets somebody here follow a queue."""
+        mirror = self.by_ref.get(info.ref)
+        if mirror is None:
+            queue = queue_named(topic_filter, info.kind, info.next_offset)
+            mirror = self.by_ref[info.ref] = Mirror(queue, topic_filter, history, spills, floor=info.position)
+            self.refs[queue] = info.ref
+            self.by_queue[queue] = mirror
+            self.watched.begin(queue)
+        mirror.readers += 1
+        mirror.followed += 1
+        mirror.spills = mirror.spills or spills
+        return mirror.queue
+
+    def unfollow(self, queue: Queue) -> list[int] | None:
+        """One reader less. If it was the last one: what the store is to be told of, as often as it was asked to follow.
+
+        None also of a queue that is not followed: the store has given us up, and forgot what we followed.
+        """
+        mirror = self.by_queue.get(queue)
+        if mirror is None:
+            return None
+        mirror.readers -= 1
+        if mirror.readers:
+            return None
+        del self.by_queue[queue]
+        self.watched.end(queue)
+        ref = self.refs.pop(queue, None)
+        if ref is None:
+            return []
+        del self.by_ref[ref]
+        return [ref] * mirror.followed
+
+    def moved(self, floors: Iterable[tuple[Queue, int]]) -> list[tuple[int, int]]:
+        """(ref, floor) of those whose floor is a new one."""
+        moved = []
+        for queue, floor in floors:
+            mirror, ref = self.by_queue[queue], self.refs.get(queue)
+            if floor > mirror.floor and ref is not None:
+                mirror.floor = floor
+                moved.append((ref, floor))
+        return moved
+
+    def follow_again(self) -> list[Mirror]:
+        """All that the store followed for us before it was restarted: it has other refs now, or none."""
+        mirrors = list(self.by_ref.values())
+        self.by_ref.clear()
+        self.refs.clear()
+        return mirrors
+
+    def followed_again(self, mirror: Mirror, ref: int) -> None:
+        mirror.followed = 1
+        self.by_ref[ref] = mirror
+        self.refs[mirror.queue] = ref
+
+    def clear(self) -> None:
+        self.by_ref.clear()
+        self.refs.clear()
+        self.by_queue.clear()
+        self.watched.end_all()

@@ -1,0 +1,1 @@
+"""Addresses, sockets and certificates between a store and its users."""

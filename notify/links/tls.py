@@ -1,0 +1,127 @@
+"""TLS between a store and its gateways: handshakes that fail, and what they mean to people."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+
+from notify.links.sockets import listening_socket
+
+RETRY_S = 0.1
+STRANGERS = {"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "BAD_LENGTH", "RECORD_LAYER_FAILURE"}
+"""What OpenSSL says of bytes that are no TLS."""
+
+
+WANTS_CERTIFICATE = (
+    "if it asks for certificates, set gateway.store_certificate and gateway.store_key to one for which "
+    "wire.tls_client_ca_file there vouches"
+)
+
+
+class TlsListener:
+    """Accepts connections whose TLS handshake succeeds. The loop's own servers do not say why one fails, nor whose."""
+
+    def __init__(
+        self,
+        context: Callable[[], ssl.SSLContext],
+        timeout_s: float,
+        let_in: Callable[[], asyncio.Protocol],
+        failed: Callable[[object, str], None],
+    ) -> None:
+        """`context` is asked for each connection; `let_in` makes its protocol; `failed` is told the address of one that
+        does not get there."""
+        self._context = context
+        self._timeout_s = timeout_s
+        self._let_in = let_in
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.sockets: list[socket.socket] = []
+
+    async def listen(self, host: str, port: int, backlog: int) -> None:
+        """At all addresses of a host, from now on. Raises OSError."""
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                self.sockets.append(listening_socket(family, address, backlog))
+        except OSError:
+            self.close()
+            raise
+        for each in self.sockets:
+            self._do(self._accept(each))
+
+    def close(self) -> None:
+        """Nobody new; those that are in can stay."""
+        for task in self._tasks:
+            task.cancel()
+        for each in self.sockets:
+            each.close()
+
+    def _do(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                accepted, address = await self._loop.sock_accept(listening)
+            except OSError:  # it left already, or this process has no descriptors to spare for now
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._do(self._shake_hands(accepted, address))
+
+    async def _shake_hands(self, accepted: socket.socket, address: object) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                self._let_in, accepted, ssl=self._context(), ssl_handshake_timeout=self._timeout_s
+            )
+        except (OSError, EOFError) as error:
+            self._failed(address, fault_of_peer(error))
+            accepted.close()
+
+
+def fault_of_peer(error: Exception) -> str:
+    """Why a peer's handshake with a store failed."""
+    reason = reason_of(error)
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "TLS handshake failed: it shows no certificate; set gateway.store_certificate there"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS handshake failed: its certificate is not accepted ({error.verify_message})"
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return f"TLS handshake failed: it does not accept the certificate ({reason}); see gateway.store_ca_file there"
+    if reason in STRANGERS:
+        return f"TLS handshake failed: it speaks no TLS ({reason})"
+    if isinstance(error, ConnectionError):
+        return "TLS handshake failed: it left in the middle; perhaps it does not accept the certificate"
+    return f"TLS handshake failed ({reason})"
+
+
+def fault_of_store(error: ssl.SSLError) -> str:
+    """Why a gateway's handshake with its store failed, and what mends it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = error.verify_message
+        if "mismatch" in why or "not valid for" in why:
+            remedy = "use a name that it is for in gateway.store, or give the store another (wire.tls_certificate)"
+        elif "expired" in why or "not yet valid" in why:
+            remedy = "give the store another (wire.tls_certificate), or set the clock right"
+        else:
+            remedy = "name the file with who vouches for it in gateway.store_ca_file"
+        return f"the store's certificate is not accepted ({why.rstrip('.')}); {remedy}"
+    reason = reason_of(error)
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return f"it does not accept this gateway's certificate ({reason}); {WANTS_CERTIFICATE}"
+    if reason in STRANGERS:
+        return f"it speaks no TLS ({reason}); use tcp:// in gateway.store, or tls:// in the store's wire.listen"
+    return f"TLS handshake failed ({reason})"
+
+
+def reason_of(error: Exception) -> str:
+    """In the words of OpenSSL, or of the system."""
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return str(error.reason)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or "the connection was closed"

@@ -1,0 +1,1 @@
+"""The store in this process, as each of its users sees it."""

@@ -1,0 +1,473 @@
+"""Who is a consumer of which group, who waits for messages, and who waits for the log to have what he said.
+
+Messages are dealt when there are some: on a request, when the queue grows, when others give theirs back. Nobody asks
+again and again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from heapq import nsmallest
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+from lightqueue.groups.groups import NO_MAKER, NOTHING, Dealt, GroupQueue
+from lightqueue.queues._queues import Queue
+from notify.api import Nobody
+from notify.beginnings import beginning
+from notify.errors import GroupQuota, GroupRefused
+from store.errors import StoreError
+from store.namespaces import namespace_of
+from store.records._records import Records
+from store.state.changes import GroupAdvanced
+from store.state.group_settings import GroupSettings, Strategy
+from store.state.group_states import GroupKey, Maker
+from store.state.groups import ConsumerKey
+from store.state.offset_ranges import in_ranges
+
+if TYPE_CHECKING:
+    from notify.local.hub import Hub
+    from notify.local.member import Member
+
+MOST_POPPED = 8_192
+MOST_CONSUMERS = 10_000  # of a group
+MOST_WAITING = 20_000  # requests for messages of a group
+FEW = 64  # messages that are not worth dividing
+UNUSED_S = 5.0  # a group that was unused so long ago, and is now, is dropped
+MOST_DROPPED = 100  # at a time
+SHARED = "$share/{}/{}"
+
+
+class Asker(Protocol):
+    """Where an answer goes."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Nothing that is said there gets anywhere."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be given more."""
+
+
+@dataclass(eq=False, slots=True)
+class Seat:
+    """A consumer's place in a group. Its key: the peer, and what the peer calls it."""
+
+    queue: GroupQueue
+    key: ConsumerKey
+
+
+@dataclass(eq=False, slots=True)
+class Poll:
+    """Somebody wants messages, and waits for the first until `until_s`."""
+
+    seat: Seat
+    asker: Asker
+    most: int
+    max_bytes: int
+    invisible_ms: int
+    until_s: float
+    answer: Callable[[Dealt], None]
+
+
+class _Waiting:
+    """What waits for one group."""
+
+    def __init__(self, followed: Queue) -> None:
+        self.followed = followed
+        self.polls: deque[Poll] = deque()
+        self.said: deque[tuple[int, Callable[[StoreError | None], None]]] = deque()  # (version, answer)
+
+
+class Consumers(Nobody):
+    """Owner of the consumers of all groups of a store. Its Member follows their queues."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.now_ms: Callable[[], int] = _wall_clock_ms
+        self.clock: Callable[[], float] = time.monotonic  # seconds
+        self._hub = hub
+        self._member: Member | None = None
+        self._groups = hub.messages.groups
+        self._seats: dict[tuple[str, str, GroupKey], Seat] = {}
+        self._waiting: dict[GroupQueue, _Waiting] = {}  # of groups that have consumers, or had them a moment ago
+        self._by_queue: dict[Queue, list[GroupQueue]] = {}
+        self.most_of_user = 0  # groups that a user may make; 0: any number
+        self.most_in_namespace = 0  # the same of a namespace
+        self.bounds_default = False  # whether that holds for the default one too
+        self.quota_refused = {"groups": 0, "namespace_groups": 0}
+        self._unused: set[GroupKey] = set()  # when it was looked last
+        self._look_s = 0.0
+
+    def hand_out_at_most(self, size_bytes: int) -> None:
+        """A larger message can be handed to nobody, and becomes a dead letter."""
+        self._groups.most_bytes = size_bytes
+
+    def release_all(self) -> None:
+        """Nobody who had messages before this process began comes back."""
+        for queue in self._groups:
+            queue.group.release_all(self.now_ms())
+
+    # --- coming and going
+
+    def open(
+        self,
+        key: ConsumerKey,
+        group: GroupKey,
+        settings: GroupSettings | None,
+        start: str,
+        if_new: GroupSettings | None = None,
+        maker: Maker = NO_MAKER,
+        or_refuse: bool = False,
+    ) -> Seat:
+        """A consumer comes; the group is made if need be. Raises StoreError, GroupRefused, NoSuchPosition.
+
+        `if_new`: the settings of a group that is made, where `settings` are none; `maker`: who makes it. `or_refuse`:
+        as in beginning().
+        """
+        known = self._groups.get(group)
+        if known is None and settings is None:
+            settings = if_new
+        if known is not None and settings is not None and settings.partitions != known.settings.partitions:
+            now, wanted = known.settings.partitions, settings.partitions
+            raise GroupRefused(
+                f"group {group[0]} has {now} partitions, not {wanted}; drop it (`penstock group drop`) or use another"
+            )
+        seat = self._seats.get((*key, group))
+        if known is None:
+            self._check_quota(group, maker)
+        begin = partial(beginning, self._hub.messages, group[1], start, or_refuse)
+        queue = self._groups.make(group, settings, begin, maker)
+        if seat is not None:
+            return seat
+        if len(queue.group.consumers) >= MOST_CONSUMERS:
+            raise GroupRefused(f"group {group[0]} has {MOST_CONSUMERS} consumers already")
+        if queue not in self._waiting:
+            self._follow(queue)
+        seat = self._seats[*key, group] = Seat(queue, key)
+        queue.group.join(key)
+        return seat
+
+    def _check_quota(self, group: GroupKey, maker: Maker) -> None:
+        """Whether a user may make one more group. Raises GroupQuota."""
+        if maker.user is not None and self.most_of_user:
+            used = self._groups.count_of(maker.user)
+            if used >= self.most_of_user:
+                self.quota_refused["groups"] += 1
+                raise GroupQuota(maker.user, used)
+        namespace = namespace_of(group[0])
+        if self.most_in_namespace and (namespace.name or self.bounds_default):
+            used = sum(namespace.has_group(each.state.key[0]) for each in self._groups)
+            if used >= self.most_in_namespace:
+                self.quota_refused["namespace_groups"] += 1
+                raise GroupQuota("", used, namespace.name)
+
+    def _drop_unused(self) -> None:
+        """Groups of shared subscriptions that no session has any more, online or not, once they hold nothing."""
+        shares = self._hub.messages.sessions.shares
+        unused = {
+            each.state.key
+            for each in self._groups
+            if each.state.is_shared and each.is_unused and SHARED.format(*each.state.key) not in shares
+        }
+        for key in islice(unused & self._unused, MOST_DROPPED):
+            with suppress(StoreError):  # it is tried again
+                self.drop(key)
+        self._unused = unused
+
+    def close(self, seat: Seat) -> None:
+        """A consumer goes; what it had goes to others."""
+        queue = seat.queue
+        if self._seats.pop((*seat.key, queue.state.key), None) is None:
+            return
+        queue.group.leave(seat.key, self.now_ms())
+        waiting = self._waiting[queue]
+        for poll in [poll for poll in waiting.polls if poll.seat is seat]:
+            waiting.polls.remove(poll)
+            poll.answer(NOTHING)
+        self._serve(queue)
+        self._forget_if_idle(queue)
+
+    def left(self, peer: str) -> None:
+        """A peer is gone, and its consumers with it."""
+        for seat in [seat for seat in self._seats.values() if seat.key[0] == peer]:
+            self.close(seat)
+
+    def _follow(self, queue: GroupQueue) -> None:
+        if self._member is None:
+            self._member = self._hub.join("consumer groups")
+            self._member.listener = self
+        queues, topic_filter = self._hub.messages.queues, queue.state.topic_filter
+        followed = queues.watch_stored(topic_filter) or queues.watch(topic_filter)
+        self._hub.follow(self._member, followed, followed.next_offset)
+        self._waiting[queue] = _Waiting(followed)
+        self._by_queue.setdefault(followed, []).append(queue)
+
+    def _forget_if_idle(self, queue: GroupQueue) -> None:
+        waiting = self._waiting[queue]
+        if queue.group.consumers or waiting.said:
+            return
+        del self._waiting[queue]
+        followed = waiting.followed
+        self._by_queue[followed].remove(queue)
+        if not self._by_queue[followed]:
+            del self._by_queue[followed]
+        assert self._member is not None
+        self._hub.unfollow(self._member, followed)
+
+    # --- handing out
+
+    def pop(self, poll: Poll) -> None:
+        """Answer now, or once there is something, or once it is too late. Raises GroupRefused if too many wait."""
+        queue = poll.seat.queue
+        if queue.may_have(self.now_ms()) and self._answered(poll, self._fair_share(queue)):
+            return
+        polls = self._waiting[queue].polls
+        if poll.until_s <= self.clock():
+            poll.answer(NOTHING)
+        elif len(polls) >= MOST_WAITING:
+            raise GroupRefused(f"{MOST_WAITING} requests wait for messages of group {queue.state.name} already")
+        else:
+            polls.append(poll)
+
+    def forget(self, asker: Asker) -> None:
+        """Whoever asked there is not to be answered."""
+        for waiting in self._waiting.values():
+            if any(poll.asker is asker for poll in waiting.polls):
+                waiting.polls = deque(poll for poll in waiting.polls if poll.asker is not asker)
+
+    def _fair_share(self, queue: GroupQueue) -> int:
+        """Of what there is, how much one may have who comes by himself: others are about to ask as well."""
+        if queue.settings.partitions or len(queue.group.consumers) < 2:
+            return MOST_POPPED
+        return max(FEW, queue.ready // len(queue.group.consumers))
+
+    def _answered(self, poll: Poll, most: int = MOST_POPPED) -> bool:
+        """Whether it needs to wait no more."""
+        if poll.asker.is_closing:
+            return True
+        if not poll.asker.has_room:
+            return False
+        queue, now_ms = poll.seat.queue, self.now_ms()
+        due_ms = now_ms + (poll.invisible_ms or queue.settings.invisible_ms)
+        dealt = queue.pop(poll.seat.key, min(poll.most, most, MOST_POPPED), poll.max_bytes, now_ms, due_ms)
+        if dealt.ranges:
+            poll.answer(dealt)
+        return bool(dealt.ranges)
+
+    def _serve(self, queue: GroupQueue) -> None:
+        """Give those who wait what there is."""
+        waiting = self._waiting[queue]
+        if queue.settings.partitions:
+            self._serve_each(waiting.polls)
+            return
+        while waiting.polls and (ready := queue.ready) and queue.group.has_room:
+            if not self._share_out(queue, waiting, ready):
+                return
+
+    def _serve_each(self, polls: deque[Poll]) -> None:
+        """Everybody gets what is in his partitions."""
+        for _ in range(len(polls)):
+            if self._answered(polls[0]):
+                polls.popleft()
+            else:
+                polls.rotate(-1)
+
+    def _share_out(self, queue: GroupQueue, waiting: _Waiting, ready: int) -> bool:
+        """Divide what is ready among those who wait. False if nobody was given anything."""
+        polls = (poll for poll in waiting.polls if poll.asker.has_room or poll.asker.is_closing)
+        if queue.settings.strategy is Strategy.LEAST_IN_FLIGHT:
+            in_flight = {poll: queue.group.consumers[poll.seat.key].in_flight for poll in polls}
+            takers = nsmallest(ready, in_flight, key=in_flight.__getitem__)
+            has = [in_flight[poll] for poll in takers]
+        else:
+            takers = list(islice(polls, ready))
+            has = [0] * len(takers)
+        if not takers:
+            return False
+        most = [min(poll.most, MOST_POPPED) for poll in takers]
+        now_ms = self.now_ms()
+        records = queue.new(min(ready, sum(most)), min(poll.max_bytes for poll in takers), now_ms)
+        if records is None:
+            shares = zip(takers, divide(ready, most, has), strict=True)
+            answered = {poll for poll, share in shares if share and self._answered(poll, share)}
+        else:
+            answered = _deal(queue, records, zip(takers, divide(records.count, most, has), strict=True), now_ms)
+        _take_away(waiting, answered)
+        return bool(answered)
+
+    def _give_up(self, queue: GroupQueue, now_s: float) -> None:
+        waiting = self._waiting[queue]
+        late = [poll for poll in waiting.polls if poll.until_s <= now_s]
+        if late:
+            waiting.polls = deque(poll for poll in waiting.polls if poll.until_s > now_s)
+        for poll in late:
+            poll.answer(NOTHING)
+
+    # --- what consumers say
+
+    def said(self, queue: GroupQueue, answer: Callable[[StoreError | None], None] | None) -> None:
+        """Something was said to a group: answer once it is in the log, and safe. What it frees is dealt at once."""
+        waiting = self._waiting[queue]
+        if answer is not None:
+            waiting.said.append((queue.version, answer))
+        if waiting.polls:
+            self._serve(queue)
+
+    def will_take(self, taken: Iterable[GroupAdvanced]) -> None:
+        """An append is to come that says that these messages are done with: first the log must have that they are held.
+
+        So the append counts whatever becomes of this process.
+        """
+        for each in taken:
+            queue = self._groups.get((each.name, each.topic_filter))
+            if queue is not None:
+                self._groups.write(queue, self.now_ms())
+
+    def took(self, taken: Iterable[GroupAdvanced]) -> None:
+        """The log has it."""
+        for each in taken:
+            queue = self._groups.get((each.name, each.topic_filter))
+            if queue is not None:
+                queue.took(in_ranges(each.done))
+                if queue in self._waiting:
+                    with suppress(StoreError):  # tick() tries it again
+                        self._serve(queue)
+
+    def reset(self, group: GroupKey, to: str) -> int:
+        """Raises StoreError, GroupRefused, NoSuchPosition. Returns the queue_offset."""
+        queue = self._known(group)
+        queue_offset = beginning(self._hub.messages, group[1], to, or_refuse=False)
+        self._groups.reset(queue, queue_offset)
+        if queue in self._waiting:
+            self._serve(queue)
+        return queue_offset
+
+    def drop(self, group: GroupKey) -> None:
+        """Raises StoreError, GroupRefused."""
+        queue = self._known(group)
+        if queue.group.consumers:
+            raise GroupRefused(f"group {group[0]} has {len(queue.group.consumers)} consumers; end them first")
+        self._groups.drop(queue)
+        if queue in self._waiting:
+            self._waiting[queue].said.clear()
+            self._forget_if_idle(queue)
+
+    def _known(self, group: GroupKey) -> GroupQueue:
+        queue = self._groups.get(group)
+        if queue is None:
+            raise GroupRefused(f"there is no group {group[0]} over {group[1]}; see `penstock group list`")
+        return queue
+
+    def listed(self, name: str) -> list[GroupQueue]:
+        """The groups of this name (empty: all), in order."""
+        found = (each for each in self._groups if name in ("", each.state.name))
+        return sorted(found, key=lambda each: each.state.key)
+
+    # --- the log
+
+    def turn_ends(self) -> None:
+        """Write what can be written, and answer who waited for it. Costs nothing where nobody waits."""
+        if not self._waiting:
+            return
+        waiting = [(queue, each) for queue, each in self._waiting.items() if each.said]
+        if not waiting:
+            return
+        now_ms = self.now_ms()
+        due = [queue for queue, _ in waiting if queue.is_due(now_ms)]
+        for queue in due:
+            self._groups.write(queue, now_ms)
+        if due:
+            self._hub.settle()  # dead letters may be somebody's
+        for queue, each in waiting:
+            until = queue.tried_version if queue.failure else queue.safe_version()
+            while each.said and each.said[0][0] <= until:
+                each.said.popleft()[1](queue.failure)
+            self._forget_if_idle(queue)
+
+    def tick(self) -> None:
+        """To be called several times a second."""
+        if not len(self._groups):
+            return
+        self._groups.tick(self.now_ms())
+        self._hub.settle()
+        now_s = self.clock()
+        if now_s >= self._look_s:
+            self._look_s = now_s + UNUSED_S
+            self._drop_unused()
+        for queue in list(self._waiting):
+            if self._waiting[queue].polls:
+                self._serve(queue)
+                self._give_up(queue, now_s)
+        self.turn_ends()
+
+    # --- Listener: of the rest nothing concerns it
+
+    def wake(self) -> None:
+        """Some of the queues grew."""
+        if self._member is None:
+            return
+        for grown in self._member.take_news():
+            for queue in self._by_queue.get(grown, ()):
+                self._serve(queue)
+
+    def safe_advanced(self) -> None:
+        self.turn_ends()
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _deal(queue: GroupQueue, records: Records, shares: Iterable[tuple[Poll, int]], now_ms: int) -> set[Poll]:
+    """Answer with what the queue gained: to each so many of it, in turn. Who was given something."""
+    answered, place = set(), 0
+    for poll, share in shares:
+        if share:
+            answered.add(poll)
+        if share and not poll.asker.is_closing:
+            due_ms = now_ms + (poll.invisible_ms or queue.settings.invisible_ms)
+            poll.answer(queue.hand_out_new(poll.seat.key, records, place, share, now_ms, due_ms))
+            place += share
+    return answered
+
+
+def _take_away(waiting: _Waiting, answered: set[Poll]) -> None:
+    """They wait no more. Most of the time they are the first."""
+    polls, left = waiting.polls, len(answered)
+    while left and polls[0] in answered:
+        polls.popleft()
+        left -= 1
+    if left:
+        waiting.polls = deque(poll for poll in polls if poll not in answered)
+
+
+def divide(number: int, most: list[int], has: list[int]) -> list[int]:
+    """Shares of a number of messages that leave all with about as many as each other; nobody gets more than `most`."""
+    number = min(number, sum(most))
+    each, more = divmod(number, len(most)) if most else (0, 0)
+    if most and each < min(most) and not any(has):
+        return [each + 1] * more + [each] * (len(most) - more)
+    low, high = 0, max(has, default=0) + number  # a level to which all are filled up
+    while low < high:
+        level = (low + high + 1) // 2
+        if sum(_up_to(level, most, has)) <= number:
+            low = level
+        else:
+            high = level - 1
+    shares = list(_up_to(low, most, has))
+    left = number - sum(shares)
+    for i, share in enumerate(shares):
+        if left and share < most[i] and has[i] + share == low:
+            shares[i] += 1
+            left -= 1
+    return shares
+
+
+def _up_to(level: int, most: list[int], has: list[int]) -> Iterable[int]:
+    return (min(most[i], max(0, level - has[i])) for i in range(len(most)))

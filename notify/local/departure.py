@@ -1,0 +1,54 @@
+"""What a member of a hub leaves behind that is gone: sessions to be closed, queues that nobody reads. Done in steps.
+
+A gateway may have had a hundred thousand clients, and the store has others to serve meanwhile. Who claims one of the
+sessions does not wait for its turn (Hub.claim).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lightqueue.queues._queues import Queue
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from notify.local.hub import Hub
+    from notify.local.member import Member
+
+SESSIONS_PER_STEP = 50  # some 1 ms
+QUEUES_PER_STEP = 250
+
+
+class Departure:
+    """Of one member; see Hub.leave()."""
+
+    def __init__(self, hub: Hub, member: Member, client_ids: list[str], followed: Mapping[Queue, int]) -> None:
+        """`client_ids`: the last come first; `followed`: queues, and how many times each."""
+        self._hub = hub
+        self._member = member
+        self._client_ids = client_ids
+        self._followed = list(followed.items())
+
+    @property
+    def is_over(self) -> bool:
+        return not self._client_ids and not self._followed
+
+    def step(self) -> None:
+        """Do some of it. Raises a StoreError; then it is to be tried again later."""
+        client_ids = self._client_ids[-SESSIONS_PER_STEP:]
+        if client_ids:
+            try:
+                self._hub.close_left(self._member, client_ids)
+            except StoreError:
+                self._followed_no_more()
+                raise
+            del self._client_ids[-SESSIONS_PER_STEP:]
+        else:
+            self._followed_no_more()
+
+    def _followed_no_more(self) -> None:
+        for queue, times in self._followed[-QUEUES_PER_STEP:]:
+            for _ in range(times):
+                self._hub.unfollow(self._member, queue)
+        del self._followed[-QUEUES_PER_STEP:]

@@ -1,0 +1,115 @@
+"""Messages that are due, and whether they may be sent: asked by the store, answered by a gateway (ADR 37)."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from lightqueue.queues.left_messages import Allowed, LeftMessage
+from notify.api import Listener
+from store.state.left_by import is_clients
+from store.wire import messages as wire
+from store.wire.base import Message
+
+
+class Questions:
+    """Owner of what a gateway was asked over the wire and has not answered."""
+
+    def __init__(self) -> None:
+        self._asked: dict[int, Callable[[Allowed], None]] = {}
+        self._newest = secrets.randbits(48)  # no answer to another process, or about another time, is taken for one
+
+    def ask(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> wire.Judge:
+        """The frame that asks; `then` is called once."""
+        self._newest += 1
+        self._asked[self._newest] = then
+        return wire.Judge(self._newest, [(*each,) for each in messages])
+
+    def answered(self, message: wire.Judged) -> None:
+        then = self._asked.pop(message.number, None)
+        if then is not None:
+            then(message.allowed)
+
+    def lost(self) -> None:
+        """The connection ended: what was asked is not answered any more."""
+        asked, self._asked = self._asked, {}
+        for then in asked.values():
+            then([None])
+
+
+def judged(message: Message, listener: Listener, tell: Callable[[Message], object]) -> bool:
+    """Have a gateway judge what its store asks about. False: the message is something else."""
+    if not isinstance(message, wire.Judge):
+        return False
+    left = [LeftMessage(*each) for each in message.messages]
+    listener.judge(left, partial(_answer, message.number, tell))
+    return True
+
+
+def _answer(number: int, tell: Callable[[Message], object], allowed: Allowed) -> None:
+    tell(wire.Judged(number, list(allowed)))
+
+
+AskOne = Callable[[Sequence[LeftMessage], Callable[[Allowed], None]], object]
+
+
+class Judges:
+    """Who is asked about a message that is due: one gateway after the other, or who judges clients of the store."""
+
+    def __init__(self, listeners: Callable[[], Iterable[Listener]]) -> None:
+        """`listeners`: of all members of the store."""
+        self._listeners = listeners
+        self._turn = 0
+        self.of_clients: AskOne = self._ask_gateways_if_any
+        """Judges what SDK users left."""
+
+    def ask(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> bool:
+        """Where a part can be asked, `then` is called with all answers at once. False: no one is there."""
+        by_clients = [is_clients(each.left_by) for each in messages]
+        answers: list[bool | None] = [None] * len(messages)
+        parts: list[tuple[AskOne, bool]] = [(self.of_clients, True), (self._ask_gateways, False)]
+        parts = [(ask, which) for ask, which in parts if which in by_clients]
+        missing = len(parts)
+
+        def heard(which: bool, allowed: Allowed) -> None:
+            nonlocal missing
+            places = [at for at, by_client in enumerate(by_clients) if by_client is which]
+            for at, answer in zip(places, allowed, strict=False):
+                answers[at] = answer
+            missing -= 1
+            if not missing:
+                then(answers)
+
+        if not any(by_clients):
+            return self._ask_gateways(messages, then)
+        for ask, which in parts:
+            part = [each for each, by_client in zip(messages, by_clients, strict=True) if by_client is which]
+            if ask(part, partial(heard, which)) is False:
+                heard(which, ())
+        return True
+
+    def _ask_gateways_if_any(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
+        """Where users are not known any more."""
+        if not self._ask_gateways(messages, then):
+            then([True] * len(messages))
+
+    def _ask_gateways(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> bool:
+        """One of them, and the next one if it judges nothing; where none does, all may be sent."""
+        gateways = deque(each for each in self._listeners() if each.can_judge)
+        self._turn += 1
+        gateways.rotate(self._turn)
+
+        def heard(allowed: Allowed) -> None:
+            if allowed:
+                then(allowed)
+            elif gateways:
+                gateways.popleft().judge(messages, heard)
+            else:
+                then([True] * len(messages))
+
+        if not gateways:
+            return False
+        gateways.popleft().judge(messages, heard)
+        return True

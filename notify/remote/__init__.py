@@ -1,0 +1,1 @@
+"""The store in another process, as a gateway sees it."""

@@ -1,0 +1,187 @@
+"""Consumers of groups in a store in another process: notify.api.GroupSeat as requests. No I/O.
+
+A store that was restarted knows no consumer: each is opened again, and what it waits for is asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from notify.api import GroupSeat, Handed, Receipt
+from store.records._records import ranges_from
+from store.state.changes import GroupAdvanced
+from store.state.group_settings import GroupSettings
+from store.state.group_states import GroupKey
+from store.wire import group_messages as wire
+from store.wire.base import Message
+from store.wire.frames import Frame
+from store.wire.messages import Failed
+
+if TYPE_CHECKING:
+    from notify.remote.request import Answered
+
+WAIT_MS = 60_000
+LATEST = "latest"
+OF_OLD_SEATS = (wire.GroupOpen, wire.GroupClose, wire.Pop, wire.Ack, wire.ChangeInvisible, wire.Reject)
+Then = Callable[[GroupSeat | str], None]
+
+
+class RemoteGroups:
+    """Owner of this gateway's seats."""
+
+    def __init__(self, ask: Callable[[Message, Answered], None], tell: Callable[[Message], None]) -> None:
+        self.ask = ask
+        self.tell = tell
+        self.seats: dict[RemoteSeat, None] = {}
+
+    def join(
+        self,
+        group: GroupKey,
+        consumer: str,
+        if_new: GroupSettings,
+        start: str,
+        handed: Callable[[Handed], None],
+        then: Then,
+        user: str | None = None,
+    ) -> None:
+        request = wire.GroupOpen(*group, consumer, None, start, if_new, user, start != LATEST)
+        seat = RemoteSeat(self, request, handed, then)
+        self.seats[seat] = None
+        seat.open()
+
+    def restart(self) -> None:
+        """The store is another process now."""
+        for seat in self.seats:
+            seat.open()
+
+    def clear(self) -> None:
+        """The store gave up on this gateway, and on its consumers with it."""
+        for seat in self.seats:
+            seat.is_closed = True
+            seat.forget()
+        self.seats.clear()
+
+    def will_take(self, _: list[GroupAdvanced]) -> None:
+        """The store finds it in the append."""
+
+
+class RemoteSeat:
+    """A consumer. It has no ref before the store has said that it may be one."""
+
+    def __init__(
+        self, groups: RemoteGroups, request: wire.GroupOpen, handed: Callable[[Handed], None], then: Then
+    ) -> None:
+        self.is_closed = False
+        self.settings = GroupSettings()
+        self._groups = groups
+        self._request = request
+        self._handed = handed
+        self._then: Then | None = then
+        self._ref: int | None = None
+        self._process = 0  # counts the stores that it was opened in
+        self._wanted: tuple[int, int, int] | None = None
+        self._unsettled: dict[int, tuple[list[wire.Receipt], Callable[[], None] | None]] = {}
+        self._last_ack = 0
+
+    def forget(self) -> None:
+        """The store knows no such consumer."""
+        self._ref = None
+
+    def open(self) -> None:
+        self._ref = None
+        self._process += 1
+        process = self._process
+
+        def answered(answer: Message, _: Frame) -> None:
+            if process == self._process:
+                self._opened(answer)
+
+        self._groups.ask(self._request, answered)
+
+    def _opened(self, answer: Message) -> None:
+        then, self._then = self._then, None
+        if not isinstance(answer, wire.GroupOpened):
+            if then is not None:
+                self._groups.seats.pop(self, None)
+                then(answer.message if isinstance(answer, Failed) else type(answer).__name__)
+            return
+        if self.is_closed:
+            self._groups.tell(wire.GroupClose(answer.ref))
+            return
+        self._ref, self.settings = answer.ref, answer.settings
+        self._request = replace(self._request, or_refuse=False)  # it was let in: another store is not to refuse it
+        if then is not None:
+            then(self)
+        for number in list(self._unsettled):
+            self._ask_ack(number)
+        if self._wanted is not None:
+            self._pop()
+
+    def want(self, most: int, max_bytes: int, invisible_ms: int) -> None:
+        self._wanted = most, max_bytes, invisible_ms
+        if self._ref is not None:
+            self._pop()
+
+    def _pop(self) -> None:
+        assert self._ref is not None
+        assert self._wanted is not None
+        self._groups.ask(wire.Pop(self._ref, *self._wanted, WAIT_MS), self._popped)
+
+    def stop(self) -> None:
+        self._wanted = None
+
+    def _popped(self, answer: Message, frame: Frame) -> None:
+        if self.is_closed:
+            return
+        if self._wanted is None:
+            if isinstance(answer, wire.Popped) and answer.handed:
+                self.give_back([(serial, first, number) for serial, _, first, number in answer.handed])
+            return
+        if isinstance(answer, wire.Popped) and answer.handed:
+            self._wanted = None
+            (records,) = ranges_from(frame.records, [(0, sum(each[3] for each in answer.handed))])
+            self._handed(Handed(records, answer.handed))
+        elif isinstance(answer, wire.Popped) and self._ref is not None:
+            self._pop()
+        elif isinstance(answer, Failed):
+            self.open()  # it is no consumer there any more
+
+    def ack(self, receipts: list[Receipt], then: Callable[[], None] | None = None) -> None:
+        self._last_ack += 1
+        self._unsettled[self._last_ack] = [wire.Receipt(*each) for each in receipts], then
+        if self._ref is not None:
+            self._ask_ack(self._last_ack)
+
+    def _ask_ack(self, number: int) -> None:
+        assert self._ref is not None
+
+        def answered(answer: Message, _: Frame) -> None:
+            settled = self._unsettled.pop(number, None)
+            then = settled[1] if settled is not None else None
+            if then is not None and isinstance(answer, wire.Settled):
+                then()
+
+        self._groups.ask(wire.Ack(self._ref, self._unsettled[number][0]), answered)
+
+    def extend(self, receipts: list[Receipt], invisible_ms: int) -> None:
+        if self._ref is not None:
+            message = wire.ChangeInvisible(self._ref, [wire.Receipt(*each) for each in receipts], invisible_ms)
+            self._groups.ask(message, _nothing)
+
+    def give_back(self, receipts: list[Receipt]) -> None:
+        if self._ref is not None:
+            self._groups.ask(wire.Reject(self._ref, [wire.Receipt(*each) for each in receipts], 0, ""), _nothing)
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self._groups.seats.pop(self, None)
+            if self._ref is not None:
+                self._groups.tell(wire.GroupClose(self._ref))
+
+
+def _nothing(_: Message, __: Frame) -> None:
+    """What is stale is somebody else's by now."""

@@ -1,0 +1,1 @@
+"""What users of a store ask over the wire, and the answers."""

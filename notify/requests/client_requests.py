@@ -1,0 +1,125 @@
+"""What only clients ask for: answers once a message is on the disk, and messages that were stored before."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from lightqueue.errors import NoSuchPosition
+from lightqueue.message_store import MessageStore
+from lightqueue.queues._queues import read_at
+from lightqueue.reading import finding, replay
+from lightqueue.reading.replay import queue_offset_of
+from notify.local.member import Member
+from notify.requests import log_requests
+from notify.requests.reads import ANSWER_BYTES, Answer, Room
+from store.errors import StoreError
+from store.records._records import records_bytes, topic_runs
+from store.wire import messages as wire
+from store.wire.messages import FailureCode, Message
+
+MOST_FOUND = 1_000
+
+Question = wire.Scan | wire.Seek | wire.Get | wire.Find | log_requests.Question
+
+
+class Flushing:
+    """Owner of answers to Publishes that do not wait for what the flush policy promises, but for less or for more."""
+
+    def __init__(self) -> None:
+        self._answers: deque[tuple[int, int, Message]] = deque()  # (log_offset, request_id, answer)
+        self._ready: list[tuple[int, Message]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._answers or self._ready)
+
+    def add(self, member: Member, wait: wire.Wait, request_id: int, end: int, answer: Message) -> None:
+        """Its records end at log_offset `end`."""
+        try:
+            member.commit()
+        except StoreError as error:
+            answer = wire.Failed(FailureCode.UNAVAILABLE, str(error))
+            wait = wire.Wait.STORED
+        if wait is wire.Wait.STORED:
+            self._ready.append((request_id, answer))
+        else:
+            self._answers.append((end, request_id, answer))
+            if end > member.flushed:
+                member.hurry()
+
+    def take_answers(self, member: Member) -> list[tuple[int, Message]]:
+        """(request_id, answer) of those that may go out now."""
+        ready, self._ready = self._ready, []
+        if not self._answers:
+            return ready
+        fault = member.flush_fault()
+        while self._answers and (fault or self._answers[0][0] <= member.flushed):
+            end, request_id, answer = self._answers.popleft()
+            if end > member.flushed:
+                answer = wire.Failed(FailureCode.UNAVAILABLE, f"stored, but not on the disk: {fault}")
+            ready.append((request_id, answer))
+        return ready
+
+
+def read(member: Member, request: Question, limit_bytes: int) -> Answer:
+    """The answer to a request that only reads. Raises a StoreError."""
+    messages = member.messages
+    assert messages is not None
+    try:
+        match request:
+            case wire.Scan(topic_filter, start, stop, max_bytes, tag):
+                wanted = replay.Wanted(topic_filter, start, stop, tag.encode())
+                found = replay.scan(messages, wanted, min(max_bytes, ANSWER_BYTES), limit_bytes)
+                return wire.Scanned(found.next, messages.end, found.queue_offset, found.number), found.records
+            case wire.Seek(topic_filter, where, start):
+                sought = replay.seek(messages, topic_filter, where, start)
+                return wire.Sought(sought.log_offset, sought.found), b""
+            case wire.Get(log_offset):
+                return _get(member, log_offset, limit_bytes)
+            case wire.Find():
+                return _find(member, request, limit_bytes)
+            case _:
+                return log_requests.answer(member, request, limit_bytes)
+    except NoSuchPosition as error:
+        return wire.Failed(FailureCode.NO_SUCH_POSITION, str(error)), b""
+
+
+def _get(member: Member, log_offset: int, limit_bytes: int) -> Answer:
+    assert member.messages is not None
+    found = replay.get(member.messages, log_offset)
+    if found is None:
+        text = f"no message begins at log_offset {log_offset}, or it is not kept any more"
+        return wire.Failed(FailureCode.NO_SUCH_POSITION, text), b""
+    data, queue_offset = found
+    if len(data) > limit_bytes:
+        return wire.Failed(FailureCode.RECORD_TOO_LARGE, f"it has {len(data)} bytes; raise wire.max_frame_bytes"), b""
+    return wire.Got(queue_offset), data
+
+
+def _find(member: Member, request: wire.Find, limit_bytes: int) -> Answer:
+    messages = member.messages
+    assert messages is not None
+    wanted = finding.Wanted.parse(request.key, request.topic_filter, request.since, request.until)
+    found = finding.find(messages, wanted, request.before, min(request.limit, MOST_FOUND))
+    room = Room(limit_bytes)
+    before = found.before
+    count = 0
+    for log_offset in found.log_offsets:
+        data = records_bytes(read_at(messages.log.memory, [log_offset]))
+        if room.is_too_large(data):
+            continue
+        if room.left_bytes <= 0 or not room.fits(data):
+            before = log_offset + 1
+            break
+        room.add(data)
+        count += 1
+    return wire.Found(before, count), b"".join(room.parts)
+
+
+def published(messages: MessageStore, records: memoryview, log_offset: int) -> wire.Published:
+    """Where the messages of a Publish are, that stand in the log from `log_offset` on."""
+    runs = topic_runs(records)
+    found = [
+        queue_offset_of(messages, topic.decode(), log_offset + at) if place is None else place
+        for place, (topic, at, _, _) in zip(messages.queues.dispatcher.places(runs, log_offset), runs, strict=True)
+    ]
+    return wire.Published(log_offset, found)

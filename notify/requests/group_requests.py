@@ -1,0 +1,218 @@
+"""What peers ask of consumer groups over the wire, as calls to Consumers, and what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Protocol
+
+from lightqueue.errors import LightQueueError
+from lightqueue.groups.groups import Dealt, GroupQueue
+from notify.errors import GroupRefused
+from notify.local.consumers import Asker, Consumers, Poll, Seat
+from notify.requests.contents import filter_fault
+from notify.requests.users import Permits, Wanted
+from store.errors import StoreError, StoreFull
+from store.state.group_states import Maker
+from store.state.offset_ranges import as_ranges
+from store.wire import group_messages as wire
+from store.wire.base import MOST_ITEMS, Message
+from store.wire.messages import Failed, FailureCode
+
+Answer = Callable[[Message, bytes], None]
+
+SHOWN_CONSUMERS = 100
+LIST_BYTES = 128 << 10  # of one GroupsListed, about: a frame has room for more
+CONSUMER_BYTES = 600
+INFO_BYTES = 200
+
+
+class Requester(Asker, Protocol):
+    """The connection of a peer."""
+
+    @property
+    def permits(self) -> Permits:
+        """What its user may do."""
+
+
+class GroupRequests:
+    """Owner of the refs of consumers."""
+
+    def __init__(self, consumers: Consumers, most_bytes: int, clock: Callable[[], float]) -> None:
+        """`most_bytes`: of the records of an answer."""
+        self.consumers = consumers
+        self._most_bytes = most_bytes
+        self._clock = clock
+        self._seats: dict[tuple[str, int], Seat] = {}
+        self._refs: dict[Seat, int] = {}
+        self._last_ref = 0
+
+    def left(self, peer: str) -> None:
+        """A peer is gone."""
+        for key in [key for key in self._seats if key[0] == peer]:
+            self._refs.pop(self._seats.pop(key), None)
+        self.consumers.left(peer)
+
+    def handle(self, peer: str, asker: Requester, message: Message, answer: Answer) -> None:
+        """Answer a request, now or later."""
+        topic_filter = getattr(message, "topic_filter", None)
+        fault = filter_fault(topic_filter) if topic_filter is not None else ""
+        if fault:
+            answer(Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}"), b"")
+            return
+        try:
+            _HANDLERS[type(message)](self, peer, asker, message, answer)
+        except GroupRefused as error:
+            answer(Failed(FailureCode.NOT_ALLOWED, str(error)), b"")
+        except LightQueueError as error:
+            answer(Failed(FailureCode.NO_SUCH_POSITION, str(error)), b"")
+        except StoreError as error:
+            answer(_failed(error), b"")
+
+    # --- requests
+
+    def _open(self, peer: str, asker: Requester, message: wire.GroupOpen, answer: Answer) -> None:
+        key = (message.group, message.topic_filter)
+        consumer = (peer, message.consumer)
+        user = asker.permits.user
+        maker = Maker(user.name) if user is not None else Maker(message.user, message.if_new is not None)
+        start, or_refuse = message.start, message.or_refuse
+        seat = self.consumers.open(consumer, key, message.settings, start, message.if_new, maker, or_refuse)
+        if seat not in self._refs:
+            self._last_ref += 1
+            self._refs[seat] = self._last_ref
+            self._seats[peer, self._last_ref] = seat
+        answer(wire.GroupOpened(self._refs[seat], seat.queue.settings), b"")
+
+    def _close(self, peer: str, _: Asker, message: wire.GroupClose, __: Answer) -> None:
+        seat = self._seats.pop((peer, message.ref), None)
+        if seat is not None:
+            del self._refs[seat]
+            self.consumers.close(seat)
+
+    def _seat(self, peer: str, ref: int) -> Seat:
+        seat = self._seats.get((peer, ref))
+        if seat is None:
+            raise GroupRefused(f"ref {ref} is no consumer; open its group first, again if the store was restarted")
+        return seat
+
+    def _pop(self, peer: str, asker: Asker, message: wire.Pop, answer: Answer) -> None:
+        def dealt(found: Dealt) -> None:
+            answer(
+                wire.Popped([(each.serial, each.deliveries, each.first, each.number) for each in found.ranges]),
+                found.records,
+            )
+
+        until_s = self._clock() + message.wait_ms / 1000
+        max_bytes = min(message.max_bytes, self._most_bytes)
+        seat = self._seat(peer, message.ref)
+        self.consumers.pop(Poll(seat, asker, message.most, max_bytes, message.invisible_ms, until_s, dealt))
+
+    def _ack(self, peer: str, _: Asker, message: wire.Ack, answer: Answer) -> None:
+        queue = self._seat(peer, message.ref).queue
+        self._settle(queue, message.receipts, queue.ack, answer)
+
+    def _change_invisible(self, peer: str, _: Asker, message: wire.ChangeInvisible, answer: Answer) -> None:
+        seat = self._seat(peer, message.ref)
+        due_ms = self.consumers.now_ms() + message.invisible_ms
+        change = partial(seat.queue.change_invisible, due_ms=due_ms, consumer=seat.key)
+        self._settle(seat.queue, message.receipts, change, answer)
+
+    def _reject(self, peer: str, _: Asker, message: wire.Reject, answer: Answer) -> None:
+        queue = self._seat(peer, message.ref).queue
+        now_ms = self.consumers.now_ms()
+        reject = partial(
+            queue.reject, now_ms=now_ms, delay_ms=message.delay_ms, dead=message.dead, unseen=message.unseen
+        )
+        self._settle(queue, message.receipts, reject, answer)
+
+    def _settle(
+        self,
+        queue: GroupQueue,
+        receipts: list[wire.Receipt],
+        settle: Callable[[int, int, int], list[int]],
+        answer: Answer,
+    ) -> None:
+        if sum(each.number for each in receipts) > MOST_ITEMS:
+            answer(Failed(FailureCode.BAD_REQUEST, f"more than {MOST_ITEMS} messages at a time"), b"")
+            return
+        stale = [each for receipt in receipts for each in _receipts(receipt.serial, settle(*receipt))]
+
+        def then(error: StoreError | None) -> None:
+            answer(_failed(error) if error is not None else wire.Settled(stale), b"")
+
+        self.consumers.said(queue, then)
+
+    def _list(self, _: str, asker: Requester, message: wire.GroupList, answer: Answer) -> None:
+        found: list[wire.GroupInfo] = []
+        left_bytes = LIST_BYTES
+        listed = self.consumers.listed(message.group)
+        groups = [each for each in listed if _sees(asker, each)][message.skip :]
+        for queue in groups:
+            name = queue.state
+            size = INFO_BYTES + len(name.topic_filter.encode()) + len(name.name.encode())
+            shown = min(SHOWN_CONSUMERS, len(queue.group.consumers))
+            if found and size + shown * CONSUMER_BYTES > left_bytes:
+                break
+            left_bytes -= size + shown * CONSUMER_BYTES
+            found.append(info(queue, shown))
+        answer(wire.GroupsListed(found, more=len(found) < len(groups)), b"")
+
+    def _reset(self, _: str, __: Asker, message: wire.GroupReset, answer: Answer) -> None:
+        answer(wire.GroupDone(self.consumers.reset((message.group, message.topic_filter), message.to)), b"")
+
+    def _drop(self, _: str, __: Asker, message: wire.GroupDrop, answer: Answer) -> None:
+        self.consumers.drop((message.group, message.topic_filter))
+        answer(wire.GroupDone(0), b"")
+
+
+_HANDLERS: dict[type[Message], Callable[..., None]] = {
+    wire.GroupOpen: GroupRequests._open,
+    wire.GroupClose: GroupRequests._close,
+    wire.Pop: GroupRequests._pop,
+    wire.Ack: GroupRequests._ack,
+    wire.ChangeInvisible: GroupRequests._change_invisible,
+    wire.Reject: GroupRequests._reject,
+    wire.GroupList: GroupRequests._list,
+    wire.GroupReset: GroupRequests._reset,
+    wire.GroupDrop: GroupRequests._drop,
+}
+REQUESTS: Iterable[type[Message]] = _HANDLERS.keys()
+
+
+def _sees(asker: Requester, queue: GroupQueue) -> bool:
+    return asker.permits.sees(Wanted("subscribe", queue.state.topic_filter, queue.state.name))
+
+
+def info(queue: GroupQueue, shown: int) -> wire.GroupInfo:
+    """A group, with the first of its consumers."""
+    state, group = queue.state, queue.group
+    some = [
+        wire.ConsumerInfo(key[0], key[1], consumer.in_flight, sorted(consumer.partitions))
+        for key, consumer in islice(group.consumers.items(), shown)
+    ]
+    return wire.GroupInfo(
+        state.name,
+        state.topic_filter,
+        group.settings,
+        group.acked_offset,
+        queue.queue.next_offset,
+        queue.lag,
+        group.in_flight,
+        group.waiting,
+        state.dead_letters,
+        len(group.consumers),
+        some,
+    )
+
+
+def _receipts(serial: int, offsets: list[int]) -> Iterator[wire.Receipt]:
+    ranges = as_ranges(offsets)
+    for first, number in zip(ranges[::2], ranges[1::2], strict=True):
+        yield wire.Receipt(serial, first, number)
+
+
+def _failed(error: StoreError) -> Failed:
+    code = FailureCode.STORE_FULL if isinstance(error, StoreFull) else FailureCode.UNAVAILABLE
+    return Failed(code, str(error))

@@ -1,0 +1,31 @@
+"""Where in a queue a position is that a peer names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from notify.local.member import Member
+from notify.requests.contents import filter_fault
+from notify.requests.refusals import failure_code
+from store.errors import StoreError
+from store.wire import messages as wire
+
+
+def locate(member: Member, message: wire.Locate, answer: Callable[[wire.Message], None]) -> None:
+    """Call `answer` once it is known."""
+    fault = filter_fault(message.topic_filter)
+    if fault:
+        answer(wire.Failed(wire.FailureCode.BAD_REQUEST, f"topic filter {fault}"))
+        return
+
+    def then(position: int | None) -> None:
+        if position is None:
+            text = f"{message.where!r} is no position in a stored queue of {message.topic_filter!r}"
+            answer(wire.Failed(wire.FailureCode.NO_SUCH_POSITION, text))
+        else:
+            answer(wire.Located(position))
+
+    try:
+        member.locate(message.topic_filter, message.where, then)
+    except StoreError as error:
+        answer(wire.Failed(failure_code(error), str(error)))

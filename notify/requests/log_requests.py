@@ -1,0 +1,63 @@
+"""What only readers of the log itself ask for: its bytes, its places, and to be seen with how far they are."""
+
+from __future__ import annotations
+
+from lightqueue.reading import replay
+from notify.local.member import Member
+from notify.requests.reads import Answer
+from store.errors import CorruptSegment
+from store.log import log_bytes
+from store.wire import messages as wire
+from store.wire.log_messages import (
+    LogRead,
+    QueueOffsets,
+    QueueOffsetsFound,
+    ReaderAt,
+    ReaderNoted,
+    ReadLog,
+    SeekLog,
+    Segments,
+    SegmentsFound,
+    Topics,
+    TopicsFound,
+)
+from store.wire.messages import FailureCode
+
+REQUESTS = (Segments, ReadLog, SeekLog, QueueOffsets, ReaderAt, Topics)
+Question = Segments | ReadLog | SeekLog | QueueOffsets | ReaderAt | Topics
+
+SEGMENT_BYTES = 20  # at most, of one in an answer
+MOST_TOPICS = 500  # looked up in one turn of the loop: 20 ms
+
+
+def answer(member: Member, request: Question, limit_bytes: int) -> Answer:
+    """The answer to one of REQUESTS. Raises a StoreError."""
+    messages = member.messages
+    assert messages is not None
+    log = messages.log
+    match request:
+        case Segments(start):
+            found, more = log_bytes.segments(log, start, min(wire.MOST_ITEMS, limit_bytes // SEGMENT_BYTES))
+            log.commit()
+            return SegmentsFound(found, more, log.base, log.committed), b""
+        case ReadLog(start, max_bytes):
+            try:
+                piece = log_bytes.read(log, start, min(max_bytes, limit_bytes))
+            except CorruptSegment as error:
+                text = f"log_offset {start}: {error.reason}"
+                return wire.Failed(FailureCode.NO_SUCH_POSITION, text), b""
+            return LogRead(piece.log_offset, log.base, log.committed), piece.data
+        case SeekLog(log_offset, timestamp_ms, start):
+            sought = replay.seek_log(log, log_offset, timestamp_ms, start)
+            return wire.Sought(sought.log_offset, sought.found), b""
+        case QueueOffsets(before, topics):
+            if len(topics) > MOST_TOPICS:
+                return wire.Failed(FailureCode.BAD_REQUEST, f"more than {MOST_TOPICS} topics at a time"), b""
+            return QueueOffsetsFound([replay.count_before(messages, topic, before) for topic in topics]), b""
+        case ReaderAt(reader, log_offset):
+            member.readers.note(reader, log_offset)
+            return ReaderNoted(max(0, log.committed - log_offset)), b""
+        case Topics(topic_filter, after):
+            known_until = messages.index.applied_offset
+            matched = replay.matching_topics(messages, topic_filter, after, limit_bytes)
+            return TopicsFound(matched.topics, matched.next, matched.looked_at, known_until), b""

@@ -1,0 +1,158 @@
+"""What operators ask of a store: who is connected, ending connections and sessions, giving them to users, bans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from notify.bans import BadBan, info_of
+from notify.local.hub import Hub
+from notify.local.member import Member
+from store.audit import AuditEvent
+from store.errors import StoreError
+from store.state.changes import BanSet
+from store.state.sessions import SessionState
+from store.wire import operator_messages as of_operator
+from store.wire.base import Message
+from store.wire.messages import Failed, FailureCode
+from store.wire.operator_messages import ClientInfo, ClientShown, ClientsListed, OperatorDone
+
+LOOKED_AT = 2_000
+"""Sessions that one request looks at, and the most that it lists."""
+MOST_SUBSCRIPTIONS = 1_000
+MOST_BANS_LISTED = 1_000
+
+Done = Callable[[Message], None]
+
+
+class OperatorRequests:
+    """Answers the operators of one connection. Owner of the names that a listing goes through."""
+
+    def __init__(self, hub: Hub, member: Member) -> None:
+        self._hub = hub
+        self._member = member
+        self._names: list[str] = []
+
+    def do(self, message: Message, done: Done) -> None:
+        """`done` is given the answer, now or later, to be sent once the log is safe."""
+        try:
+            _ACTIONS[type(message)](self, message, done)
+        except BadBan as error:
+            done(Failed(FailureCode.BAD_REQUEST, str(error)))
+        except StoreError as error:
+            done(Failed(FailureCode.UNAVAILABLE, str(error)))
+
+    # --- looking
+
+    def _list(self, request: of_operator.ListClients, done: Done) -> None:
+        """Some thousand names at a time, of those that there were at the first request of a listing."""
+        if not request.after:
+            self._names = self._hub.client_ids()
+        some = self._names[request.after : request.after + LOOKED_AT]
+        clients = [
+            info
+            for client_id in some
+            if client_id.startswith(request.prefix)
+            and (info := self._info(client_id)) is not None
+            and (info.online or not request.online)
+        ]
+        after = request.after + LOOKED_AT
+        if after < len(self._names):
+            done(ClientsListed(clients, after))
+        else:
+            self._names = []
+            done(ClientsListed(clients, None))
+
+    def _show(self, request: of_operator.ShowClient, done: Done) -> None:
+        info = self._info(request.client_id)
+        state = self._hub.messages.sessions.get(request.client_id)
+        if state is None:
+            done(ClientShown(info, [], False, 0))
+            return
+        some = islice(state.subscriptions.values(), MOST_SUBSCRIPTIONS)
+        subscriptions = [(each.topic_filter, each.qos) for each in some]
+        done(ClientShown(info, subscriptions, state.will is not None, state.acked))
+
+    def _info(self, client_id: str) -> ClientInfo | None:
+        hub = self._hub
+        state: SessionState | None = hub.messages.sessions.get(client_id)
+        holder = hub.holder(client_id)
+        if state is None and holder is None:
+            return None
+        address, since_ms = hub.presence_of(client_id) or ("", 0)
+        return ClientInfo(
+            client_id,
+            hub.owner(client_id),
+            holder is not None,
+            holder.name if holder is not None else "",
+            address if holder is not None else "",
+            since_ms if holder is not None else state.closed_at_ms if state is not None else 0,
+            len(state.subscriptions) if state is not None else 0,
+            state.session_expiry_interval if state is not None else 0,
+        )
+
+    # --- acting
+
+    def _disconnect(self, request: of_operator.DisconnectClient, done: Done) -> None:
+        holder = self._hub.holder(request.client_id)
+        if holder is not None:
+            self._note(request, f"disconnected the client: {request.reason}")
+            holder.listener.told(of_operator.Disconnect(request.client_id, request.reason))
+        done(OperatorDone(holder is not None))
+
+    def _end(self, request: of_operator.EndSession, done: Done) -> None:
+        """The session is claimed as by a client that begins anew, and let go of."""
+        client_id = request.client_id
+        holder = self._hub.holder(client_id)
+        if holder is None and self._hub.messages.sessions.get(client_id) is None:
+            done(OperatorDone(False))
+            return
+        self._note(request, "ended the session")
+        if holder is not None:
+            holder.listener.told(of_operator.Disconnect(client_id, "an operator ended the session"))
+        self._member.claim(client_id, True, partial(self._claimed, client_id, done))
+
+    def _claimed(self, client_id: str, done: Done, _: object) -> None:
+        self._member.release(client_id)
+        done(OperatorDone(True))
+
+    def _assign(self, request: of_operator.AssignSession, done: Done) -> None:
+        found = self._hub.assign(request.client_id, request.user)
+        if found:
+            self._note(request, f"gave the session to user {request.user}")
+        done(OperatorDone(found))
+
+    def _note(self, request: Any, reason: str) -> None:
+        client_id = request.client_id
+        self._hub.bans.audit.note(AuditEvent.OPERATOR, client_id=client_id, reason=f"{request.by} {reason}")
+
+    # --- bans
+
+    def _add_ban(self, request: of_operator.AddBan, done: Done) -> None:
+        until_ms = self._hub.messages.now_ms() + 1_000 * request.for_s if request.for_s else 0
+        self._hub.bans.set(BanSet(request.kind, request.value, until_ms, request.reason, request.by))
+        done(OperatorDone(True))
+
+    def _lift_ban(self, request: of_operator.LiftBan, done: Done) -> None:
+        done(OperatorDone(self._hub.bans.lift(request.kind, request.value, request.by)))
+
+    def _list_bans(self, request: of_operator.ListBans, done: Done) -> None:
+        bans = self._hub.bans.in_force()
+        end = request.after + min(request.limit, MOST_BANS_LISTED)
+        infos = [info_of(state) for state in bans[request.after : end]]
+        done(of_operator.BansListed(infos, end if end < len(bans) else None))
+
+
+_ACTIONS: dict[type[Message], Callable[[OperatorRequests, Any, Done], None]] = {
+    of_operator.ListClients: OperatorRequests._list,
+    of_operator.ShowClient: OperatorRequests._show,
+    of_operator.DisconnectClient: OperatorRequests._disconnect,
+    of_operator.EndSession: OperatorRequests._end,
+    of_operator.AssignSession: OperatorRequests._assign,
+    of_operator.AddBan: OperatorRequests._add_ban,
+    of_operator.LiftBan: OperatorRequests._lift_ban,
+    of_operator.ListBans: OperatorRequests._list_bans,
+}
+REQUESTS = tuple(_ACTIONS)

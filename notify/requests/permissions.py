@@ -1,0 +1,169 @@
+"""What a client's frame needs permission for, and what of an answer it may see."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from lightqueue.message_store import MessageStore
+from lightqueue.reading import replay
+from lightqueue.upkeep.dispatching import record_of
+from notify.requests.users import Permits, Wanted
+from store.errors import StoreError
+from store.namespaces import DEFAULT, Namespace, is_reserved
+from store.records.records import RecordFlag
+from store.state.delayed import Pending
+from store.wire import group_messages as of_group
+from store.wire import log_messages as of_log
+from store.wire import messages as wire
+from store.wire.base import Message
+from store.wire.frames import Frame
+
+PUBLISH, RETAIN, SUBSCRIBE, REPLAY = "publish", "retain", "subscribe", "replay"
+READ_LOG = Wanted("read_log", "#")
+"""A right of its own: the log has the messages of all namespaces, which no `#` means."""
+WHOLE_LOG = [READ_LOG, *(Wanted(action, topic) for topic in ("#", "$dead/#") for action in (SUBSCRIBE, REPLAY))]
+"""Who reads the log itself reads everything that is in it."""
+MOST_SHOWN = 64  # characters of a user's name in an error
+FROM_NOW = {"now", "latest"}
+_LENGTH = struct.Struct("<I")
+_TOPIC_LENGTH = struct.Struct("<H")
+"""In a record's header, see docs/formats.md."""
+
+
+def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) -> list[Wanted]:
+    """What a client has to be allowed for this frame, by the names that it knows; nothing for what is about its own
+    connection."""
+    find = _WANTED.get(type(frame.message))
+    wanted = find(frame.message, frame, messages) if find is not None else []
+    return [_plain(each, names) for each in wanted] if names.name else wanted
+
+
+def why_not(refused: Wanted, user: str) -> str:
+    """What a client is told: the action and the topic, and behind a colon what helps."""
+    if refused != READ_LOG:
+        return f"{refused.action} {refused.topic}"
+    return (
+        "read_log #: it shows the log of all namespaces; allow it by a rule of the permissions file: "
+        f'users = [{json.dumps(user[:MOST_SHOWN])}], allow = ["subscribe", "replay", "read_log"], '
+        'topics = ["#", "$dead/#"]'
+    )
+
+
+def _plain(wanted: Wanted, names: Namespace) -> Wanted:
+    group = names.plain_group(wanted.group) if wanted.group is not None else None
+    return Wanted(wanted.action, names.plain_topic(wanted.topic), group)
+
+
+def narrowed(frame: Frame, names: Namespace = DEFAULT) -> Frame:
+    """A search that names no topics is one for those that wildcards mean: permission for `#` is not for `$dead/...`."""
+    message = frame.message
+    if isinstance(message, wire.Find) and not message.topic_filter:
+        named = msgspec.structs.replace(message, topic_filter=names.topic("#"))
+        return msgspec.structs.replace(frame, message=named)
+    return frame
+
+
+def shown(answer: Message, permits: Permits, names: Namespace = DEFAULT) -> Message:
+    """An answer without what the client may not see."""
+    if isinstance(answer, wire.DelayedFound):
+        found = [each for each in answer.messages if permits.sees(Wanted(SUBSCRIBE, names.plain_topic(each[2])))]
+        return msgspec.structs.replace(answer, messages=found)
+    return answer
+
+
+def _published(_: Any, frame: Frame, __: MessageStore) -> list[Wanted]:
+    """Each topic once, however many messages there are."""
+    records = frame.records
+    found: dict[tuple[bytes, bool], None] = {}
+    at = 0
+    while at < len(records):
+        (topic_bytes,) = _TOPIC_LENGTH.unpack_from(records, at + 26)
+        topic = bytes(records[at + 40 : at + 40 + topic_bytes])
+        found[topic, bool(records[at + 25] & RecordFlag.RETAIN)] = None
+        at += _LENGTH.unpack_from(records, at)[0]
+    wanted: list[Wanted] = []
+    for topic, retain in found:
+        text = topic.decode(errors="replace")
+        wanted.append(Wanted(PUBLISH, text))
+        if retain:
+            wanted.append(Wanted(RETAIN, text))
+    return wanted
+
+
+def _live(message: Any, _: Frame, __: MessageStore) -> list[Wanted]:
+    return [Wanted(SUBSCRIBE, message.topic_filter)]
+
+
+def _read(message: Any, _: Frame, __: MessageStore) -> list[Wanted]:
+    return [Wanted(SUBSCRIBE, message.topic_filter), Wanted(REPLAY, message.topic_filter)]
+
+
+def _got(message: wire.Get, _: Frame, messages: MessageStore) -> list[Wanted]:
+    try:
+        found = replay.get(messages, message.log_offset)
+    except StoreError:
+        found = None
+    if found is None:
+        return []
+    (topic_bytes,) = _TOPIC_LENGTH.unpack_from(found[0], 26)
+    topic = found[0][40 : 40 + topic_bytes].decode(errors="replace")
+    return [Wanted(SUBSCRIBE, topic), Wanted(REPLAY, topic)]
+
+
+def _topics(message: of_log.QueueOffsets, _: Frame, __: MessageStore) -> list[Wanted]:
+    return [READ_LOG if is_reserved(topic) else Wanted(SUBSCRIBE, topic) for topic in dict.fromkeys(message.topics)]
+
+
+def _whole_log(_: Any, __: Frame, ___: MessageStore) -> list[Wanted]:
+    return WHOLE_LOG
+
+
+def _joined(message: of_group.GroupOpen, _: Frame, messages: MessageStore) -> list[Wanted]:
+    wanted = [Wanted(SUBSCRIBE, message.topic_filter, message.group)]
+    is_new = messages.groups.get((message.group, message.topic_filter)) is None
+    if is_new and message.start not in FROM_NOW:
+        wanted.append(Wanted(REPLAY, message.topic_filter))
+    return wanted
+
+
+def _moved(message: of_group.GroupReset, _: Frame, __: MessageStore) -> list[Wanted]:
+    return [Wanted(SUBSCRIBE, message.topic_filter, message.group), Wanted(REPLAY, message.topic_filter)]
+
+
+def _dropped(message: of_group.GroupDrop, _: Frame, __: MessageStore) -> list[Wanted]:
+    return [Wanted(SUBSCRIBE, message.topic_filter, message.group)]
+
+
+def _taken_back(message: wire.CancelDelayed, _: Frame, messages: MessageStore) -> list[Wanted]:
+    place = messages.delayed.place(message.due_ms, message.log_offset)
+    if place is None:
+        return []
+    record = record_of(messages.log, Pending(message.due_ms, message.log_offset, place))
+    return [Wanted(PUBLISH, record.topic.decode())] if record is not None else []
+
+
+_WANTED: dict[type[Message], Callable[[Any, Frame, MessageStore], list[Wanted]]] = {
+    wire.Append: _published,
+    wire.Publish: _published,
+    wire.Follow: _live,
+    wire.Retained: _live,
+    wire.Locate: _read,
+    wire.Scan: _read,
+    wire.Seek: _read,
+    wire.Find: _read,
+    wire.Get: _got,
+    of_log.Topics: _live,
+    of_log.QueueOffsets: _topics,
+    of_log.Segments: _whole_log,
+    of_log.ReadLog: _whole_log,
+    of_log.SeekLog: _whole_log,
+    of_group.GroupOpen: _joined,
+    of_group.GroupReset: _moved,
+    of_group.GroupDrop: _dropped,
+    wire.CancelDelayed: _taken_back,
+}

@@ -1,0 +1,1 @@
+"""The wire server of a store."""

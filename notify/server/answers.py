@@ -1,0 +1,56 @@
+"""Answers to what a peer asks for, as far as they say more than what a function gives; those that wait for the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from notify.requests.contents import filter_fault
+from notify.requests.reads import Answer
+from notify.requests.refusals import failure_code
+from notify.server.peers import Peer
+from store.errors import StoreError
+from store.wire import messages as wire
+from store.wire.messages import FailureCode, Message, Role
+
+
+class WaitingAnswer(msgspec.Struct, frozen=True):
+    """The answer to an Append, or a CancelDelayed, to be given once the log is safe up to a mark."""
+
+    request_id: int
+    mark: int
+    message: Message
+    refused: int = 0  # the sequence, if it is a refusal
+
+
+def found(message: Message, read: Callable[[int], Answer], limit_bytes: int) -> Answer:
+    """What `read` gives, of so many bytes, for a request that only reads."""
+    topic_filter = getattr(message, "topic_filter", None)
+    fault = filter_fault(topic_filter) if topic_filter else ""
+    if fault:
+        return wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}"), b""
+    try:
+        return read(limit_bytes)
+    except StoreError as error:
+        return wire.Failed(failure_code(error), str(error)), b""
+
+
+def following(peer: Peer, message: wire.Follow) -> Message:
+    if peer.role is Role.CLIENT and (message.history or message.spills):
+        return wire.Failed(
+            FailureCode.NOT_ALLOWED, "a client follows what comes from now on; read() has what is stored"
+        )
+    try:
+        return peer.follow(message)
+    except StoreError as error:
+        return wire.Failed(failure_code(error), str(error))
+
+
+def cancelled(peer: Peer, message: wire.CancelDelayed) -> Message:
+    dispatching = peer.hub.messages.dispatching
+    try:
+        is_own = peer.own.has_topic(dispatching.topic_of(message.due_ms, message.log_offset))
+        return wire.DelayedCancelled(is_own and dispatching.cancel(message.due_ms, message.log_offset))
+    except StoreError as error:
+        return wire.Failed(failure_code(error), str(error))

@@ -1,0 +1,61 @@
+"""A large Publish or Append is applied in steps, one in a turn of the loop, with its other business in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from notify.local.hub import Hub
+from notify.steps import Steps
+from store.errors import StoreError
+
+
+class ApplyingSteps:
+    """Owner of the steps, and of the upkeep that was left out meanwhile."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        call_soon: Callable[[Callable[[], None]], object],
+        upkeep: Callable[[], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        """`upkeep`: what stores something by the clock. `failed` is told why a step has to be tried again."""
+        self._hub = hub
+        self._upkeep = upkeep
+        self._failed = failed
+        self._steps = Steps(self._step, call_soon)
+        self._was_under_way = self._is_overdue = False
+
+    def tick(self) -> None:
+        """By the clock: upkeep, unless something is being applied; then it comes behind that."""
+        applying = self._hub.messages.applying
+        self._is_overdue = applying.left_bytes > 0
+        if not self._is_overdue or applying.has_failed:
+            self._upkeep()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """To be called once in a turn in which something was stored, in front of what is to be stored next."""
+        if self._hub.messages.applying.left_bytes:
+            self._was_under_way = True
+            self._steps.start()
+        elif self._was_under_way:
+            self._was_under_way = False
+            self._hub.messages.do_due()
+            self._hub.settle()
+            if self._is_overdue:
+                self._is_overdue = False
+                self._upkeep()
+
+    def stop(self) -> None:
+        self._steps.stop()
+
+    def _step(self) -> bool:
+        try:
+            has_more = self._hub.messages.applying.step()
+        except StoreError as error:
+            self._failed(error)
+            return False
+        if not has_more:
+            self.go_on()
+        return has_more

@@ -1,0 +1,503 @@
+"""The store's end of one connection to a peer: bytes in, bytes out; no I/O. Frames become calls, events become frames.
+
+Whatever is to be sent waits for outgoing(), so that a turn of the loop makes one write of it. A peer that does not read
+gets no more: its requests wait unread, and events are merged, as each is only a position.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NoReturn
+
+import msgspec
+
+from notify import quotas
+from notify.requests import client_requests, group_requests, log_requests, operator_requests, reads
+from notify.requests.locating import locate
+from notify.requests.permissions import narrowed, shown, wanted_by, why_not
+from notify.requests.users import Permits, User, Wanted
+from notify.server import long_frames
+from notify.server.answers import WaitingAnswer, cancelled, following, found
+from notify.server.arrival import Arrival
+from notify.server.claiming import claim
+from notify.server.events import FRAME_ROOM_BYTES, Events
+from notify.server.figures import Figures
+from notify.server.held import NEVER_HELD, Held
+from notify.server.incoming import Incoming
+from notify.server.operator_line import OperatorLine
+from notify.server.peers import Peer, Peers
+from store.errors import WireError
+from store.wire import messages as wire
+from store.wire import pace_messages as of_pace
+from store.wire import quota_messages as of_quota
+from store.wire.base import PRODUCER
+from store.wire.credit import Credit
+from store.wire.frames import Frame, FrameReader, frame_head
+from store.wire.handshake import NO_TOKENS, ServerHandshake
+from store.wire.messages import FailureCode, Hello, Message, Refused, RefusedReason, Role, Welcome
+from store.wire.operator_messages import BanMade
+
+log = logging.getLogger("penstock.wire")
+
+UNSENT_BYTES = 1 << 20  # with so much waiting to be sent no further request is looked at
+
+
+class Conversation:
+    """A Line (notify.line) of a peer, once it has said who it is."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        tokens: Mapping[str, str | None],
+        figures: Figures,
+        wake: Callable[[], None],
+        of_namespaces: Mapping[str, str] = NO_TOKENS,
+    ) -> None:
+        """`wake`: outgoing() is to be called, soon."""
+        self.peer: Peer | None = None
+        self._events: Events  # once there is a peer
+        self.arrival = Arrival()
+        self._operators: OperatorLine
+        self.is_closing = False  # once what is to be sent is sent
+        self.fault: WireError | None = None  # found while nobody listened
+        self.opened_s = self.said_s = peers.clock()
+        self._peers = peers
+        self._figures = figures
+        self.wake = wake
+        self._handshake = ServerHandshake(self._meet, tokens, of_namespaces)
+        self.permits = Permits(None)
+        self._is_client = False
+        self._applying = peers.hub.messages.applying
+        self._held = Held(self._applying, self.wake)
+        self._is_judged = False  # a frame waits for what its user may do
+        self._incoming: Incoming | None = None
+        self._credit = Credit(1)
+        self._chunks: list[bytes] = []
+        self._chunks_bytes = 0
+        self._is_gathering = False  # what is said now goes out at once
+        self._answers: deque[WaitingAnswer] = deque()
+        self._flushing = client_requests.Flushing()
+        self._pings = self._pongs = 0
+        self._refusals: deque[tuple[int, int]] = deque()  # (number of the Ping behind it, sequence)
+
+    # --- bytes in
+
+    def received(self, data: bytes) -> None:
+        """Take what came, and deal with as much of it as there is room for answers. Raises WireError."""
+        if self.is_closing:
+            return
+        self._figures.received_bytes += len(data)
+        if self._incoming is None:
+            self._begin(self._handshake.feed(data))
+            return
+        assert self.peer is not None
+        self.peer.heard_s = self._peers.clock()
+        self._incoming.data.append(data)
+        self.go_on()
+
+    def _begin(self, answer: bytes) -> None:
+        """Send the end of the handshake, if it came to one."""
+        if not answer:
+            return
+        self._send_bytes(answer)
+        if (refused := self._handshake.refused) is not None:
+            self.is_closing = True
+            raise WireError(f"not let in ({refused.reason}): {refused.message}")
+        assert self._known.role is not None
+        self._incoming = Incoming(FrameReader(self._peers.max_frame_bytes, self._known.role), self._credit)
+        if rest := self._handshake.rest:
+            self.received(rest)
+
+    def _meet(self, hello: Hello) -> Welcome | Refused | None:
+        return self.arrival.meet(hello, self._let_in, self._judged_later, self._held)
+
+    def _judged_later(self, answer: Welcome | Refused) -> None:
+        """The end of a handshake that waited."""
+        if not self.is_closing:
+            self._later(lambda: self._begin(self._handshake.answer(answer)))
+            self.wake()
+
+    def _later(self, action: Callable[[], None]) -> None:
+        """Do what an answer of somebody else allows; what is wrong is said by check()."""
+        try:
+            action()
+        except WireError as error:
+            self.fault = error
+            self.wake()
+
+    def _let_in(self, hello: Hello, user: User | None) -> Welcome | Refused:
+        if self.is_closing:  # it left while it was judged
+            return Refused(RefusedReason.USER, "it is gone")
+        self.permits = Permits(user)
+        if user is not None:
+            hello = msgspec.structs.replace(hello, namespace=user.namespace)
+        met = self._peers.meet(hello, self, user)
+        if isinstance(met, Refused):
+            return met
+        self.peer, welcome = met
+        self._is_client = self.peer.role is Role.CLIENT
+        self._credit = Credit(welcome.credit_bytes)
+        self._events = Events(self.peer, welcome, self._figures, self._peers.max_frame_bytes, self._tell)
+        for client_id in self._peers.hub.contested(self.peer.member):
+            self.tell_taken_over(client_id)
+        self._operators = OperatorLine(hello, self.peer, self.tell_taken_over)
+        return welcome
+
+    def go_on(self) -> None:
+        """Deal with frames that wait, for some time. Raises WireError."""
+        incoming, waiting = self._incoming, self._held.waiting
+        if incoming is None:
+            self._held.go_on()
+            return
+        incoming.begin()
+        if waiting:
+            self._held.go_on()
+        while self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self._is_judged and not waiting:
+            frame = incoming.next_frame()
+            if frame is None:
+                break
+            if waiting:  # what was under way has come to where it waits
+                self._held.do(partial(self._deal_with, frame))
+            elif self._is_client or self._applying.left_bytes:
+                self._deal_with(frame)
+            else:
+                self._handle_now(frame)
+        incoming.end()
+        self.wake()  # more may be read in this turn of the loop, and is dealt with in the next one
+
+    def _deal_with(self, frame: Frame) -> None:
+        """Handle a frame, if its peer may ask that: gateways and operators see to it themselves."""
+        if not self._is_client:
+            self._handle(frame)
+        elif fault := self._known.own.fault(frame.message):
+            self._answer(frame.request_id, wire.Failed(FailureCode.NOT_ALLOWED, fault))
+        elif too_many := long_frames.too_many_changes(self._known, frame, self._peers.settings):
+            self._refuse_frame(frame, FailureCode.BAD_REQUEST, too_many)
+        elif self.permits.lets(frame.message):
+            self._handle(frame)
+        else:
+            self._handle_if_permitted(narrowed(frame, self._known.own.names))
+
+    def _handle_if_permitted(self, frame: Frame) -> None:
+        """Those behind it wait until it is known whether the user may."""
+        self._is_judged = True
+        at_once = True
+
+        def heard(refused: Wanted | None) -> None:
+            self._is_judged = False
+            if self.is_closing:
+                return
+            if refused is None:
+                self._later(lambda: self._handle(frame))
+            else:
+                self._figures.not_permitted += 1
+                self._refuse_frame(frame, FailureCode.NOT_PERMITTED, why_not(refused, self.permits.name))
+            if not at_once:
+                self.wake()
+
+        self.permits.judge(wanted_by(frame, self._peers.hub.messages, self._known.own.names), heard)
+        at_once = False
+
+    def _handle(self, frame: Frame) -> None:
+        if type(frame.message) in NEVER_HELD and not self._held.waiting:
+            self._handle_now(frame)
+        else:
+            self._held.do(partial(self._handle_now, frame))
+
+    def _handle_now(self, frame: Frame) -> None:
+        incoming, message = self._incoming, frame.message
+        assert incoming is not None
+        if self._is_client and len(frame.records) >= long_frames.LONG_PUBLISH_BYTES:
+            then = partial(_HANDLERS[type(message)], self, frame, message)
+            most, do = self._peers.append_limit_bytes, partial(self._held.do, then)
+            incoming.work = long_frames.publish(self._known, frame.records, most, do)
+        else:
+            incoming.work = _HANDLERS[type(message)](self, frame, message)
+
+    def _refuse_frame(self, frame: Frame, code: FailureCode, why: str) -> None:
+        """As any request that fails; a sequence of appends goes on behind it."""
+        answer = wire.Failed(code, why)
+        if isinstance(frame.message, wire.Append | wire.Publish):
+            answer = self._known.refuse(frame.message.sequence, answer)
+            if self._known.has_too_many_refused:
+                self.fault = WireError("too many Publishes were refused without a Pong in between")
+            self._answers.append(WaitingAnswer(frame.request_id, 0, answer, frame.message.sequence))
+            self.wake()
+        elif frame.request_id:
+            self._answer(frame.request_id, answer)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be told what it waited for."""
+        return self._chunks_bytes < UNSENT_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it had better not be given more before what it has to say is sent."""
+        has_more = bool(self._held.waiting) or (self._incoming is not None and self._incoming.has_more)
+        return has_more and not self.is_closing and not self._is_judged and not self._held.is_blocked
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its peer is let in, and nothing is left of what came: it is neither full nor waiting."""
+        incoming = self._incoming
+        if incoming is None or incoming.frames is not None or incoming.work is not None:
+            return False
+        return not (incoming.data or self._held.waiting or self._is_judged)
+
+    def check(self) -> None:
+        """Raises WireError for what _later() found wrong."""
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is not to be listened to until its user is judged."""
+        return self._is_judged or self._held.is_blocked or self._handshake.is_waiting
+
+    # --- bytes out
+
+    def outgoing(self) -> list[bytes]:
+        """What is to be sent now. To be called once in a turn of the loop."""
+        if self._incoming is not None:
+            self._incoming.worked_s = 0.0
+        if self.peer is not None and not self.is_closing:
+            self._is_gathering = True
+            try:
+                for message in self._operators.take() if self._operators.to_tell else ():
+                    self._tell(message)
+                if self._answers or self._refusals or self._is_client:
+                    self._answer_appends()
+                if self._applying.left_bytes:  # all of it is told at once
+                    self._held.wake_later()
+                else:
+                    self._peers.groups.consumers.turn_ends()
+                    self._events.tell()
+                    if self._events.has_more:
+                        self.wake()
+            finally:
+                self._is_gathering = False
+        elif self._held.is_blocked:  # it is not let in so far
+            self._held.wake_later()
+        chunks, self._chunks = self._chunks, []
+        if chunks:
+            self._figures.sent_bytes += self._chunks_bytes
+            self._chunks_bytes = 0
+            self.said_s = self._peers.clock()
+        return chunks
+
+    def _send_bytes(self, frame: bytes) -> None:
+        self._chunks.append(frame)
+        self._chunks_bytes += len(frame)
+        if not self._is_gathering:
+            self.wake()
+
+    def _tell(self, message: Message, records: bytes = b"", request_id: int = 0) -> None:
+        self._send_bytes(frame_head(message, request_id, len(records)))
+        if records:
+            self._send_bytes(records)
+
+    def _answer(self, request_id: int, message: Message, records: bytes = b"") -> None:
+        if not self.is_closing:
+            if self._is_client:
+                message, records = self._known.own.cut(message, records)
+            request, came_s = self._credit.give(request_id)
+            self._figures.request_times[request].add(time.perf_counter() - came_s)
+            self._tell(message, records, request_id)
+
+    def _answer_appends(self) -> None:
+        assert self.peer is not None
+        safe = self.peer.member.safe_mark
+        while self._answers and self._answers[0].mark <= safe:
+            answer = self._answers.popleft()
+            self._answer(answer.request_id, answer.message)
+            if answer.refused:
+                self._refusals.append((self._pings, answer.refused))
+        if self._is_client and self._flushing:
+            for request_id, message in self._flushing.take_answers(self.peer.member):
+                self._answer(request_id, message)
+        if self._refusals and self._refusals[-1][0] == self._pings:
+            self.ping()  # its answer says that the refusals are known
+
+    def tell_taken_over(self, client_id: str) -> None:
+        self._events.taken_over[client_id] = None
+        self.wake()
+
+    def told(self, message: wire.BansTold | wire.Disconnect | wire.Judge | of_pace.Slow) -> None:
+        self._operators.told(message)
+        self.wake()
+
+    def close(self, reason: str) -> None:
+        if not self.is_closing:
+            self._tell(wire.Goodbye(reason))
+            self.is_closing = True
+
+    def ping(self) -> None:
+        self._pings += 1
+        self._tell(wire.Ping())
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether Appends wait to become safe."""
+        return bool(self._answers or self._flushing or self._held)
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self.is_closing = True
+        if self._incoming is not None:
+            self._incoming.clear()
+        self._held.clear()
+        self._chunks.clear()
+        self._peers.groups.consumers.forget(self)
+        if self.peer is not None:
+            self._peers.lost(self.peer, self)
+
+    # --- requests
+
+    def _append(self, frame: Frame, message: wire.Append) -> None:
+        peer = self._known
+        self._figures.appends += 1
+        answer = peer.append(message.sequence, frame.records, self._peers.append_limit_bytes)
+        if peer.has_too_many_refused:
+            raise WireError("too many Appends were refused without a Pong in between")
+        stored = answer if isinstance(answer, wire.Appended) else None
+        mark = stored.end or peer.member.mark if stored is not None else 0
+        waiting = WaitingAnswer(frame.request_id, mark, answer, 0 if stored is not None else message.sequence)
+        if self._applying.left_bytes:
+            self._held.behind(partial(self._answers.append, waiting))
+        else:
+            self._answers.append(waiting)
+
+    def _publish(self, frame: Frame, message: wire.Publish) -> None:
+        peer = self._known
+        self._figures.appends += 1
+        published = peer.publish(message.sequence, frame.records, self._peers.append_limit_bytes)
+        if peer.has_too_many_refused:
+            raise WireError("too many Publishes were refused without a Pong in between")
+        self._held.behind(lambda: self._answer_publish(frame, message, *published()))
+        self.wake()
+
+    def _answer_publish(self, frame: Frame, message: wire.Publish, answer: Message, end: int) -> None:
+        if isinstance(answer, wire.Failed):
+            self._answers.append(WaitingAnswer(frame.request_id, 0, answer, message.sequence))
+        elif message.wait is wire.Wait.POLICY:
+            self._answers.append(WaitingAnswer(frame.request_id, end, answer))
+        else:
+            self._flushing.add(self._known.member, message.wait, frame.request_id, end, answer)
+
+    def _client_read(self, frame: Frame, message: client_requests.Question) -> None:
+        self._reply(frame, lambda limit: client_requests.read(self._known.member, message, limit))
+
+    @property
+    def _known(self) -> Peer:
+        assert self.peer is not None
+        return self.peer
+
+    def _follow(self, frame: Frame, message: wire.Follow) -> None:
+        self._events.tell()  # the answer says where the log ends
+        self._answer(frame.request_id, self._events.up_to(following(self._known, message)))
+
+    def _check(self, frame: Frame, message: wire.Check) -> Iterator[None]:
+        def then(ends: list[tuple[int, int]]) -> None:
+            self._events.tell()  # what is not said yet is not lost
+            self._answer(frame.request_id, self._events.up_to(wire.Checked(ends, self._known.member.end)))
+
+        return long_frames.check(self._known, message.refs[: self._events.most_ends], then)
+
+    def _read(self, frame: Frame, message: wire.Read) -> Iterator[None] | None:
+        return self._events.catch_up(lambda: self._reply(frame, partial(self._events.read, message)))
+
+    def _look_up(self, frame: Frame, message: Message) -> None:
+        self._reply(frame, lambda limit: _FINDS[type(message)](self._known.member, message, limit))
+
+    def _cancel_delayed(self, frame: Frame, message: wire.CancelDelayed) -> None:
+        """The answer waits until it is as safe as what is appended."""
+        self._answer_when_safe(frame.request_id, cancelled(self._known, message))
+
+    def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> Message:
+        self._figures.reads += 1
+        answer, records = found(frame.message, read, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
+        self._answer(frame.request_id, shown(answer, self.permits, self._known.own.names), records)
+        return answer
+
+    def _locate(self, frame: Frame, message: wire.Locate) -> None:
+        locate(self._known.member, message, partial(self._answer, frame.request_id))
+
+    def _claim(self, frame: Frame, message: wire.Claim) -> None:
+        then, most = partial(self._answer, frame.request_id), self._peers.max_frame_bytes
+        claim(self._known, message, most, lambda: self._events.told_end, then)
+
+    def _operate(self, frame: Frame, message: Message) -> None:
+        self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
+
+    def _answer_when_safe(self, request_id: int, answer: Message) -> None:
+        self._answers.append(WaitingAnswer(request_id, self._known.member.mark, answer))
+        self.wake()
+
+    def _ask_group(self, frame: Frame, message: Message) -> None:
+        self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
+        self.wake()  # what was said may be written at once
+
+    def _ping(self, _: Frame, __: wire.Ping) -> None:
+        self._tell(wire.Pong(self._peers.hub.messages.now_ms()))
+
+    def _pong(self, _: Frame, __: wire.Pong) -> None:
+        self._pongs += 1
+        while self._refusals and self._refusals[0][0] < self._pongs:
+            self._known.knows_refused(self._refusals.popleft()[1])
+
+    def _goodbye(self, _: Frame, message: wire.Goodbye) -> None:
+        level = (
+            logging.INFO if self._known.role is Role.GATEWAY else logging.DEBUG
+        )  # of clients there may be many a second
+        log.log(level, "peer %s said goodbye: %s", self._known.name, message.reason)
+        self.is_closing = True
+        self._peers.left(self._known, "goodbye", for_good=not self._known.name.startswith(PRODUCER))
+
+    def _unexpected(self, _: Frame, message: Message) -> NoReturn:
+        raise WireError(f"{type(message).__name__} in the middle of a connection")
+
+
+_HANDLERS: dict[type[Message], Callable[..., Iterator[object] | None]] = {
+    wire.Append: Conversation._append,
+    wire.Follow: Conversation._follow,
+    wire.Unfollow: lambda self, _, message: long_frames.unfollow(self._known, self._events.push, message),
+    wire.Floors: lambda self, _, message: long_frames.floors(self._known, message),
+    wire.Check: Conversation._check,
+    wire.Read: Conversation._read,
+    wire.Enough: lambda self, _, message: long_frames.enough(self._events.push, message),
+    wire.Locate: Conversation._locate,
+    wire.CancelDelayed: Conversation._cancel_delayed,
+    wire.Claim: Conversation._claim,
+    wire.Release: lambda self, _, message: self._known.member.release(message.client_id),
+    wire.Holds: lambda self, _, message: long_frames.holds(self._known, message),
+    wire.Judged: lambda self, _, message: self._known.questions.answered(message),
+    of_pace.Behind: lambda self, _, message: self._known.member.lags(message.is_behind),
+    of_quota.LiveSubscriptions: lambda self, _, message: quotas.tell_live(self._known.member, message),
+    wire.Publish: Conversation._publish,
+    wire.Scan: Conversation._client_read,
+    wire.Seek: Conversation._client_read,
+    wire.Get: Conversation._client_read,
+    wire.Find: Conversation._client_read,
+    BanMade: lambda self, _, message: self._operators.ban_made(message),
+    wire.Ping: Conversation._ping,
+    wire.Pong: Conversation._pong,
+    wire.Goodbye: Conversation._goodbye,
+    wire.Hello: Conversation._unexpected,
+}
+_FINDS: dict[type[Message], Callable[..., reads.Answer]] = {
+    wire.ReadAt: reads.read_positions,
+    wire.Retained: reads.find_retained_messages,
+    wire.ListDelayed: reads.list_delayed,
+    of_quota.TakeMessage: quotas.answer,
+    of_quota.TakeSubscriptions: quotas.answer,
+}
+_HANDLERS |= dict.fromkeys(_FINDS, Conversation._look_up)
+_HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)
+_HANDLERS |= dict.fromkeys(operator_requests.REQUESTS, Conversation._operate)
+_HANDLERS |= dict.fromkeys(group_requests.REQUESTS, Conversation._ask_group)

@@ -1,0 +1,102 @@
+"""Frames with thousands of items, dealt with some items at a time: what is behind them waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+
+from notify.requests.contents import text_fault
+from notify.server.peers import Peer
+from notify.server.push import Push
+from notify.settings import WireSettings
+from store.errors import StoreError, WireError
+from store.records._records import changes_in, topic_runs
+from store.wire import messages as wire
+from store.wire.frames import Frame
+from store.wire.messages import Role
+
+ITEMS_AT_ONCE = 128
+TOPICS_AT_ONCE = 16
+LEAST_BYTES = 8  # of a change: a retained message counts 6, and has 48 bytes
+LARGE_PUBLISH_BYTES = 1 << 20
+"""What has more is copied in a turn, and stored in another: each takes some 0.5 ms for a MiB."""
+LONG_PUBLISH_BYTES = 16 << 10
+"""What is shorter has some 250 records at most."""
+
+
+def too_many_changes(peer: Peer, frame: Frame, settings: WireSettings) -> str:
+    """Why a client's Append or Publish is not looked at, as it is stored as a whole; empty if it may be.
+
+    One that is stored already is not refused: its answer says so.
+    """
+    most = settings.max_changes_per_publish
+    if len(frame.records) < most * LEAST_BYTES or peer.role is not Role.CLIENT:
+        return ""
+    if not isinstance(frame.message, wire.Append | wire.Publish) or frame.message.sequence <= peer.confirmed:
+        return ""
+    count = changes_in(frame.records)
+    if count <= most:
+        return ""
+    return (
+        f"its messages count as {count} changes, and {most} may be stored as one (wire.max_changes_per_publish): each "
+        "change of topic counts 1, each retained or delayed message 6; publish fewer at a time"
+    )
+
+
+def publish(peer: Peer, records: memoryview, limit_bytes: int, then: Callable[[], None]) -> Iterator[None]:
+    """Have the queues of new topics looked up, and large records copied, before `then` stores them: it would do all of
+    that at once."""
+    weigh = peer.hub.messages.queues.dispatcher.weigh
+    try:
+        for number, (topic, _, _, is_queued) in enumerate(topic_runs(records), 1):
+            if is_queued:
+                weigh(topic)
+            if number % TOPICS_AT_ONCE == 0:
+                yield
+    except (StoreError, ValueError):  # storing them meets that as well, and it is said there
+        pass
+    if len(records) >= LARGE_PUBLISH_BYTES:
+        yield
+        peer.prepared.make(records, peer.limits(limit_bytes))
+        yield
+    then()
+
+
+def unfollow(peer: Peer, push: Push, message: wire.Unfollow) -> Iterator[None]:
+    for at in range(0, len(message.refs), ITEMS_AT_ONCE):
+        refs = message.refs[at : at + ITEMS_AT_ONCE]
+        push.stop(refs)
+        peer.unfollow(refs)
+        yield
+
+
+def enough(push: Push, message: wire.Enough) -> Iterator[None]:
+    for at in range(0, len(message.refs), ITEMS_AT_ONCE):
+        push.stop(message.refs[at : at + ITEMS_AT_ONCE])
+        yield
+
+
+def floors(peer: Peer, message: wire.Floors) -> Iterator[None]:
+    for at in range(0, len(message.floors), ITEMS_AT_ONCE):
+        peer.set_floors(message.floors[at : at + ITEMS_AT_ONCE])
+        yield
+
+
+def check(peer: Peer, refs: list[int], then: Callable[[list[tuple[int, int]]], None]) -> Iterator[None]:
+    """`then` gets where these queues end, or ended some steps before."""
+    ends: list[tuple[int, int]] = []
+    for at in range(0, len(refs), ITEMS_AT_ONCE):
+        ends += peer.ends(refs[at : at + ITEMS_AT_ONCE])
+        yield
+    then(ends)
+
+
+def holds(peer: Peer, message: wire.Holds) -> Iterator[None]:
+    """Raises WireError."""
+    users = message.users[: len(message.client_ids)]
+    for client_id, user in zip_longest(message.client_ids, users):
+        fault = text_fault(client_id)
+        if fault:
+            raise WireError(f"client_id {fault}")
+        peer.member.hold_again(client_id, user)
+        yield

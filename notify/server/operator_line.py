@@ -1,0 +1,48 @@
+"""What a store's end of a connection does for operators, and for gateways: they are told what operators did, and
+whether others are behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from notify.bans import all_told
+from notify.requests.operator_requests import OperatorRequests
+from notify.server.peers import Peer
+from store.wire.base import Message
+from store.wire.handshake import OPERATORS_VERSION, PACING_VERSION
+from store.wire.messages import Hello, Judge, Role
+from store.wire.operator_messages import BanMade, BansTold, Disconnect
+from store.wire.pace_messages import Slow
+
+
+class OperatorLine:
+    """Owner of what a peer is yet to be told of bans, of clients to disconnect, and asked about what is due."""
+
+    def __init__(self, hello: Hello, peer: Peer, taken_over: Callable[[str], None]) -> None:
+        """`taken_over`: how a gateway of an older version is told that a connection is to end."""
+        self._peer = peer
+        self._hub = peer.hub
+        self._taken_over = taken_over
+        self._is_told = hello.role == Role.GATEWAY and OPERATORS_VERSION in hello.versions
+        self.to_tell: list[Message] = list(all_told(self._hub.bans.in_force())) if self._is_told else []
+        self._is_paced = self._is_told and PACING_VERSION in hello.versions
+        if self._is_paced and self._hub.pace.is_slow:
+            self.to_tell.append(Slow(True))
+        self.requests = OperatorRequests(self._hub, peer.member)
+
+    def take(self) -> list[Message]:
+        """What is to be told now."""
+        to_tell, self.to_tell = self.to_tell, []
+        return to_tell
+
+    def told(self, message: BansTold | Disconnect | Judge | Slow) -> None:
+        if isinstance(message, Slow):
+            self.to_tell += [message] if self._is_paced else []
+        elif self._is_told:
+            self.to_tell.append(message)
+        elif isinstance(message, Disconnect):
+            self._taken_over(message.client_id)
+
+    def ban_made(self, message: BanMade) -> None:
+        """By the gateway itself."""
+        self._hub.bans.made(message.kind, message.value, message.until_ms, message.reason, self._peer.name)

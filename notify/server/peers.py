@@ -1,0 +1,509 @@
+"""Who uses the store over the wire, by name: what each has, how far its appends have come, how long it is waited for.
+
+A peer outlives its connections. One that is not heard of for lease_ms is gone: its sessions are closed, and should it
+come back it begins anew. The log knows the names, so that a store which is restarted waits for them as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from lightqueue.queues._queues import Queue
+from lightqueue.queues.left_messages import Allowed, LeftMessage
+from lightqueue.reading.following import Followed
+from notify.api import Nobody, Told
+from notify.local.departure import Departure
+from notify.local.hub import Hub
+from notify.local.member import Member
+from notify.local.own_names import ALL, OwnNames, is_named
+from notify.local.questions import Questions
+from notify.requests import contents
+from notify.requests.client_requests import published
+from notify.requests.group_requests import GroupRequests
+from notify.requests.refusals import Fenced, failure_code
+from notify.requests.refused_appends import MOST_RANGES, REFUSED_BY_DISK, RefusedAppends
+from notify.requests.users import User
+from notify.server.line import Line
+from notify.server.prepared import Prepared, begun, limits_of
+from notify.settings import WireSettings
+from store.errors import RecordTooLarge, StoreError
+from store.ratelimit import RateLimitedLog
+from store.records._records import RecordBatch, topic_runs
+from store.state.changes import (
+    Change,
+    GroupAdvanced,
+    PeerAppended,
+    PeerGone,
+    SessionClosed,
+    SessionOpened,
+    encode_change,
+)
+from store.wire import messages as wire
+from store.wire.base import PRODUCER
+from store.wire.handshake import JUDGING_VERSION
+from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome
+
+log = logging.getLogger("penstock.wire")
+
+HEAD_ROOM_BYTES = 4_096  # of a frame, or of what an append takes in the log, for what is not a peer's records
+LATE_S = 0.25  # a tick that comes later than so long after the one before says that this process stood still
+RETRY_S = 1.0
+UNSAFE_NOTED = 64  # Appends of a peer; with so many it is looked at which of them are safe by now
+MOST_FOLLOWED = 1_000_000
+MOST_FOLLOWED_BY_CLIENT = 10_000  # each costs the store's memory a live queue
+RECORD_HEADER_BYTES = 40  # of a batch record, in front of what it holds
+CHECK_CLIENTS_S = 30.0
+CLIENTS_REMEMBERED = 10_000  # and as many producers
+
+
+class Peer(Nobody):
+    """What one name has: sessions and queues (its Member's), and appends in the log. Its Member's Listener."""
+
+    def __init__(self, name: str, member: Member, hub: Hub, heard_s: float) -> None:
+        self.name = name
+        self.member = member
+        self.role: Role | None = None  # not known yet after a restart
+        self.own = OwnNames(ALL)  # what it may name
+        self.namespace = self.user = ""  # the latter of a client, where users are judged
+        self.left_by = b""  # what its delayed messages have to say of that
+        self.known_topics: dict[bytes, None] | None = None  # where what it publishes counts for its user
+        self.counts_for = ""  # as the log names the user, or clients without one
+        self.line: Line | None = None
+        self.can_judge = False  # it is a gateway that can be asked about what is due, and is connected
+        self.questions, self.prepared = Questions(), Prepared()
+        self.heard_s = heard_s
+        self.queues: dict[int, Queue] = {}  # by ref
+        self.refs: dict[Queue, int] = {}
+        self.follows: Counter[Queue] = Counter()
+        self.hub = hub
+        self._last_ref = 0
+        self._unsafe: deque[tuple[int, int]] = deque()  # (sequence, log_offset of its end), oldest first
+        state = hub.messages.peers.get(name)
+        self._sequence = self._safe_sequence = state.sequence if state is not None else 0
+        self._refused = RefusedAppends(state.refused if state is not None else ())
+        self._lost = state.lost if state is not None else (1, 0)  # which may not be in the log: see PeerState
+        member.listener = self
+
+    # --- Listener: of the rest nothing concerns it
+
+    def wake(self) -> None:
+        if self.line is not None:
+            self.line.wake()
+
+    def safe_advanced(self) -> None:
+        self.wake()
+
+    def taken_over(self, client_id: str) -> None:
+        if self.line is not None:
+            self.line.tell_taken_over(client_id)
+
+    def told(self, message: Told) -> None:
+        if self.line is not None and self.role is Role.GATEWAY:
+            self.line.told(message)
+
+    def unlogged(self) -> list[tuple[str, str]]:
+        return []  # the gateway says so itself, in Holds
+
+    def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
+        if self.line is not None:
+            self.line.told(self.questions.ask(messages, then))
+
+    def lost_line(self) -> None:
+        """Its connection ended."""
+        self.line, self.can_judge = None, False
+        self.prepared.clear()
+        self._refused.lost_line()
+        self.questions.lost()
+
+    # --- appends
+
+    @property
+    def confirmed(self) -> int:
+        """Every Append up to this sequence is in the log, and safe."""
+        self._note_safe()
+        doubtful = [first for first, last in (*self._refused.ranges[:1], self._lost) if first <= last]
+        return min([self._safe_sequence, *(first - 1 for first in doubtful)])
+
+    def _note_safe(self) -> None:
+        safe = self.member.safe_mark
+        while self._unsafe and self._unsafe[0][1] <= safe:
+            self._safe_sequence = self._unsafe.popleft()[0]
+
+    def append(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
+        """Store what came in an Append, if it is not there already. Appended, to be said once it is safe, or Failed."""
+        refused = self._refused
+        if refused.ranges and refused.has(sequence, stops=self.role is Role.GATEWAY):
+            return wire.Failed(FailureCode.UNAVAILABLE, "it was refused already, and others were stored since")
+        if sequence <= self._sequence and not self._lost[0] <= sequence <= self._lost[1]:
+            return wire.Appended(0, 0)
+        if refused.stops_from:
+            return self._refuse(sequence, FailureCode.UNAVAILABLE, "one before it was refused")
+        try:
+            batch, changes = self._batch(sequence, records, limit_bytes)
+            start = self.member.append_in_steps(batch, self._before(changes) if changes else None)
+        except (ValueError, StoreError) as error:
+            return self._refuse(sequence, failure_code(error), str(error))
+        end = start + batch.size
+        self._sequence = max(sequence, self._sequence)
+        if len(self._unsafe) >= UNSAFE_NOTED:
+            self._note_safe()
+        self._unsafe.append((self._sequence, end))
+        self._lost = (sequence + 1, self._lost[1])  # they come in order
+        return wire.Appended(start, end)
+
+    def _before(self, changes: list[Change]) -> Callable[[], None]:
+        """An append with changes of state. Gives what is to be called once all of it is applied."""
+        taken = [change for change in changes if isinstance(change, GroupAdvanced)]
+        self.hub.consumers.will_take(taken)
+
+        def applied() -> None:
+            self.hub.consumers.took(taken)
+            for change in changes:
+                if isinstance(change, SessionOpened):
+                    self.hub.hold(self.member, change.client_id)
+
+        return applied
+
+    def publish(self, sequence: int, records: memoryview, limit_bytes: int) -> Callable[[], tuple[wire.Message, int]]:
+        """As append(). To be called once all is applied: it gives an answer that says where the messages are, and the
+        log_offset where they end."""
+        is_again = sequence <= self._sequence and not self._lost[0] <= sequence <= self._lost[1]
+        answer = self.append(sequence, records, limit_bytes)
+        return lambda: self._published(sequence, records, limit_bytes, answer, is_again)
+
+    def _published(
+        self, sequence: int, records: memoryview, limit_bytes: int, answer: wire.Message, is_again: bool
+    ) -> tuple[wire.Message, int]:
+        if isinstance(answer, wire.Failed):
+            return answer, 0
+        messages = self.hub.messages
+        if not is_again:
+            assert isinstance(answer, wire.Appended)
+            return published(messages, records, answer.start + RECORD_HEADER_BYTES), answer.end
+        return self._published_before(sequence, records, limit_bytes), messages.end
+
+    def _published_before(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
+        """The answer to a Publish that was sent again. What it says need not be what it said the first time."""
+        messages = self.hub.messages
+        state = messages.peers.get(self.name)
+        place = state.place(sequence) if state is not None else None
+        unknown = wire.Failed(FailureCode.NO_SUCH_POSITION, "it is stored, but nobody knows any more where")
+        if place is None or place < len(records):
+            return unknown
+        try:
+            contents.add_records(RecordBatch(), records, Role.CLIENT, self.limits(limit_bytes))
+        except ValueError as error:
+            return wire.Failed(FailureCode.BAD_REQUEST, str(error))
+        answer = published(messages, records, place - len(records))
+        is_there = all(
+            queue_offset >= 0 or not is_queued
+            for queue_offset, (_, _, _, is_queued) in zip(answer.queue_offsets, topic_runs(records), strict=True)
+        )
+        return answer if is_there else unknown
+
+    def _batch(self, sequence: int, records: memoryview, limit_bytes: int) -> tuple[RecordBatch, list[Change]]:
+        """The records and how far the peer has come with them: all of it gets into the log, or nothing."""
+        assert self.role is not None
+        if len(records) > limit_bytes:
+            raise RecordTooLarge(len(records), limit_bytes)
+        batch, changes = self.prepared.take(records) or begun(records, self.role, self.limits(limit_bytes))
+        if changes:
+            late = self._late_ends(changes)
+            changes = [change for change in changes if change not in late]
+            self._check_holders(changes)
+            if late or any(isinstance(change, SessionOpened) and change.holder != self.name for change in changes):
+                batch = RecordBatch()
+                batch.begin_atomic()
+                contents.add_held_by(batch, records, self.name, {closed.client_id for closed in late})
+        is_client = self.role is Role.CLIENT
+        if is_client and (fault := self.own.fault_of_records(records) or contents.left_fault(records, self.left_by)):
+            raise contents.BadContents(fault)
+        user = self.counts_for if is_client else ""
+        counted = self.hub.quotas.take_records(user, self.known_topics, records) if is_client else ()
+        newest, refused = max(sequence, self._sequence), self._refused.ranges
+        batch.append(*encode_change(PeerAppended(self.name, newest, refused, is_client, user, counted)))
+        batch.end_atomic()
+        return batch, changes
+
+    def limits(self, size_bytes: int) -> contents.Limits:
+        """Of its records."""
+        return limits_of(self.hub.messages, self.role, size_bytes)
+
+    def _late_ends(self, changes: list[Change]) -> list[SessionClosed]:
+        """Of sessions that others have by now: nobody is to hear of them any more, and they are no fault."""
+        return [
+            change
+            for change in changes
+            if isinstance(change, SessionClosed) and self.hub.holder(change.client_id) not in (None, self.member)
+        ]
+
+    def _check_holders(self, changes: list[Change]) -> None:
+        for change in changes:
+            if isinstance(change, GroupAdvanced):
+                continue
+            client_id: str = change.client_id  # type: ignore[attr-defined]
+            if self.hub.holder(client_id) not in (None, self.member):
+                raise Fenced(client_id)
+
+    def refuse(self, sequence: int, answer: wire.Failed) -> wire.Failed:
+        """Its user may not: the answer to an Append that is not looked at. One that is stored already is no news."""
+        if sequence > self._sequence:
+            self._refuse(sequence, answer.code, answer.message)
+        return answer
+
+    def _refuse(self, sequence: int, code: FailureCode, why: str) -> wire.Failed:
+        self._refused.add(sequence, stops=self.role is Role.GATEWAY and code in REFUSED_BY_DISK)
+        return wire.Failed(code, why)
+
+    @property
+    def has_too_many_refused(self) -> bool:
+        return len(self._refused.ranges) > MOST_RANGES
+
+    def knows_refused(self, sequence: int) -> None:
+        """The peer knows of every refusal up to this sequence."""
+        self._refused.known(sequence)
+
+    # --- queues
+
+    def follow(self, request: wire.Follow) -> wire.Message:
+        fault = contents.filter_fault(request.topic_filter)
+        if fault:
+            return wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}")
+        most = MOST_FOLLOWED if self.role is Role.GATEWAY else MOST_FOLLOWED_BY_CLIENT
+        if len(self.queues) >= most:
+            return wire.Failed(FailureCode.NOT_ALLOWED, f"more than {most} queues at a time")
+        found: list[wire.QueueInfo] = []
+
+        def then(followed: list[Followed]) -> None:
+            found.extend(self._info(each) for each in followed)
+
+        self.member.follow(request.topic_filter, request.start, request.history, request.spills, then)
+        return wire.Following(found, self.member.end)
+
+    def _info(self, followed: Followed) -> wire.QueueInfo:
+        queue = followed.queue
+        if queue not in self.refs:
+            self._last_ref += 1
+            self.refs[queue] = self._last_ref
+            self.queues[self._last_ref] = queue
+        self.follows[queue] += 1
+        return wire.QueueInfo(self.refs[queue], queue.kind, queue.next_offset, followed.position)
+
+    def unfollow(self, refs: list[int]) -> None:
+        for ref in refs:
+            queue = self.queues.get(ref)
+            if queue is None:
+                continue
+            self.follows[queue] -= 1
+            if not self.follows[queue]:
+                del self.follows[queue], self.queues[ref], self.refs[queue]
+            self.member.unfollow(queue)
+
+    def ends(self, refs: list[int]) -> list[tuple[int, int]]:
+        """Where these queues end."""
+        return [(ref, queue.next_offset) for ref in refs if (queue := self.queues.get(ref)) is not None]
+
+    def set_floors(self, floors: list[tuple[int, int]]) -> None:
+        known = [(self.queues[ref], floor) for ref, floor in floors if ref in self.queues]
+        self.member.needed_from(known)
+
+
+class Peers:
+    """Owner of all peers of a store. `clock`: monotonic seconds."""
+
+    def __init__(
+        self, hub: Hub, settings: WireSettings, store_name: str, clock: Callable[[], float], hands_out: bool = True
+    ) -> None:
+        """`store_name`: of this process and no other, since what refs stand for is known to it alone. `hands_out`:
+        peers may consume groups, so that no message is handed out which does not fit in a frame."""
+        self.settings = settings
+        self.clock = clock
+        self.hub = hub
+        self.leases_ended = 0
+        self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
+        answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
+        if hands_out:
+            hub.consumers.clock = clock
+            hub.consumers.hand_out_at_most(answer_bytes - HEAD_ROOM_BYTES)
+        self.groups = GroupRequests(hub.consumers, answer_bytes, clock)
+        self._store_name = store_name
+        self._events = RateLimitedLog(log)
+        self._ticked_s = now_s = clock()
+        self._peers = {name: Peer(name, member, hub, now_s) for name, member in hub.returning.items()}
+        self._departures: deque[tuple[str, Departure]] = deque()  # and the name that the log is to forget, if it is
+        self._try_again_s = 0.0
+        self._check_clients_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    @property
+    def append_limit_bytes(self) -> int:
+        """Records that one Append may have."""
+        return self.max_frame_bytes - HEAD_ROOM_BYTES
+
+    # --- coming and going
+
+    def meet(self, hello: Hello, line: Line, is_user: User | None = None) -> tuple[Peer, Welcome] | Refused:
+        """Somebody who may come in did so; what he had before, if he was here, is his again."""
+        user = is_user.name if is_user is not None else ""
+        if not hello.name:
+            return Refused(RefusedReason.BAD_HELLO, "a peer needs a name that no other process has")
+        role = Role(hello.role)
+        peer = self._peers.get(hello.name)
+        if not is_named(hello.namespace):
+            return Refused(RefusedReason.BAD_HELLO, f"no namespace is called {hello.namespace!r}")
+        known = self._role_of(hello.name)
+        if known not in (None, role):
+            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of a {known}")
+        if peer is not None and peer.role is not None and peer.user != user:
+            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of another user's client")
+        resumed = peer is not None
+        if peer is None:
+            peer = Peer(hello.name, self.hub.join(hello.name), self.hub, 0.0)
+            self._peers[hello.name] = peer
+        if resumed and role is Role.CLIENT and peer.role is not None and peer.namespace != hello.namespace:
+            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of another namespace's client")
+        if role is Role.CLIENT:
+            peer.namespace, peer.own = hello.namespace, OwnNames(hello.namespace)
+        if peer.line is not None:
+            peer.line.close("the same peer made another connection")
+            peer.lost_line()
+            self.hub.withdraw(peer.member)
+        peer.role, peer.user, peer.line, peer.heard_s = role, user, line, self.clock()
+        peer.left_by = is_user.left_by if is_user is not None else b""
+        if role is Role.CLIENT:
+            said = user if is_user is not None else None
+            peer.known_topics, peer.counts_for = self.hub.quotas.of_client(said, hello.namespace)
+        peer.can_judge = role is Role.GATEWAY and JUDGING_VERSION in hello.versions
+        if role is Role.GATEWAY:
+            self.hub.gateways[peer.name] = peer.member
+            if self.hub.messages.peers.get(peer.name) is None:
+                self._remember(peer.name)
+        return peer, self._welcome(peer, resumed)
+
+    def _role_of(self, name: str) -> Role | None:
+        """Of the peer that has the name, or had it before this store was restarted: no other role may take it."""
+        peer = self._peers.get(name)
+        if peer is not None and peer.role is not None:
+            return peer.role
+        if (state := self.hub.messages.peers.get(name)) is None:
+            return None
+        return Role.CLIENT if state.is_client else Role.GATEWAY
+
+    def _remember(self, name: str) -> None:
+        """Should the store be restarted, a gateway is not to lose its clients because it has not appended so far."""
+        batch = RecordBatch()
+        batch.append(*encode_change(PeerAppended(name, 0)))
+        with suppress(StoreError):  # its first append does the same
+            self.hub.messages.append(batch)
+
+    def _welcome(self, peer: Peer, resumed: bool) -> Welcome:
+        messages = self.hub.messages
+        return Welcome(
+            version=1,
+            store_name=self._store_name,
+            epoch=0,
+            credit_bytes=max(self.settings.credit_bytes, self.max_frame_bytes),
+            max_frame_bytes=self.max_frame_bytes,
+            heartbeat_ms=self.settings.heartbeat_ms,
+            live_only=list(messages.settings.live_only),
+            log_end=messages.end,
+            appended=peer.confirmed,
+            resumed=resumed,
+            now_ms=messages.now_ms(),
+            address=self.settings.advertise,
+            max_delay_s=messages.settings.max_delay_s,
+            namespace=peer.namespace,
+            left_by=peer.left_by,
+            counted=int(self.hub.quotas.counted),
+            max_changes=self.settings.max_changes_per_publish,
+            log_identity=messages.log.marks.identity,
+        )
+
+    def lost(self, peer: Peer, line: Line) -> None:
+        """A connection ended. What the peer has it keeps for a while; what it waits for it will ask for again."""
+        if peer.line is line:
+            peer.lost_line()
+            self.hub.withdraw(peer.member)
+
+    def left(self, peer: Peer, why: str, for_good: bool = True) -> None:
+        """A peer is gone, with or without a word. What it appended is forgotten if that is `for_good`."""
+        if self._peers.get(peer.name) is not peer:
+            return
+        del self._peers[peer.name]
+        if peer.line is not None:
+            peer.line.close(why)
+            peer.lost_line()
+        self._departures.append((peer.name if for_good else "", self.hub.leave(peer.member, peer.follows)))
+        self.groups.left(peer.name)
+        self.go_on()
+
+    def go_on(self) -> bool:
+        """Clean up some of what those left that are gone. True if there is more to do at once."""
+        if not self._departures or self.clock() < self._try_again_s or self.hub.messages.applying.left_bytes:
+            return False
+        name, departure = self._departures[0]
+        try:
+            if not departure.is_over:
+                departure.step()
+            if departure.is_over:
+                self._forget([name])
+                self._departures.popleft()
+        except StoreError:  # on a full disk
+            self._try_again_s = self.clock() + RETRY_S
+            return False
+        return bool(self._departures)
+
+    def _forget(self, names: Iterable[str]) -> None:
+        """Have the log say that peers are gone, once it says so of their sessions' connections. Raises a StoreError."""
+        batch = RecordBatch()
+        for name in names:
+            if name not in self._peers and self.hub.messages.peers.get(name) is not None:
+                batch.append(*encode_change(PeerGone(name)))
+        if batch.size:
+            self.hub.messages.append(batch)
+
+    def _is_client(self, peer: Peer) -> bool:
+        """Whether it holds nothing but what it appended, which is remembered for longer: it may send that again."""
+        state = self.hub.messages.peers.get(peer.name)
+        return state is not None and state.is_client
+
+    def _forget_clients(self) -> None:
+        """Give up clients that have not appended for long, and the oldest of too many."""
+        away = [(name, state) for name, state in self.hub.messages.peers.clients() if name not in self._peers]
+        gone = []
+        for producers, memory_s in ((False, self.settings.client_memory_s), (True, self.settings.producer_memory_s)):
+            those = [each for each in away if each[0].startswith(PRODUCER) is producers]
+            oldest_ms = time.time() * 1000 - memory_s * 1000
+            too_many = len(those) - CLIENTS_REMEMBERED
+            gone += [name for at, (name, state) in enumerate(those) if at < too_many or state.appended_ms < oldest_ms]
+        with suppress(StoreError):  # it is tried again
+            self._forget(gone)
+
+    # --- leases
+
+    def tick(self) -> None:
+        """To be called every few hundredths of a second: give up who was not heard of for too long."""
+        if self.hub.messages.applying.left_bytes:
+            return  # what they say waits, and some are not listened to
+        now_s = self.clock()
+        stalled_s = now_s - self._ticked_s - LATE_S
+        self._ticked_s = now_s
+        if stalled_s > 0:  # nobody could be heard meanwhile, whether he spoke or not
+            for peer in self._peers.values():
+                peer.heard_s += stalled_s
+        lease_s = self.settings.lease_ms / 1000
+        for peer in [peer for peer in self._peers.values() if now_s - peer.heard_s > lease_s]:
+            self.leases_ended += 1
+            self._events.warning("lease", "peer %s was not heard of for %d ms: gone", peer.name, lease_s * 1000)
+            self.left(peer, f"not heard of for {self.settings.lease_ms} ms", for_good=not self._is_client(peer))
+        if now_s >= self._check_clients_s:
+            self._check_clients_s = now_s + CHECK_CLIENTS_S
+            self._forget_clients()
+        self.go_on()
+        self._events.settle()

@@ -1,0 +1,419 @@
+"""The sockets of a store: gateways and clients connect here. What they say is for notify.conversation.
+
+All that is to be sent is written once per turn of the loop; a connection whose transport is full is left alone until it
+has room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from notify.errors import NotifyError
+from notify.links.address import StoreAddress
+from notify.links.certificates import CertifiedRoles, names_of
+from notify.links.sockets import listening_unix_socket, remove_leftover, widen, write
+from notify.links.tls import TlsListener
+from notify.local.hub import Hub
+from notify.requests.users import Judge
+from notify.server.applying import ApplyingSteps
+from notify.server.arrival import Arrival
+from notify.server.conversation import Conversation
+from notify.server.figures import Figures
+from notify.server.peers import Peer, Peers
+from notify.settings import WireSettings
+from notify.steps import Steps
+from store.audit import Audit, AuditEvent
+from store.errors import StoreError, WireError
+from store.ratelimit import RateLimitedLog
+from store.wire.frames import encode
+from store.wire.handshake import NO_TOKENS
+from store.wire.messages import Refused, RefusedReason, Role
+
+log = logging.getLogger("penstock.wire")
+
+BACKLOG = 1_024
+HIGH_WATER_BYTES = 256 << 10
+
+
+class WireListenError(NotifyError):
+    """The store cannot listen at an address."""
+
+
+class StoreServer:
+    """Owner of the connections to a store. All calls are made from the loop that is running when it is made."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        settings: WireSettings,
+        tokens: Mapping[str, str | None],
+        audit: Audit | None = None,
+        only_operators: bool = False,
+        of_namespaces: Mapping[str, str] = NO_TOKENS,
+    ) -> None:
+        """`tokens`: by role, what a peer has to show (None: nothing); a role that is missing is not let in.
+
+        `only_operators`: the store has a gateway in this process, which does the store's upkeep. `of_namespaces`: by
+        namespace, what lets a client into that one alone.
+        """
+        self.hub = hub
+        self.audit = audit or Audit()
+        self.settings = settings
+        self.figures = Figures()
+        self.bad_input: Counter[str] = Counter()
+        self.connections: set[_Connection] = set()
+        self.connections_total = 0
+        self._loop = asyncio.get_running_loop()
+        self._tokens = tokens
+        self._of_namespaces = of_namespaces
+        self.roles = CertifiedRoles(())
+        self.judge: Judge | None = None  # of clients; None: users are not judged
+        store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
+        self._only_operators = only_operators
+        self.peers = Peers(hub, settings, store_name, self._loop.time, hands_out=not only_operators)
+        self.events = RateLimitedLog(log)
+        self._dirty: dict[_Connection, None] = {}
+        self._server: asyncio.Server | TlsListener | None = None
+        self._socket_paths: list[Path] = []
+        self._operators: asyncio.Server | None = None
+        self._progress = asyncio.Event()
+        self._upkeep = Steps(self.hub.tick, self._loop.call_soon)
+        self._cleaning_up = Steps(self.peers.go_on, self._loop.call_soon)
+        self._applying = ApplyingSteps(self.hub, self._loop.call_soon, self._do_upkeep, self._not_applied)
+        self.is_stopping = False
+
+    # --- listening
+
+    async def listen(self, address: StoreAddress, tls: Callable[[], ssl.SSLContext] | None) -> str:
+        """Accept peers from now on; returns the URL with the port that it got. Raises WireListenError."""
+        try:
+            if address.path:
+                await self._listen_unix(Path(address.path))
+                return address.url
+            if tls is not None:
+                self.roles = CertifiedRoles(self.settings.tls_roles)
+                self._server = TlsListener(tls, self.settings.handshake_timeout_s, self._arrives, self._not_secure)
+                await self._server.listen(address.host, address.port, BACKLOG)
+            else:
+                where = (address.host, address.port)
+                self._server = await self._loop.create_server(self._arrives, *where, backlog=BACKLOG)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise WireListenError(
+                f"{address.url}: cannot listen there ({reason}); stop what uses it or choose another address"
+            ) from error
+        port = self._server.sockets[0].getsockname()[1]
+        shown = f"[{address.host}]" if ":" in address.host else address.host
+        return f"{'tls' if address.is_tls else 'tcp'}://{shown}:{port}"
+
+    def _arrives(self) -> asyncio.Protocol:
+        return _Connection(self)
+
+    def _not_secure(self, address: object, why: str) -> None:
+        self.found_bad("tls", _shown(address), why)
+
+    async def _listen_unix(self, path: Path) -> None:
+        remove_leftover(path)
+        mask = os.umask(0o777 & ~int(self.settings.unix_socket_mode, 8))
+        try:
+            self._server = await self._loop.create_unix_server(self._arrives, str(path), backlog=BACKLOG)
+        finally:
+            os.umask(mask)
+        self._socket_paths.append(path)
+
+    async def listen_to_operators(self, path: Path) -> None:
+        """At a Unix socket that the user of this process alone may connect to. Raises OSError."""
+        listening = listening_unix_socket(path, BACKLOG, 0o600)
+        tokens = {Role.OPERATOR.value: None}
+        self._operators = await self._loop.create_unix_server(lambda: _Connection(self, tokens), sock=listening)
+        self._socket_paths.append(path)
+
+    # --- the loop
+
+    def safe_advanced(self) -> None:
+        self.hub.safe_advanced()
+
+    def tick(self) -> None:
+        """To be called every few hundredths of a second."""
+        self._applying.tick()
+        now_s = self._loop.time()
+        for connection in list(self.connections):
+            connection.tick(now_s)
+        self.events.settle()
+        self.audit.settle()
+
+    def _do_upkeep(self) -> None:
+        """What may store something."""
+        if not self._only_operators:
+            self._upkeep.start()
+        self.peers.tick()
+        self._cleaning_up.start()
+
+    def _not_applied(self, error: StoreError) -> None:
+        self.events.warning("applying", "%s; messages are given to their queues once that succeeds", error)
+
+    def wake(self, connection: _Connection) -> None:
+        """Send what it has to send at the end of this turn."""
+        if not self._dirty:
+            self._loop.call_soon(self._flush)
+        self._dirty[connection] = None
+
+    def _flush(self) -> None:
+        self._applying.go_on()
+        dirty, self._dirty = self._dirty, {}
+        for connection in dirty:
+            connection.flush()
+        self._progress.set()
+
+    def judge_again(self) -> None:
+        """What users may do was replaced: those who may not do everything come back, and are judged anew."""
+        for connection in list(self.connections):
+            connection.judge_again()
+
+    def unready(self) -> str:
+        """Why peers had better not be sent here now; empty if they may be."""
+        if self._server is None or self.is_stopping:
+            return "not listening"
+        return str(self.hub.messages.fault() or "")
+
+    def found_bad(self, kind: str, address: str, why: object) -> None:
+        self.bad_input[kind] += 1
+        self.events.warning("bad_input", "peer %s: %s; its connection is closed", address, why)
+        self.audit.note(AuditEvent.PEER_REFUSED, address=address, reason=str(why))
+
+    def note(self, event: AuditEvent, peer: Peer, address: str) -> None:
+        """Have the audit log say something of a peer that was let in."""
+        self.audit.note(event, client_id=peer.name, address=address, reason=peer.role or "")
+
+    # --- the end
+
+    async def close(self, timeout_s: float) -> None:
+        """Nobody new; what was appended is answered once it is safe; then goodbye to all."""
+        for server in (self._server, self._operators):
+            if server is not None:
+                server.close()
+        self.is_stopping = True
+        for connection in self.connections:
+            connection.let_read(False)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._until(lambda: not any(each.has_unanswered for each in self.connections))
+                for connection in list(self.connections):
+                    connection.say_goodbye("the store stops")
+                await self._until(lambda: not self.connections)
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort()
+        self._applying.stop()
+        self._upkeep.stop()
+        self._cleaning_up.stop()
+        for path in self._socket_paths:
+            path.unlink(missing_ok=True)
+        self.events.close()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that connections do."""
+        while not condition():
+            self._progress.clear()
+            await self._progress.wait()
+
+    def lost(self, connection: _Connection) -> None:
+        self.connections.discard(connection)
+        self._progress.set()
+
+
+class _Connection(asyncio.Protocol):
+    """A socket with a peer at its other end."""
+
+    def __init__(self, server: StoreServer, tokens: Mapping[str, str | None] | None = None) -> None:
+        """`tokens`: in place of those of the server."""
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._is_writable = True
+        self._is_read = True
+        self._unsent_bytes = 0
+        self._address = "?"
+        self._conversation = Conversation(
+            server.peers, tokens or server._tokens, server.figures, partial(server.wake, self), server._of_namespaces
+        )
+
+    @property
+    def has_unanswered(self) -> bool:
+        return self._conversation.has_unanswered
+
+    @property
+    def peer_name(self) -> str:
+        """Empty before it has said who it is."""
+        peer = self._conversation.peer
+        return peer.name if peer is not None else ""
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base
+        self._address = _shown(transport.get_extra_info("peername"))
+        transport.set_write_buffer_limits(HIGH_WATER_BYTES)
+        widen(transport)
+        server = self._server
+        names = names_of(transport.get_extra_info("peercert"))
+        self._conversation.arrival = Arrival(self._address, names, server.roles, server.judge)
+        if server.is_stopping:  # it was still in its TLS handshake
+            transport.abort()
+            return
+        server.connections_total += 1
+        if len(server.connections) >= server.settings.max_connections:
+            limit = f"{server.settings.max_connections} connections are open already; see wire.max_connections"
+            transport.write(encode(Refused(RefusedReason.BUSY, limit)))
+            server.found_bad("busy", self._address, limit)
+            transport.close()
+            return
+        server.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self in self._server.connections:
+            self._feed(data)
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._transport = None
+        self._server.lost(self)
+        if self._conversation.peer is not None:
+            self._server.note(AuditEvent.PEER_LEFT, self._conversation.peer, self._address)
+        self._conversation.lost()
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._heard()
+        self._server.wake(self)
+
+    # --- in
+
+    def _feed(self, data: bytes) -> None:
+        """Give the conversation what came; without any, what it left for later."""
+        conversation = self._conversation
+        was_known = conversation.peer is not None
+        self._attempt(partial(conversation.received, data) if data else conversation.go_on)
+        if not was_known and conversation.peer is not None:
+            self._server.note(AuditEvent.PEER_CONNECTED, conversation.peer, self._address)
+        if not (self._is_read and conversation.is_idle):
+            self.let_read(not conversation.is_full and not conversation.is_waiting)
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        """Do something for this connection; if that fails nobody else is to notice."""
+        conversation = self._conversation
+        try:
+            action()
+        except WireError as error:
+            kind = "refused" if conversation.peer is None else "malformed"
+            self._server.found_bad(kind, self._address, error)
+            conversation.close(str(error))
+        except Exception:  # the edge of a connection
+            self._server.bad_input["failed"] += 1
+            log.exception("peer %s: a request could not be handled; its connection is closed", self._address)
+            conversation.close("a request could not be handled")
+
+    def let_read(self, wanted: bool) -> None:
+        wanted = wanted and not self._server.is_stopping
+        if wanted != self._is_read and self._transport is not None and not self._transport.is_closing():
+            self._is_read = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _heard(self) -> None:
+        if self._conversation.peer is not None:
+            self._conversation.peer.heard_s = self._server.peers.clock()
+
+    # --- out
+
+    def flush(self) -> None:
+        """Write what there is, if there is room; look at requests that waited for it."""
+        transport, conversation = self._transport, self._conversation
+        if transport is None or not self._is_writable:
+            return
+        if conversation.fault is not None:
+            self._attempt(conversation.check)
+        self._attempt(self._write)
+        if self._is_read and conversation.is_idle and not conversation.is_closing:
+            return
+        if conversation.is_closing:
+            transport.close()
+        elif conversation.is_full:
+            self._feed(b"")
+            self._server.wake(self)
+        elif not conversation.is_waiting:
+            self.let_read(True)
+
+    def _write(self) -> None:
+        chunks = self._conversation.outgoing()
+        if chunks and self._transport is not None and not self._transport.is_closing():
+            write(self._transport, chunks)
+
+    # --- by the clock
+
+    def tick(self, now_s: float) -> None:
+        conversation, settings = self._conversation, self._server.settings
+        transport = self._transport
+        if transport is None:
+            return
+        if conversation.is_closing and now_s - conversation.said_s > settings.lease_ms / 1000:
+            transport.abort()  # it does not even take our goodbye
+        elif conversation.peer is None:
+            if now_s - conversation.opened_s > settings.handshake_timeout_s:
+                self._server.found_bad("handshake_timeout", self._address, "it has not said who it is in time")
+                transport.abort()
+        elif now_s - conversation.said_s >= settings.heartbeat_ms / 1000 and self._is_writable:
+            conversation.ping()
+            fault = conversation.permits.fault(time.time_ns() // 1_000_000)
+            if fault:
+                self.begin_anew(fault)
+        unsent_bytes = transport.get_write_buffer_size()
+        if unsent_bytes < self._unsent_bytes:  # slow, but there
+            self._heard()
+        self._unsent_bytes = unsent_bytes
+        if conversation.is_full:
+            self._server.wake(self)
+
+    # --- the end
+
+    def judge_again(self) -> None:
+        if self._conversation.permits.user is not None:
+            self.begin_anew("the files of users and permissions were read again")
+
+    def begin_anew(self, reason: str) -> None:
+        """End the connection and what it consumes: what the next one asks for is judged by what holds then."""
+        self._server.peers.groups.left(self.peer_name)
+        self.say_goodbye(reason)
+
+    def say_goodbye(self, reason: str) -> None:
+        self._conversation.close(reason)
+        self._server.wake(self)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _shown(peername: object) -> str:
+    """Where a peer is, for people."""
+    if isinstance(peername, tuple):
+        host, port = peername[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return "on the Unix socket"

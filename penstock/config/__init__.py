@@ -1,0 +1,1 @@
+"""Settings, and the files and documents that belong to them."""

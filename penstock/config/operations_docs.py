@@ -1,0 +1,52 @@
+"""Renews the tables in docs/operations.md, which are made from the code: `make docs`."""
+
+import re
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from gateway.delivery.sys_topics import AVERAGED_MIN, LOADS, PREFIX, SYS_TOPICS
+from gateway.observe.metrics import AnyFigure, all_figures
+
+TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def renewed(page: str) -> str:
+    """The page with the tables as they should be."""
+    tables = {"metrics": _metrics, "sys": _sys_topics}
+    return TABLE.sub(lambda found: found[1] + "\n".join(tables[found[2]]()) + "\n" + found[3], page)
+
+
+def _metrics() -> Iterator[str]:
+    for section, figures in groupby(all_figures(), key=lambda each: each[0]):
+        yield f"\n### {section}\n"
+        yield "| metric | kind | what it says |"
+        yield "|---|---|---|"
+        for _, figure in figures:
+            yield f"| `{_name(figure)}` | {figure.kind} | {figure.doc} |"
+    yield ""
+
+
+def _name(figure: AnyFigure) -> str:
+    return f"{figure.name}{{{figure.label}}}" if figure.label else figure.name
+
+
+def _sys_topics() -> Iterator[str]:
+    yield ""
+    yield "| topic | what it says |"
+    yield "|---|---|"
+    for topic in SYS_TOPICS:
+        yield f"| `{PREFIX}{topic.name}` | {topic.doc} |"
+    spans = ", ".join(f"`{minutes}min`" for minutes in AVERAGED_MIN)
+    for name in LOADS:
+        yield f"| `{PREFIX}load/{name}/+` | Growth per minute, averaged over {spans}. |"
+    yield ""
+
+
+def main(path: Path) -> None:
+    path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""The processes that serve: starting, listening, reloading, metrics, stopping."""

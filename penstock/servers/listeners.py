@@ -1,0 +1,133 @@
+"""The side of a server process that MQTT clients and their operators see: listening, being ready, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gateway.auth.settings import is_auth_configured
+from gateway.broker import Broker
+from gateway.listen_address import ListenAddress, check_exposure
+from gateway.mqtt._mqtt import HAS_EPOLL, Sockets
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.transport.listener import Listener
+from gateway.transport.tls import InTurn
+from notify.remote.store import RemoteStore
+from penstock.config.settings import Settings
+from penstock.servers.client_tls import ClientTls
+from penstock.servers.logs import announce
+from penstock.servers.process import Stop, check_admin_exposed, open_admin
+
+if TYPE_CHECKING:
+    from lightqueue.message_store import MessageStore
+    from penstock.servers.admin import Admin
+
+log = logging.getLogger("penstock")
+
+DRAIN_STEP_S = 0.01
+
+
+def check_exposed(settings: Settings) -> None:
+    """Nothing listens beyond loopback without authentication unless the operator says so. Raises ListenError."""
+    addresses = tuple(ListenAddress.parse(url) for url in settings.gateway.listen)
+    check_exposure(addresses, are_credentials_needed(settings), settings.auth.allow_anonymous)
+    check_admin_exposed(settings)
+
+
+def say_who_may_connect(settings: Settings) -> None:
+    if are_credentials_needed(settings):
+        for address in (ListenAddress.parse(url) for url in settings.gateway.listen):
+            if is_auth_configured(settings.auth) and not (address.is_local or address.is_tls):
+                log.warning(
+                    "%s: passwords and tokens of clients cross the network in the clear there; listen on %s:// instead",
+                    address,
+                    "wss" if address.is_websocket else "mqtts",
+                )
+        return
+    if all(ListenAddress.parse(url).is_local for url in settings.gateway.listen):
+        log.info("no client needs a password, so only this machine can connect")
+    else:
+        log.info("no client needs a password, and other machines can connect (auth.allow_anonymous)")
+
+
+def are_credentials_needed(settings: Settings) -> bool:
+    """Whether clients have to say who they are."""
+    addresses = [ListenAddress.parse(url) for url in settings.gateway.listen]
+    certificates = settings.gateway.tls_client_certificates == "required"
+    return is_auth_configured(settings.auth) or (
+        certificates and all(each.is_tls or each.is_local for each in addresses)
+    )
+
+
+def open_gateway_admin(
+    address: str,
+    broker: Callable[[], Broker | None],
+    messages: Callable[[], MessageStore | None],
+    link: RemoteStore | None,
+    starting: Callable[[], str] = lambda: "",
+) -> Admin:
+    """The admin endpoint of a gateway, and of the store where it is in the same process.
+
+    There is no broker before the store is there; what is known of that, `link` or `starting` says.
+    """
+    from gateway.observe.metrics import read_steps
+    from penstock.servers.admin import LoopSource
+
+    def unready() -> str:
+        found = broker()
+        return found.unready() if found is not None else (link.fault() if link is not None else "") or "starting"
+
+    def health() -> str:
+        found = messages()
+        return found.health() if found is not None else ""
+
+    source = LoopSource(lambda: read_steps(broker(), messages(), None, link), unready, health, starting)
+    return open_admin(address, source)
+
+
+class Listeners:
+    """The addresses that clients connect to."""
+
+    def __init__(self, broker: Broker, tls: ClientTls) -> None:
+        self._broker = broker
+        self._tls = tls
+        self._open: list[Listener] = []
+
+    async def bind(self, urls: tuple[str, ...]) -> None:
+        """Accept clients from now on. Raises ListenError."""
+        loop = asyncio.get_running_loop()
+        in_turn = InTurn(loop.call_soon)
+        context = self._tls.context if self._tls.is_set else None
+        clients = Sockets(self._broker.turn, self._broker.read_buffer, loop.call_soon) if HAS_EPOLL else None
+        if clients is not None:
+            loop.add_reader(clients.fileno(), clients.look)
+        for url in urls:
+            listener = Listener(self._broker, ListenAddress.parse(url), context, in_turn, clients)
+            await listener.open()
+            self._open.append(listener)
+        self._broker.listening = True
+
+    def say_ready(self, **where: object) -> None:
+        """The lines that scripts wait for; `where` names what stands behind."""
+        for listener in self._open:
+            announce("ready", str(listener.address), **where)
+
+    async def close(self, stop: Stop, tick: Callable[[], object], others: bool = False) -> None:
+        """No new clients; those that are here are seen off, slowly where there are others who take them in.
+
+        `tick` is what happens several times a second in any case.
+        """
+        for listener in self._open:
+            listener.close()
+        broker = self._broker
+        if others and not stop.of_all:
+            broker.drain(ReasonCode.USE_ANOTHER_SERVER, broker.settings.drain_clients_per_s)
+        else:
+            broker.drain(ReasonCode.SERVER_SHUTTING_DOWN)
+        while not broker.drained() and not stop.is_urgent:
+            await asyncio.sleep(DRAIN_STEP_S)
+            tick()
+        broker.end_draining()
+        broker.events.close()

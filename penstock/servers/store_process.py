@@ -1,0 +1,179 @@
+"""`penstock store`: the message store as a process of its own, for gateways and clients that connect to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from gateway.auth.left_by import LeftJudge
+from lightqueue.message_store import MessageStore
+from notify.events.lookup import Broadcast
+from notify.events.redis_lookup import RedisTable
+from notify.links.address import StoreAddress, is_loopback
+from notify.local.hub import Hub
+from notify.server.server import StoreServer
+from penstock.config.credentials import Tokens, tokens_of_namespaces, tokens_of_store, warn_of_shared_token
+from penstock.config.settings import Settings
+from penstock.errors import UsageError
+from penstock.servers.access import Judging
+from penstock.servers.audit_file import open_audit
+from penstock.servers.client_tls import WireTls
+from penstock.servers.logs import announce
+from penstock.servers.process import (
+    DRAIN_S,
+    Stop,
+    check_admin_exposed,
+    heed_hangup,
+    listen_to_operators,
+    open_admin,
+    run,
+    tune_garbage_collection,
+)
+from penstock.servers.starting import Starting
+from penstock.servers.store_users import StoreUsers
+from penstock.servers.user_limits import limit_users
+from store.version import VERSION
+
+if TYPE_CHECKING:
+    from gateway.observe.metrics import Reading
+    from penstock.servers.admin import Admin
+
+log = logging.getLogger("penstock")
+
+
+def serve(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code."""
+    address = StoreAddress.parse(settings.wire.listen, any_port=True)
+    tokens = tokens_of_store(settings.wire)
+    tls = WireTls(settings.wire) if address.is_tls else None
+    check_exposed(address, settings, tokens)
+    judging = Judging(settings.auth)
+    return run(settings, lambda: _serve(settings, address, tokens, tls, judging))
+
+
+async def _serve(
+    settings: Settings, address: StoreAddress, tokens: Tokens, tls: WireTls | None, judging: Judging
+) -> None:
+    """The admin endpoint, the store with its recovery, and only then the peers; the end in reverse."""
+    stop = Stop()
+    heed_hangup(judging.reload, *(each.reload for each in (tls,) if each is not None))
+    judging.load()
+    loop = asyncio.get_running_loop()
+    started_s = time.monotonic()
+    log.info("penstock %s store starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
+    warn_of_shared_token(tokens)
+    server: StoreServer | None = None
+    starting = Starting()
+
+    def on_safe() -> None:
+        if server is not None:
+            loop.call_soon_threadsafe(server.safe_advanced)
+
+    async with AsyncExitStack() as closing:
+        closing.callback(log.info, "stopped")
+        if settings.admin is not None:
+            closing.callback(_open_admin(settings.admin, lambda: server, starting).close)
+        messages = MessageStore(settings.store, on_safe, starting.replayed)
+        closing.callback(messages.close)
+        audit, reopen_audit = open_audit(settings, closing)
+        judging.audit = audit
+        reloads = [judging.reload, reopen_audit]
+        if tls is not None:
+            tls.audit = audit
+            reloads.append(tls.reload)
+        heed_hangup(*reloads)
+        hub = Hub(messages, waits_for_peers=True)
+        limit_users(hub, settings.quota)
+        hub.bans.audit = audit
+        if settings.notify.events == "broadcast":
+            hub.lookup = Broadcast()
+        elif settings.notify.redis_url:
+            redis = RedisTable(settings.notify.redis_url, hub.gateways.__contains__)
+            closing.push_async_callback(redis.close)
+            redis.start()
+            hub.lookup = redis.table
+        of_namespaces = tokens_of_namespaces(settings.wire)
+        server = serving = StoreServer(hub, settings.wire, tokens, audit, of_namespaces=of_namespaces)
+        _judge_clients(serving, judging, of_namespaces, closing)
+        closing.push_async_callback(_close, server, messages)
+        await listen_to_operators(server, settings.store.data)
+        url = await server.listen(address, tls.context if tls is not None else None)
+        tune_garbage_collection()
+        messages.scrubber.start()
+        took_s = time.monotonic() - started_s
+        log.info(
+            "started in %.2f s: %d sessions, %d bytes replayed", took_s, len(messages.sessions), messages.replayed_bytes
+        )
+        starting.is_over()
+        announce("ready", url, data=settings.store.data)
+
+        def tick() -> None:
+            serving.tick()
+            if tls is not None:
+                tls.tick()
+
+        await stop.tick(tick)
+
+
+async def _close(server: StoreServer, messages: MessageStore) -> None:
+    """A store whose disk failed has no more to tell: the answers that its peers wait for do not come."""
+    await server.close(0 if messages.log.failed_for_good() else DRAIN_S)
+
+
+def _judge_clients(
+    server: StoreServer, judging: Judging, of_namespaces: Mapping[str, str], closing: AsyncExitStack
+) -> None:
+    """Where [auth] says who may come in or do what, it says so of the store's clients as well."""
+    access = judging.start(closing)
+    if access is None:
+        return
+    users = StoreUsers(access, of_namespaces)
+    server.judge = users
+    server.hub.judges.of_clients = LeftJudge(access, server.events, server.audit, Counter()).judge
+
+    def again() -> None:
+        users.replaced()
+        server.judge_again()
+
+    judging.on_reload(again)
+
+
+def _open_admin(address: str, server: Callable[[], StoreServer | None], starting: Starting) -> Admin:
+    """`server` is there once the start is over."""
+    from gateway.observe.metrics import read_steps  # here, so that who has no use for it does not import an HTTP server
+    from penstock.servers.admin import LoopSource
+
+    def readings() -> Iterator[list[Reading]]:
+        found = server()
+        return read_steps(None, found.hub.messages, found) if found is not None else iter(())
+
+    def unready() -> str:
+        found = server()
+        return found.unready() if found is not None else "stopping"
+
+    def health() -> str:
+        found = server()
+        return found.hub.messages.health() if found is not None else ""
+
+    return open_admin(address, LoopSource(readings, unready, health, lambda: starting.text))
+
+
+def check_exposed(address: StoreAddress, settings: Settings, tokens: Tokens) -> None:
+    """Nothing listens beyond loopback for everybody unless the operator says so. Raises UsageError."""
+    allowed = settings.wire.allow_open_beyond_loopback
+    if address.host and not is_loopback(address.host) and not allowed:
+        lacking = [
+            what for what, is_there in (("a token", all(tokens.values())), ("TLS", address.is_tls)) if not is_there
+        ]
+        if lacking:
+            raise UsageError(
+                f"{address.url}: reachable by other machines without {' and without '.join(lacking)}; listen on "
+                "127.0.0.1, set wire.gateway_token, wire.client_token and a tls:// address, or set "
+                "wire.allow_open_beyond_loopback = true"
+            )
+    check_admin_exposed(settings)

@@ -1,0 +1,260 @@
+"""`penstock serve --gateways N`: a store and N gateways that share the MQTT port, as processes that are restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.listen_address import ListenAddress
+from gateway.transport.listener import BACKLOG
+from notify.links.sockets import listening_unix_socket
+from penstock.config.settings import Settings, render
+from penstock.errors import PenstockError
+from penstock.servers.access import Judging
+from penstock.servers.listeners import check_exposed
+from penstock.servers.logs import announce, announced
+from penstock.servers.process import ALL_STOP, AT_ONCE, SUPERVISED, TICK_S, Stop, open_admin, run
+from store.version import VERSION
+
+if TYPE_CHECKING:
+    from penstock.servers.admin import Admin
+
+log = logging.getLogger("penstock")
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+WELL_AFTER_S = 10.0  # a child that lived so long is started again at once
+NO_TOKENS: dict[str, Any] = {
+    "token": "",
+    "gateway_token": "",
+    "client_token": "",
+    "operator_token": "",
+} | dict.fromkeys(("token_file", "gateway_token_file", "client_token_file", "operator_token_file"))
+GRACE_S = 5.0  # beyond drain_timeout_s, before a child that does not end is killed
+
+
+class ChildFailed(PenstockError):
+    """A process that is needed from the start on did not come up."""
+
+
+def serve(settings: Settings, gateways: int) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code."""
+    check_exposed(settings)
+    Judging(settings.auth)  # what is wrong with its files is said once, not by each gateway
+    return run(settings, lambda: _serve(settings, gateways))
+
+
+async def _serve(settings: Settings, gateways: int) -> None:
+    stop = Stop()
+    log.info("penstock %s starting: a store and %d gateways, data=%s", VERSION, gateways, settings.store.data)
+    with ExitStack() as undo:
+        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
+        unix_mode = int(settings.gateway.unix_socket_mode, 8)
+        reserved = [undo.enter_context(_Reserved(url, unix_mode)) for url in settings.gateway.listen]
+        urls = tuple(each.url for each in reserved)
+        fds = tuple(fd for each in reserved for fd in each.fds)
+        address = f"unix://{folder}/store.sock"
+        gateway = replace(settings.gateway, listen=urls, store=address, reuse_port=True, store_ca_file=None)
+        gateway = replace(gateway, store_token="", store_token_file=None)
+        # No other user can connect to that socket.
+        wire = replace(settings.wire, **NO_TOKENS, unix_socket_mode="0600")
+        config = folder / "penstock.toml"
+        admin = None if settings.admin is None else "127.0.0.1:0"
+        shared = replace(settings, wire=wire, gateway=gateway, admin=admin)
+        config.write_text(render(shared, hide_secrets=False), encoding="utf-8")
+        grace_s = settings.gateway.drain_timeout_s + GRACE_S
+        names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
+        children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s, fds) for name in names]
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_all, children)
+        async with AsyncExitStack() as closing:  # gateways end before the store does
+            if settings.admin is not None:
+                closing.callback(_open_admin(settings.admin, children).close)
+            for part in (children[:1], children[1:]):
+                closing.push_async_callback(_end_all, part, stop)
+                for child in part:
+                    await child.start()
+                for child in part:
+                    if not await child.is_ready(stop):
+                        return
+            for each in reserved:
+                announce("ready", str(each.address), data=settings.store.data, gateways=gateways)
+            while not await stop.or_tick():
+                pass
+
+
+def _open_admin(address: str, children: list[Child]) -> Admin:
+    from penstock.servers.supervisor_admin import Processes  # here, so that who has no use for it does not import HTTP
+
+    return open_admin(address, Processes(children))
+
+
+def _command(name: str, address: str) -> list[str]:
+    return ["store", "--listen", address] if name == "store" else ["gateway"]
+
+
+def _reload_all(children: list[Child]) -> None:
+    """SIGHUP: what the settings name is read again by each, and its audit log begun anew if it was moved away."""
+    for child in children:
+        child.send_signal(signal.SIGHUP)
+
+
+async def _end_all(children: list[Child], stop: Stop) -> None:
+    await asyncio.gather(*(child.end(stop) for child in children))
+
+
+class _Reserved:
+    """An address that stays ours while processes that share it come and go; port 0 becomes a free one.
+
+    Processes listen on the same port each for itself. A Unix socket they inherit (`fds`).
+    """
+
+    def __init__(self, url: str, unix_mode: int) -> None:
+        address = ListenAddress.parse(url)
+        self.fds: tuple[int, ...] = ()
+        try:
+            self._socket = (
+                listening_unix_socket(Path(address.path), BACKLOG, unix_mode) if address.path else _bound(address)
+            )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            place = "path" if address.path else "port"
+            raise ChildFailed(
+                f"{url}: cannot listen there ({reason}); stop what uses it or choose another {place}"
+            ) from error
+        self.address = address
+        if address.path:
+            self.fds = (self._socket.fileno(),)
+        else:
+            self.address = address.at_port(self._socket.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """For those who share it."""
+        return str(replace(self.address, fd=self.fds[0]) if self.fds else self.address)
+
+    def __enter__(self) -> _Reserved:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        if self.address.path:
+            Path(self.address.path).unlink(missing_ok=True)
+
+
+def _bound(address: ListenAddress) -> socket.socket:
+    """Raises OSError."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind((address.host, address.port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+class Child:
+    """A process of ours, started again whenever it ends. It ends with us: its standard input is a pipe that we hold."""
+
+    def __init__(self, name: str, arguments: list[str], grace_s: float, fds: tuple[int, ...] = ()) -> None:
+        self.name = name
+        self.admin_url = ""  # of its admin endpoint, while it has one
+        self._arguments = arguments
+        self._grace_s = grace_s
+        self._fds = fds
+        self._process: asyncio.subprocess.Process
+        self._watching: asyncio.Task[None]
+        self._ready = asyncio.Event()
+        self._ending = asyncio.Event()
+
+    async def start(self) -> None:
+        await self._spawn()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def is_ready(self, stop: Stop) -> bool:
+        """Wait until it says so; False if we are to stop first. Raises ChildFailed if it ends instead."""
+        while not self._ready.is_set():
+            if self._watching.done() or self._process.returncode is not None:
+                raise ChildFailed(f"the {self.name} process did not come up; see its lines above")
+            if await stop.or_tick():
+                return False
+        return True
+
+    async def end(self, stop: Stop) -> None:
+        """Have it end in good order, or after a while in any; `stop` says if there is to be no waiting."""
+        self._ending.set()
+        if not hasattr(self, "_process"):
+            return
+        self._say(ALL_STOP)
+        deadline_s = time.monotonic() + self._grace_s
+        was_urgent = False
+        while self._process.returncode is None and time.monotonic() < deadline_s:
+            if stop.is_urgent and not was_urgent:
+                was_urgent = True
+                self._say(AT_ONCE)
+            await asyncio.sleep(TICK_S)
+        if self._process.returncode is None:
+            log.error("%s does not end: killed", self.name)
+            self._process.kill()
+        await self._watching
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """One that is being started reads what is new anyway."""
+        if self._ready.is_set() and self._process.returncode is None:
+            self._process.send_signal(number)
+
+    def _say(self, word: bytes) -> None:
+        stdin = self._process.stdin
+        if stdin is not None and not stdin.is_closing():  # it closes a moment before there is a returncode
+            stdin.write(word)
+
+    async def _spawn(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "penstock", *self._arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment | {SUPERVISED: self.name},
+            pass_fds=self._fds,
+            start_new_session=True,  # Ctrl-C is for us: gateways end before the store does
+        )
+
+    async def _watch(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            started_s = time.monotonic()
+            await self._follow()
+            if self._ending.is_set() or not self._ready.is_set():
+                return
+            if time.monotonic() - started_s > WELL_AFTER_S:
+                pause_s = FIRST_PAUSE_S
+            log.error("%s ended with %s: starting it again", self.name, self._process.returncode)
+            await asyncio.sleep(pause_s)
+            if self._ending.is_set():
+                return
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            await self._spawn()
+
+    async def _follow(self) -> None:
+        """Until the process ends."""
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            event, url = announced(line)
+            if event == "ready":
+                self._ready.set()
+            elif event == "admin":
+                self.admin_url = url
+        self.admin_url = ""
+        await self._process.wait()

@@ -1,0 +1,1 @@
+"""Segment files, and the small files beside them."""

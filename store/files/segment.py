@@ -1,0 +1,233 @@
+"""One file of the log.
+
+Layout: a header of 64 bytes (magic 8, version 4, header size 4, base log_offset 8, epoch 8, created_ms 8, identity of
+the log 16, zeros 4, CRC-32C of the first 60 bytes 4), then records, each 8-byte aligned, then zeros up to the file's
+fixed size. A file is named by its base log_offset in 20 digits; log_offset = base + position in the file. Sealing cuts
+the zeros off.
+"""
+
+import mmap
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from store.errors import NO_ROOM, CorruptSegment
+from store.files.medium import data_from, read_part
+from store.records._records import crc32c, verify, written_bytes
+
+MAGIC = b"PENSTOCK"
+VERSION = 1
+HEADER_BYTES = 64
+SUFFIX = ".log"
+ALLOCATE_BYTES = 16 << 20
+READ_BYTES = 8 << 20
+IDENTITY_BYTES = 16
+_HEADER = struct.Struct("<8sIIQQQ16s4x")
+
+
+class Header(NamedTuple):
+    """What a segment says of itself. A file of an earlier version has an identity of zeros."""
+
+    version: int
+    base: int
+    created_ms: int
+    identity: bytes
+
+
+class Sealed(NamedTuple):
+    """A segment that is not appended to any more; positions are log_offsets."""
+
+    path: Path
+    base: int
+    end: int
+
+
+class Segment:
+    """An open segment file: mapped for reading, written through its descriptor."""
+
+    def __init__(self, path: Path, size_bytes: int, writable: bool) -> None:
+        self.path = path
+        self.base = int(path.stem)
+        self.size_bytes = size_bytes
+        self.allocated_bytes = 0
+        self.created_ms = 0
+        self.identity = bytes(IDENTITY_BYTES)  # of the log; zeros: written before there was one
+        self.last_ms: int | None = None  # timestamp of the last record, where it is known
+        self.fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        self.map = mmap.mmap(self.fd, size_bytes, prot=mmap.PROT_READ)
+
+    @classmethod
+    def create(cls, folder: Path, base: int, size_bytes: int, identity: bytes, created_ms: int) -> "Segment":
+        """Make a file of its final size with nothing but a header. Raises OSError (ENOSPC: nothing is left behind).
+
+        `identity`: the 16 bytes that all files of this log have in common.
+        """
+        path = folder / f"{base:020}{SUFFIX}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)  # the umask may take more away
+        try:
+            os.ftruncate(fd, size_bytes)
+            os.posix_fallocate(fd, 0, HEADER_BYTES)
+            os.pwrite(fd, segment_header(base, identity, created_ms), 0)
+        except OSError:
+            path.unlink()
+            raise
+        finally:
+            os.close(fd)
+        sync_folder(folder)
+        segment = cls(path, size_bytes, writable=True)
+        segment.created_ms = created_ms
+        segment.identity = identity
+        segment.allocated_bytes = HEADER_BYTES
+        return segment
+
+    @classmethod
+    def open(cls, path: Path, writable: bool = False) -> "Segment":
+        """Open an existing file. Raises CorruptSegment if its header is damaged."""
+        size_bytes = path.stat().st_size
+        if size_bytes < HEADER_BYTES:
+            raise CorruptSegment(path, int(path.stem), "cut off in its header")
+        segment = cls(path, size_bytes, writable)
+        reason = header_fault(segment.map[:HEADER_BYTES], segment.base)
+        if reason:
+            segment.close()
+            raise CorruptSegment(path, segment.base, reason)
+        header = read_header(segment.map[:HEADER_BYTES])
+        assert header is not None
+        segment.created_ms = header.created_ms
+        segment.identity = header.identity
+        return segment
+
+    @property
+    def first(self) -> int:
+        """log_offset of the first record."""
+        return self.base + HEADER_BYTES
+
+    @property
+    def limit(self) -> int:
+        """log_offset that no record can reach past."""
+        return self.base + self.size_bytes
+
+    def view(self, start: int, end: int) -> memoryview:
+        """The mapped bytes [start, end), as log_offsets."""
+        return memoryview(self.map)[start - self.base : end - self.base]
+
+    def unallocated(self, end: int) -> int:
+        """Bytes up to log_offset `end` that the file system has not set aside yet."""
+        return max(0, end - self.base - self.allocated_bytes)
+
+    def allocate(self, end: int, ahead_bytes: int) -> None:
+        """Have the file system set aside room up to `end`, and some more if it can. Raises OSError if it cannot."""
+        for ahead in (min(ahead_bytes, ALLOCATE_BYTES), 0):
+            target = min(self.size_bytes, end - self.base + ahead)
+            try:
+                os.posix_fallocate(self.fd, self.allocated_bytes, target - self.allocated_bytes)
+            except OSError as error:
+                if error.errno not in NO_ROOM or not ahead:
+                    raise
+            else:
+                self.allocated_bytes = target
+                return
+
+    def seal(self, end: int) -> None:
+        """Give back what lies behind the last record."""
+        os.truncate(self.path, end - self.base)
+        self.size_bytes = end - self.base
+
+    def erase_after(self, end: int) -> None:
+        """Turn everything from log_offset `end` on into zeros: what a torn append left."""
+        os.ftruncate(self.fd, end - self.base)
+        os.ftruncate(self.fd, self.size_bytes)
+        self.allocated_bytes = end - self.base
+
+    def forget_pages(self) -> None:
+        """Give mapped pages back to the page cache, so that they do not count as this process's memory."""
+        self.map.madvise(mmap.MADV_DONTNEED)
+
+    def remove(self) -> None:
+        """Delete the file: of 256 MiB some 100 ms. Raises OSError."""
+        self.path.unlink()
+        self.close()
+
+    def close(self) -> None:
+        os.close(self.fd)
+        # Somebody may still look at a range of it; then the mapping goes when that view does.
+        with suppress(BufferError):
+            self.map.close()
+
+
+def segment_header(base: int, identity: bytes, created_ms: int) -> bytes:
+    """The first 64 bytes of a segment."""
+    header = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, base, 0, created_ms, identity)
+    return header + crc32c(header).to_bytes(4, "little")
+
+
+def read_header(data: bytes) -> Header | None:
+    """What the first 64 bytes of a segment say, whatever its version; None if they are damaged."""
+    if len(data) < HEADER_BYTES or data[: len(MAGIC)] != MAGIC:
+        return None
+    if crc32c(data[: _HEADER.size]) != int.from_bytes(data[_HEADER.size : HEADER_BYTES], "little"):
+        return None
+    _, version, _, base, _, created_ms, identity = _HEADER.unpack(data[: _HEADER.size])
+    return Header(version, base, created_ms, identity)
+
+
+def header_fault(data: bytes, named_base: int) -> str | None:
+    """Why these are not the first bytes of a segment that this version reads, or None."""
+    if len(data) < HEADER_BYTES:
+        return "cut off in its header"
+    if data[: len(MAGIC)] != MAGIC:
+        return "not a segment: wrong magic"
+    header = read_header(data)
+    if header is None:
+        return "header checksum mismatch"
+    if header.version != VERSION:
+        return f"format version {header.version}; this program reads version {VERSION}"
+    return None if header.base == named_base else f"its header says base {header.base}"
+
+
+def read_records(fd: int, base: int, at: int, end: int | None = None) -> tuple[bytes, int, str | None]:
+    """Some verified records of a segment's file from log_offset `at` on, and the last one's timestamp.
+
+    If there are none: what is wrong there, or None at `end`.
+    """
+    room = (base + os.fstat(fd).st_size if end is None else end) - at
+    size = min(room, READ_BYTES)
+    while True:
+        data = read_part(fd, size, at - base)
+        valid, last_ms, reason = verify(data, at)
+        length = int.from_bytes(data[:4], "little")
+        if valid or not size < length <= room:
+            return data[:valid], last_ms, reason
+        size = length  # a record larger than what was read
+
+
+def written_from(fd: int, position: int, sparse_from: int | None = None) -> int:
+    """Bytes of a file from a position on up to the last that is not zero. From `sparse_from` on holes are not read."""
+    found = 0
+    at = position
+    while True:
+        if sparse_from is not None and at >= sparse_from:
+            at = data_from(fd, at)
+        data = read_part(fd, READ_BYTES, at)
+        if not data:
+            return found
+        written = written_bytes(data)
+        if written:
+            found = at + written - position
+        at += len(data)
+
+
+def segment_paths(folder: Path) -> list[Path]:
+    """The segment files of a folder, oldest first."""
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal() and len(path.stem) == 20)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names of created files durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

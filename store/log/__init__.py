@@ -1,0 +1,1 @@
+"""The CommitLog: append, flush, scrub; and the index beside it."""

@@ -1,0 +1,97 @@
+"""What a failed sync left in doubt is written anew: another file with the same bytes, synced, in place of the old one.
+
+After a failed fdatasync the kernel may take its pages for clean, so neither they nor a later success prove anything.
+What the disk had confirmed before is read from the old file, and verified; all behind it comes from the log's memory,
+which has the newest 4 MiB at least. If it is more than that, the process has to end, and the next start does it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import dataclass
+
+from store.files.segment import Segment, read_records, segment_header, sync_folder
+from store.files.sums import forget_sum
+from store.records._records import LogMemory
+from store.recovery.rewriting import NEW
+
+log = logging.getLogger("penstock.store")
+
+
+class NotInMemory(OSError):
+    """More is in doubt than the log's memory has, or what was confirmed does not read back."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What a failed sync left."""
+
+    segments: list[Segment]  # oldest first; the last one is written to
+    flushed: int  # log_offset up to which the disk had confirmed it
+    end: int  # behind the last byte that was written to the files
+
+
+class Anew:
+    """Owner of a thread that does it. While it works nothing is appended, so what it reads does not change."""
+
+    def __init__(self, doubt: Doubt, memory: LogMemory, identity: bytes) -> None:
+        self.doubt = doubt
+        self._memory = memory
+        self._identity = identity
+        self.error: OSError | None = None  # once it is done: why it could not be done
+        self._thread = threading.Thread(target=self._run, name="penstock-anew", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        segments = self.doubt.segments
+        try:
+            for number, segment in enumerate(segments):
+                following = segments[number + 1] if number + 1 < len(segments) else None
+                end = following.base if following is not None else self.doubt.end
+                self._write(segment, end)
+        except OSError as error:
+            self.error = error
+        except IndexError as error:
+            self.error = NotInMemory(str(error))
+
+    def _write(self, segment: Segment, end: int) -> None:
+        """Raises OSError, IndexError; then the old file is still there."""
+        path = segment.path
+        new = path.with_name(path.name + NEW)
+        confirmed = max(segment.first, min(self.doubt.flushed, end))
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o640)
+        try:
+            os.ftruncate(fd, segment.size_bytes)
+            os.pwrite(fd, segment_header(segment.base, self._identity, segment.created_ms), 0)
+            _copy(segment, fd, confirmed)
+            self._memory.write(fd, confirmed, end, segment.base)
+            os.fdatasync(fd)
+            forget_sum(path.parent, segment.base)
+            new.rename(path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        sync_folder(path.parent)
+        log.warning("%s: written anew up to log_offset %d, and synced", path, end)
+
+
+def _copy(segment: Segment, fd: int, end: int) -> None:
+    """The records up to a log_offset. Raises NotInMemory if they are not valid: a start has to look at them."""
+    at = segment.first
+    while at < end:
+        data, _, reason = read_records(segment.fd, segment.base, at, end)
+        if not data:
+            raise NotInMemory(f"{segment.path}: log_offset {at}: {reason}")
+        os.pwrite(fd, data, at - segment.base)
+        at += len(data)

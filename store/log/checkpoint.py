@@ -1,0 +1,176 @@
+"""The index of a log and its checkpoint: a copy to rebuild the index from although the log's beginning is gone.
+
+Sessions, queue ids and queue offsets come from records that retention drops with their segments. So before a segment
+goes, `index-checkpoint` becomes a copy of an index that has applied it. The new copy gets its name in two renames;
+whatever moment a crash chooses, one usable copy has the name or is on its way to it:
+
+    index-checkpoint.new   being written, or complete and waiting for the log to be safe that far
+    index-checkpoint.old   the previous one, for the moment between the renames
+
+RocksDB can make such a copy, but through rocksdict all threads wait for it, for 20 to 50 ms. So files are linked here:
+RocksDB syncs a table before its manifest names it, and deletes one only after its manifest has said that it goes. What
+is linked while the manifest stays the same is whole, with some tables perhaps that belong to nothing yet.
+"""
+
+import logging
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from store.errors import IndexDamaged, IndexFailed, NotRebuildable
+from store.files.folder import DataFolder
+from store.files.segment import sync_folder
+from store.log.commitlog import CommitLog
+from store.log.index import DAMAGED, FORMAT, IDENTITY_KEY, Index
+
+log = logging.getLogger("penstock.store")
+
+CURRENT = "CURRENT"  # names the manifest
+BESIDE_TABLES = ("IDENTITY", "rocksdict-config.json")
+LINK_ATTEMPTS = 100
+DAMAGED_INDEX, OTHER_VERSION, OF_ANOTHER_LOG = "damaged or missing", "of another version", "of another log"
+
+
+def _new(folder: DataFolder) -> Path:
+    return folder.checkpoint.with_name(folder.checkpoint.name + ".new")
+
+
+def _old(folder: DataFolder) -> Path:
+    return folder.checkpoint.with_name(folder.checkpoint.name + ".old")
+
+
+def write_checkpoint(folder: DataFolder) -> None:
+    """Copy the index as it was last flushed. It is not the checkpoint before publish_checkpoint().
+
+    For a thread that has nothing else to do. Raises IndexFailed.
+    """
+    try:
+        copy_flushed(folder.index, _new(folder))
+    except OSError as error:
+        raise IndexFailed(folder.index, f"cannot be copied: {error}") from error
+
+
+def copy_flushed(index: Path, copy: Path) -> None:
+    """Make `copy` an index as one in use was last flushed, and durable; its tables are links. Raises OSError."""
+    for _ in range(LINK_ATTEMPTS):
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        manifest = _manifest(index)
+        for path in index.glob("*.sst"):
+            with suppress(FileNotFoundError):  # merged: if it was still needed, the manifest has changed
+                (copy / path.name).hardlink_to(path)
+        if _manifest(index) == manifest:
+            break
+    else:
+        raise OSError(f"it changed {LINK_ATTEMPTS} times meanwhile")
+    name, tables = manifest
+    _write_durably(copy / name, tables)
+    _write_durably(copy / CURRENT, f"{name}\n".encode())
+    for name in BESIDE_TABLES:
+        _write_durably(copy / name, (index / name).read_bytes())
+    sync_folder(copy)
+
+
+def _manifest(index: Path) -> tuple[str, bytes]:
+    """The name of RocksDB's list of tables, and what stands in it; each change of what is in the index adds to it."""
+    name = (index / CURRENT).read_text().strip()
+    return name, (index / name).read_bytes()
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def publish_checkpoint(folder: DataFolder) -> None:
+    """Put the new copy in the old one's place. Only once the log is on disk as far as the copy knows it."""
+    if folder.checkpoint.exists():
+        folder.checkpoint.rename(_old(folder))
+    _new(folder).rename(folder.checkpoint)
+    sync_folder(folder.path)
+    shutil.rmtree(_old(folder), ignore_errors=True)
+
+
+def open_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int, distrusted: int = 0) -> Index:
+    """The index of a log: as it stands, else from its checkpoint, else empty: to be built from all that there is.
+
+    `distrusted`: how many of these turned out to be damaged when they were read. Raises IndexFailed; NotRebuildable
+    where it would be without what the log does not have any more, and `store.on_damage` says to refuse.
+    """
+    _settle(folder)
+    index = _found_index(folder, log_, write_buffer_bytes, distrusted)
+    index.put_aside_from = log_.put_aside_from
+    index.marks = log_.marks
+    index.identity = log_.identity
+    return index
+
+
+def _found_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int, distrusted: int) -> Index:
+    found = DAMAGED_INDEX if distrusted else _usable(folder.index, log_, write_buffer_bytes)
+    if isinstance(found, Index):
+        return found
+    faults = [found]
+    if log_.base and folder.checkpoint.exists() and distrusted < 2:
+        log.warning("%s: is built again from %s", folder.index, folder.checkpoint)
+        _restore(folder)
+        found = _usable(folder.index, log_, write_buffer_bytes)
+        if isinstance(found, Index):
+            return found
+        faults.append(found)
+    if log_.base:
+        if log_.settings.on_damage == "refuse" or OTHER_VERSION in faults:  # what no disk did, an operator can undo
+            raise NotRebuildable(folder.index, folder.checkpoint, log_.base)
+        log.error(
+            "%s and %s are missing or damaged: an index is built from log_offset %d on; sessions, groups and queue "
+            "offsets from before are lost, and clients with a session begin a new one",
+            *(folder.index, folder.checkpoint, log_.first),
+        )
+    shutil.rmtree(folder.index, ignore_errors=True)
+    return Index(folder.index, write_buffer_bytes)
+
+
+def _settle(folder: DataFolder) -> None:
+    """Finish, or take back, what a crash interrupted."""
+    if not folder.checkpoint.exists() and _old(folder).exists():
+        _old(folder).rename(folder.checkpoint)
+    for leftover in (_old(folder), _new(folder), _restoring(folder)):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _usable(path: Path, log_: CommitLog, write_buffer_bytes: int) -> Index | str:
+    """The index in a folder if it can be brought up to date with this log, else why not."""
+    if not path.exists():
+        return Index(path, write_buffer_bytes) if log_.base == 0 else DAMAGED_INDEX
+    if (path / DAMAGED).exists():
+        log.warning("%s: was found damaged; it is built again", path)
+        return DAMAGED_INDEX
+    try:
+        index = Index(path, write_buffer_bytes)
+    except IndexDamaged as error:
+        log.warning("%s: does not open, and is built again (%s)", path, error.__cause__)
+        return DAMAGED_INDEX
+    if index.fits(log_.base, log_.end, log_.put_aside_from, log_.identity):
+        return index
+    fault = OTHER_VERSION if index.format != FORMAT else OF_ANOTHER_LOG
+    if fault == OTHER_VERSION:
+        log.warning("%s: has format %d, and this version needs %d; it is built again", path, index.format, FORMAT)
+    else:
+        claims = (index.applied_offset, index.state_offset, log_.base, log_.end)
+        log.warning("%s: stands for log_offset %d to %d, but the log is %d to %d", path, *claims)
+        if index.get(IDENTITY_KEY) == log_.identity:
+            log_.miss(index.state_offset)
+    index.close()
+    return fault
+
+
+def _restoring(folder: DataFolder) -> Path:
+    return folder.index.with_name(folder.index.name + ".new")
+
+
+def _restore(folder: DataFolder) -> None:
+    shutil.rmtree(folder.index, ignore_errors=True)
+    shutil.copytree(folder.checkpoint, _restoring(folder))
+    _restoring(folder).rename(folder.index)

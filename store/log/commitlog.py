@@ -1,0 +1,411 @@
+"""The CommitLog: one append-only sequence of records in fixed-size segment files; log_offset is a byte position in it.
+
+Appends go through a tail buffer in memory to the active segment by pwrite (a quarter of the cost of a store into the
+mapping, and a full disk is an error instead of a signal: docs/adr/0002); reads use the tail, else the mapping.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from store.errors import (
+    NO_ROOM,
+    CorruptSegment,
+    DiskFailed,
+    RecordTooLarge,
+    StoreError,
+    StoreFull,
+    WriteFailed,
+    unusable,
+)
+from store.files.marks import Marks, Slot
+from store.files.segment import ALLOCATE_BYTES, HEADER_BYTES, Sealed, Segment, sync_folder
+from store.log.anew import Anew, Doubt
+from store.log.flush import Flusher
+from store.records._records import LogMemory, RecordBatch, verify
+from store.records.records import Record
+from store.recovery.quarantine import Quarantine
+from store.recovery.recovery import open_segments
+from store.recovery.recovery_rules import only_index_knows
+from store.recovery.running import Running, gone_kind
+from store.settings import StoreSettings
+
+log = logging.getLogger("penstock.store")
+
+BUFFERED_COMMIT_BYTES = 16 << 10
+LIKELY_APPEND_BYTES = 1 << 20  # what a gateway's busiest turn appends
+LEAST_INODES = 16
+RESERVE_SHARE = 20  # the reserve is at most one part in this many of the file system
+
+
+class CommitLog:
+    """Owns the segments of a folder. Single-threaded but for the flusher, and for what the scrubber asks."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: StoreSettings,
+        on_flushed: Callable[[], None] = lambda: None,
+        quarantine: Path | None = None,
+        remembered: Slot | None = None,
+    ) -> None:
+        """`quarantine` is the folder for what is damaged; by default, one in `folder`. `remembered`: what else is known
+        of the marks than what their file says.
+
+        Raises FolderUnusable, StoreFull, UnknownFormat or, if `store.on_damage` says so, DamageFound.
+        """
+        self.folder = folder
+        self.settings = settings
+        self.largest_append_bytes = settings.segment_bytes - HEADER_BYTES
+        self.quarantine = Quarantine(quarantine or folder / "quarantine")
+        self.memory = LogMemory()
+        self.segments: list[Segment] = []
+        self.appends = 0
+        self.marks = open_marks(folder)
+        try:
+            opened = open_segments(folder, settings, self.marks, self.quarantine, remembered)
+            self._running = open_running(folder, settings.flush)
+        except StoreError:
+            self.marks.close()
+            raise
+        self.end = opened.end
+        self.power_cut_note = _power_cut_note(self._running.flush_at_power_cut, self.end)
+        self.findings = opened.findings  # what this start found
+        self.put_aside_from = self.quarantine.put_aside_from()
+        self.lost_bytes = self.quarantine.lost_bytes()  # at any start, by kind
+        self.lost_ranges = self.quarantine.lost_ranges()  # of log_offsets, in order
+        for segment in opened.segments:
+            self._adopt(segment)
+        self.memory.start(self.end)
+        self.committed = self.end  # up to here the file has it; before that it is in memory only (`buffered`)
+        self._commit_due = 0.0
+        self._last_ms = self._active.last_ms or 0
+        self._torn = False
+        self._look_again_s, self._disk_free_bytes = 0.0, 0  # how much room the disk has
+        self._anew: Anew | None = None
+        self.flusher = Flusher(settings, self.end, on_flushed, self.marks)
+        self.flusher.start(self._active.fd)
+
+    # --- positions
+
+    @property
+    def base(self) -> int:
+        """log_offset at which the oldest segment begins; 0 as long as nothing was dropped."""
+        return self.segments[0].base
+
+    @property
+    def first(self) -> int:
+        """log_offset of the oldest record kept."""
+        return self.segments[0].first
+
+    @property
+    def identity(self) -> bytes:
+        """That of the marks, if a segment bears it too: what is not of this log can be told by it. Else empty."""
+        known = self.marks.identity
+        return known if any(segment.identity == known for segment in self.segments) else b""
+
+    def sealed(self) -> list[Sealed]:
+        """The segments that are complete, and on disk; oldest first. May be asked from any thread."""
+        segments, flushed = list(self.segments), self.flusher.flushed
+        return [
+            Sealed(segment.path, segment.base, following.base)
+            for segment, following in pairwise(segments)
+            if following.base <= flushed
+        ]
+
+    @property
+    def safe(self) -> int:
+        """Everything before this log_offset survives what the flush policy promises. The one place that knows."""
+        return self.flusher.flushed if self.settings.flush == "sync" else self.end
+
+    def miss(self, end: int) -> None:
+        """Records had been applied up to a log_offset: name those that are gone where no finding of this start does.
+
+        The disk had confirmed none of them. Raises FolderUnusable or, without room, StoreFull.
+        """
+        kind = gone_kind(self.settings.flush)
+        finding = only_index_knows(kind, self._active.base, self.end, self.findings, end)
+        if finding is None:
+            return
+        try:
+            self.quarantine.describe(finding)
+        except OSError as error:
+            raise unusable(self.folder, error) from error
+        log.warning("%s; see %s", finding, self.quarantine.folder)
+
+    def fault(self) -> StoreError | None:
+        """Why an append would fail now, or None."""
+        if error := self.failed_for_good():
+            return error
+        if not _has_inodes(self.folder):
+            return StoreFull(self.folder, "inodes")
+        wanted = self._active.unallocated(min(self.end + LIKELY_APPEND_BYTES, self._active.limit))
+        return StoreFull(self.folder) if wanted > self._spare_bytes(False) else None
+
+    def failed_for_good(self) -> StoreError | None:
+        """Why nothing can be acknowledged any more until the next start, or None."""
+        return DiskFailed(self.folder, str(self.flusher.error)) if self.flusher.error else None
+
+    def write_anew(self) -> bool:
+        """After a failed sync: write anew what is in doubt; until then nothing can be appended. Whether that is done.
+
+        To be called again and again. Raises DiskFailed if it cannot be done.
+        """
+        if self._anew is None:
+            flushed = self.flusher.flushed
+            segments = [segment for segment in self.segments if segment.limit > flushed]
+            self._anew = Anew(Doubt(segments, flushed, self.committed), self.memory, self.marks.identity)
+        if not self._anew.is_done:
+            return False
+        anew, self._anew = self._anew, None
+        try:
+            if anew.error is not None:
+                raise anew.error
+            for old in anew.doubt.segments:
+                self._replace(old)
+            self.flusher.resume(self._active.fd)
+        except OSError as error:
+            raise DiskFailed(self.folder, f"{self.flusher.error}; {error}") from error
+        log.warning("%s: what a failed sync left in doubt is on the disk now; messages are taken again", self.folder)
+        return True
+
+    def _replace(self, old: Segment) -> None:
+        """A segment's file is another one now, with the same bytes."""
+        new = Segment.open(old.path, writable=True)
+        new.last_ms, new.allocated_bytes = old.last_ms, max(0, self.committed - old.base)
+        self.segments[self.segments.index(old)] = new
+        self.memory.unmap(old.base)
+        old.close()
+        self.memory.map(new.base, new.view(new.base, new.limit))
+
+    @property
+    def _active(self) -> Segment:
+        return self.segments[-1]
+
+    # --- writing
+
+    def append(self, batch: RecordBatch, from_reserve: bool = False, is_awaited: bool = True) -> int:
+        """Append a batch and return the log_offset of its first record.
+
+        Raises StoreFull, WriteFailed, DiskFailed or RecordTooLarge; then nothing was appended. `from_reserve` is for
+        what frees room in the end: it may take what is kept from messages. `is_awaited`: see Flusher.written().
+        """
+        size = batch.size
+        if self.flusher.error and (failed := self.failed_for_good()):
+            raise failed
+        try:
+            if self._torn:
+                self._mend()
+            if self.end + size > self.segments[-1].limit:
+                self._roll(size, from_reserve)
+            start = self.end
+            active = self.segments[-1]
+            if start + size > active.base + active.allocated_bytes:
+                self._reserve(active, start + size, from_reserve)
+            self._torn = True
+            self._write(batch, start)
+            self._torn = False
+        except OSError as error:
+            self.memory.truncate(self.end)
+            raise self._failure(error) from error
+        self.end = start + size
+        self.appends += 1
+        if self.committed == self.end:
+            self.flusher.written(self.end, is_awaited)
+        return start
+
+    def _failure(self, error: OSError) -> StoreError:
+        return StoreFull(self.folder) if error.errno in NO_ROOM else WriteFailed(self.folder, str(error))
+
+    def _mend(self) -> None:
+        """Erase what a failed append may have left in the file: shorter appends would not cover all of it."""
+        self._active.erase_after(self.committed)
+        self._torn = False
+
+    def _reserve(self, active: Segment, end: int, from_reserve: bool) -> None:
+        wanted, spare = active.unallocated(end), self._spare_bytes(from_reserve)
+        if wanted > spare:
+            raise StoreFull(self.folder)
+        active.allocate(end, min(ALLOCATE_BYTES, spare - wanted))
+
+    @property
+    def disk_free_bytes(self) -> int:
+        """Room on the disk that this user may fill, as of a second ago at most."""
+        now_s = time.monotonic()
+        if now_s >= self._look_again_s:
+            self._look_again_s, self._disk_free_bytes = now_s + 1, _free_bytes(os.statvfs(self.folder))
+        return self._disk_free_bytes
+
+    def _spare_bytes(self, from_reserve: bool) -> int:
+        """Room on the disk that an append may take. RocksDB bears a full disk worse than the log: it has the rest."""
+        disk = os.statvfs(self.folder)
+        free = _free_bytes(disk)
+        if from_reserve:
+            return free
+        return max(0, free - min(self.settings.reserve_bytes, disk.f_blocks * disk.f_frsize // RESERVE_SHARE))
+
+    def _write(self, batch: RecordBatch, start: int) -> None:
+        timestamp_ms = self._last_ms = time.time_ns() // 1_000_000
+        if self.settings.flush == "buffered" and batch.size <= self.memory.tail_room():
+            self._write_later(batch, start, timestamp_ms)
+            return
+        if self.committed < self.end:
+            self.commit()
+        if self.memory.append(batch, start, timestamp_ms):
+            self._commit_to(start + batch.size)
+        else:
+            self.memory.write_batch(batch, self._active.fd, start, timestamp_ms, self._active.base)
+            self.committed = start + batch.size
+
+    def _write_later(self, batch: RecordBatch, start: int, timestamp_ms: int) -> None:
+        if self.committed == start:
+            self._commit_due = time.monotonic() + self.settings.buffered_commit_ms / 1000
+        self.memory.append(batch, start, timestamp_ms)
+        if start + batch.size - self.committed >= BUFFERED_COMMIT_BYTES:
+            self._commit_to(start + batch.size)
+
+    def _commit_to(self, end: int) -> None:
+        active = self.segments[-1]
+        self.memory.write(active.fd, self.committed, end, active.base)
+        self.committed = end
+
+    def commit(self) -> None:
+        """Write what `buffered` still holds in memory to the file. Raises StoreFull or WriteFailed."""
+        if self.committed < self.end and self._anew is None:
+            try:
+                self._commit_to(self.end)
+            except OSError as error:
+                raise self._failure(error) from error
+            self.flusher.written(self.end)
+
+    def commit_if_due(self, now_s: float) -> None:
+        """Commit what is buffered_commit_ms old. To be called several times a second with time.monotonic()."""
+        if now_s >= self._commit_due:
+            self.commit()
+
+    def _roll(self, size_bytes: int, from_reserve: bool) -> None:
+        if size_bytes > self.largest_append_bytes:
+            raise RecordTooLarge(size_bytes, self.largest_append_bytes)
+        if self._spare_bytes(from_reserve) < HEADER_BYTES + size_bytes:
+            raise StoreFull(self.folder)
+        self.commit()
+        sealed = self._active
+        now_ms = time.time_ns() // 1_000_000
+        segment = Segment.create(self.folder, self.end, self.settings.segment_bytes, self.marks.identity, now_ms)
+        self._adopt(segment)
+        self.flusher.rolled(segment.fd)
+        sealed.last_ms = self._last_ms
+        end, self.end = self.end, segment.first
+        self.committed = self.end
+        sealed.seal(end)
+        self.memory.map(sealed.base, sealed.view(sealed.base, sealed.limit))  # past it there is no file any more
+
+    def _adopt(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self.memory.map(segment.base, segment.view(segment.base, segment.limit))
+
+    # --- reading
+
+    def record(self, log_offset: int) -> Record:
+        """The record that starts at `log_offset`. Raises LookupError when it is not in the log (any more)."""
+        return Record._make(self.memory.record(log_offset))
+
+    def ranges(self, start: int, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
+        """The committed records from `start` on: (log_offset, mapped bytes), verified, some `limit_bytes` at a time.
+
+        Raises CorruptSegment.
+        """
+        for segment, following in zip(self.segments, [*self.segments[1:], None], strict=True):
+            end = following.base if following else self.committed
+            at = max(start, segment.first)
+            while at < end:
+                with segment.view(at, end) as data:
+                    size, _, reason = verify(data, at, limit_bytes)
+                    if reason:
+                        raise CorruptSegment(segment.path, at + size, reason)
+                    with data[:size] as chunk:
+                        yield at, chunk
+                at += size
+
+    def forget_pages(self) -> None:
+        """Keep mapped history out of this process's resident memory."""
+        for segment in self.segments:
+            segment.forget_pages()
+
+    # --- trimming, closing
+
+    def take_first(self) -> Segment:
+        """Take the oldest segment out of the log; remove() does the rest, in any thread. Never the active one."""
+        if len(self.segments) < 2:
+            raise ValueError("the active segment cannot be dropped")
+        if self.marks.begin < self.segments[1].base:
+            self.marks.begin_at(self.segments[1].base)
+        segment = self.segments.pop(0)
+        self.memory.unmap(segment.base)
+        return segment
+
+    def drop_first(self) -> None:
+        """Delete the oldest segment."""
+        self.take_first().remove()
+
+    def sync_folder(self) -> None:
+        """Make the names of files that came and went durable."""
+        sync_folder(self.folder)
+
+    def close(self) -> None:
+        """Commit, sync and close."""
+        if self._anew is not None:
+            self._anew.wait()
+        try:
+            if self._torn:
+                self._mend()
+            self.commit()
+        finally:
+            self.flusher.stop()
+            for segment in self.segments:
+                self.memory.unmap(segment.base)
+                segment.close()
+            self.marks.close()
+        if not self.flusher.error:
+            self._running.end()
+
+
+def _free_bytes(disk: os.statvfs_result) -> int:
+    return disk.f_bavail * disk.f_frsize
+
+
+def _has_inodes(folder: Path) -> bool:
+    """Whether files can be made: the next segment, and those of the index. (Some file systems do not count them.)"""
+    disk = os.statvfs(folder)
+    return not disk.f_files or disk.f_favail >= LEAST_INODES
+
+
+def open_marks(folder: Path) -> Marks:
+    """The marks of a log's folder. Raises FolderUnusable, StoreFull."""
+    try:
+        return Marks(folder)
+    except OSError as error:
+        raise unusable(folder, error) from error
+
+
+def open_running(folder: Path, flush: str) -> Running:
+    """Note that a log is open. Raises FolderUnusable, StoreFull."""
+    try:
+        return Running(folder, flush)
+    except OSError as error:
+        raise unusable(folder, error) from error
+
+
+def _power_cut_note(flush: str, end: int) -> str:
+    """What is told after the machine went down under a flush policy; empty if all that was acknowledged was on disk."""
+    if flush in ("", "sync"):
+        return ""
+    note = (
+        f"the machine went down while the store ran with flush={flush}: what it had acknowledged in the last moments "
+        f"may be lost, behind log_offset {end}; flush=sync loses nothing"
+    )
+    log.warning("%s", note)
+    return note

@@ -1,0 +1,319 @@
+"""RocksDB, holding what can be rebuilt from the log. One column family, key prefixes, no write-ahead log of its own.
+
+Every write batch carries two positions. Of the records before `applied_offset` everything is in: after a crash the log
+is replayed from there. Sessions and the set of held filters are already as of `state_offset`, which is at or behind it:
+up to there only what may be applied twice is.
+(One column family, because rocksdict flushes only one even with atomic_flush.)
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    RdictIter,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from store.errors import IndexBusy, IndexDamaged, IndexFailed
+from store.files.marks import Marks, Slot, decode_remembered, encode_remembered
+
+APPLIED_KEY = b"m:applied_offset"
+STATE_KEY = b"m:state_offset"
+FORMAT_KEY = b"m:format"
+PUT_ASIDE_KEY = b"m:put_aside"
+IDENTITY_KEY = b"m:identity"
+MARKS_KEY = b"m:marks"
+FORMAT = 3
+DAMAGED = "DAMAGED"
+"""A file in the folder of an index that turned out to be damaged: the next start builds it again."""
+_BUSY = "Result incomplete:"  # what RocksDB says where it would have a write wait
+_DAMAGE = ("Corruption:", "No such file or directory")  # what RocksDB says of it
+UNFLUSHED = "rocksdb.num-immutable-mem-table"  # write buffers that are full, and not in a file yet
+BLOCK_CACHE_BYTES = 32 << 20
+MANIFEST_BLOCK_BYTES = 32 << 10
+MANIFEST_HEADER_BYTES = 7
+LAST_MANIFEST_TYPE = 4
+LEVEL_0_FILES = 8
+LEVEL_1_BYTES = 1 << 30
+
+
+class Index:
+    """A RocksDB folder. Reads see what was written, flushed or not; a crash takes it back to some earlier batch.
+
+    Raises IndexFailed for whatever RocksDB reports; IndexDamaged if that is damage.
+    """
+
+    def __init__(self, folder: Path, write_buffer_bytes: int, is_copy: bool = False) -> None:
+        """`is_copy`: its files are links to those of an index in use, which may be deleted there."""
+        self.folder = folder
+        self.writes = 0
+        self.is_damaged = False
+        self.put_aside_from = 0  # of the log that it is of: see fits()
+        self.marks: Marks | None = None  # of the log, to be remembered here as well
+        self.identity = b""  # of that log, where it is known
+        self._batch = WriteBatch(raw_mode=True)
+        options = _options(write_buffer_bytes)
+        if is_copy:
+            options.set_max_open_files(-1)  # all are opened now and stay so
+            options.set_disable_auto_compactions(True)
+        if not _is_sane(folder):
+            self._note_damage()
+            raise IndexDamaged(folder, "Corruption: its manifest has records of an unknown type")
+        with self._failing():
+            self._db = Rdict(str(folder), options=options)
+        self._waiting, self._at_once = _write_options(no_slowdown=False), _write_options(no_slowdown=True)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # rocksdict raises nothing more specific
+            if any(what in str(error) for what in _DAMAGE):
+                self._note_damage()
+                raise IndexDamaged(self.folder, str(error)) from error
+            if str(error).startswith(_BUSY):
+                raise IndexBusy(self.folder) from error
+            raise IndexFailed(self.folder, str(error)) from error
+
+    def _note_damage(self) -> None:
+        self.is_damaged = True
+        with suppress(OSError):  # then the next start comes upon it by itself, or not
+            (self.folder / DAMAGED).touch()
+
+    @property
+    def applied_offset(self) -> int:
+        """The log is contained up to here."""
+        return int.from_bytes(self.get(APPLIED_KEY) or b"", "big")
+
+    @property
+    def state_offset(self) -> int:
+        """Sessions, peers and held filters are what the log up to here makes of them."""
+        return max(self.applied_offset, int.from_bytes(self.get(STATE_KEY) or b"", "big"))
+
+    @property
+    def format(self) -> int:
+        """Of what stands in it; FORMAT if nothing does."""
+        written = int.from_bytes(self.get(FORMAT_KEY) or b"\1", "big")
+        return written if self.applied_offset else FORMAT
+
+    def fits(self, base: int, end: int, put_aside_from: int = 0, identity: bytes = b"") -> bool:
+        """Whether it can be brought up to date with a log that goes from `base` to `end`.
+
+        `put_aside_from`: what stood behind there once is not part of the log, and must not be in the index either.
+        `identity`: of the log, where it is known; an index that an earlier version wrote says none.
+        """
+        if identity and (self.get(IDENTITY_KEY) or identity) != identity:
+            return False
+        known = int.from_bytes(self.get(PUT_ASIDE_KEY) or b"", "big")
+        is_of_this_log = known >= put_aside_from or self.state_offset <= put_aside_from
+        return self.format == FORMAT and base <= self.applied_offset and self.state_offset <= end and is_of_this_log
+
+    # --- reading
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._failing():
+            value: bytes | None = self._db.get(key)
+        return value
+
+    def at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The entry with the greatest key that is not above `key`, whatever its prefix."""
+        with self._failing():
+            cursor = self._db.iter()
+            cursor.seek_for_prev(key)
+            if cursor.valid():
+                return cursor.key(), cursor.value()
+            cursor.status()
+        return None
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with start <= key < stop, in order."""
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(stop)
+        with self._failing():
+            cursor = self._db.iter(bounds)
+            cursor.seek(start)
+        while cursor.valid():
+            yield cursor.key(), cursor.value()
+            cursor.next()
+        with self._failing():
+            cursor.status()
+
+    def cursor(self, start: bytes, stop: bytes) -> "Cursor":
+        """For looking at several places between two keys, as of now."""
+        with self._failing():
+            return Cursor(self._db.iter(), start, stop, self._failing)
+
+    def first(self, start: bytes, stop: bytes) -> tuple[bytes, bytes] | None:
+        """The first entry with start <= key < stop."""
+        return next(self.scan(start, stop), None)
+
+    # --- writing
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Stage a put for the next write()."""
+        self._batch.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        self._batch.delete(key)
+
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        self._batch.delete_range(start, stop)
+
+    def write(self, applied_offset: int, state_offset: int, may_wait: bool = True) -> None:
+        """Write what was staged, atomically, as the state that the two positions stand for.
+
+        If it fails nothing was written and nothing is staged any more. `may_wait`: where RocksDB has too much to merge
+        it waits for that; otherwise IndexBusy is raised.
+        """
+        batch, self._batch = self._batch, WriteBatch(raw_mode=True)
+        batch.put(APPLIED_KEY, applied_offset.to_bytes(8, "big"))
+        batch.put(STATE_KEY, state_offset.to_bytes(8, "big"))
+        batch.put(FORMAT_KEY, FORMAT.to_bytes(8, "big"))
+        batch.put(PUT_ASIDE_KEY, self.put_aside_from.to_bytes(8, "big"))
+        if self.identity:
+            batch.put(IDENTITY_KEY, self.identity)
+        if self.marks is not None:
+            batch.put(MARKS_KEY, encode_remembered(self.marks.slot))
+        with self._failing():
+            self._db.write(batch, self._waiting if may_wait else self._at_once)
+        self.writes += 1
+
+    def flush(self, wait: bool = True) -> None:
+        """Make what was written durable."""
+        with self._failing():
+            self._db.flush(wait)
+
+    def begin_flush(self) -> bool:
+        """Have what was written made durable meanwhile. False: that is under way of something older."""
+        with self._failing():
+            if self._db.property_int_value(UNFLUSHED):
+                return False
+            self._db.flush(False)
+        return True
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether write buffers that are full are not in files yet."""
+        with self._failing():
+            return bool(self._db.property_int_value(UNFLUSHED))
+
+    def close(self) -> None:
+        with self._failing():
+            self._db.close()
+
+
+class Cursor:
+    """A place in a range of keys. Raises IndexFailed for whatever RocksDB reports."""
+
+    def __init__(
+        self, cursor: RdictIter, start: bytes, stop: bytes, failing: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._cursor = cursor
+        self._start = start
+        self._stop = stop
+        self._failing = failing
+
+    def at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """Go to the greatest key that is not above `key`, which is in the range."""
+        self._cursor.seek_for_prev(key)
+        return self._entry()
+
+    def at_or_after(self, key: bytes) -> tuple[bytes, bytes] | None:
+        self._cursor.seek(key)
+        return self._entry()
+
+    def next(self) -> tuple[bytes, bytes] | None:
+        """The key behind the one that was found."""
+        self._cursor.next()
+        return self._entry()
+
+    def _entry(self) -> tuple[bytes, bytes] | None:
+        if self._cursor.valid():
+            key: bytes = self._cursor.key()
+            return (key, self._cursor.value()) if self._start <= key < self._stop else None
+        with self._failing():
+            self._cursor.status()
+        return None
+
+
+def remembered_marks(folder: Path) -> Slot | None:
+    """What an index that nobody has open remembers of its log's marks; None if it cannot say."""
+    if not (folder / "CURRENT").exists() or not _is_sane(folder):  # no index; to open it would make a folder
+        return None
+    try:
+        database = Rdict(str(folder), options=_options(1 << 20), access_type=AccessType.read_only())
+        data = database.get(MARKS_KEY)
+        database.close()
+    except Exception:  # rocksdict raises nothing more specific; whoever needs the index is told
+        return None
+    return decode_remembered(data) if data else None
+
+
+def _is_sane(folder: Path) -> bool:
+    """Whether RocksDB can be given this folder: of a manifest with a record of a log file's type it reads on forever.
+
+    Format: RocksDB's log format (blocks of 32 KiB; header of checksum 4, length 2, type 1; types 1 to 4).
+    """
+    try:
+        data = (folder / (folder / "CURRENT").read_text().strip()).read_bytes()
+    except (OSError, ValueError):
+        return True  # it says so itself
+    at = 0
+    while at + MANIFEST_HEADER_BYTES <= len(data):
+        if at % MANIFEST_BLOCK_BYTES > MANIFEST_BLOCK_BYTES - MANIFEST_HEADER_BYTES:
+            at += MANIFEST_BLOCK_BYTES - at % MANIFEST_BLOCK_BYTES
+            continue
+        if data[at + 6] > LAST_MANIFEST_TYPE:
+            return False
+        at += MANIFEST_HEADER_BYTES + int.from_bytes(data[at + 4 : at + 6], "little")
+    return True
+
+
+def foreseen_marks(folder: Path) -> Slot | None:
+    """As remembered_marks(), also of an index in use, and without a change to its folder (rocksdict makes one)."""
+    try:
+        with TemporaryDirectory() as links:
+            for path in folder.iterdir():
+                if path.suffix == ".sst" or path.name == "CURRENT" or path.name.startswith("MANIFEST-"):
+                    (Path(links) / path.name).symlink_to(path.resolve())
+            return remembered_marks(Path(links))
+    except OSError:
+        return None
+
+
+def _write_options(no_slowdown: bool) -> WriteOptions:
+    options = WriteOptions()
+    options.disable_wal = True  # type: ignore[method-assign, assignment]  # its stub is wrong
+    options.no_slowdown = no_slowdown
+    return options
+
+
+def _options(write_buffer_bytes: int) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_max_write_buffer_number(4)
+    options.set_max_background_jobs(2)
+    # Every queue grows at its own end, so a flushed buffer overlaps all of level 1: merge into it seldom (ADR 3).
+    options.set_max_bytes_for_level_base(LEVEL_1_BYTES)
+    options.set_level_zero_file_num_compaction_trigger(LEVEL_0_FILES)
+    options.set_level_zero_slowdown_writes_trigger(5 * LEVEL_0_FILES)
+    options.set_level_zero_stop_writes_trigger(8 * LEVEL_0_FILES)
+    options.set_max_open_files(256)
+    options.set_keep_log_file_num(2)
+    options.set_compression_type(DBCompressionType.lz4())
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
+    table.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(table)
+    return options

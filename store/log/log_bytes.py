@@ -1,0 +1,55 @@
+"""Verified bytes of the log as they lie there, for whoever decodes them elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from store.errors import CorruptSegment, RecordTooLarge
+from store.records._records import verify
+from store.records.records import RecordType
+
+if TYPE_CHECKING:
+    from store.log.commitlog import CommitLog
+
+HEADER_BYTES = 40  # of a record (docs/formats.md)
+_LENGTH = slice(0, 4)
+_TYPE = 24
+
+
+class Piece(NamedTuple):
+    """Whole records that stand from a log_offset on."""
+
+    log_offset: int
+    data: bytes
+
+
+def read(log: CommitLog, start: int, limit_bytes: int) -> Piece:
+    """Records from `start` on, where one begins or a segment ends; none where the log ends.
+
+    A batch record that is longer than the limit is entered: what it holds is given out. Raises CorruptSegment, also
+    where no record begins at `start`; RecordTooLarge.
+    """
+    log.commit()
+    ends = [*(following.base for following in log.segments[1:]), log.committed]
+    for segment, end in zip(log.segments, ends, strict=True):
+        at = max(start, segment.first)
+        if at >= end:
+            continue
+        with segment.view(at, min(end, at + limit_bytes)) as data:
+            size, _, reason = verify(data, at)
+            if size:
+                return Piece(at, bytes(data[:size]))
+        with segment.view(at, end) as data:
+            size, _, reason = verify(data, at, 1)
+            if reason or not size:
+                raise CorruptSegment(segment.path, at, reason or "cut off")
+            if data[_TYPE] != RecordType.BATCH:
+                raise RecordTooLarge(size, limit_bytes)
+        return read(log, at + HEADER_BYTES, limit_bytes)
+    return Piece(max(start, log.committed), b"")
+
+
+def segments(log: CommitLog, start: int, most: int) -> tuple[list[tuple[int, int]], bool]:
+    """(base, created_ms) of the segments from log_offset `start` on, `most` of them; whether there are more."""
+    found = [(segment.base, segment.created_ms) for segment in log.segments if segment.base >= start]
+    return found[:most], len(found) > most

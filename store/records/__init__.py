@@ -1,0 +1,1 @@
+"""Records byte by byte, and the compiled part."""

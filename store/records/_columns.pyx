@@ -1,0 +1,297 @@
+"""Compiled leaf: where the parts of many records lie, and their bytes brought together. For readers that work by column.
+
+The bytes are verified by store.records._records.verify; positions are counted from their beginning. No policy, no I/O but pread.
+"""
+
+import os
+
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+from posix.unistd cimport pread
+
+from store.records._records cimport HEADER_BYTES, TYPE_BATCH, TYPE_GAP, TYPE_MESSAGE, RecordHeader, fault
+
+cdef enum:
+    NOTHING = -1
+    CONTENT_TYPE = 3
+    RESPONSE_TOPIC = 8
+    CORRELATION_DATA = 9
+    USER_PROPERTY = 38
+
+
+def find_messages(const uint8_t[::1] data not None, int64_t[::1] positions not None, uint8_t skipped_flags):
+    """Put down where each MESSAGE begins that has none of these flags, batches opened.
+
+    There must be room for one in HEADER_BYTES of data. Returns how many there are, and where the first GAP begins, or -1.
+    """
+    cdef size_t at = 0, size = data.shape[0]
+    cdef Py_ssize_t count = 0, gap = -1
+    cdef const RecordHeader *record
+    if positions.shape[0] * HEADER_BYTES < data.shape[0]:
+        raise ValueError("too little room for the positions")
+    with nogil:
+        while at + HEADER_BYTES <= size:
+            record = <const RecordHeader *>&data[at]
+            if record.type == TYPE_BATCH:
+                at += HEADER_BYTES
+                continue
+            if record.type == TYPE_MESSAGE and not record.flags & skipped_flags:
+                positions[count] = at
+                count += 1
+            elif record.type == TYPE_GAP and gap < 0:
+                gap = at
+            if record.length < HEADER_BYTES:
+                break           # not verified: rather stop than turn in a circle
+            at += record.length
+    return count, gap
+
+
+def read_parts(int fd, const int64_t[::1] places not None, const int32_t[::1] sizes not None,
+               uint8_t[::1] data not None):
+    """Read parts of a file, each from its own place, one behind the other into `data`. Returns how many bytes there were.
+
+    It ends where the file does not have all of a part. Raises OSError, and ValueError where there is too little room.
+    """
+    cdef Py_ssize_t i = 0, count = places.shape[0], room = data.shape[0], at = 0, left
+    cdef ssize_t got = 0
+    cdef bint fits = sizes.shape[0] == count
+    cdef int failed = 0
+    with nogil:
+        while fits and i < count:
+            left = sizes[i]
+            if left < 0 or at + left > room:
+                fits = False
+                break
+            while left:
+                got = pread(fd, &data[at], left, places[i] + sizes[i] - left)
+                if got < 0 and errno == EINTR:
+                    continue
+                if got <= 0:
+                    failed = errno if got else 0
+                    break
+                at += got
+                left -= got
+            if left:
+                break
+            i += 1
+    if not fits:
+        raise ValueError("the parts are not of one size with the data")
+    if failed:
+        raise OSError(failed, os.strerror(failed))
+    return at
+
+
+def verify_each(const uint8_t[::1] data not None, const int64_t[::1] log_offsets not None,
+                const int32_t[::1] sizes not None):
+    """Look at records that stand one behind the other in `data`, but in the log at places of their own.
+
+    Returns (how many are right, what is wrong with the next one or None).
+    """
+    cdef size_t at = 0, room = data.shape[0]
+    cdef Py_ssize_t i = 0, count = min(log_offsets.shape[0], sizes.shape[0])
+    cdef const char *base = <const char *>&data[0] if room else NULL
+    cdef const char *reason = NULL
+    with nogil:
+        while i < count:
+            reason = fault(base + at, room - at, log_offsets[i])
+            if reason == NULL and (<const RecordHeader *>(base + at)).length != <uint32_t>sizes[i]:
+                reason = b"of another size than its queue says"
+            if reason != NULL:
+                break
+            at += sizes[i]
+            i += 1
+    return i, None if reason == NULL else reason.decode()
+
+
+def gather(const uint8_t[::1] data not None, const int64_t[::1] starts not None, const int32_t[::1] lengths not None,
+           int32_t[::1] offsets not None, uint8_t[::1] values not None):
+    """Copy parts of `data` one behind the other; offsets[i] to offsets[i + 1] is where part i stands in `values`.
+
+    Lengths below 0 count as 0. Raises ValueError where a part reaches past the data or there is too little room.
+    """
+    cdef Py_ssize_t i, count = starts.shape[0]
+    cdef int64_t size, total = 0
+    cdef bint fits = True
+    if lengths.shape[0] != count or offsets.shape[0] != count + 1:
+        raise ValueError("starts, lengths and offsets are not of one size")
+    with nogil:
+        offsets[0] = 0
+        for i in range(count):
+            size = max(lengths[i], 0)
+            if starts[i] < 0 or starts[i] + size > data.shape[0] or total + size > values.shape[0]:
+                fits = False
+                break
+            if size:
+                memcpy(&values[total], &data[starts[i]], size)
+            total += size
+            offsets[i + 1] = <int32_t>total
+    if not fits:
+        raise ValueError(f"part {i} lies outside of the data, or there is no room for it")
+
+
+def scatter(const uint8_t[::1] data not None, const int64_t[::1] starts not None, const int32_t[::1] lengths not None,
+            uint8_t[::1] to not None, int64_t[::1] at not None):
+    """Copy part i of `data` to to[at[i]:], and move at[i] behind it. Lengths below 0 count as 0.
+
+    Raises ValueError where a part reaches past the data, or past where it is to go.
+    """
+    cdef Py_ssize_t i, count = starts.shape[0]
+    cdef int64_t size
+    cdef bint fits = True
+    if lengths.shape[0] != count or at.shape[0] != count:
+        raise ValueError("starts, lengths and places are not of one size")
+    with nogil:
+        for i in range(count):
+            size = max(lengths[i], 0)
+            if starts[i] < 0 or starts[i] + size > data.shape[0] or at[i] < 0 or at[i] + size > to.shape[0]:
+                fits = False
+                break
+            if size:
+                memcpy(&to[at[i]], &data[starts[i]], size)
+            at[i] += size
+    if not fits:
+        raise ValueError(f"part {i} lies outside of the data, or there is no room for it")
+
+
+cdef inline int64_t fixed_bytes(uint8_t identifier) noexcept nogil:
+    """Size of the value of a property whose size is fixed; 0 for the others."""
+    if identifier == 1:         # payload format indicator
+        return 1
+    if identifier == 35:        # topic alias
+        return 2
+    if identifier == 2:         # message expiry interval
+        return 4
+    return 0
+
+
+cdef inline int64_t sized(const uint8_t[::1] data, int64_t at, int64_t end) noexcept nogil:
+    """Where a string or binary value ends that begins, with its two bytes of length, at `at`; -1: past the end."""
+    if at + 2 > end:
+        return -1
+    at += 2 + (<int64_t>data[at] << 8 | data[at + 1])
+    return at if at <= end else -1
+
+
+def find_properties(const uint8_t[::1] data not None, const int64_t[::1] starts not None,
+                    const int32_t[::1] lengths not None, int64_t[:, ::1] found not None,
+                    int32_t[:, ::1] sizes not None, int32_t[::1] pair_counts not None):
+    """Of each record's properties: where content type, response topic and correlation data stand (rows 0 to 2 of
+    `found` and `sizes`; size -1: it has none), and how many user properties there are.
+
+    Raises ValueError where properties reach past the data.
+    """
+    cdef Py_ssize_t i, count = starts.shape[0]
+    cdef int64_t at, end, next_at
+    cdef int row
+    cdef uint8_t identifier
+    check_bounds(data, starts, lengths)
+    if min(found.shape[1], sizes.shape[1], pair_counts.shape[0]) < count or min(found.shape[0], sizes.shape[0]) < 3:
+        raise ValueError("too little room for what is found")
+    with nogil:
+        for i in range(count):
+            for row in range(3):
+                found[row, i] = 0
+                sizes[row, i] = NOTHING
+            pair_counts[i] = 0
+            at = starts[i]
+            end = at + lengths[i]
+            while at < end:
+                identifier = data[at]
+                next_at = value_end(data, at, end)
+                if next_at < 0:
+                    break
+                row = (0 if identifier == CONTENT_TYPE else 1 if identifier == RESPONSE_TOPIC
+                       else 2 if identifier == CORRELATION_DATA else -1)
+                if row >= 0:
+                    found[row, i] = at + 3
+                    sizes[row, i] = <int32_t>(next_at - at - 3)
+                elif identifier == USER_PROPERTY:
+                    pair_counts[i] += 1
+                at = next_at
+
+
+def find_attribute(const uint8_t[::1] data not None, const int64_t[::1] starts not None,
+                   const int32_t[::1] lengths not None, uint8_t tag, int64_t[::1] found not None,
+                   int32_t[::1] sizes not None):
+    """Of each record's attributes: where the value of the one with this tag stands, and its size (-1: it has none).
+
+    Raises ValueError where attributes reach past the data.
+    """
+    cdef Py_ssize_t i, count = starts.shape[0]
+    cdef int64_t at, end, size
+    check_bounds(data, starts, lengths)
+    if min(found.shape[0], sizes.shape[0]) < count:
+        raise ValueError("too little room for what is found")
+    with nogil:
+        for i in range(count):
+            found[i] = 0
+            sizes[i] = NOTHING
+            at = starts[i]
+            end = at + lengths[i]
+            while at + 3 <= end:
+                size = data[at + 1] | <int64_t>data[at + 2] << 8
+                if at + 3 + size > end:
+                    break
+                if data[at] == tag:
+                    found[i] = at + 3
+                    sizes[i] = <int32_t>size
+                    break
+                at += 3 + size
+
+
+def find_pairs(const uint8_t[::1] data not None, const int64_t[::1] starts not None,
+               const int32_t[::1] lengths not None, int64_t[:, ::1] found not None, int32_t[:, ::1] sizes not None):
+    """Where the keys (row 0) and values (row 1) of all user properties stand, record by record. Returns their number."""
+    cdef Py_ssize_t i, count = 0, room = min(found.shape[1], sizes.shape[1])
+    cdef int64_t at, end, next_at, middle
+    check_bounds(data, starts, lengths)
+    if min(found.shape[0], sizes.shape[0]) < 2:
+        raise ValueError("too little room for what is found")
+    with nogil:
+        for i in range(starts.shape[0]):
+            at = starts[i]
+            end = at + lengths[i]
+            while at < end:
+                next_at = value_end(data, at, end)
+                if next_at < 0:
+                    break
+                if data[at] == USER_PROPERTY and count < room:
+                    middle = sized(data, at + 1, end)
+                    found[0, count] = at + 3
+                    sizes[0, count] = <int32_t>(middle - at - 3)
+                    found[1, count] = middle + 2
+                    sizes[1, count] = <int32_t>(next_at - middle - 2)
+                    count += 1
+                at = next_at
+    return count
+
+
+cdef int64_t value_end(const uint8_t[::1] data, int64_t at, int64_t end) noexcept nogil:
+    """Where the property at `at` ends; -1 if it is none of a PUBLISH packet or is cut off."""
+    cdef uint8_t identifier = data[at]
+    cdef int64_t size = fixed_bytes(identifier)
+    if size:
+        at += 1 + size
+        return at if at <= end else -1
+    if identifier == CONTENT_TYPE or identifier == RESPONSE_TOPIC or identifier == CORRELATION_DATA:
+        return sized(data, at + 1, end)
+    if identifier == USER_PROPERTY:
+        at = sized(data, at + 1, end)
+        return sized(data, at, end) if at >= 0 else -1
+    if identifier == 11:        # subscription identifier: a variable byte integer
+        at += 1
+        while at < end and data[at] & 0x80:
+            at += 1
+        return at + 1 if at < end else -1
+    return -1
+
+
+cdef int check_bounds(const uint8_t[::1] data, const int64_t[::1] starts, const int32_t[::1] lengths) except -1:
+    cdef Py_ssize_t i
+    if lengths.shape[0] != starts.shape[0]:
+        raise ValueError("starts and lengths are not of one size")
+    for i in range(starts.shape[0]):
+        if starts[i] < 0 or lengths[i] < 0 or starts[i] + lengths[i] > data.shape[0]:
+            raise ValueError(f"part {i} lies outside of the data")
+    return 0

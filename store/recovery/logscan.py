@@ -1,0 +1,131 @@
+"""Reading a log that another process may be writing: every checksum verified, nothing changed, nothing mapped.
+
+(A server cuts a segment when it seals it; whoever reads past the end of a mapping then is killed.)
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from store.files.marks import read_marks
+from store.files.medium import read_part
+from store.files.segment import HEADER_BYTES, header_fault, read_records, segment_paths
+from store.records._records import LogMemory, census
+from store.recovery.quarantine import Finding
+from store.recovery.recovery_rules import Decision, Extent, decide
+from store.recovery.salvage import salvage
+
+TORN_ATTEMPTS = 3
+TORN_WAIT_S = 0.05
+
+
+@dataclass
+class SegmentScan:
+    """What one segment turned out to hold."""
+
+    path: Path
+    extent: Extent
+    records: Counter[int] = field(default_factory=Counter)  # by type, batches opened
+    corruption: str | None = None
+
+    @property
+    def base(self) -> int:
+        return self.extent.base
+
+    @property
+    def end(self) -> int:
+        """log_offset behind its last valid record."""
+        return self.extent.end
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """From where to where, as log_offsets, it holds valid records."""
+        at = self.base + HEADER_BYTES
+        for hole in self.extent.holes:
+            yield at, hole.start
+            at = hole.end
+        yield at, self.end
+
+
+class LogScan:
+    """A log as it was a moment ago. Serves as the log of a Projection from which no message is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.memory = LogMemory(1)
+        self.lost_ranges: list[tuple[int, int]] = []  # which nobody asks of it
+        self.segments: list[SegmentScan] = []
+        marks = read_marks(folder)
+        self._flushed = marks.flushed if marks else None
+        paths = segment_paths(folder)
+        for path, following in zip(paths, [*paths[1:], None], strict=False):
+            try:
+                self.segments.append(self._scan(path, int(following.stem) if following else None))
+            except FileNotFoundError:
+                continue  # retention has just dropped it
+        while self.segments and _is_stillborn(self.segments[-1]):
+            self.segments.pop()
+        decision = self._decided()
+        self.torn_tail_bytes = decision.torn.end - decision.torn.start if decision.torn else 0
+        for kind, base, hole in decision.losses:
+            segment = next(segment for segment in self.segments if segment.base == base)
+            finding = Finding(kind, segment.path.stem, hole.start, hole.end, hole.reason)
+            segment.corruption = segment.corruption or f"{segment.path}: {finding}"
+
+    @property
+    def base(self) -> int:
+        return self.segments[0].base if self.segments else 0
+
+    @property
+    def first(self) -> int:
+        """log_offset of the oldest record kept."""
+        return self.base + HEADER_BYTES
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].end if self.segments else self.first
+
+    def pieces(self, start: int) -> Iterator[tuple[int, bytes]]:
+        """(log_offset, verified records) from `start` up to `end`; what is damaged is left out."""
+        for segment in self.segments:
+            if start >= segment.end:
+                continue
+            with segment.path.open("rb") as file:
+                for at, end in segment.runs():
+                    at = max(at, start)
+                    while at < end:
+                        data, _, _ = read_records(file.fileno(), segment.base, at, end)
+                        if not data:
+                            break  # `start` is in the middle of a record
+                        yield at, data
+                        at += len(data)
+
+    def _scan(self, path: Path, end: int | None) -> SegmentScan:
+        base, records = int(path.stem), Counter[int]()
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            fault = header_fault(read_part(fd, HEADER_BYTES, 0), base)
+            found = salvage(fd, base, end, self._flushed, lambda _, data: records.update(census(data)))
+            limit = base + os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        extent = Extent(base, limit, tuple(found.holes), found.end, found.written, found.reason)
+        return SegmentScan(path, extent, records, f"{path}: {fault}" if fault else None)
+
+    def _decided(self) -> Decision:
+        """What a start would make of it. A fault at the end may be an append that is only being written."""
+        if not self.segments:
+            return Decision(self.first)
+        for _ in range(TORN_ATTEMPTS):
+            decision = decide([segment.extent for segment in self.segments], self._flushed)
+            if decision.torn is None and not self.segments[-1].extent.holes:
+                break
+            time.sleep(TORN_WAIT_S)
+            self.segments[-1] = self._scan(self.segments[-1].path, None)
+        return decide([segment.extent for segment in self.segments], self._flushed)
+
+
+def _is_stillborn(segment: SegmentScan) -> bool:
+    """Whether nothing was ever appended to it."""
+    return segment.corruption is not None and segment.extent.written <= segment.base + HEADER_BYTES

@@ -1,0 +1,166 @@
+"""Which files of a folder are the segments of its log, and where each belongs.
+
+A segment's header says its base and whose log it is. Files that were swapped go back to their names; a second copy of a
+segment, and a segment of another log, go to the quarantine.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from store.errors import UnknownFormat
+from store.files.marks import MARKS, Marks, read_marks
+from store.files.medium import read_part
+from store.files.segment import (
+    HEADER_BYTES,
+    IDENTITY_BYTES,
+    SUFFIX,
+    VERSION,
+    Header,
+    header_fault,
+    read_header,
+    segment_paths,
+    sync_folder,
+)
+from store.recovery.quarantine import Finding
+
+MOVED = ".moved"
+
+
+@dataclass(frozen=True)
+class File:
+    """A segment's file; positions are log_offsets."""
+
+    path: Path
+    base: int
+    limit: int  # where the file ends
+    created_ms: int
+    fault: str | None = None  # of its header
+
+
+@dataclass
+class Placing:
+    files: list[File] = field(default_factory=list)  # oldest first
+    foreign: list[tuple[Finding, Path]] = field(default_factory=list)
+    mended: list[Finding] = field(default_factory=list)
+    identity: bytes = b""  # of the log, where a segment bears it
+    adopted: bytes | None = None  # the identity that the segments say, where the marks are not of their log
+
+
+def placed(folder: Path, marks: Marks) -> Placing:
+    """Look at the headers, and put files back to their names. Raises UnknownFormat, OSError."""
+    placing = _place(folder, marks.identity if marks.is_known else None, marks.is_new, changes=True)
+    if placing.adopted is not None:
+        marks.adopt(placing.adopted)
+    return placing
+
+
+def would_place(folder: Path) -> Placing:
+    """What placed() would come to, without a change: files have the paths that they have now."""
+    slot = read_marks(folder)
+    return _place(folder, slot.identity if slot else None, not (folder / MARKS).exists(), changes=False)
+
+
+def _place(folder: Path, identity: bytes | None, is_new: bool, changes: bool) -> Placing:
+    """`identity`: what the marks say; None: they cannot be read, or (`is_new`) there are none."""
+    placing, names = Placing(), _Names(folder, changes)
+    for name in names.moved():
+        _put(names, name, name.removesuffix(MOVED), placing)
+    _put_back(names, placing)
+    headers = {name: _header(names.at[name], int(name[:20])) for name in names.segments()}
+    if not is_new and identity is None:
+        placing.mended.append(Finding("mended", MARKS, 0, 0, "no slot of it could be read"))
+    identities = {header.identity for header in headers.values() if header} - {bytes(IDENTITY_BYTES)}
+    # Marks of another log, or none at all: the segments know better.
+    if identities and identity not in identities:
+        if identity is not None or is_new:
+            reason = "it was of another log" if identity is not None else "it was missing"
+            placing.mended.append(Finding("mended", MARKS, 0, 0, reason))
+        newest = next(header for header in reversed(headers.values()) if header and header.identity in identities)
+        identity = placing.adopted = newest.identity
+    placing.identity = identity if identity is not None and identity in identities else b""
+    for name, header in headers.items():
+        path, base = names.at[name], int(name[:20])
+        size = path.stat().st_size
+        if header is not None and header.identity not in (identity, bytes(IDENTITY_BYTES)):
+            finding = Finding("foreign", name[:20], base, base + size, "a segment of another log")
+            placing.foreign.append((finding, path))
+        else:
+            fault = None if header is not None else _fault(path, base)
+            placing.files.append(File(path, base, base + size, header.created_ms if header else 0, fault))
+    return placing
+
+
+class _Names:
+    """The files of a folder by the names that they are to have; they are renamed so if `changes`."""
+
+    def __init__(self, folder: Path, changes: bool) -> None:
+        self._folder = folder
+        self._changes = changes
+        self._is_changed = False
+        self.at = {path.name: path for path in (*segment_paths(folder), *folder.glob(f"*{SUFFIX}{MOVED}"))}
+
+    def segments(self) -> list[str]:
+        return sorted(name for name in self.at if name.endswith(SUFFIX))
+
+    def moved(self) -> list[str]:
+        """Of what a crash left between its old name and its own."""
+        return sorted(name for name in self.at if name.endswith(MOVED))
+
+    def rename(self, old: str, new: str) -> None:
+        path = self.at.pop(old)
+        self.at[new] = path.rename(self._folder / new) if self._changes else path
+        self._is_changed = True
+
+    def sync(self) -> None:
+        if self._is_changed and self._changes:
+            sync_folder(self._folder)
+
+
+def _put_back(names: _Names, placing: Placing) -> None:
+    """Rename what bears another base than its name says."""
+    moved = []
+    for name in names.segments():
+        header = _header(names.at[name], None)
+        if header is not None and header.base != int(name[:20]):
+            wanted = f"{header.base:020}{SUFFIX}{MOVED}"
+            if wanted not in names.at:
+                names.rename(name, wanted)
+                moved.append(wanted)
+    for name in moved:
+        _put(names, name, name.removesuffix(MOVED), placing)
+    names.sync()
+
+
+def _put(names: _Names, name: str, wanted: str, placing: Placing) -> None:
+    path, base = names.at[name], int(wanted[:20])
+    if wanted in names.at:
+        reason = "a second copy of a segment, under another name"
+        placing.foreign.append((Finding("foreign", wanted[:20], base, base + path.stat().st_size, reason), path))
+    else:
+        names.rename(name, wanted)
+        placing.mended.append(Finding("mended", wanted[:20], base, base, "it had the name of another segment"))
+
+
+def _header(path: Path, base: int | None) -> Header | None:
+    """What a file's header says; None if it is damaged, or says another base. Raises UnknownFormat."""
+    header = read_header(_first_bytes(path))
+    if header is None:
+        return None
+    if header.version != VERSION:
+        raise UnknownFormat(path, header.version, VERSION)
+    return header if base is None or header.base == base else None
+
+
+def _fault(path: Path, base: int) -> str:
+    return header_fault(_first_bytes(path), base) or "its header is damaged"
+
+
+def _first_bytes(path: Path) -> bytes:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return read_part(fd, HEADER_BYTES, 0)
+    finally:
+        os.close(fd)

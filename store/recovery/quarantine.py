@@ -1,0 +1,184 @@
+"""What recovery takes out of a log: a copy of the bytes, and a JSON file that says why and from where.
+
+    quarantine/00000000000000000000-4096-8192.json     {"kind": "damaged", "start": 4096, ...}
+    quarantine/00000000000000000000-4096-8192.bytes    what stood there; none where nothing was left
+
+Nothing is deleted here but by an operator.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from store.files.medium import read_part
+from store.files.segment import READ_BYTES, sync_folder
+
+Kind = Literal["damaged", "missing", "unconfirmed", "torn", "unsynced", "foreign", "mended"]
+LOSSES: tuple[Kind, ...] = ("damaged", "missing", "unconfirmed")
+MEANINGS: dict[Kind, str] = {
+    "damaged": "acknowledged, and no longer readable",
+    "missing": "acknowledged, and no longer there",
+    "unconfirmed": "behind what the disk had confirmed; it may have been acknowledged, and is not served",
+    "torn": "an append that a kill or a power cut ended halfway; it was not acknowledged",
+    "unsynced": "not on the disk yet when power or disk failed, without flush=sync; it may have been acknowledged",
+    "foreign": "not of this log",
+    "mended": "nothing is lost",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Bytes [start, end), as log_offsets, that a log cannot serve any more, or never should have."""
+
+    kind: Kind
+    segment: str  # name of the file without its suffix
+    start: int
+    end: int
+    reason: str
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether what was acknowledged may be among them."""
+        return self.kind in LOSSES
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a whole segment, with its header."""
+        return self.segment == f"{self.start:020}"
+
+    def __str__(self) -> str:
+        where = f"segment {self.segment}, log_offset {self.start} to {self.end} ({self.end - self.start} bytes)"
+        return f"{where}: {self.reason}; {MEANINGS[self.kind]}"
+
+
+class Quarantine:
+    """The folder `quarantine`; made with the first finding."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def keep(self, finding: Finding, path: Path) -> None:
+        """Put down a finding with its bytes of the segment's file, durably. Raises OSError."""
+        base = int(path.stem)
+        kept = _copy(path, self._path(finding, "bytes"), finding.start - base, finding.end - base)
+        self.describe(finding, kept)
+
+    def keep_file(self, finding: Finding, path: Path) -> None:
+        """Move a whole file here that does not belong to the log. Raises OSError."""
+        self.describe(finding, path.stat().st_size)
+        path.rename(self._path(finding, "bytes"))
+        sync_folder(self.folder)
+        sync_folder(path.parent)
+
+    def _path(self, finding: Finding, suffix: str) -> Path:
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        return self.folder / f"{finding.segment}-{finding.start}-{finding.end}.{suffix}"
+
+    def describe(self, finding: Finding, kept: int = 0) -> None:
+        """Put down a finding, of which so many bytes are here, durably. Raises OSError."""
+        about = asdict(finding) | {"bytes": kept, "found_ms": time.time_ns() // 1_000_000}
+        text = msgspec.json.format(msgspec.json.encode(about), indent=2)
+        _write(self._path(finding, "json"), text + b"\n")
+        sync_folder(self.folder)
+        sync_folder(self.folder.parent)
+
+    def settle(self, finding: Finding) -> None:
+        """What it tells of came back, or has a description of its own: it counts no more. Raises OSError."""
+        path = self._path(finding, "json")
+        path.rename(path.with_suffix(".repaired"))
+        sync_folder(self.folder)
+
+    def findings(self) -> list[Finding]:
+        """What was ever put down here, by place; what is unreadable is left out."""
+        found = []
+        for path in self.folder.glob("*.json"):
+            try:
+                found.append(msgspec.json.decode(path.read_bytes(), type=Finding))
+            except (OSError, msgspec.DecodeError):
+                continue
+        return sorted(found, key=lambda finding: (finding.start, finding.end))
+
+    def put_aside_from(self) -> int:
+        """From which log_offset on records were put aside as unconfirmed, the last time; 0: never."""
+        return put_aside_from(self.findings())
+
+    def lost_bytes(self) -> dict[Kind, int]:
+        """How many bytes of the log were ever lost, by kind. What two findings have counts once, for the first."""
+        return lost_bytes(self.findings())
+
+    def lost_ranges(self) -> list[tuple[int, int]]:
+        """Which parts [start, end) of the log were ever lost, and did not come back; in order, none touches another."""
+        return lost_ranges(self.findings())
+
+
+def put_aside_from(findings: Iterable[Finding]) -> int:
+    """From which log_offset on records were put aside as unconfirmed, the last time; 0: never.
+
+    Whole files that went along with them stood behind that.
+    """
+    return max((each.start for each in findings if each.kind == "unconfirmed" and not each.is_file), default=0)
+
+
+def lost_bytes(findings: Iterable[Finding]) -> dict[Kind, int]:
+    """How many bytes are lost by these findings, which are in order, by kind; each byte once."""
+    lost = dict.fromkeys(LOSSES, 0)
+    counted = 0
+    for finding in findings:
+        if finding.is_loss and finding.end > counted:
+            lost[finding.kind] += finding.end - max(finding.start, counted)
+            counted = finding.end
+    return lost
+
+
+def lost_ranges(findings: Iterable[Finding]) -> list[tuple[int, int]]:
+    """What is lost by these findings, which are in order, as ranges [start, end) that do not touch each other."""
+    found: list[tuple[int, int]] = []
+    for finding in findings:
+        if not finding.is_loss:
+            continue
+        if found and finding.start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], finding.end)
+        else:
+            found.append((finding.start, finding.end))
+    return found
+
+
+def _copy(source: Path, target: Path, start: int, end: int) -> int:
+    """Copy bytes [start, end) of a file, zeros where it has none. Returns how many up to the last that is not zero."""
+    try:
+        reading = os.open(source, os.O_RDONLY)
+    except FileNotFoundError:
+        return 0
+    kept = 0
+    writing = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        at = start
+        while at < end and (data := read_part(reading, min(READ_BYTES, end - at), at)):
+            if any(data):
+                os.pwrite(writing, data, at - start)
+                kept = at - start + len(data.rstrip(b"\0"))
+            at += len(data)
+        os.ftruncate(writing, end - start)  # a record may end with zeros
+        os.fdatasync(writing)
+    finally:
+        os.close(writing)
+        os.close(reading)
+    if not kept:
+        target.unlink()
+    return kept
+
+
+def _write(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(fd, data)
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,119 @@
+"""What becomes of a log whose files hold holes: rules without I/O.
+
+`flushed` is how far the disk has confirmed the log. A hole in front of it is damage: it is filled, and the log goes on
+behind it. The first hole behind it ends the log. If nothing valid follows, that was a torn append, which was not
+acknowledged; otherwise (normal with `async` after a power cut) what follows may have been, and is put aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from store.files.segment import HEADER_BYTES
+from store.recovery.quarantine import Finding, Kind
+from store.recovery.salvage import Hole
+
+LEAST_RECORD_BYTES = 40
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What one segment's file holds; positions are log_offsets."""
+
+    base: int
+    limit: int  # where the file ends
+    holes: tuple[Hole, ...]  # with a valid record behind each
+    end: int  # behind the last valid record
+    written: int  # behind the last byte that is not zero
+    reason: str = ""  # why it does not go on at `end`
+
+    @property
+    def has_records(self) -> bool:
+        return self.end > self.base + HEADER_BYTES
+
+
+@dataclass
+class Decision:
+    """The log as it is to be."""
+
+    end: int  # where the next append goes
+    kept: int = 0  # how many of the files stay
+    fills: dict[int, list[Hole]] = field(default_factory=dict)  # by the file's base: what GAP records take the place of
+    losses: list[tuple[Kind, int, Hole]] = field(default_factory=list)  # with the file's base
+    torn: Hole | None = None  # of the last file that stays
+
+    def fill(self, kind: Kind, base: int, hole: Hole) -> None:
+        self.fills.setdefault(base, []).append(hole)
+        self.losses.append((kind, base, hole))
+
+
+def decide(extents: list[Extent], flushed: int | None) -> Decision:
+    """What to do about the files of a log, oldest first; at least one. `flushed` None: not known.
+
+    Where it is not known all that is valid is served.
+    """
+    last = extents[-1]
+    decision = Decision(last.end, len(extents))
+    for number, extent, hole in _holes(extents):
+        if flushed is not None and hole.start >= flushed:
+            _end_early(decision, extents[number:], hole)
+            decision.kept = number + 1
+            return decision
+        if flushed is None and not _is_followed(extents[number:], hole):
+            _end_early(decision, extents[number:], hole)
+            decision.kept = number + 1
+            return decision
+        decision.fill(_kind(extent, hole), extent.base, hole)
+    if flushed is not None and last.end < flushed:
+        decision.end = max(flushed, _aligned(last.written))
+        hole = Hole(last.end, decision.end, last.reason or "the log went on here")
+        decision.fill(_kind(last, hole), last.base, hole)
+    elif last.written > last.end:
+        decision.torn = Hole(last.end, last.written, last.reason)
+    return decision
+
+
+def _holes(extents: list[Extent]) -> list[tuple[int, Extent, Hole]]:
+    """Every hole with something of the log behind it, and the number of its file."""
+    found: list[tuple[int, Extent, Hole]] = []
+    for number, extent in enumerate(extents):
+        found += [(number, extent, hole) for hole in extent.holes]
+        if number + 1 < len(extents) and extent.end < (following := extents[number + 1].base):
+            reason = extent.reason or f"cut off, but the log goes on at {following}"
+            found.append((number, extent, Hole(extent.end, following, reason)))
+    return found
+
+
+def _is_followed(extents: list[Extent], hole: Hole) -> bool:
+    """Whether a valid record stands behind a hole of the first of these files."""
+    return hole.end < extents[0].end or any(extent.has_records for extent in extents[1:])
+
+
+def _end_early(decision: Decision, extents: list[Extent], hole: Hole) -> None:
+    """End the log at a hole of the first of these files."""
+    if _is_followed(extents, hole):
+        decision.end = max(max(extent.end, _aligned(extent.written)) for extent in extents)
+        decision.fill("unconfirmed", extents[0].base, Hole(hole.start, decision.end, hole.reason))
+    else:
+        decision.end = hole.start
+        decision.torn = Hole(hole.start, max(hole.start, extents[0].written), hole.reason)
+
+
+def _kind(extent: Extent, hole: Hole) -> Kind:
+    return "damaged" if extent.written > hole.start else "missing"
+
+
+def _aligned(log_offset: int) -> int:
+    return (log_offset + 7) & ~7
+
+
+def only_index_knows(kind: Kind, base: int, end: int, findings: Iterable[Finding], known: int) -> Finding | None:
+    """What an index knows up to log_offset `known`, and neither the log nor a finding of this start has.
+
+    `base` of the log's last segment, `end` of the log. The disk had confirmed none of it.
+    """
+    start = max([end, *(finding.end for finding in findings)])
+    if known - start < LEAST_RECORD_BYTES:  # a finding may leave zeros out with which a record ended
+        return None
+    return Finding(kind, f"{base:020}", start, known, "the index knows it, and it is gone")

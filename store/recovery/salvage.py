@@ -1,0 +1,133 @@
+"""Which bytes of a segment's file are valid records, and which are not, whatever happened to it. Reads only.
+
+A record bears its own log_offset, so behind damage the next one is found again. Where the damaged record's length can
+be believed, the search begins at its end: what a client put into a payload is not taken for a record. The header of a
+damaged batch goes alone, and the records in it, which have checksums of their own, stay. But behind what the disk had
+confirmed all of a batch goes, or none; and only there what the file system calls a hole is taken for zeros unread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from store.files.medium import REASON, data_from, is_readable, read_part
+from store.files.segment import HEADER_BYTES, READ_BYTES, read_records, written_from
+from store.records._records import find_record
+
+RECORD_HEADER_BYTES = 40
+_BATCH = 2
+
+
+@dataclass(frozen=True)
+class Hole:
+    """Bytes [start, end), as log_offsets, that are no valid records."""
+
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass
+class Salvage:
+    """What a segment's file holds between two log_offsets."""
+
+    holes: list[Hole] = field(default_factory=list)  # with a valid record behind each
+    end: int = 0  # behind the last valid record
+    written: int = 0  # behind the last byte that is not zero
+    last_ms: int | None = None  # timestamp of the last valid record
+    reason: str = ""  # why it does not go on at `end`
+
+
+def salvage(
+    fd: int,
+    base: int,
+    end: int | None,
+    flushed: int | None,
+    on_records: Callable[[int, bytes], None] = lambda log_offset, data: None,
+    first: int | None = None,
+) -> Salvage:
+    """Look through a segment's file up to log_offset `end`, else up to the end of the file. Raises OSError.
+
+    `flushed`: what the disk had confirmed, if that is known. `on_records` gets all valid records, some at a time.
+    `first`: where records begin; behind the header if it is not said.
+    """
+    limit = base + os.fstat(fd).st_size
+    stop = limit if end is None else min(end, limit)
+    found = Salvage(end=base + HEADER_BYTES if first is None else first)
+    while found.end < stop:
+        _take_records(fd, base, stop, found, on_records)
+        if found.end >= stop:
+            break
+        is_confirmed = flushed is None or found.end < flushed
+        following = next_record(fd, base, found.end, stop, is_confirmed, flushed)
+        if following is None:
+            break
+        found.holes.append(Hole(found.end, following, _reason(fd, base, found, following)))
+        found.end, found.reason = following, ""
+    if found.end < stop and (flushed is None or found.end < flushed):
+        found.reason = _reason(fd, base, found, stop)
+    sparse_from = None if flushed is None else flushed - base
+    found.written = max(found.end, min(stop, found.end + written_from(fd, found.end - base, sparse_from)))
+    return found
+
+
+def _reason(fd: int, base: int, found: Salvage, end: int) -> str:
+    """Why no record stands there: it is damaged, or the disk does not give it back."""
+    return found.reason if is_readable(fd, found.end - base, end - base) else REASON
+
+
+def _take_records(fd: int, base: int, stop: int, found: Salvage, on_records: Callable[[int, bytes], None]) -> None:
+    while found.end < stop:
+        data, last_ms, reason = read_records(fd, base, found.end, stop)
+        if not data:
+            found.reason = reason or ""
+            return
+        on_records(found.end, data)
+        found.last_ms = last_ms
+        found.end += len(data)
+
+
+def next_record(
+    fd: int, base: int, damaged: int, stop: int, opens_batches: bool, sparse_from: int | None = None
+) -> int | None:
+    """log_offset of the first valid record behind a damaged one; None: there is none before `stop`. Raises OSError.
+
+    `sparse_from`: the log_offset from which on holes of the file are not read.
+    """
+    header = read_part(fd, RECORD_HEADER_BYTES, damaged - base)
+    length = int.from_bytes(header[:4], "little")
+    at = damaged + RECORD_HEADER_BYTES
+    if int.from_bytes(header[8:16], "little") == damaged and not length & 7 and at <= damaged + length <= stop:
+        is_batch = header[24] == _BATCH
+        behind = at if is_batch and opens_batches else damaged + length
+        if _is_record(fd, base, behind, stop):
+            return behind
+        if is_batch and not opens_batches:
+            at = behind
+    likely = _likely_records(fd, base, at, stop, sparse_from)
+    return next((at for at in likely if _is_record(fd, base, at, stop)), None)
+
+
+def _is_record(fd: int, base: int, at: int, stop: int) -> bool:
+    """Whether a valid record stands there."""
+    data = read_part(fd, 4, at - base)
+    length = int.from_bytes(data, "little")
+    return RECORD_HEADER_BYTES <= length <= stop - at and bool(read_records(fd, base, at, at + length)[0])
+
+
+def _likely_records(fd: int, base: int, at: int, stop: int, sparse_from: int | None) -> Iterator[int]:
+    while at < stop:
+        if sparse_from is not None and at >= sparse_from:
+            at = base + data_from(fd, at - base)
+            if at >= stop:
+                return
+        data = read_part(fd, min(READ_BYTES, stop - at), at - base)
+        if len(data) < RECORD_HEADER_BYTES:
+            return
+        place = find_record(data, at, 0, stop)
+        while place >= 0:
+            yield at + place
+            place = find_record(data, at, place + 8, stop)
+        at += len(data) - RECORD_HEADER_BYTES + 8 & ~7 if len(data) == READ_BYTES else len(data)

@@ -1,0 +1,1 @@
+"""State that records change: sessions, groups, delayed and retained messages, peers, bans."""

@@ -1,0 +1,236 @@
+"""What the log says of consumer groups: a projection of it. Who deals messages out begins with this (store.groups)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from store.log.index import Index
+from store.state.changes import Change, GroupAdvanced, GroupDropped, GroupMade, GroupReset
+from store.state.group_numbers import Numbers
+from store.state.group_settings import GroupSettings
+from store.state.groups import Entry
+from store.state.offset_ranges import in_ranges
+
+KEY_PREFIX = b"g"
+KEY_END = b"h"
+
+GroupKey = tuple[str, str]  # name, topic_filter
+
+
+class Maker(NamedTuple):
+    """Who makes a group, see store.changes.GroupMade."""
+
+    user: str | None = None
+    is_shared: bool = False
+
+
+class GroupState(msgspec.Struct):
+    """One group: all before the `positions` of its partitions is done with, but for `entries`, by queue_offset."""
+
+    name: str
+    topic_filter: str
+    settings: GroupSettings
+    positions: list[int]
+    entries: dict[int, Entry] = {}
+    dead_letters: int = 0
+    user: str | None = None  # who made it; see store.changes.GroupMade
+    is_shared: bool = False
+    numbers: Numbers | None = None  # while records of it, or messages, are lost that lie before the newest one
+    is_careful: bool = False  # what it holds is not known: it goes on behind what is surely done with
+
+    @property
+    def key(self) -> GroupKey:
+        return self.name, self.topic_filter
+
+    @property
+    def acked(self) -> int:
+        """All before this queue_offset is done with."""
+        return min((*self.entries, *self.positions))
+
+
+class GroupStates:
+    """Owner of all GroupState. `hold` and `release` are told which filters are held, as by Sessions.
+
+    `end_of` says where the queue of a filter ends.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        hold: Callable[[str, int], None],
+        release: Callable[[str], None],
+        end_of: Callable[[str], int],
+    ) -> None:
+        self._index = index
+        self._hold = hold
+        self._release = release
+        self._end_of = end_of
+        self.has_gaps = False
+        """Whether records may be lost, so that a group may be there that was never made."""
+        self._dirty: set[GroupKey] = set()
+        self._states: dict[GroupKey, GroupState] = {}
+        decode = msgspec.msgpack.Decoder(GroupState).decode
+        self._encode = msgspec.msgpack.Encoder().encode
+        for _, value in index.scan(KEY_PREFIX, KEY_END):
+            state = decode(value)
+            self._states[state.key] = state
+            hold(state.topic_filter, 0)  # its queue is there and knows where it began
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[GroupState]:
+        return iter(self._states.values())
+
+    def get(self, key: GroupKey) -> GroupState | None:
+        return self._states.get(key)
+
+    def cross_gap(self, is_known: bool) -> list[GroupKey]:
+        """Records are lost. `is_known`: of groups none is, and they are what the log behind the gap makes of them.
+
+        Returns those that may deliver again what was done with.
+        """
+        self.has_gaps = True
+        for key, state in self._states.items():
+            self._dirty.add(key)
+            end = self._end_of(state.topic_filter)
+            if state.numbers is None:
+                state.numbers = Numbers(end, end)
+            else:
+                state.numbers.cross(end)
+            if is_known and state.acked > state.numbers.first_gap:
+                _go_back(state, state.numbers.first_gap)
+            state.is_careful = True
+        return list(self._states)
+
+    def settle(self) -> None:
+        """All of the log is applied: what is written from now on uses the numbers that the queues have now."""
+        for key, state in self._states.items():
+            if state.numbers is not None:
+                state.numbers, state.is_careful = None, False
+                self._dirty.add(key)
+            end = self._end_of(state.topic_filter)
+            if any(position > end for position in state.positions):
+                state.positions = [min(position, end) for position in state.positions]
+                self._dirty.add(key)
+
+    def apply(self, change: Change, log_offset: int) -> None:
+        """Apply one change that stands in the log at `log_offset`."""
+        assert isinstance(change, GroupMade | GroupAdvanced | GroupReset | GroupDropped)
+        key = (change.name, change.topic_filter)
+        self._dirty.add(key)
+        state = self._states.get(key)
+        match change:
+            case GroupMade() if state is None or (change.end >= 0 and state.numbers is not None):
+                self._make(change, log_offset, state)
+            case GroupMade() if state is not None:
+                state.settings = msgspec.structs.replace(change.settings, partitions=state.settings.partitions)
+                state.is_shared = state.is_shared and change.is_shared
+            case GroupAdvanced() if state is None and self.has_gaps and change.end >= 0:
+                self._find(change, log_offset)
+            case GroupAdvanced() if state is not None:
+                self._advance(state, change)
+            case GroupReset() if state is not None:
+                state.is_careful = not self._is_sure(state, change.end, change.queue_offset)
+                _go_back(state, self._lowest(state, change.queue_offset))
+            case GroupDropped() if state is not None:
+                del self._states[key]
+                self._release(change.topic_filter)
+
+    def _make(self, change: GroupMade, log_offset: int, before: GroupState | None) -> None:
+        """`before`: one whose end is lost."""
+        positions = [change.queue_offset] * change.settings.lanes
+        state = GroupState(change.name, change.topic_filter, change.settings, positions)
+        state.user, state.is_shared = change.user, change.is_shared
+        self._states[state.key] = state
+        if before is None:
+            self._hold(change.topic_filter, log_offset)
+        if self.has_gaps and change.end >= 0:
+            end = self._end_of(change.topic_filter)
+            state.numbers = before.numbers if before is not None else Numbers(0, end)
+            state.is_careful = not self._is_sure(state, change.end, change.queue_offset)
+            _go_back(state, self._lowest(state, change.queue_offset))
+
+    def _find(self, change: GroupAdvanced, log_offset: int) -> None:
+        """A group whose making is lost. Its settings are the defaults until a consumer says others."""
+        settings = GroupSettings(partitions=change.partitions)
+        state = GroupState(change.name, change.topic_filter, settings, [0] * settings.lanes, is_careful=True)
+        self._states[state.key] = state
+        self._hold(change.topic_filter, log_offset)
+        state.numbers = Numbers(0, self._end_of(change.topic_filter))
+        self._advance(state, change)
+
+    def _advance(self, state: GroupState, change: GroupAdvanced) -> None:
+        if any(partition >= len(state.positions) for partition, _ in change.positions):  # it was made anew
+            state.settings = msgspec.structs.replace(state.settings, partitions=change.partitions)
+            state.positions = [state.acked] * max(state.settings.lanes, 1 + max(change.positions)[0])
+            state.is_careful = True
+        state.dead_letters += change.dead
+        if state.numbers is None and not state.is_careful:
+            _advance(state, change)
+            return
+        is_sure = self._is_sure(state, change.end, change.acked)
+        if state.is_careful and change.acked < 0:
+            return
+        if not state.is_careful and (is_sure or change.end < 0):
+            _advance(state, change, state.numbers)
+            return
+        _go_back(state, self._lowest(state, change.acked))
+        # Nothing is held in front of where it goes on, and of that it is known where it is.
+        is_all_done = change.acked == change.end
+        is_one_lane = change.positions == ((0, change.acked),) and not state.settings.partitions
+        state.is_careful = not (is_sure and (is_all_done or is_one_lane))
+
+    def _is_sure(self, state: GroupState, said_end: int, queue_offset: int) -> bool:
+        """Whether it is known where a message is that a record calls so; `said_end`: its GroupAdvanced.end."""
+        if state.numbers is None:
+            return True
+        if said_end >= 0:
+            state.numbers.learn(said_end, self._end_of(state.topic_filter))
+        return state.numbers.is_sure(queue_offset)
+
+    def _lowest(self, state: GroupState, queue_offset: int) -> int:
+        return state.numbers.lowest(queue_offset) if state.numbers is not None else queue_offset
+
+    def stage(self) -> None:
+        """Hand what changed to the index, for its next write; once that succeeded, written() is to be called."""
+        for key in self._dirty:
+            state = self._states.get(key)
+            if state is None:
+                self._index.delete(index_key(key))
+            else:
+                self._index.put(index_key(key), self._encode(state))
+
+    def written(self) -> None:
+        self._dirty.clear()
+
+
+def index_key(key: GroupKey) -> bytes:
+    """The key of a group in RocksDB. A name has no zero byte."""
+    return KEY_PREFIX + key[0].encode() + b"\0" + key[1].encode()
+
+
+def _go_back(state: GroupState, queue_offset: int) -> None:
+    state.positions = [queue_offset] * len(state.positions)
+    state.entries = {}
+
+
+def _advance(state: GroupState, change: GroupAdvanced, numbers: Numbers | None = None) -> None:
+    """`numbers`: what the record calls messages; those of which it is not sure which they are stay as they were."""
+
+    def places(ranges: tuple[int, ...]) -> Iterator[int]:
+        offsets = in_ranges(ranges)
+        if numbers is None:
+            return offsets
+        return (numbers.lowest(offset) for offset in offsets if numbers.is_sure(offset))
+
+    for held in change.held:
+        entry = (held.due_ms, held.deliveries, held.serial, held.partition)
+        state.entries.update(dict.fromkeys(places(held.ranges), entry))
+    for offset in places(change.done):
+        state.entries.pop(offset, None)
+    for partition, position in change.positions:
+        state.positions[partition] = position if numbers is None else numbers.lowest(position)
