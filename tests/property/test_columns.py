@@ -223,5 +223,8 @@ def test_compressed_payloads_are_as_published_and_damaged_ones_null(
         for some in some_messages.batches()
     ]
     assert [payload for batch in found_batches for payload in batch] == expected
-    if any(kinds[: len(sizes)]):
-        assert all(len(batch) == 1 or sum(len(each or b"") for each in batch) <= 6_000 for batch in found_batches)
+    left = list(kinds)
+    for batch in found_batches:
+        of_batch, left = left[: len(batch)], left[len(batch) :]
+        if any(of_batch):  # the log is read in pieces, and one without compressed payloads is not divided
+            assert len(batch) == 1 or sum(len(each or b"") for each in batch) <= 6_000
