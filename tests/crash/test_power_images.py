@@ -28,8 +28,10 @@ def cut_power(folder: Path, *options: str) -> tuple[int, Power, str]:
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
+    said = done.stdout + done.stderr
+    assert (folder / "found.json").exists(), said
     found = (folder / "found.json").read_bytes()
-    return done.returncode, msgspec.json.decode(found, type=Power), done.stdout + done.stderr
+    return done.returncode, msgspec.json.decode(found, type=Power), said
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])

@@ -19,7 +19,7 @@ PROGRAM = """
 import sys
 import store.records.record_bytes
 from penstock.sync import Client
-assert "plain" in store.record_bytes.walk.__module__, store.record_bytes.walk
+assert "plain" in store.records.record_bytes.walk.__module__, store.records.record_bytes.walk
 with Client(sys.argv[1]) as client:
     receipt = client.publish("line/7/temp", b"21.5", key="m-7", headers={"unit": "C"})
     with client.batch() as batch:
