@@ -169,7 +169,14 @@ int fcntl64(int fd, int command, ...) {
 
 static ssize_t wrote(int fd, const struct iovec *parts, int count, int64_t at, ssize_t done) {
     uint64_t file = file_of(fd);
-    if (file && done > 0) note('w', file, at < 0 ? lseek(fd, 0, SEEK_CUR) - done : at, 0, parts, count, done);
+    if (!file || done <= 0) return done;
+    if (at < 0) {
+        int kept = errno;
+        at = lseek(fd, 0, SEEK_CUR) - done;
+        errno = kept;
+        if (at < 0) { files[fd] = 0; return done; }  /* a socket by now: closedir() closes a copy of a folder's descriptor unseen */
+    }
+    note('w', file, at, 0, parts, count, done);
     return done;
 }
 #define ONE(data, size) (&(struct iovec) {(void *) (data), (size)}), 1
