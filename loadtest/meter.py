@@ -1,4 +1,4 @@
-"""What devices and broker do while somebody looks: counts, times, CPU and memory."""
+"""Measures devices and broker at intervals: counts, times, CPU and memory."""
 
 from __future__ import annotations
 
