@@ -216,7 +216,7 @@ class GatewaySettings:
     qos0_lag_messages: int = field(
         default=1_000_000,
         metadata={
-            "doc": "A QoS 0 subscriber further behind than this loses messages (counted). Publishers wait for a subscriber "
+            "doc": "A QoS 0 subscriber further behind than this loses messages (counted). Publishers wait for one "
             "that reads fast before it loses any.",
             "at_least": 1,
         },
