@@ -1,7 +1,7 @@
-"""A few topics of a store that runs: it reads their queues, where that is cheaper than to send the whole log.
+"""Reads a few topics of a running store by their queues, if that is cheaper than sending the whole log.
 
-The store is asked which topics match a filter, and how many messages each has between two places. It tells those that
-are in its index: what is newer than that is scanned. The rows are those of a scan, topic by topic.
+The store says which topics match a filter, and how many messages each has between two places. It knows the topics in
+its index; newer messages are scanned. The rows are the same as of a scan, topic by topic.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from penstock.spark.reading import parts_of
 from penstock.spark.remote import RemoteLog
 from penstock.spark.selecting import RECORD_BYTES, Budget, Choice, TooMuch
 
-TOPIC_BYTES = 128 << 10  # of the log are sent in the time that it takes to ask for a topic's messages
+TOPIC_BYTES = 128 << 10  # bytes of the log that are sent in the time of one topic's request
 
 
 class TopicRange(NamedTuple):
-    """Messages of a topic by queue_offset, `last` not included. `start`: they stand from this log_offset on."""
+    """Messages of a topic by queue_offset, without `last`. They are at or behind log_offset `start`."""
 
     topic: str
     first: int
@@ -35,14 +35,14 @@ class TopicRange(NamedTuple):
 
 @dataclass
 class OfTopics(InputPartition):
-    """Ranges of some topics; all stand before log_offset `end`."""
+    """Ranges of some topics; all messages are before log_offset `end`."""
 
     ranges: tuple[TopicRange, ...]
     end: int
 
 
 def choose(log: RemoteLog, request: Request, start: int, end: int) -> Choice:
-    """Between the topics' queues and a scan of [start, end), by estimate."""
+    """Choose between the topics' queues and a scan of [start, end), by estimated time."""
     if not request.is_filtered:
         return Choice(start, "all of it")
     budget = Budget(end - start, TOPIC_BYTES)
@@ -114,7 +114,7 @@ def _place(log: RemoteLog, range_: TopicRange, queue_offset: int) -> int:
 
 
 def topic_rows(log: RemoteLog, request: Request, schema: pa.Schema, wanted: OfTopics) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition. Raises DataLost if some are not kept any more, unless they may be missing."""
+    """log_offset of a message of a range; the range's beginning if the message is lost: its reader finds that out."""
     for range_ in wanted.ranges:
         expected = range_.first
         for queue_offset, messages in log.topic_messages(range_.topic, range_.start, wanted.end):
