@@ -60,7 +60,7 @@ def choose(log: RemoteLog, request: Request, start: int, end: int) -> Choice:
 
 
 def _topics(log: RemoteLog, request: Request, end: int, budget: Budget) -> tuple[set[bytes], int]:
-    """Those that are wanted; messages of others that are, as some may be new, stand behind this log_offset only."""
+    """The wanted topics, and the log_offset before which no other topic (a new one) has wanted messages."""
     named = request.topics()
     if named is not None:
         for _ in named:
@@ -79,7 +79,7 @@ def _topics(log: RemoteLog, request: Request, end: int, budget: Budget) -> tuple
 
 
 def _ranges(log: RemoteLog, topics: list[bytes], start: int, end: int) -> Iterator[TopicRange]:
-    """Which of their messages stand in [start, end)."""
+    """The ranges of topics' messages in [start, end)."""
     firsts, lasts = (log.queue_offsets(place, topics) for place in (start, end))
     for topic, first, last in zip(topics, firsts, lasts, strict=True):
         if first < last:
@@ -87,7 +87,7 @@ def _ranges(log: RemoteLog, topics: list[bytes], start: int, end: int) -> Iterat
 
 
 def _parts(log: RemoteLog, ranges: list[TopicRange], parts: int) -> Iterator[list[TopicRange]]:
-    """Cut into so many of about as many messages each."""
+    """Divide ranges into `parts` of about as many messages each."""
     total = sum(each.last - each.first for each in ranges)
     left = iter(ranges)
     range_ = next(left, None)
@@ -106,7 +106,7 @@ def _parts(log: RemoteLog, ranges: list[TopicRange], parts: int) -> Iterator[lis
 
 
 def _place(log: RemoteLog, range_: TopicRange, queue_offset: int) -> int:
-    """Where a message of it stands; where the range begins, if the message is lost: who reads it finds that out."""
+    """log_offset of a message of a range; the range's beginning if the message is lost: its reader finds that out."""
     try:
         return log.place_in_topic(range_.topic, queue_offset)
     except DataLost:
@@ -114,7 +114,7 @@ def _place(log: RemoteLog, range_: TopicRange, queue_offset: int) -> int:
 
 
 def topic_rows(log: RemoteLog, request: Request, schema: pa.Schema, wanted: OfTopics) -> Iterator[pa.RecordBatch]:
-    """log_offset of a message of a range; the range's beginning if the message is lost: its reader finds that out."""
+    """The rows of a partition. Raises DataLost if some are not kept any more, unless data may be lost."""
     for range_ in wanted.ranges:
         expected = range_.first
         for queue_offset, messages in log.topic_messages(range_.topic, range_.start, wanted.end):
