@@ -1,4 +1,5 @@
-"""Makes the data folders that tests/unit/store/test_upgrade.py opens. Each was made by the version that wrote its format:
+"""Makes the data folders that tests/unit/store/test_upgrade.py opens. Each was made by the version that wrote its
+format:
 
     git archive COMMIT | tar -x -C OLD && cd OLD && python setup.py build_ext --inplace
     PYTHONPATH=. python .../tests/data/make_folder.py FOLDER && tar -czf .../tests/data/NAME.tar.gz -C FOLDER .

@@ -1,4 +1,6 @@
-"""A store that is appended to without a pause, in a process of its own: python -m tests.support.append_load DATA KIND BYTES/S.
+"""A store that is appended to without a pause, in a process of its own.
+
+    python -m tests.support.append_load DATA KIND BYTES/S
 
 It prints how much was replayed, and then how much was appended, a line each now and then.
 """

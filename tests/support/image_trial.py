@@ -1,4 +1,6 @@
-"""A built image is started as its documentation says and used by stock clients: python -m tests.support.image_trial IMAGE
+"""A built image is started as its documentation says and used by stock clients.
+
+    python -m tests.support.image_trial IMAGE
 
 It takes Docker or Podman, the first that works here, and removes the containers and volumes that it makes.
 """
