@@ -1,7 +1,7 @@
 """Foresees what the next start would find in a log and do about it. Reads only.
 
 It follows store.recovery step by step, by the same rules (placing, salvage, recovery_rules), but verifies every record
-of every file, and changes nothing. A unit test compares the two.
+of every file, and changes nothing. tests/unit/lightqueue/mending/test_checking.py compares the two.
 """
 
 from __future__ import annotations
