@@ -1,4 +1,4 @@
-"""What processes take: CPU time and memory, of a broker and of the load generator apart."""
+"""Resources of processes: CPU time and memory, of a broker and of the load generator separately."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 class Taken(NamedTuple):
-    """By a process and those that it started: CPU seconds since each began, resident bytes now."""
+    """Resources of a process and its children: CPU seconds since each began, resident bytes now."""
 
     cpu_s: float
     resident_bytes: int
@@ -28,7 +28,7 @@ def taken(pids: Iterable[int]) -> Taken:
 
 
 def listening_at(port: int) -> list[int]:
-    """Processes of this machine that listen at a TCP port, as far as one may see them."""
+    """Local processes that listen at a TCP port, as far as visible."""
     try:
         found = psutil.net_connections("tcp")
     except psutil.Error:
@@ -39,7 +39,7 @@ def listening_at(port: int) -> list[int]:
 
 
 def family(pids: Iterable[int]) -> set[psutil.Process]:
-    """These processes and all that they started, as far as they are still there."""
+    """These processes and all their children, as far as they still exist."""
     family: set[psutil.Process] = set()
     for pid in pids:
         try:

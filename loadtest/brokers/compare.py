@@ -1,4 +1,4 @@
-"""Workloads on several brokers, in turn on the same cores."""
+"""Runs workloads on several brokers, in turn, on the same cores."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from loadtest.report.results import Results, Row, Subject
 from loadtest.workloads.workload import Workload
 
 ATTEMPTS = 2
-"""To start a broker, each with ports and a folder of its own."""
+"""To start a broker, each attempt with its own ports and folder."""
 OUT_OF_TIME = "left out, as the time that was given was over"
 
 
 class Cores(NamedTuple):
-    """Which cores brokers run on, and which the load generator; empty: all."""
+    """The cores of the brokers, and those of the load generator; empty: all."""
 
     brokers: set[int]
     generator: set[int]
 
     @classmethod
     def apart(cls) -> Cores:
-        """The first that this process may run on for brokers, the second for the load; with a single one, that."""
+        """The first allowed core for brokers, the second for the load; with a single core, no division."""
         allowed = sorted(os.sched_getaffinity(0))
         return cls({allowed[0]}, {allowed[1]}) if len(allowed) > 1 else cls(set(), set())
 
 
 class Comparison:
-    """Runs each workload `repeats` times on each broker; what fails is noted, and the others go on."""
+    """Runs each workload `repeats` times on each broker. A failure is noted, and the other brokers go on."""
 
     def __init__(
         self, kinds: Sequence[Kind], repeats: int, cores: Cores, is_time_over: Callable[[], bool] = lambda: False
     ) -> None:
-        """`is_time_over`: what has not begun by then is left out, and its row says so."""
+        """`is_time_over`: a run that has not begun by then is left out, and its row says so."""
         self._repeats = repeats
         self._cores = cores
         self._kinds = kinds
@@ -50,7 +50,7 @@ class Comparison:
         self.results = Results.begin()
 
     def measure_worth(self, progress: Progress) -> None:
-        """What survives a SIGKILL of each. To be called before any workload."""
+        """Measure how many acknowledged messages survive a SIGKILL of each broker. Call it before any workload."""
         for at, kind in enumerate(self._kinds):
             if self._is_time_over():
                 return
@@ -67,7 +67,9 @@ class Comparison:
     def run(
         self, workload: Workload, shown: Callable[[str], Progress], kinds: Sequence[Kind] | None = None
     ) -> list[Row]:
-        """Its rows. `shown` makes a Progress for a run with this title; `kinds`: some of those that were given."""
+        """The rows of a workload. `shown` makes a Progress for a run with this title; `kinds`: some of the
+        given kinds.
+        """
         allowed = os.sched_getaffinity(0)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as brokers:
             rows = []

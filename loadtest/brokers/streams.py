@@ -1,6 +1,6 @@
-"""Redis Streams beside brokers: XADD by publishers, XREADGROUP and XACK by one consumer, with plain sockets.
+"""Redis Streams for comparison: XADD by publishers, XREADGROUP and XACK by one consumer, with plain sockets.
 
-It speaks no MQTT, so only workloads fit in which each message goes to one subscriber.
+Redis has no MQTT, so it runs only workloads in which each message goes to one subscriber.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENTRY = re.compile(rb"\r\n(\d+-\d+)\r\n\*2\r\n\$1\r\np\r\n\$\d+\r\n(\d{20})")
 
 
 def fits(workload: Workload) -> bool:
-    """Whether publishers go as fast as they can with QoS 1, to one subscriber."""
+    """Whether a workload has only unlimited QoS 1 publishers and one subscriber."""
     return (
         not workload.steps
         and len(workload.publishers) == 1
@@ -42,7 +42,7 @@ def fits(workload: Workload) -> bool:
 
 
 def command(*parts: bytes) -> bytes:
-    """As Redis wants it."""
+    """A command in the Redis protocol."""
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
 
 
@@ -54,7 +54,7 @@ def ask(address: Address, *parts: bytes) -> bytes:
 
 
 def run(workload: Workload, server: Address, pids: Sequence[int], progress: Progress) -> Run:
-    """Raises LoadTestError."""
+    """Run a workload. Raises LoadTestError."""
     empty_bytes = taken(pids).resident_bytes
     ask(server, b"DEL", STREAM)
     ask(server, b"XGROUP", b"CREATE", STREAM, GROUP, b"0", b"MKSTREAM")
@@ -102,7 +102,7 @@ def _figures(work: _Work, pids: Sequence[int]) -> tuple[float, ...]:
 
 
 class _Work:
-    """Publishers that keep their windows full, and a consumer that asks again as soon as it has its answer."""
+    """Publishers that keep their windows full, and a consumer that reads again after each answer."""
 
     def __init__(self, workload: Workload, server: Address) -> None:
         group = workload.publishers[0]
@@ -131,7 +131,7 @@ class _Work:
         self.sent += count
 
     def _read(self, acknowledging: bytes) -> None:
-        """Ask for more. The answer to PING tells where the others end."""
+        """Read more. The answer to PING marks the end of the others."""
         options = (b"COUNT", b"%d" % READ_COUNT, b"BLOCK", b"20", b"STREAMS", STREAM, b">")
         reading = command(b"XREADGROUP", b"GROUP", GROUP, b"c", *options)
         self._consumer.sendall(acknowledging + reading + command(b"PING"))

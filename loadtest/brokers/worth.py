@@ -1,4 +1,4 @@
-"""What an acknowledgement is worth: how many of the messages that a broker acknowledged are there after a SIGKILL."""
+"""Measures the worth of an acknowledgement: how many acknowledged messages survive a SIGKILL of the broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPIC = "load-test/worth"
 
 
 def measure(broker: Running) -> Worth:
-    """Kills the broker, and starts it again. Raises LoadTestError."""
+    """Kill the broker, and start it again. Raises LoadTestError."""
     if not broker.kind.speaks_mqtt:
         return _of_streams(broker)
     subscriber = _Client(broker.address, "worth-subscriber", is_clean=False)
@@ -57,7 +57,7 @@ def _of_streams(server: Running) -> Worth:
 
 
 class _Client:
-    """A stock client with a thread of its own."""
+    """A paho client with a thread of its own."""
 
     def __init__(self, address: Address, client_id: str, is_clean: bool) -> None:
         self._changed = threading.Condition()
@@ -100,7 +100,7 @@ class _Client:
         self._until(lambda: packet_id in self._answered, "the answer")
 
     def publish_until(self, messages: int, kill: Callable[[], None]) -> set[int]:
-        """Publish twice as many numbers, and kill once so many are acknowledged. Those that were by then."""
+        """Publish twice as many messages, and kill the broker once `messages` are acknowledged. Returns those."""
         numbers = {self._client.publish(TOPIC, str(i), 1).mid: i for i in range(2 * messages)}
         self._until(lambda: len(self._answered) >= messages, "the acknowledgements")
         with self._changed:
@@ -109,7 +109,7 @@ class _Client:
         return acknowledged
 
     def what_comes(self) -> set[int]:
-        """Everything until nothing came for a while."""
+        """All messages, until none came for QUIET_S."""
         with self._changed:
             known = -1
             while len(self._came) != known:

@@ -1,4 +1,4 @@
-"""A store and gateways as processes of their own, each of which can be killed, stopped, and cut off from the others."""
+"""A store and gateways as processes that can be killed, stopped, and cut off from each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtest.ports import free_port
 
 
 class Cluster:
-    """A store, and gateways that reach it each through a wire of its own; and Redis, behind a wire as well."""
+    """A store; gateways that reach it each through a Wire of its own; and Redis, behind a Wire as well."""
 
     def __init__(
         self,
@@ -27,8 +27,10 @@ class Cluster:
         data: Path | None = None,
         environment_of: Callable[[str], Mapping[str, str]] = lambda name: {},
     ) -> None:
-        """`gateways`: 0 means one process that is all. `wires`: what lies between gateways and store can be cut;
-        without it is faster. `environment_of` a part, by the name of its log: store, gateway-0.
+        """Start the processes.
+
+        `gateways`: 0 means one process for everything. `wires`: put a relay that can be cut between gateways and store;
+        without it is faster. `environment_of`: extra environment of a part by its name: store, gateway-0.
         """
         self.data = data or folder / "data"
         self._rng = random.Random(0)
@@ -85,7 +87,7 @@ class Cluster:
 
     @property
     def port(self) -> int:
-        """That of some gateway that runs, if one does."""
+        """The port of any running gateway; of any at all if none runs."""
         running = [
             port for port, part in zip(self.ports, self.gateways or [self.store], strict=True) if part.is_running
         ]
@@ -93,11 +95,11 @@ class Cluster:
 
     @property
     def store_reads(self) -> int:
-        """Reads of any kind that gateways asked the store for."""
+        """Reads of any kind that gateways requested from the store."""
         return self.store.metric("penstock_wire_reads_total")
 
     def cut_store_off(self) -> None:
-        """No gateway reaches the store any more."""
+        """Cut all gateways off from the store."""
         for wire in self.wires:
             wire.cut()
 
@@ -106,7 +108,7 @@ class Cluster:
             wire.mend()
 
     def restart(self) -> None:
-        """Everything is killed, and starts again."""
+        """Kill all processes, and start them again."""
         for part in (*self.gateways, self.store):
             part.kill()
         self.store.start()
@@ -114,7 +116,7 @@ class Cluster:
             gateway.start()
 
     def close(self) -> None:
-        """The gateways first; nothing that was started is left."""
+        """End all processes, the gateways first."""
         self._ends.close()
 
 

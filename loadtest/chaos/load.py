@@ -1,4 +1,4 @@
-"""All clients of one deployment, whose random choices come from one seed."""
+"""All clients of one deployment; their random choices come from one seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadtest.chaos.ledger import Ledger, until
 
 
 class Load:
-    """All clients of a test. Random choices come from one seed."""
+    """All clients of a test; their random choices come from one seed."""
 
     def __init__(self, server: Server, seed: int) -> None:
         self.server = server
@@ -37,7 +37,7 @@ class Load:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The clients run inside; at the start all subscriptions have been granted."""
+        """Run the clients inside the block; at its start all subscriptions are granted."""
         tasks = [asyncio.create_task(client.run()) for client in self.clients]
         try:
             await until(lambda: all(subscriber.subscribed for subscriber in self.subscribers), "all SUBACKs")
@@ -53,16 +53,16 @@ class Load:
                 raise AssertionError("a client of the test failed") from end
 
     def allow(self, messages: int) -> None:
-        """Have every publisher publish so many more."""
+        """Let every publisher publish so many more messages."""
         for publisher in self.publishers:
             publisher.allow(messages)
 
     async def restart(self) -> None:
-        """SIGKILL, and start again."""
+        """Kill the server with SIGKILL, and start it again."""
         await asyncio.to_thread(self.server.restart)
 
     async def upset(self, kills: int, most_events: int = 400) -> None:
-        """Kill the server again and again, at random moments; cut single connections in between."""
+        """Kill the server several times at random moments; cut single connections in between."""
         for _ in range(kills):
             self.allow(2_000)
             for _ in range(self.rng.randrange(8)):
@@ -73,7 +73,7 @@ class Load:
             await self.restart()
 
     async def settle(self) -> None:
-        """Everything sent is acknowledged, and whatever was to be delivered has been, also after one more restart."""
+        """Wait until everything sent is acknowledged and everything due is delivered, also after one more restart."""
         for subscriber in self.subscribers:
             subscriber.settle()
             subscriber.online.set()
@@ -87,5 +87,5 @@ class Load:
                 await self.restart()
 
     async def all_acknowledged(self) -> None:
-        """Wait until the publishers have published what they may, and have seen all of it acknowledged."""
+        """Wait until the publishers have sent their budget, and all of it is acknowledged."""
         await self.ledger.wait(lambda: all(publisher.idle for publisher in self.publishers), "all acknowledgements")

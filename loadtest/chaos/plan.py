@@ -1,4 +1,4 @@
-"""Which faults come when: from the seed and the options, and from nothing else."""
+"""The plan of faults; it depends only on the seed and the options."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 from loadtest.errors import LoadTestError
 
 TOGETHER = 0.25
-"""Of all steps this share has a second fault while the first one lasts."""
+"""Share of steps with a second fault during the first."""
 ALLOWANCE_S = 0.5
-"""The least that a step takes besides: to be served again, and to count. What lies beyond the time is not begun."""
+"""Seconds that a step takes at least for recovery and checks. A step that would end after the duration is left out."""
 
 
 class Kind(NamedTuple):
-    """Of fault. Two of one group are not put on the same target at a time."""
+    """A kind of fault. Two kinds of one group never hit the same target at the same time."""
 
     name: str
     text: str
@@ -67,14 +67,14 @@ class Fault(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Calm, then a fault, or two that overlap."""
+    """A calm time, then a fault, or two that overlap."""
 
     calm_s: float
     faults: tuple[Fault, ...]
 
     @property
     def ends_s(self) -> float:
-        """After its beginning; how long it takes to be served again is not in it."""
+        """Seconds from its beginning to its last fault's end, without the recovery."""
         return self.calm_s + max(fault.after_s + fault.lasts_s for fault in self.faults)
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Step(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What the plan depends on."""
+    """The inputs of the plan."""
 
     seed: int
     duration_s: float
@@ -93,7 +93,7 @@ class Options(NamedTuple):
 
 
 def plan(options: Options) -> list[Step]:
-    """Raises LoadTestError if nothing of what was asked for can be done to such a deployment."""
+    """Make the plan. Raises LoadTestError if no requested fault applies to such a deployment."""
     rng = random.Random(options.seed)
     targets = {name: _targets(name, options.gateways, options.has_redis) for name in sorted(options.kinds)}
     targets = {name: found for name, found in targets.items() if found}
@@ -139,7 +139,7 @@ def _targets(kind: str, gateways: int, has_redis: bool) -> list[str]:
 
 
 def _dealt(rng: random.Random, cards: list[str]) -> Iterator[str]:
-    """All of them in some order, and again in another."""
+    """All of them in random order, then again in another."""
     return chain.from_iterable(rng.sample(cards, len(cards)) for _ in iter(int, 1))
 
 

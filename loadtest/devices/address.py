@@ -1,4 +1,4 @@
-"""Where a broker listens, and what lies between its socket and MQTT."""
+"""The address of a broker, and the layers between its socket and MQTT."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 
 
 class Address(NamedTuple):
-    """Of a broker; `tls` says whom to trust, where the scheme is mqtts or wss."""
+    """The address of a broker; `tls`: the context with its trusted authorities, for mqtts and wss."""
 
     host: str
     port: int
@@ -27,9 +27,9 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, url: str, ca_file: Path | None = None, is_verified: bool = True) -> Address:
-        """`mqtt://`, `mqtts://`, `ws://` or `wss://HOST[:PORT]`, the last two with a path. Raises LoadTestError.
+        """Parse `mqtt://`, `mqtts://`, `ws://` or `wss://HOST[:PORT]`, the last two with a path. Raises LoadTestError.
 
-        ca_file: certificates to trust; without it those that the system trusts.
+        ca_file: trusted certificates; default: those of the system.
         """
         parts = urlsplit(url)
         try:
@@ -43,7 +43,7 @@ class Address(NamedTuple):
         return cls(parts.hostname, port, parts.scheme, parts.path or "/mqtt" if is_web_socket else "", tls)
 
     def layer(self) -> Layer | None:
-        """Of one connection; None if MQTT goes over TCP as it is."""
+        """A layer for one connection; None for plain TCP."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         uri = f"{self.scheme}://{host}:{self.port}{self.path}"
         if self.tls is None:
@@ -53,7 +53,7 @@ class Address(NamedTuple):
 
 
 def _context(ca_file: Path | None, is_verified: bool) -> ssl.SSLContext:
-    """Raises LoadTestError."""
+    """A TLS context. Raises LoadTestError."""
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:

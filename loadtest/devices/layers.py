@@ -1,4 +1,4 @@
-"""TLS and WebSocket under a device, without I/O: bytes of the socket on one side, MQTT on the other."""
+"""TLS and WebSocket for a device, without I/O: bytes of the socket on one side, MQTT on the other."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from loadtest.errors import BrokerRefuses
 
 READ_BYTES = 1 << 16
 FRAME_BYTES = 1 << 24
-"""Of a broker's WebSocket frame, at most."""
+"""Largest WebSocket frame of a broker."""
 
 
 class Layer(Protocol):
-    """What a device sends through and receives through. Its methods raise BrokerRefuses."""
+    """A layer between a device and its socket. Its methods raise BrokerRefuses."""
 
     @property
     def is_open(self) -> bool:
         """Whether MQTT can be sent."""
 
     def opening(self) -> bytes:
-        """What to send first."""
+        """The bytes to send first."""
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """From the socket: what there is of MQTT now, and what to send by itself."""
+        """Take bytes from the socket. Returns MQTT bytes, and bytes to send."""
 
     def send(self, data: bytes) -> bytes:
-        """MQTT, as it goes to the socket."""
+        """MQTT bytes as they go to the socket."""
 
 
 class Tls:
@@ -78,7 +78,7 @@ class Tls:
 
 
 class WebSocket:
-    """Binary frames of the `mqtt` subprotocol; what is sent together is one frame."""
+    """Binary frames of the `mqtt` subprotocol; bytes sent together are one frame."""
 
     def __init__(self, uri: str) -> None:
         self.is_open = False

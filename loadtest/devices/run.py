@@ -16,10 +16,10 @@ from loadtest.workloads.workload import Workload
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What was measured. Latencies count from when a message should have been sent.
+    """The measurements of a run. Latencies count from when a message should have been sent.
 
-    `lost`: deliveries that never came, of all that was sent (None: nobody knows how many there should be); `cores`: CPU
-    seconds per second; `broker_empty_bytes`: resident before anybody connected; `joined_per_s`: devices that connected.
+    `lost`: missing deliveries of all messages sent (None: their number is unknown); `cores`: CPU seconds per second;
+    `broker_empty_bytes`: resident memory before any connection; `joined_per_s`: devices that connected.
     """
 
     devices: int
@@ -44,7 +44,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def run(workload: Workload, broker: Address, broker_pids: Sequence[int], progress: Progress) -> Run:
-    """Raises LoadTestError."""
+    """Run a workload. Raises LoadTestError."""
     empty_bytes = taken(broker_pids).resident_bytes
     fleet = Fleet(workload, broker)
     try:
@@ -85,7 +85,7 @@ def _run(meter: Meter, connect_s: float, lost: int | None, steps: list[StepTaken
 
 
 def _sustain(meter: Meter, progress: Progress) -> list[StepTaken]:
-    """All publish at once: warm up, measure."""
+    """All devices publish at once: warm up, then measure."""
     timing = meter.fleet.workload.timing
     meter.fleet.publish()
     meter.spend(timing.warm_up_s, lambda done: progress("warming up", done))

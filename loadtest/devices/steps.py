@@ -1,4 +1,4 @@
-"""Workloads that go step by step, and the last step of all: what was sent is delivered."""
+"""Workloads with steps, and the last step of every workload: drain what was sent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from loadtest.workloads.workload import Step
 
 TICK_S = 0.01
 QUIET_S = 1.0
-"""Where it is not known how much is to be delivered: the end is when nothing came for so long."""
+"""If the number of deliveries is unknown, the drain ends after so long without any."""
 
 Progress = Callable[[str, float], None]
-"""What goes on, and how much of it is done (0 to 1)."""
+"""The current work, and its finished part (0 to 1)."""
 
 
 class StepTaken(msgspec.Struct, frozen=True):
-    """A step, how long it took, and how much was done in it: messages, and devices that joined."""
+    """A finished step, its seconds, and its messages and joined devices."""
 
     do: str
     seconds: float
@@ -33,7 +33,7 @@ class StepTaken(msgspec.Struct, frozen=True):
 
 
 def follow(meter: Meter, progress: Progress) -> list[StepTaken]:
-    """All steps of the workload. Raises BrokerRefuses if one takes longer than its `step_s`."""
+    """Run all steps of the workload. Raises BrokerRefuses if one takes longer than its `step_s`."""
     return [_take(step, meter, progress) for step in meter.fleet.workload.steps]
 
 
@@ -47,7 +47,7 @@ def _take(step: Step, meter: Meter, progress: Progress) -> StepTaken:
 
 
 def _do(step: Step, meter: Meter, progress: Progress) -> int:
-    """How many devices joined."""
+    """Do a step. Returns the number of joined devices."""
     fleet = meter.fleet
     groups = fleet.named(step.who)
     if step.do == "join":
@@ -88,7 +88,7 @@ def _publish(step: Step, meter: Meter, groups: list[int], progress: Progress) ->
 
 
 def drain(fleet: Fleet, progress: Progress, sliced: Callable[[int], None] = lambda _: None) -> int | None:
-    """Wait for what is on its way, no longer than the workload says; how many deliveries never came."""
+    """Wait for deliveries under way, at most `drain_s`. Returns the number of missing ones; None: unknown."""
     wanted = fleet.wanted()
     begun_ns = sliced_ns = came_ns = monotonic_ns()
     end_ns = begun_ns + int(fleet.workload.timing.drain_s * SECOND_NS)

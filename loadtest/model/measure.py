@@ -1,4 +1,4 @@
-"""Measures what a message, a connection and a queue cost, on a store with a gateway of its own that it starts."""
+"""Measures the cost of a message, a connection and a queue, on a store and a gateway that it starts."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ WARM_UP_S = 1.0
 DEVICES = 2_000
 IDLE_FEW, IDLE_MANY, IDLE_CHECK = 500, 4_000, 8_000
 SOME, MORE, MORE_YET = 300_000, 600_000, 1_000_000
-"""Queues."""
+"""Numbers of queues."""
 DISK_MESSAGES, DISK_SIZE = 100_000, 200
 SETTLED_S = 2.0
 ENOUGH_BYTES = 1 << 16
-"""Memory that changes by less than this is settled."""
+"""Memory that changes by less than this has settled."""
 FEW, MANY = "20,000/s, device to device", "60,000/s, device to device"
 MANY_IN = "60,000/s, to nobody"
 ALONE = "2,000/s, device to device"
@@ -69,7 +69,7 @@ def _is(process: psutil.Process, role: str) -> bool:
 
 
 def measure(seconds: float, progress: Progress) -> Measured:
-    """Some minutes of work, `seconds` of which for each rate. Raises LoadTestError."""
+    """Measure everything; takes minutes, `seconds` of it for each rate. Raises LoadTestError."""
     begun, machine = datetime.now(UTC).isoformat(timespec="seconds"), Machine.here()
     points: dict[str, Point] = {}
     rates = {
@@ -99,7 +99,7 @@ def measure(seconds: float, progress: Progress) -> Measured:
 
 
 def _workload(rate: float, fan_out: int = 1, devices: int = DEVICES, size: int = 200) -> Workload:
-    """Devices that each have a topic of their own, so that each message is a packet that comes by itself."""
+    """A workload of devices with a topic each, so that each message is a packet of its own."""
     publishers = Publishers(["model/{i}/report"], devices, 1, [size], rate)
     subscribers = [Subscribers(["model/{i}/report"], devices, 1)] * fan_out
     return Workload("model", "", [publishers], subscribers)
@@ -109,7 +109,7 @@ def _workload(rate: float, fan_out: int = 1, devices: int = DEVICES, size: int =
 
 
 def _rate(apart: Apart, workload: Workload, seconds: float) -> Point:
-    """µs of CPU for each message published, of both."""
+    """µs of CPU per published message, of store and gateway."""
     fleet = Fleet(workload, apart.broker.address)
     try:
         fleet.connect(lambda _: None)
@@ -153,7 +153,7 @@ def _connections() -> dict[str, Point]:
 
 
 def _queues() -> dict[str, Point]:
-    """Of the store, as ever more topics are published to. The first of them fill its buffers."""
+    """The store's memory and index as more and more topics get a message. The first topics fill its buffers."""
     points, there = {}, 0
     with _apart() as apart:
         for name, queues in (("some queues", SOME), ("queues", MORE), ("check: queues", MORE_YET)):
@@ -179,7 +179,7 @@ def _publish(apart: Apart, publishers: Publishers, messages: int) -> None:
 
 
 def _disk(size: int) -> Point:
-    """What messages of a size take on disk: of the log as the store says when it has stopped, and of the index."""
+    """Bytes on disk of messages of a size: of the log, as the stopped store reports it, and of the index."""
     with _apart() as apart:
         _publish(apart, Publishers(["disk/0123456789"], 1, 1, [size], window=1_000), DISK_MESSAGES)
         apart.broker.stop()
@@ -195,7 +195,7 @@ def _disk_bytes(folder: Path, part: str) -> int:
 
 
 def _memory(apart: Apart) -> Point:
-    """Resident bytes once they no longer change much."""
+    """Resident bytes once they have settled."""
     before, now = (-ENOUGH_BYTES, 0), (0, 0)
     while abs(now[0] - before[0]) + abs(now[1] - before[1]) >= ENOUGH_BYTES:
         before = now
@@ -204,7 +204,7 @@ def _memory(apart: Apart) -> Point:
     return {"store_bytes": now[0], "gateway_bytes": now[1]}
 
 
-# --- what follows from them
+# --- costs and checks
 
 
 def _costs(points: dict[str, Point]) -> Costs:
@@ -236,9 +236,10 @@ def _costs(points: dict[str, Point]) -> Costs:
 
 
 def _line(points: dict[str, Point], what: str) -> tuple[float, float]:
-    """Through what two rates take: cores of a process that is never idle, and µs for each message beyond that.
+    """A line through two rates: cores of a process that is never idle, and µs per message beyond that.
 
-    At least half of what a message takes in all: other work on the machine makes turns larger, and the line too flat.
+    The slope is at least half of a message's total cost: other work on the machine makes turns larger, and the line too
+    flat.
     """
     few, many = points[FEW], points[MANY]
     cores = [point["rate"] * point[what] / 1e6 for point in (few, many)]

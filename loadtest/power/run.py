@@ -1,4 +1,4 @@
-"""Recordings, the images that they may leave, and what became of each."""
+"""Makes recordings, makes images of power cuts from them, and judges each image."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ IMAGE_TIMEOUT_S = 60
 MEMORY = Path("/dev/shm")
 ACCOUNT = "account.json"
 AS_IT_WAS = -1
-"""The number of the image that is all that was done."""
+"""The number of the image with everything that was done."""
 
 
 class PowerOptions(NamedTuple):
-    """`recording`: one that is kept, instead of new ones; `image`: only this one of it."""
+    """`recording`: a kept one, instead of new ones; `image`: only this one of it."""
 
     images: int
     seed: int
     flush: str
     recording: Path | None = None
     image: int | None = None
-    lies: bool = False  # syncs of the log do nothing, and say that they did: for a test of the test
+    lies: bool = False  # syncs of the log do nothing and report success: a test of the test
 
 
 class Fault(msgspec.Struct):
@@ -64,7 +64,7 @@ class Fault(msgspec.Struct):
 
 
 class Power(msgspec.Struct):
-    """What a run found."""
+    """The results of a run."""
 
     command: str
     flush: str
@@ -78,7 +78,7 @@ class Power(msgspec.Struct):
     faults: list[Fault] = []
 
     def verdict(self) -> str:
-        """In a few lines."""
+        """A few lines for people."""
         lines = [
             f"{self.images} images of {self.recordings} recordings ({self.events} calls, {self.syncs} syncs), flush "
             f"{self.flush}, {self.lasted_s:.0f} s",
@@ -92,7 +92,7 @@ class Power(msgspec.Struct):
         return "\n".join([*lines, broken if self.faults else "kept: every promise"])
 
     def again(self, fault: Fault) -> str:
-        """The command that makes and judges an image once more."""
+        """The command that makes and judges an image again."""
         command = ["penstock", "chaos", "--power", "--flush", self.flush, "--seed", str(self.seed)]
         return shlex.join([*command, "--recording", fault.recording, "--image", str(fault.image)])
 
@@ -100,7 +100,7 @@ class Power(msgspec.Struct):
 def power(
     options: PowerOptions, consumers: Consumers, say: Callable[[str], None], progress: Callable[[str, float], None]
 ) -> Power:
-    """Raises LoadTestError. Recordings that cannot be used, or whose images break a promise, are kept."""
+    """Run everything. Raises LoadTestError. Recordings that are unusable, or whose images break a promise, are kept."""
     command = ["penstock", "chaos", "--power", "--flush", options.flush, "--seed", str(options.seed)]
     found = Power(shlex.join([*command, "--images", str(options.images)]), options.flush, options.seed)
     begun_s = time.monotonic()
@@ -122,13 +122,13 @@ def power(
 
 
 def new_folder() -> Path:
-    """In memory where there is such a place: images are many, and what they say of a disk does not depend on one."""
+    """A new folder, in memory if possible: there are many images, and they do not depend on a real disk."""
     in_memory = not os.environ.get("TMPDIR") and os.access(MEMORY, os.W_OK)
     return Path(tempfile.mkdtemp(prefix="penstock-power-", dir=MEMORY if in_memory else None))
 
 
 def make_recording(folder: Path, options: PowerOptions, seed: int, consumers: Consumers) -> None:
-    """Record a store under load. Raises LoadTestError, also if something escaped the recording."""
+    """Record a store under load. Raises LoadTestError, also if a change escaped the recording."""
     folder = folder.resolve()
     data = folder / "data"
     data.mkdir()
@@ -148,7 +148,7 @@ def make_recording(folder: Path, options: PowerOptions, seed: int, consumers: Co
 
 
 def difference(one: Path, other: Path) -> str:
-    """Where two folders differ, but for sockets; empty if they do not."""
+    """The first difference of two folders, sockets apart; empty if there is none."""
     names = {path.relative_to(one) for path in one.rglob("*") if not path.is_socket()}
     others = {path.relative_to(other) for path in other.rglob("*")}
     if names != others:
@@ -166,7 +166,7 @@ def _judge_all(
     found: Power,
     progress: Callable[[str, float], None],
 ) -> None:
-    """Many at a time, each process a few hundred: what RocksDB does to one of them ends no other."""
+    """Judge images in several processes, a few hundred in each: a crash in RocksDB ends only one of them."""
     events = read_recording(folder / "record")
     found.recordings += 1
     found.events += len(events)
@@ -215,7 +215,7 @@ def judge_some(folder: Path, seed: int, numbers: list[int]) -> tuple[list[Fault]
         signal.alarm(IMAGE_TIMEOUT_S)
         try:
             verdict = judge.judge(image, at, certain_until(volume), twice=chosen[number].random() < 0.25)
-        except Exception:  # whatever it is, it was found
+        except Exception:  # any error is a finding
             faults.append(Fault(str(folder), number, at, kept, [f"it cannot be read: {traceback.format_exc()}"]))
             clear(image)
             continue
@@ -224,12 +224,12 @@ def judge_some(folder: Path, seed: int, numbers: list[int]) -> tuple[list[Fault]
         counts += verdict.counts
         if verdict.complaints:
             faults.append(Fault(str(folder), number, at, kept, verdict.complaints))
-        clear(image)  # the same again makes it anew
+        clear(image)  # the same seed makes it again
     return faults, counts
 
 
 def moment(events: list[Event], rng: random.Random) -> int:
-    """How many calls were done when the power went: just before or after a sync or a change of names, or anywhere."""
+    """The number of calls before the power cut: around a sync or a change of names, or anywhere."""
     kinds = rng.choice(("e", "e", "rlumdTt", ""))
     near = [event.number for event in events if event.kind in kinds]
     if not near:

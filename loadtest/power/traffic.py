@@ -1,4 +1,4 @@
-"""What a recorded deployment is busy with, and when its clients were told what."""
+"""The load of a recorded deployment, and when its clients were told what."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILTERS = {"s-levels": {"power/+": 2}, "s-one": {"power/b": 1}, "s-other": {"wor
 GROUP_FILTER = "work/#"
 GROUP = "g"
 SETTINGS: dict[str, object] = {
-    # Everything happens often: segments fill and go, the index is written, flushed and copied.
+    # Make everything happen often: segments fill and are dropped, the index is written, flushed and copied.
     "store.segment_bytes": 65_536,
     "store.retention_bytes": 400_000,
     "store.retention_check_s": 1,
@@ -37,30 +37,30 @@ SETTINGS: dict[str, object] = {
 }
 
 Consumers = Callable[[str, Callable[[int], None]], AbstractAsyncContextManager[None]]
-"""Consume as group GROUP from a store's address; each acknowledgement's log_offset is told once it is granted."""
+"""Consumes as group GROUP from a store's address; calls back with the log_offset of each granted acknowledgement."""
 
 
 class Acked(NamedTuple):
-    """What a client was told: `at` is how much had been recorded when it heard of it, in bytes."""
+    """An acknowledgement; `at`: size of the recording in bytes when the client got it."""
 
     key: str
     at: int
 
 
 class Account(msgspec.Struct):
-    """What clients were told, and all that they sent."""
+    """All acknowledgements that clients got, and all messages that they sent."""
 
     flush: str
     settings: dict[str, object]
     subscribed_at: int = 0
     acked: list[Acked] = []  # of messages
-    settled: list[tuple[int, int]] = []  # log_offset of a message that its group has done with, and when
+    settled: list[tuple[int, int]] = []  # log_offset of a message acknowledged by its group, and when
     sent: list[str] = []
     kills: list[int] = []
 
 
 class _Noting(Ledger):
-    """A ledger that writes down when it hears of an acknowledgement."""
+    """A ledger that notes the recording's position at each acknowledgement."""
 
     def __init__(self, recorder: Recorder, account: Account) -> None:
         super().__init__()
@@ -78,14 +78,14 @@ class _Noting(Ledger):
 
 
 def key_of(payload: bytes) -> str:
-    """Which message that is, whatever its padding."""
+    """The identity of a message, without its padding."""
     return b" ".join(payload.split(b" ", 4)[:4]).decode(errors="replace")
 
 
 async def record(
     folder: Path, recorder: Recorder, data: Path, flush: str, seed: int, lasts_s: float, consumers: Consumers
 ) -> Account:
-    """Have a store and a gateway serve clients for so long; the store is killed once or twice, and at the end."""
+    """Run a store and a gateway with clients for so long; kill the store once or twice, and at the end."""
     account = Account(flush, SETTINGS | {"store.flush": flush})
     cluster = await asyncio.to_thread(
         lambda: Cluster(
@@ -160,5 +160,5 @@ async def _publish(load: Load, lasts_s: float) -> None:
 
 @asynccontextmanager
 async def no_consumers(url: str, settled: Callable[[int], None]) -> AsyncIterator[None]:
-    """Where the SDK is not at hand."""
+    """Without consumers, where the SDK is not available."""
     yield

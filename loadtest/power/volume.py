@@ -1,9 +1,9 @@
-"""A file system that keeps what was synced, and of the rest whatever it likes.
+"""A file system that keeps synced data, and an arbitrary part of the rest.
 
-Of a file that is what a disk with sectors of 512 bytes may hold: of each sector what stood there after any of the
-writes since the last sync of that file, or before them; and any of the sizes that it had. What was never written is
-zeros. A name that was made, taken away or changed may be as it is or as it was until its folder was synced; a rename
-happens or does not. That is less than any journal promises: neither do names keep their order, nor data and names.
+It holds what a disk with sectors of 512 bytes may hold of a file: of each sector its content after any of the writes
+since the file's last sync, or before them; and any of the sizes that the file had. Bytes never written are zeros. A
+name that was created, removed or changed may be in its new or old state until its folder is synced; a rename happens or
+does not. That is less than any journal promises: neither names, nor data and names, keep their order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEEP_SIZE = 1
 
 
 class Change(NamedTuple):
-    """Of a file: bytes at a place or, with None, another size."""
+    """A change of a file: bytes at a position or, with None, another size."""
 
     number: int
     at: int
@@ -35,13 +35,13 @@ class Change(NamedTuple):
 
 @dataclass(eq=False)
 class File:
-    """What the disk holds for certain, and what came since."""
+    """The certain content of a file, and the changes since."""
 
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
 
     def settle(self, before: int) -> None:
-        """A sync that began at that event has succeeded."""
+        """Apply the changes before a successful sync that began at event `before`."""
         done = [change for change in self.pending if change.number < before]
         del self.pending[: len(done)]
         for change in done:
@@ -56,7 +56,7 @@ class File:
 
 @dataclass(eq=False)
 class Folder:
-    """`names` as the running server sees them; `durable` as the disk has them for certain."""
+    """A folder; `names` as the running server sees them; `durable` as the disk certainly has them."""
 
     names: dict[str, Node] = field(default_factory=dict)
     durable: dict[str, Node] = field(default_factory=dict)
@@ -76,17 +76,17 @@ class Naming(NamedTuple):
 
 
 class Volume:
-    """Owner of the files as of the events that it was given, in order."""
+    """Owner of the files as of the followed events."""
 
     def __init__(self) -> None:
         self.root = Folder()
-        self.namings: list[Naming] = []  # that no sync has made certain
+        self.namings: list[Naming] = []  # not made certain by a sync yet
         self._open: dict[int, Node] = {}
-        self._syncs: dict[int, int] = {}  # those that have begun: at which event
-        self._last_sync = -1  # of those that have ended: at which event it began
+        self._syncs: dict[int, int] = {}  # syncs under way: the event of their beginning
+        self._last_sync = -1  # of the finished syncs: the event of the latest beginning
 
     def follow(self, event: Event) -> None:
-        """Have one more event happen. Raises LoadTestError if it cannot have."""
+        """Apply one more event. Raises LoadTestError if it is impossible."""
         match event.kind:
             case "o":
                 self._on_open(event)
@@ -140,7 +140,7 @@ class Volume:
             node.settle(before)
             return
         folders = {node}
-        while True:  # what these depend on is certain, too
+        while True:  # the folders that these depend on are certain, too
             earlier = [each for each in self.namings if each.number < before and each.touches(folders)]
             found = {folder for each in earlier for folder, _, _ in each.changes}
             if found <= folders:
@@ -184,16 +184,16 @@ class Volume:
             node = node.names[name]
         return node
 
-    # --- what a cut leaves
+    # --- the result of a power cut
 
     def write_whole(self, to: Path) -> None:
-        """Everything that was done, as if the power had stayed."""
+        """Write everything that was done, as without a power cut."""
         _write(self.root, to, lambda folder: folder.names, lambda file: content(file, lambda _: len(file.pending)))
 
     def write_image(self, to: Path, rng: random.Random, has_journal: bool = False) -> str:
-        """Something that a power cut now may leave. Returns in a few words what was chosen.
+        """Write a state that a power cut now may leave. Returns a description of the choice.
 
-        `has_journal`: names keep their order, and any sync makes all certain that changed before it, as on ext4.
+        `has_journal`: names keep their order, and any sync makes all earlier changes certain, as on ext4.
         """
         names, kept_names = self._ordered_names(rng) if has_journal else self._some_names(rng)
         how, kept_data = _some_data(rng)
@@ -232,7 +232,7 @@ def _keep(kept: dict[Folder, dict[str, Node]], naming: Naming) -> None:
 
 
 def _some_data(rng: random.Random) -> tuple[str, Callable[[File], bytes]]:
-    """A rule by which files keep what was not synced."""
+    """A rule for which unsynced data files keep."""
     ways = ("all", "none", "up to a moment", "some sectors", "some sectors", "all but a sector", "a sector", "mixed")
     how = rng.choice(ways)
     share = rng.choice((0.1, 0.5, 0.9))
@@ -264,9 +264,9 @@ def _some_data(rng: random.Random) -> tuple[str, Callable[[File], bytes]]:
 
 
 def content(file: File, kept: Callable[[int], int], size_kept: int | None = None) -> bytes:
-    """What a file holds if of a sector so many of the pending changes count, and of its size `size_kept`.
+    """The content of a file if `kept` says how many pending changes count for a sector; `size_kept`: for its size.
 
-    By default its size is as all that is kept of it says.
+    By default the size follows from all kept changes.
     """
     data = bytearray(file.durable)
     size = len(data)
