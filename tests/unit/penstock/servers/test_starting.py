@@ -41,7 +41,7 @@ def test_pages_while_the_loop_does_not_turn() -> None:
     now_s = 100.0
     assert get(app, "/healthz") == ("200 OK", "ok; starting")
     starting.replayed(300 << 20, 1_200 << 20)
-    text = "starting: the index takes in 1200 MiB of the log, 25 % are done"
+    text = "starting: replaying 1200 MiB of the log into the index, 25 % done"
     assert get(app, "/healthz") == ("200 OK", f"ok; {text}")
     assert get(app, "/readyz") == ("503 Service Unavailable", text)
     assert "process_cpu_seconds" in get(app, "/metrics")[1]
