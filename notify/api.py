@@ -15,7 +15,7 @@ from lightqueue.reading.following import Followed
 from notify.bans import StoreBans
 from notify.history import History
 from notify.owners import UNJUDGED, Claimant, ClaimRefused
-from notify.quotas import Quotas
+from notify.quotas import StoreQuotas
 from store.errors import StoreError
 from store.records._records import RecordBatch, Records
 from store.state.changes import GroupAdvanced
@@ -93,8 +93,8 @@ EVENTS = ("followed", "other", "missed")
 """A queue grew: one that is followed here, or not; or it had grown, and no event had said so."""
 
 
-class Listener(Protocol):
-    """Whoever uses a Store is told here."""
+class StoreListener(Protocol):
+    """What each user of a store is told."""
 
     def wake(self) -> None:
         """There is something to be taken, soon."""
@@ -102,11 +102,12 @@ class Listener(Protocol):
     def safe_advanced(self) -> None:
         """`safe` or `safe_mark` is higher than before."""
 
-    def taken_over(self, client_id: str) -> None:
-        """Somebody else wants this session: its connection is to be ended, and what is left of it appended."""
 
-    def unlogged(self) -> list[tuple[str, str]]:
-        """Clients that are connected and of whom the log knows nothing: their client_ids and users."""
+class SessionListener(Protocol):
+    """What a user of a store is told that has clients' sessions."""
+
+    def taken_over(self, client_id: str) -> None:
+        """Another user of the store claims this session: end its connection, and append what is left of it."""
 
     @property
     def can_judge(self) -> bool:
@@ -115,11 +116,18 @@ class Listener(Protocol):
     def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
         """Messages that clients left are due: find out whether they may be sent."""
 
-    def refused(self, mark: int, error: StoreError) -> None:
-        """The store did not take the append that this mark stands for."""
-
     def told(self, message: Told) -> None:
         """Bans were set or lifted, an operator ends a client's connection, or gateways are behind."""
+
+
+class GatewayListener(StoreListener, SessionListener, Protocol):
+    """What a gateway is told. A store in this process never calls the methods below."""
+
+    def unlogged(self) -> list[tuple[str, str]]:
+        """Clients that are connected and of whom the log knows nothing: their client_ids and users."""
+
+    def refused(self, mark: int, error: StoreError) -> None:
+        """The store did not take the append that this mark stands for."""
 
     def lost_entries(self, queue: Queue) -> None:
         """The store was restarted, and what this queue had in memory is gone: it goes on at its end."""
@@ -138,7 +146,6 @@ Placed = Callable[[int, int, int], None]
 class Store(Protocol):
     """A message store, as one gateway sees it."""
 
-    listener: Listener
     history: History
     is_live_only: Callable[[bytes], bool] | None
     """Says of a topic whether its messages go to no stored queue; None: no topic's do."""
@@ -158,12 +165,15 @@ class Store(Protocol):
     """An append that did not fail at once gets into the log before all that follow. If not, it or they may get lost."""
 
     @property
-    def quotas(self) -> Quotas:
+    def quotas(self) -> StoreQuotas:
         """How much users may have."""
 
     @property
     def bans(self) -> StoreBans:
         """Who is kept out of all gateways."""
+
+    def listen(self, listener: GatewayListener) -> None:
+        """Tell this gateway from now on. To be called once, before anything else."""
 
     # --- the way in
 
@@ -323,8 +333,8 @@ class Store(Protocol):
     """What the log says of an append that did not become safe in time."""
 
 
-class Nobody:
-    """Who is told before there is a listener."""
+class _NoListener:
+    """A GatewayListener that does nothing, until there is one."""
 
     can_judge = False
 
@@ -348,4 +358,4 @@ class Nobody:
     def disowned(self, mark: int, error: StoreError) -> None: ...
 
 
-NOBODY = Nobody()
+NO_LISTENER = _NoListener()

@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from notify.local.member import Member
-
-
-class Holder(NamedTuple):
-    """The member of the hub that has a session's connection, and the connection's user as in Claimant."""
-
-    member: Member
-    user: str | None
+from typing import NamedTuple
 
 
 class Claimant(NamedTuple):

@@ -9,8 +9,9 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightqueue.queues.holes import LogReader
 from lightqueue.queues.keys import KeyIndex
-from lightqueue.queues.table import LogReader, QueueTable
+from lightqueue.queues.table import QueueTable
 from store.errors import UnknownRecord
 from store.files.segment import HEADER_BYTES
 from store.log.index import Index

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from lightqueue.queues._queues import (
     ENTRY_BYTES,
@@ -21,7 +21,7 @@ from lightqueue.queues._queues import (
     tagged_pack,
     tagged_tail,
 )
-from lightqueue.queues.holes import Holes
+from lightqueue.queues.holes import Holes, LogReader
 from lightqueue.queues.layout import (
     NEXT_ID_KEY,
     PACK_ENTRIES,
@@ -36,7 +36,7 @@ from lightqueue.queues.matching import FilterTrie, any_of, has_wildcard, overlap
 from lightqueue.queues.resident import Residents
 from store.log.index import Index
 from store.namespaces import SERVER_LEVEL
-from store.records._records import LogMemory, Records, marked
+from store.records._records import Records, marked
 from store.settings import StoreSettings
 
 KIND_NAMES = {TOPIC: "topic", LEVEL: "level", FILTER: "filter", LIVE: "live"}
@@ -46,21 +46,6 @@ ENTRIES_PER_COST = 50  # so many more entries of one queue cost as much as one m
 LIVE_SHARE = 8  # of the LIVE queues with entries one part in this many is looked at at a time
 BACKLOG_SHARE = 128  # of what is pending beyond index_flush_entries one part in this many goes as well
 DIRTY_SHARE = 8  # of the queues beyond half of that one part in this many: each of them takes memory until it went
-
-
-class LogReader(Protocol):
-    """What queues need of the log."""
-
-    @property
-    def memory(self) -> LogMemory: ...
-
-    @property
-    def first(self) -> int:
-        """log_offset of the oldest record kept."""
-
-    @property
-    def lost_ranges(self) -> list[tuple[int, int]]:
-        """Which parts of it are lost to damage, in order."""
 
 
 class QueueTable:

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from lightqueue.groups.groups import NO_MAKER, NOTHING, Dealt, GroupQueue
+from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
-from notify.api import Nobody
 from notify.beginnings import beginning
 from notify.errors import GroupQuota, GroupRefused
+from notify.local.followers import Followers
+from notify.local.member import Member
 from store.errors import StoreError
 from store.namespaces import namespace_of
 from store.records._records import Records
@@ -29,10 +31,6 @@ from store.state.group_settings import GroupSettings, Strategy
 from store.state.group_states import GroupKey, Maker
 from store.state.groups import ConsumerKey
 from store.state.offset_ranges import in_ranges
-
-if TYPE_CHECKING:
-    from notify.local.hub import Hub
-    from notify.local.member import Member
 
 MOST_POPPED = 8_192
 MOST_CONSUMERS = 10_000  # of a group
@@ -85,15 +83,25 @@ class _Waiting:
         self.said: deque[tuple[int, Callable[[StoreError | None], None]]] = deque()  # (version, answer)
 
 
-class Consumers(Nobody):
+class Consumers:
     """Owner of the consumers of all groups of a store. Its Member follows their queues."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(
+        self,
+        messages: MessageStore,
+        followers: Followers,
+        join: Callable[[str], Member],
+        settle: Callable[[], None],
+    ) -> None:
+        """`join`, `settle`: as Hub.join() and Hub.settle()."""
         self.now_ms: Callable[[], int] = _wall_clock_ms
         self.clock: Callable[[], float] = time.monotonic  # seconds
-        self._hub = hub
+        self._messages = messages
+        self._followers = followers
+        self._join = join
+        self._settle = settle
         self._member: Member | None = None
-        self._groups = hub.messages.groups
+        self._groups = messages.groups
         self._seats: dict[tuple[str, str, GroupKey], Seat] = {}
         self._waiting: dict[GroupQueue, _Waiting] = {}  # of groups that have consumers, or had them a moment ago
         self._by_queue: dict[Queue, list[GroupQueue]] = {}
@@ -141,7 +149,7 @@ class Consumers(Nobody):
         seat = self._seats.get((*key, group))
         if known is None:
             self._check_quota(group, maker)
-        begin = partial(beginning, self._hub.messages, group[1], start, or_refuse)
+        begin = partial(beginning, self._messages, group[1], start, or_refuse)
         queue = self._groups.make(group, settings, begin, maker)
         if seat is not None:
             return seat
@@ -169,7 +177,7 @@ class Consumers(Nobody):
 
     def _drop_unused(self) -> None:
         """Groups of shared subscriptions that no session has any more, online or not, once they hold nothing."""
-        shares = self._hub.messages.sessions.shares
+        shares = self._messages.sessions.shares
         unused = {
             each.state.key
             for each in self._groups
@@ -200,11 +208,11 @@ class Consumers(Nobody):
 
     def _follow(self, queue: GroupQueue) -> None:
         if self._member is None:
-            self._member = self._hub.join("consumer groups")
-            self._member.listener = self
-        queues, topic_filter = self._hub.messages.queues, queue.state.topic_filter
+            self._member = self._join("consumer groups")
+            self._member.listen(self)
+        queues, topic_filter = self._messages.queues, queue.state.topic_filter
         followed = queues.watch_stored(topic_filter) or queues.watch(topic_filter)
-        self._hub.follow(self._member, followed, followed.next_offset)
+        self._followers.follow(self._member, followed, followed.next_offset)
         self._waiting[queue] = _Waiting(followed)
         self._by_queue.setdefault(followed, []).append(queue)
 
@@ -218,7 +226,7 @@ class Consumers(Nobody):
         if not self._by_queue[followed]:
             del self._by_queue[followed]
         assert self._member is not None
-        self._hub.unfollow(self._member, followed)
+        self._followers.unfollow(self._member, followed)
 
     # --- handing out
 
@@ -342,7 +350,7 @@ class Consumers(Nobody):
     def reset(self, group: GroupKey, to: str) -> int:
         """Raises StoreError, GroupRefused, NoSuchPosition. Returns the queue_offset."""
         queue = self._known(group)
-        queue_offset = beginning(self._hub.messages, group[1], to, or_refuse=False)
+        queue_offset = beginning(self._messages, group[1], to, or_refuse=False)
         self._groups.reset(queue, queue_offset)
         if queue in self._waiting:
             self._serve(queue)
@@ -383,7 +391,7 @@ class Consumers(Nobody):
         for queue in due:
             self._groups.write(queue, now_ms)
         if due:
-            self._hub.settle()  # dead letters may be somebody's
+            self._settle()  # dead letters may be somebody's
         for queue, each in waiting:
             until = queue.tried_version if queue.failure else queue.safe_version()
             while each.said and each.said[0][0] <= until:
@@ -395,7 +403,7 @@ class Consumers(Nobody):
         if not len(self._groups):
             return
         self._groups.tick(self.now_ms())
-        self._hub.settle()
+        self._settle()
         now_s = self.clock()
         if now_s >= self._look_s:
             self._look_s = now_s + UNUSED_S
@@ -406,7 +414,7 @@ class Consumers(Nobody):
                 self._give_up(queue, now_s)
         self.turn_ends()
 
-    # --- Listener: of the rest nothing concerns it
+    # --- StoreListener
 
     def wake(self) -> None:
         """Some of the queues grew."""

@@ -12,20 +12,18 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, reduce
 from operator import or_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import TOPIC
 from lightqueue.queues.layout import queue_key
+from notify.local.member import Member
 from store.namespaces import DEFAULT, MARK, Namespace, is_namespace, namespace_of, shown
 from store.records.record_bytes import walk
 from store.records.records import Attribute, Record, RecordFlag, decode_attributes
 from store.state.changes import WillState
 from store.state.sessions import SessionState
 from store.state.usage import NOTHING, UNNAMED, Counted, Used, counted_value
-
-if TYPE_CHECKING:
-    from notify.local.member import Member
 
 PENDING_S = 10.0  # what was granted and did not come is forgotten
 KNOWN_TOPICS = 4_096  # of one client of the store, which need not be looked up again

@@ -18,17 +18,18 @@ import msgspec
 from lightqueue.queues._queues import LIVE, Queue
 from lightqueue.queues.matching import any_of
 from lightqueue.reading.following import FROM_NOW, Followed
-from notify.api import EVENTS, NOBODY, Found, Listener, Placed, RetainedMessage, RetainedPage
-from notify.bans import RemoteBans
+from notify.api import EVENTS, NO_LISTENER, Found, GatewayListener, Placed, RetainedMessage, RetainedPage
 from notify.events.mirrors import Mirror, Mirrors
 from notify.events.recheck import Recheck
-from notify.history import History, RemoteHistory
+from notify.history import History
 from notify.local.questions import judged
 from notify.owners import UNJUDGED, Claimant, ClaimRefused
-from notify.pace import RemotePace
-from notify.quotas import RemoteQuotas
+from notify.remote.bans import RemoteBans
 from notify.remote.groups import OF_OLD_SEATS, RemoteGroups
+from notify.remote.history import RemoteHistory
+from notify.remote.pace import RemotePace
 from notify.remote.position_reads import PositionReads
+from notify.remote.quotas import RemoteQuotas
 from notify.remote.range_cache import RangeCache
 from notify.remote.range_reads import RangeReads
 from notify.remote.request import Request, Requests
@@ -78,7 +79,7 @@ class RemoteStore:
         clock: Callable[[], float],
     ) -> None:
         """`send` what outgoing() says; `send_soon`: when the loop turns; `clock`: seconds, as in `heard_s`."""
-        self.listener: Listener = NOBODY
+        self.listener: GatewayListener = NO_LISTENER
         self.messages: MessageStore | None = None
         self.is_live_only: Callable[[bytes], bool] | None = None
         self.weigh: Callable[[bytes], int] | None = None
@@ -112,6 +113,9 @@ class RemoteStore:
         self.history: History = RemoteHistory(self._ask)
         self.bans = RemoteBans(self._tell, lambda: self.welcome)
         self.quotas = RemoteQuotas(self._ask, self._tell, lambda: self.welcome)
+
+    def listen(self, listener: GatewayListener) -> None:
+        self.listener = listener
 
     # --- the way in
 

@@ -29,9 +29,9 @@ def claim(
     def then(state: SessionState | ClaimRefused | None) -> None:
         found = claim_answer(message.client_id, state, told_end(), max_frame_bytes)
         if message.address and isinstance(found, wire.Claimed):
-            peer.hub.presences[message.client_id] = message.address, peer.hub.messages.now_ms()
+            peer.hub.claims.presences[message.client_id] = message.address, peer.hub.messages.now_ms()
         answer(found)
 
     user, counts = message.user, message.counts
     claimant = Claimant(user, message.reads_all, message.reads, message.adopts_anonymous, message.address, counts)
-    peer.member.claim(message.client_id, message.clean_start, then, claimant)
+    peer.store.claim(message.client_id, message.clean_start, then, claimant)

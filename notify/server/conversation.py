@@ -15,8 +15,7 @@ from typing import NoReturn
 
 import msgspec
 
-from notify import quotas
-from notify.requests import client_requests, group_requests, log_requests, operator_requests, reads
+from notify.requests import client_requests, group_requests, log_requests, operator_requests, quota_requests, reads
 from notify.requests.locating import locate
 from notify.requests.permissions import narrowed, shown, wanted_by, why_not
 from notify.requests.users import Permits, User, Wanted
@@ -142,7 +141,7 @@ class Conversation:
         self._is_client = self.peer.role is Role.CLIENT
         self._credit = Credit(welcome.credit_bytes)
         self._events = Events(self.peer, welcome, self._figures, self._peers.max_frame_bytes, self._tell)
-        for client_id in self._peers.hub.contested(self.peer.member):
+        for client_id in self._peers.hub.claims.contested(self.peer.member):
             self.tell_taken_over(client_id)
         self._operators = OperatorLine(hello, self.peer, self.tell_taken_over)
         return welcome
@@ -312,14 +311,14 @@ class Conversation:
 
     def _answer_appends(self) -> None:
         assert self.peer is not None
-        safe = self.peer.member.safe_mark
+        safe = self.peer.store.safe_mark
         while self._answers and self._answers[0].mark <= safe:
             answer = self._answers.popleft()
             self._answer(answer.request_id, answer.message)
             if answer.refused:
                 self._refusals.append((self._pings, answer.refused))
         if self._is_client and self._flushing:
-            for request_id, message in self._flushing.take_answers(self.peer.member):
+            for request_id, message in self._flushing.take_answers(self.peer.store):
                 self._answer(request_id, message)
         if self._refusals and self._refusals[-1][0] == self._pings:
             self.ping()  # its answer says that the refusals are known
@@ -366,7 +365,7 @@ class Conversation:
         if peer.has_too_many_refused:
             raise WireError("too many Appends were refused without a Pong in between")
         stored = answer if isinstance(answer, wire.Appended) else None
-        mark = stored.end or peer.member.mark if stored is not None else 0
+        mark = stored.end or peer.store.mark if stored is not None else 0
         waiting = WaitingAnswer(frame.request_id, mark, answer, 0 if stored is not None else message.sequence)
         if self._applying.left_bytes:
             self._held.behind(partial(self._answers.append, waiting))
@@ -388,10 +387,10 @@ class Conversation:
         elif message.wait is wire.Wait.POLICY:
             self._answers.append(WaitingAnswer(frame.request_id, end, answer))
         else:
-            self._flushing.add(self._known.member, message.wait, frame.request_id, end, answer)
+            self._flushing.add(self._known.store, message.wait, frame.request_id, end, answer)
 
     def _client_read(self, frame: Frame, message: client_requests.Question) -> None:
-        self._reply(frame, lambda limit: client_requests.read(self._known.member, message, limit))
+        self._reply(frame, lambda limit: client_requests.read(self._known.store, message, limit))
 
     @property
     def _known(self) -> Peer:
@@ -405,7 +404,7 @@ class Conversation:
     def _check(self, frame: Frame, message: wire.Check) -> Iterator[None]:
         def then(ends: list[tuple[int, int]]) -> None:
             self._events.tell()  # what is not said yet is not lost
-            self._answer(frame.request_id, self._events.up_to(wire.Checked(ends, self._known.member.end)))
+            self._answer(frame.request_id, self._events.up_to(wire.Checked(ends, self._known.store.end)))
 
         return long_frames.check(self._known, message.refs[: self._events.most_ends], then)
 
@@ -413,7 +412,7 @@ class Conversation:
         return self._events.catch_up(lambda: self._reply(frame, partial(self._events.read, message)))
 
     def _look_up(self, frame: Frame, message: Message) -> None:
-        self._reply(frame, lambda limit: _FINDS[type(message)](self._known.member, message, limit))
+        self._reply(frame, lambda limit: _FINDS[type(message)](self._known.store, message, limit))
 
     def _cancel_delayed(self, frame: Frame, message: wire.CancelDelayed) -> None:
         """The answer waits until it is as safe as what is appended."""
@@ -426,7 +425,7 @@ class Conversation:
         return answer
 
     def _locate(self, frame: Frame, message: wire.Locate) -> None:
-        locate(self._known.member, message, partial(self._answer, frame.request_id))
+        locate(self._known.store, message, partial(self._answer, frame.request_id))
 
     def _claim(self, frame: Frame, message: wire.Claim) -> None:
         then, most = partial(self._answer, frame.request_id), self._peers.max_frame_bytes
@@ -436,7 +435,7 @@ class Conversation:
         self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
 
     def _answer_when_safe(self, request_id: int, answer: Message) -> None:
-        self._answers.append(WaitingAnswer(request_id, self._known.member.mark, answer))
+        self._answers.append(WaitingAnswer(request_id, self._known.store.mark, answer))
         self.wake()
 
     def _ask_group(self, frame: Frame, message: Message) -> None:
@@ -474,11 +473,11 @@ _HANDLERS: dict[type[Message], Callable[..., Iterator[object] | None]] = {
     wire.Locate: Conversation._locate,
     wire.CancelDelayed: Conversation._cancel_delayed,
     wire.Claim: Conversation._claim,
-    wire.Release: lambda self, _, message: self._known.member.release(message.client_id),
+    wire.Release: lambda self, _, message: self._known.store.release(message.client_id),
     wire.Holds: lambda self, _, message: long_frames.holds(self._known, message),
     wire.Judged: lambda self, _, message: self._known.questions.answered(message),
-    of_pace.Behind: lambda self, _, message: self._known.member.lags(message.is_behind),
-    of_quota.LiveSubscriptions: lambda self, _, message: quotas.tell_live(self._known.member, message),
+    of_pace.Behind: lambda self, _, message: self._known.store.lags(message.is_behind),
+    of_quota.LiveSubscriptions: lambda self, _, message: quota_requests.tell_live(self._known.store, message),
     wire.Publish: Conversation._publish,
     wire.Scan: Conversation._client_read,
     wire.Seek: Conversation._client_read,
@@ -494,8 +493,8 @@ _FINDS: dict[type[Message], Callable[..., reads.Answer]] = {
     wire.ReadAt: reads.read_positions,
     wire.Retained: reads.find_retained_messages,
     wire.ListDelayed: reads.list_delayed,
-    of_quota.TakeMessage: quotas.answer,
-    of_quota.TakeSubscriptions: quotas.answer,
+    of_quota.TakeMessage: quota_requests.answer,
+    of_quota.TakeSubscriptions: quota_requests.answer,
 }
 _HANDLERS |= dict.fromkeys(_FINDS, Conversation._look_up)
 _HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)

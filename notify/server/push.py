@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from lightqueue.queues._queues import Queue
-from notify.local.member import Member
+from notify.local.store import LocalStore
 from notify.requests.reads import ANSWER_BYTES, MOST_RANGES, read
 from store.wire import messages as wire
 
@@ -45,14 +45,14 @@ class Push:
         if self._given:
             self.stop([ref for ref in refs if ref in self._given and self._given[ref] != queues[ref].next_offset])
 
-    def take(self, member: Member, queues: Mapping[int, Queue], grown: list[int], limit_bytes: int) -> Pushed:
+    def take(self, store: LocalStore, queues: Mapping[int, Queue], grown: list[int], limit_bytes: int) -> Pushed:
         """What to give of queues that grew. What is too much for once is left for the peer to ask for."""
         given = self._given
         wanted = [(ref, given[ref]) for ref in grown if ref in given and given[ref] < queues[ref].next_offset]
         if not wanted:
             return Pushed([], b"", grown)
         asked = wire.Read(wanted[:MOST_RANGES], PUSHED_RECORDS, ANSWER_BYTES)
-        answer, records = read(member, queues, asked, limit_bytes)
+        answer, records = read(store, queues, asked, limit_bytes)
         assert isinstance(answer, wire.Ranges)
         ranges = [each for each in answer.ranges if each[2]]  # nothing is what stands for a record that is too large
         self.was_read(queues, ranges)
