@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from gateway.broker import Broker
 from gateway.mqtt._mqtt import Tenant
-from gateway.observe.figures import Figure
+from store.figures import Figure
 
 
 def _of_each(read: Callable[[Tenant], int]) -> Callable[[Broker], dict[str, float]]:

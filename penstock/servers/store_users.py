@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from gateway.auth.access import Access, Question
 from gateway.auth.identity import Credentials, Identity, Verdict
 from gateway.auth.left_by import left_by_client
+from gateway.auth.namespaces import login_name, settled
 from gateway.auth.permissions import ACTIONS, REFUSED
-from gateway.clients.tenants import login_name, settled
 from notify.local.own_names import ALL, is_named
 from notify.requests.permissions import READ_LOG, REPLAY, SUBSCRIBE
 from notify.requests.users import User, Wanted

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.auth.access import Parts
 from gateway.auth.identity import Certificates, Identity, Refused
-from gateway.clients.tenants import login_name, settled
+from gateway.auth.namespaces import login_name, settled
 from gateway.mqtt.packets import (
     Disconnect,
     PubAck,
