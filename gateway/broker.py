@@ -421,12 +421,8 @@ class Broker:
     @property
     def subscription_count(self) -> int:
         """Those of all sessions where the store is in this process, otherwise of the connected ones."""
-        messages = self.store.messages
-        durable = (
-            messages.sessions.subscription_count
-            if messages is not None
-            else self.delivery.durable + self.shared.durable
-        )
+        status = self.store.status
+        durable = status.subscriptions if status is not None else self.delivery.durable + self.shared.durable
         return self.delivery.transient + self.shared.transient + durable
 
     @property

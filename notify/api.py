@@ -7,7 +7,7 @@ in the order in which they were made, appends among them, so what follows an app
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from lightqueue.queues._queues import Queue
 from lightqueue.queues.left_messages import Allowed, LeftMessage
@@ -24,10 +24,6 @@ from store.state.group_states import GroupKey
 from store.state.sessions import SessionState
 from store.wire.operator_messages import BansTold, Disconnect
 from store.wire.pace_messages import Slow
-
-if TYPE_CHECKING:  # a gateway apart needs none of it
-    from lightqueue.message_store import MessageStore
-
 
 Told = BansTold | Disconnect | Slow
 """What a store tells gateways without being asked."""
@@ -143,16 +139,47 @@ Placed = Callable[[int, int, int], None]
 """
 
 
+class StoreStatus(Protocol):
+    """What is told of a whole store."""
+
+    @property
+    def stored_messages(self) -> int:
+        """Messages given to their queues since the start, replayed ones included."""
+
+    @property
+    def log_bytes(self) -> int: ...
+
+    @property
+    def retained(self) -> int:
+        """Topics with a retained message."""
+
+    @property
+    def subscriptions(self) -> int:
+        """Subscriptions of all sessions that the log knows."""
+
+    @property
+    def absent_sessions(self) -> int:
+        """Sessions whose client is not connected."""
+
+    @property
+    def expired_sessions(self) -> int: ...
+
+    def sessions_by_namespace(self, most: int) -> dict[str, float]:
+        """Sessions of each namespace, of those that have the most."""
+
+
 class Store(Protocol):
-    """A message store, as one gateway sees it."""
+    """A message store, as one gateway sees it: the gateway cannot tell whether it is in the same process."""
 
     history: History
     is_live_only: Callable[[bytes], bool] | None
     """Says of a topic whether its messages go to no stored queue; None: no topic's do."""
     weigh: Callable[[bytes], int] | None
     """Says to how many queues, and readers of theirs, a topic's messages go; None: that is not known here."""
-    messages: MessageStore | None
-    """The store itself where it is in this process: for what is told of it, nothing else."""
+    status: StoreStatus | None
+    """How the whole store is, for $SYS and metrics; None where that is not known here."""
+    answers_at_once: bool
+    """An answer comes within the call that asks for it, so a look-up takes the time of this process."""
 
     @property
     def generation(self) -> int:

@@ -51,8 +51,8 @@ def _refused(broker: Broker) -> Value:
 
 
 def _sessions(broker: Broker) -> Value:
-    messages = broker.store.messages
-    return {"online": broker.online} | ({"offline": messages.sessions.offline} if messages is not None else {})
+    status = broker.store.status
+    return {"online": broker.online} | ({"offline": status.absent_sessions} if status is not None else {})
 
 
 def _reads(broker: Broker) -> Value:

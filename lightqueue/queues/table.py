@@ -152,6 +152,14 @@ class QueueTable:
             self.dispatcher.generation += 1
             self._delete_spilled(queue)
 
+    def spill(self, queue: Queue) -> None:
+        """From now on a LIVE queue keeps its entries for readers that are slow."""
+        queue.spills = True
+
+    def needed_from(self, queue: Queue, queue_offset: int) -> None:
+        """No reader needs the entries of a LIVE queue before this one."""
+        queue.floor = queue_offset
+
     # --- filters that durable sessions hold
 
     def hold(self, topic_filter: str, log_offset: int) -> None:

@@ -63,4 +63,4 @@ class Followers:
         for queue, floor in floors:
             if queue.kind == LIVE and queue in self._followers:
                 member.floors[queue] = floor
-                queue.floor = min(each.floors[queue] for each in self.of(queue))
+                self._queues.needed_from(queue, min(each.floors[queue] for each in self.of(queue)))

@@ -8,10 +8,9 @@ from contextlib import suppress
 from typing import Self
 
 from lightqueue.errors import NoSuchPosition
-from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue, read_at
 from lightqueue.reading.following import Followed, follow, locate
-from notify.api import EVENTS, Found, GatewayListener, GroupSeat, Handed, Placed, RetainedPage
+from notify.api import EVENTS, Found, GatewayListener, GroupSeat, Handed, Placed, RetainedPage, StoreStatus
 from notify.bans import StoreBans
 from notify.history import History
 from notify.local.claims import Answer
@@ -20,6 +19,7 @@ from notify.local.history import LocalHistory
 from notify.local.hub import Hub
 from notify.local.member import Member
 from notify.local.quotas import LocalQuotas
+from notify.local.status import LocalStatus
 from notify.owners import UNJUDGED, Claimant
 from store.records._records import RecordBatch, Records
 from store.state.changes import GroupAdvanced
@@ -44,7 +44,9 @@ class LocalStore:
         self.events = dict.fromkeys(EVENTS, 0)
         self._taken: list[GroupAdvanced] = []
         self._messages = messages = hub.messages
-        self.messages: MessageStore | None = messages
+        self.messages = messages  # for the requests that come over the wire
+        self.status: StoreStatus | None = LocalStatus(messages)
+        self.answers_at_once = True
         self.patience_s = messages.settings.flush_timeout_ms / 1000
         self.max_delay_s = messages.settings.max_delay_s
         self.weigh: Callable[[bytes], int] | None = messages.queues.dispatcher.weigh

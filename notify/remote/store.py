@@ -11,14 +11,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from lightqueue.queues._queues import LIVE, Queue
 from lightqueue.queues.matching import any_of
 from lightqueue.reading.following import FROM_NOW, Followed
-from notify.api import EVENTS, NO_LISTENER, Found, GatewayListener, Placed, RetainedMessage, RetainedPage
+from notify.api import EVENTS, NO_LISTENER, Found, GatewayListener, Placed, RetainedMessage, RetainedPage, StoreStatus
 from notify.events.mirrors import Mirror, Mirrors
 from notify.events.recheck import Recheck
 from notify.history import History
@@ -42,9 +41,6 @@ from store.wire import messages as wire
 from store.wire.frames import Frame
 from store.wire.messages import FailureCode, Message, Welcome
 
-if TYPE_CHECKING:  # a gateway apart needs none of it
-    from lightqueue.message_store import MessageStore
-
 log = logging.getLogger("penstock.wire")
 
 RETAINED_PER_PAGE = 500
@@ -64,9 +60,9 @@ class RemoteStore:
     __slots__ = (
         "__dict__", "_ask", "_clock", "_groups", "_grown", "_is_in_turn", "_log", "_mirrors", "_most_frame_bytes",
         "_pace", "_positions", "_ranges", "_recheck", "_requests", "_send", "_send_soon", "_store_name", "_tell",
-        "bans", "connects", "end", "events", "generation", "heard_s", "history", "is_certain", "is_live_only",
-        "join_group", "lags", "listener", "mark", "max_delay_s", "messages", "patience_s", "quotas", "reached_s",
-        "safe", "safe_mark", "store_clock", "unconfirmed", "unstored_bytes", "watched", "weigh", "welcome",
+        "answers_at_once", "bans", "connects", "end", "events", "generation", "heard_s", "history", "is_certain",
+        "is_live_only", "join_group", "lags", "listener", "mark", "max_delay_s", "patience_s", "quotas", "reached_s",
+        "safe", "safe_mark", "status", "store_clock", "unconfirmed", "unstored_bytes", "watched", "weigh", "welcome",
         "why_away", "will_take",
     )  # fmt: skip
 
@@ -80,7 +76,8 @@ class RemoteStore:
     ) -> None:
         """`send` what outgoing() says; `send_soon`: when the loop turns; `clock`: seconds, as in `heard_s`."""
         self.listener: GatewayListener = NO_LISTENER
-        self.messages: MessageStore | None = None
+        self.status: StoreStatus | None = None
+        self.answers_at_once = False
         self.is_live_only: Callable[[bytes], bool] | None = None
         self.weigh: Callable[[bytes], int] | None = None
         self.generation = self.max_delay_s = 0  # until the store has said so

@@ -63,7 +63,6 @@ class Flushing:
 def read(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
     """The answer to a request that only reads. Raises a StoreError."""
     messages = store.messages
-    assert messages is not None
     try:
         match request:
             case wire.Scan(topic_filter, start, stop, max_bytes, tag):
@@ -84,7 +83,6 @@ def read(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
 
 
 def _get(store: LocalStore, log_offset: int, limit_bytes: int) -> Answer:
-    assert store.messages is not None
     found = replay.get(store.messages, log_offset)
     if found is None:
         text = f"no message begins at log_offset {log_offset}, or it is not kept any more"
@@ -97,7 +95,6 @@ def _get(store: LocalStore, log_offset: int, limit_bytes: int) -> Answer:
 
 def _find(store: LocalStore, request: wire.Find, limit_bytes: int) -> Answer:
     messages = store.messages
-    assert messages is not None
     wanted = finding.Wanted.parse(request.key, request.topic_filter, request.since, request.until)
     found = finding.find(messages, wanted, request.before, min(request.limit, MOST_FOUND))
     room = Room(limit_bytes)

@@ -33,7 +33,6 @@ MOST_TOPICS = 500  # looked up in one turn of the loop: 20 ms
 def answer(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
     """The answer to one of REQUESTS. Raises a StoreError."""
     messages = store.messages
-    assert messages is not None
     log = messages.log
     match request:
         case Segments(start):

@@ -99,7 +99,6 @@ def read(store: LocalStore, queues: Mapping[int, Queue], request: wire.Read, lim
 
 def read_positions(store: LocalStore, request: wire.ReadAt, limit_bytes: int) -> Answer:
     """Messages by their log_offsets, fewer if they get too long."""
-    assert store.messages is not None
     room = Room(limit_bytes)
     found: list[bool] = []
     for log_offset in request.log_offsets[:MOST_RECORDS_AT]:
@@ -117,7 +116,6 @@ def read_positions(store: LocalStore, request: wire.ReadAt, limit_bytes: int) ->
 def find_retained_messages(store: LocalStore, request: wire.Retained, limit_bytes: int) -> Answer:
     """A page of retained messages, without what they say. Raises a StoreError."""
     messages = store.messages
-    assert messages is not None
     left_bytes = max(limit_bytes - wire.MOST_NAME_CHARACTERS, limit_bytes // 2)
     limit = min(request.limit, MOST_RETAINED)
     heads, after = heads_found(
@@ -136,7 +134,6 @@ def find_retained_messages(store: LocalStore, request: wire.Retained, limit_byte
 def list_delayed(store: LocalStore, request: wire.ListDelayed, limit_bytes: int) -> Answer:
     """A page of delayed messages that are pending, without what they say. Raises a StoreError."""
     messages = store.messages
-    assert messages is not None
     limit = min(request.limit, MOST_DELAYED)
     page = messages.delayed.page(*request.after, limit)
     found: list[tuple[int, int, str, bytes]] = []

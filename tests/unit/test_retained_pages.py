@@ -133,7 +133,7 @@ def test_a_page_is_of_so_few_topics_that_a_turn_can_take_two(bench: Bench, monke
         limits.append(limit)
         return find_retained(retained, topic_filter, after, limit)
 
-    if bench.broker.store.messages is None:
+    if bench.broker.store.status is None:
         pytest.skip("the store is elsewhere")
     monkeypatch.setattr(retained_pages, "find_retained", noted)
     client = bench.connect("a")
