@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadtest.errors import LoadTestError
-from loadtest.model import Costs, Demand, count, needs, read, table
+from loadtest.model.needs import Costs, Demand, count, needs, read, table
 
 COSTS = Costs(
     gateway_turning_cores=0.2,

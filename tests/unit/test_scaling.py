@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.autoscaler import Direction, Pod, Policy, Rules, Scaler, rules_in
 from loadtest.errors import LoadTestError
-from loadtest.scaling import read_load
+from loadtest.model.autoscaler import Direction, Pod, Policy, Rules, Scaler, rules_in
+from loadtest.model.scaling import read_load
 
 FAST = Direction(0, "Max", (Policy(True, 100, 15),))
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from loadtest._swarm import Swarm, bucket_us
-from loadtest.latency import Latency, curve
+from loadtest.devices._swarm import Swarm, bucket_us
+from loadtest.devices.latency import Latency, curve
 
 
 def test_buckets_are_in_order_and_close_together() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from loadtest.errors import BadWorkload
-from loadtest.workload import Publishers, Subscribers, Workload, load, parse, shipped
+from loadtest.workloads.workload import Publishers, Subscribers, Workload, load, parse, shipped
 
 STEPS = 'name = "n"\n[[publishers]]\ntopics = ["a"]\n[[steps]]\n'
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.address import Address
+from loadtest.devices.address import Address
 from loadtest.errors import LoadTestError
 from loadtest.ports import free_port
 from loadtest.resources import family

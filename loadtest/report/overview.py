@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from loadtest.results import Results, Row
-from loadtest.svg import as_svg
+from loadtest.report.results import Results, Row
+from loadtest.report.svg import as_svg
 
 WIDTH_INCHES, ROW_INCHES, HEAD_INCHES = 8.6, 0.42, 1.3
 BESIDE = 0.8  # of a workload's height, shared by its bars

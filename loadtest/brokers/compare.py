@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest import streams, worth
-from loadtest.brokers import Kind, Running, running
+from loadtest.brokers import streams, worth
+from loadtest.brokers.kinds import Kind, Running, running
+from loadtest.devices.run import run
+from loadtest.devices.steps import Progress
 from loadtest.errors import LoadTestError
-from loadtest.results import Results, Row, Subject
-from loadtest.run import run
-from loadtest.steps import Progress
-from loadtest.workload import Workload
+from loadtest.report.results import Results, Row, Subject
+from loadtest.workloads.workload import Workload
 
 ATTEMPTS = 2
 """To start a broker, each with ports and a folder of its own."""

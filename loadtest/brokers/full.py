@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from loadtest.brokers import KINDS, Kind
-from loadtest.compare import Comparison, Cores
-from loadtest.results import Results, Row
-from loadtest.steps import Progress
-from loadtest.workload import Workload, load
+from loadtest.brokers.compare import Comparison, Cores
+from loadtest.brokers.kinds import KINDS, Kind
+from loadtest.devices.steps import Progress
+from loadtest.report.results import Results, Row
+from loadtest.workloads.workload import Workload, load
 
 OURS = ("penstock", "penstock-sync", "penstock-apart")
 FAST = ("penstock", "mosquitto")

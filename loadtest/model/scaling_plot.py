@@ -6,8 +6,8 @@ from itertools import groupby
 
 from matplotlib.figure import Figure
 
-from loadtest.scaling import Moment, Replay
-from loadtest.svg import as_svg
+from loadtest.model.scaling import Moment, Replay
+from loadtest.report.svg import as_svg
 
 FIGURE_INCHES = (8.6, 4.6)
 POINTS = 400

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from loadtest.devices.layers import Layer, Tls, TlsWebSocket, WebSocket
 from loadtest.errors import LoadTestError
-from loadtest.layers import Layer, Tls, TlsWebSocket, WebSocket
 
 PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from loadtest.results import Results, Row, percentile
-from loadtest.run import Run
-from loadtest.workload import Workload
+from loadtest.devices.run import Run
+from loadtest.report.results import Results, Row, percentile
+from loadtest.workloads.workload import Workload
 
 PENSTOCK, SYNC, MOSQUITTO = "Penstock", "Penstock sync", "Mosquitto"
 ENGINE = ("QoS 0", "point to point", "QoS 0, 1 → 10", "QoS 0, 100 → 100")

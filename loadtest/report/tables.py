@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from loadtest.goals import reached
-from loadtest.report import cores, duration, megabytes, number
-from loadtest.results import Results, Row, percentile
+from loadtest.report.goals import reached
+from loadtest.report.page import cores, duration, megabytes, number
+from loadtest.report.results import Results, Row, percentile
 
 WIDTH = 120
 HEAD = ("broker", "sent/s", "delivered/s (lowest–highest)", "ratio", "p50", "p99", "p99.99", "broker", "memory")

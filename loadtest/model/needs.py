@@ -198,7 +198,7 @@ def count(text: str) -> float:
 
 def read(path: Path | None) -> Measured:
     """A file of costs; the one that comes along if none is named. Raises LoadTestError."""
-    place = path or Path(str(resources.files("loadtest") / "costs.json"))
+    place = path or Path(str(resources.files("loadtest.model") / "costs.json"))
     try:
         return msgspec.json.decode(place.read_bytes(), type=Measured)
     except OSError as error:

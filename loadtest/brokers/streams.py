@@ -12,14 +12,14 @@ import socket
 import time
 from collections.abc import Sequence
 
-from loadtest._swarm import monotonic_ns
-from loadtest.address import Address
+from loadtest.devices._swarm import monotonic_ns
+from loadtest.devices.address import Address
+from loadtest.devices.latency import Latency
+from loadtest.devices.run import Run
+from loadtest.devices.steps import Progress
 from loadtest.errors import BrokerRefuses, LoadTestError
-from loadtest.latency import Latency
 from loadtest.resources import taken
-from loadtest.run import Run
-from loadtest.steps import Progress
-from loadtest.workload import Workload
+from loadtest.workloads.workload import Workload
 
 STREAM, GROUP = b"load", b"consumers"
 READ_COUNT = 1_000

@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.autoscaler import SYNC_S, Pod, Rules, Scaler
 from loadtest.errors import LoadTestError
-from loadtest.model import Costs
+from loadtest.model.autoscaler import SYNC_S, Pod, Rules, Scaler
+from loadtest.model.needs import Costs
 
 SEEN_LATE_S = 30
 """How old metrics are: scraped every 15 s, and asked for every 15 s."""
@@ -78,13 +78,13 @@ class Replay(NamedTuple):
 
 
 def shipped_loads() -> list[str]:
-    return sorted(entry.name.removesuffix(".csv") for entry in (resources.files("loadtest") / "loads").iterdir())
+    return sorted(entry.name.removesuffix(".csv") for entry in (resources.files("loadtest.model") / "loads").iterdir())
 
 
 def read_load(name: str) -> list[Load]:
     """Of one that comes along, or of a CSV file. Raises LoadTestError."""
     shipped = name in shipped_loads()
-    path = Path(str(resources.files("loadtest") / "loads" / f"{name}.csv")) if shipped else Path(name)
+    path = Path(str(resources.files("loadtest.model") / "loads" / f"{name}.csv")) if shipped else Path(name)
     try:
         lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
         found = [

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING
 
-from loadtest.latency import curve
-from loadtest.results import Results, Row, percentile
+from loadtest.devices.latency import curve
+from loadtest.report.results import Results, Row, percentile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,7 +120,7 @@ def _rate_plot(rows: list[Row]) -> str:
 def _svg(draw: Callable[[Axes], None]) -> str:
     from matplotlib.figure import Figure
 
-    from loadtest.svg import as_svg
+    from loadtest.report.svg import as_svg
 
     figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
     axes = figure.subplots()

@@ -7,27 +7,20 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from loadtest import streams
-from loadtest.address import Address
-from loadtest.brokers import Running
+from loadtest.brokers import streams
+from loadtest.brokers.kinds import Running
+from loadtest.devices.address import Address
 from loadtest.errors import LoadTestError
+from loadtest.report.results import Worth
 
 MESSAGES = 2_000
 IN_FLIGHT = 200
 QUIET_S = 2.0
 PATIENCE_S = 60.0
 TOPIC = "load-test/worth"
-
-
-class Worth(msgspec.Struct, frozen=True):
-    """Of messages with QoS 1 to a session that was away: how many the broker acknowledged before it was killed."""
-
-    acknowledged: int
-    survived: int
 
 
 def measure(broker: Running) -> Worth:

@@ -1,7 +1,7 @@
 """Simulated devices: MQTT clients that keep nothing but what a run needs, all in one thread."""
 
-from loadtest.counters import Counters
-from loadtest.layers import Layer
+from loadtest.devices.counters import Counters
+from loadtest.devices.layers import Layer
 
 def bucket_us(bucket: int) -> int: ...
 def monotonic_ns() -> int: ...

@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 import psutil
 
-from loadtest.brokers import KINDS, Running, penstock, running
+from loadtest.brokers.kinds import KINDS, Running, penstock, running
+from loadtest.devices.fleet import Fleet
+from loadtest.devices.meter import Meter
+from loadtest.devices.steps import Progress, drain
 from loadtest.errors import LoadTestError
-from loadtest.fleet import Fleet
 from loadtest.machine import Machine
-from loadtest.meter import Meter
-from loadtest.model import Check, Costs, Demand, Measured, needs
+from loadtest.model.needs import Check, Costs, Demand, Measured, needs
 from loadtest.resources import Taken, family, taken
-from loadtest.steps import Progress, drain
-from loadtest.workload import Publishers, Step, Subscribers, Timing, Workload
+from loadtest.workloads.workload import Publishers, Step, Subscribers, Timing, Workload
 
 WARM_UP_S = 1.0
 DEVICES = 2_000

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect, QoS, Subscribe, SubscriptionRequest
 from gateway.mqtt.properties import Properties
-from loadtest._swarm import Swarm, monotonic_ns
-from loadtest.address import Address
-from loadtest.counters import Counters
+from loadtest.devices._swarm import Swarm, monotonic_ns
+from loadtest.devices.address import Address
+from loadtest.devices.counters import Counters
 from loadtest.errors import BrokerRefuses, LoadTestError
-from loadtest.workload import ALL_PUBLISHERS, ALL_SUBSCRIBERS, Publishers, Subscribers, Workload
+from loadtest.workloads.workload import ALL_PUBLISHERS, ALL_SUBSCRIBERS, Publishers, Subscribers, Workload
 
 AT_ONCE = 256
 """Connections that are made at the same time."""

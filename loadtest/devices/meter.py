@@ -9,9 +9,9 @@ from itertools import chain
 
 import msgspec
 
-from loadtest._swarm import monotonic_ns
-from loadtest.fleet import SECOND_NS, Fleet
-from loadtest.latency import Latency
+from loadtest.devices._swarm import monotonic_ns
+from loadtest.devices.fleet import SECOND_NS, Fleet
+from loadtest.devices.latency import Latency
 from loadtest.resources import taken
 
 SLICE_S = 0.25

@@ -9,13 +9,19 @@ from pathlib import Path
 
 import msgspec
 
+from loadtest.devices.run import Run
 from loadtest.errors import LoadTestError
 from loadtest.machine import Machine
-from loadtest.run import Run
-from loadtest.workload import Workload
-from loadtest.worth import Worth
+from loadtest.workloads.workload import Workload
 
 FORMAT = 1
+
+
+class Worth(msgspec.Struct, frozen=True):
+    """Of messages with QoS 1 to a session that was away: how many the broker acknowledged before it was killed."""
+
+    acknowledged: int
+    survived: int
 
 
 class Subject(msgspec.Struct, frozen=True):

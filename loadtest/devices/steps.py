@@ -7,11 +7,11 @@ from contextlib import nullcontext
 
 import msgspec
 
-from loadtest._swarm import monotonic_ns
+from loadtest.devices._swarm import monotonic_ns
+from loadtest.devices.fleet import SECOND_NS, Fleet
+from loadtest.devices.meter import SLICE_S, Meter
 from loadtest.errors import BrokerRefuses
-from loadtest.fleet import SECOND_NS, Fleet
-from loadtest.meter import SLICE_S, Meter
-from loadtest.workload import Step
+from loadtest.workloads.workload import Step
 
 TICK_S = 0.01
 QUIET_S = 1.0

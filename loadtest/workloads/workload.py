@@ -159,8 +159,9 @@ def _filled(template: str, device: int, number: int = 0) -> str:
 
 def shipped() -> dict[str, Path]:
     """The workloads that come along, by name."""
-    folder = resources.files("loadtest") / "workloads"
-    return {entry.name.removesuffix(".toml"): Path(str(entry)) for entry in sorted(folder.iterdir(), key=str)}
+    folder = resources.files("loadtest.workloads")
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".toml")), key=str)
+    return {entry.name.removesuffix(".toml"): Path(str(entry)) for entry in files}
 
 
 def load(name: str) -> Workload:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadtest.address import Address
-from loadtest.fleet import Fleet
-from loadtest.latency import Latency
-from loadtest.meter import Meter, Slice
+from loadtest.devices.address import Address
+from loadtest.devices.fleet import Fleet
+from loadtest.devices.latency import Latency
+from loadtest.devices.meter import Meter, Slice
+from loadtest.devices.steps import Progress, StepTaken, drain, follow
 from loadtest.resources import taken
-from loadtest.steps import Progress, StepTaken, drain, follow
-from loadtest.workload import Workload
+from loadtest.workloads.workload import Workload
 
 
 class Run(msgspec.Struct, frozen=True):
