@@ -14,7 +14,7 @@ from lightqueue.queues.left_messages import Allowed, LeftMessage
 from lightqueue.reading.following import Followed
 from notify.bans import StoreBans
 from notify.history import History
-from notify.owners import UNJUDGED, Claimant, ClaimRefused
+from notify.owners import UNJUDGED, Claimant, ClaimDenied
 from notify.quotas import StoreQuotas
 from store.errors import StoreError
 from store.records._records import RecordBatch, Records
@@ -44,11 +44,11 @@ class RetainedPage(NamedTuple):
     after: str | None
 
 
-Found = dict[int, tuple[Records, int] | None]
+RecordsAt = dict[int, tuple[Records, int] | None]
 """By log_offset: where a record stands, None if it is not kept (any more). What is not there was not looked for yet."""
 
 
-class Handed(NamedTuple):
+class LeasedMessages(NamedTuple):
     """Messages of a group that were handed out: for each of them its receipt, and how often that has happened."""
 
     records: Records
@@ -59,7 +59,7 @@ Receipt = tuple[int, int, int]
 """Messages of a group: their serial, the queue_offset of the first, and how many."""
 
 
-class GroupSeat(Protocol):
+class GroupConsumer(Protocol):
     """A consumer's place in a group."""
 
     @property
@@ -232,7 +232,7 @@ class Store(Protocol):
         self,
         client_id: str,
         clean_start: bool,
-        then: Callable[[SessionState | ClaimRefused | None], None],
+        then: Callable[[SessionState | ClaimDenied | None], None],
         claimant: Claimant = UNJUDGED,
     ) -> None:
         """Have a session for this gateway alone; `then` gets what the log knows of it, None if it is new.
@@ -282,7 +282,7 @@ class Store(Protocol):
     def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> Sequence[Records | None]:
         """As read() for each of some queues."""
 
-    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found | None:
+    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> RecordsAt | None:
         """Records by their position, as many as there is room for; None if they are on their way, to be asked again."""
 
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
@@ -296,8 +296,8 @@ class Store(Protocol):
         consumer: str,
         if_new: GroupSettings,
         start: str,
-        handed: Callable[[Handed], None],
-        then: Callable[[GroupSeat | str], None],
+        handed: Callable[[LeasedMessages], None],
+        then: Callable[[GroupConsumer | str], None],
         user: str | None = None,
     ) -> None:
         """Be a consumer of a group (name, topic_filter) that is made with settings `if_new` if it is not there.

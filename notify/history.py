@@ -27,7 +27,7 @@ class Page(NamedTuple):
     next: int
 
 
-class Sought(NamedTuple):
+class SoughtPosition(NamedTuple):
     """A log_offset; if that is not what was sought so far, the one to go on from."""
 
     log_offset: int
@@ -37,7 +37,7 @@ class Sought(NamedTuple):
 class History(Protocol):
     """See Store.history. Both give None where there is no answer: no such position, or the store has a fault."""
 
-    def seek(self, topic_filter: str, where: str, start: int, then: Callable[[Sought | None], None]) -> None:
+    def seek(self, topic_filter: str, where: str, start: int, then: Callable[[SoughtPosition | None], None]) -> None:
         """log_offset that `earliest`, `-1h` or an RFC 3339 time stands for; `start`: to go on from, 0 at first."""
 
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:

@@ -29,11 +29,11 @@ from store.records._records import (
 )
 from store.records.records import Attribute, Record, RecordFlag, decode_attributes, read_records
 from store.state import expiry
-from store.state.changes import GroupAdvanced, GroupDropped, GroupMade, GroupReset, Held, encode_change
-from store.state.group_hands import Hand
+from store.state.changes import GroupAdvanced, GroupDropped, GroupMade, GroupOffsetReset, HeldRange, encode_change
+from store.state.group_leases import Lease
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey, GroupState, GroupStates, Maker
-from store.state.groups import ConsumerKey, Group, Place
+from store.state.groups import ConsumerKey, Group, PartitionOffset
 from store.state.offset_ranges import as_ranges
 
 log = logging.getLogger("penstock.store")
@@ -72,7 +72,7 @@ class Range(NamedTuple):
     number: int
 
 
-class Dealt(NamedTuple):
+class PoppedMessages(NamedTuple):
     """What a consumer was given: `number` records from `place` on, in the order of `ranges`.
 
     They may lie in the log's memory, so they are good until the next append.
@@ -92,7 +92,7 @@ class Dealt(NamedTuple):
         return lasting_records(self.read, self.place, self.number)
 
 
-NOTHING = Dealt([], Records(0))
+NOTHING = PoppedMessages([], Records(0))
 
 
 class GroupQueue:
@@ -161,15 +161,15 @@ class GroupQueue:
 
     def hand_out_new(
         self, consumer: ConsumerKey, records: Records, place: int, count: int, now_ms: int, due_ms: int
-    ) -> Dealt:
-        """Hand out the next so many of what new() found."""
+    ) -> PoppedMessages:
+        """Lease out the next so many of what new() found."""
         self._changed_ms = self._changed_ms or now_ms
         first = records.first + place
-        hand = self.group.hand_out_new(consumer, range(first, first + count), now_ms, due_ms)
-        return Dealt([Range(hand.serial, hand.deliveries, first, count)], records, place, count)
+        lease = self.group.hand_out_new(consumer, range(first, first + count), now_ms, due_ms)
+        return PoppedMessages([Range(lease.serial, lease.deliveries, first, count)], records, place, count)
 
-    def pop(self, consumer: ConsumerKey, most: int, max_bytes: int, now_ms: int, due_ms: int) -> Dealt:
-        """Hand out up to `most` messages, and no more once they have `max_bytes`; one that is larger goes alone."""
+    def pop(self, consumer: ConsumerKey, most: int, max_bytes: int, now_ms: int, due_ms: int) -> PoppedMessages:
+        """Lease out up to `most` messages, and no more once they have `max_bytes`; one that is larger goes alone."""
         group = self.group
         group.run(now_ms)
         ranges: list[Range] = []
@@ -178,7 +178,7 @@ class GroupQueue:
         left_bytes = max_bytes
         read: dict[int, bytes] = {}
         for looks in range(LOOKS_PER_POP):
-            places: list[Place] = []
+            places: list[PartitionOffset] = []
             for place, data in self._readable(group.available(consumer, most - count), read, now_ms):
                 size = len(data) + RANGE_BYTES
                 if parts and size > left_bytes:
@@ -220,7 +220,9 @@ class GroupQueue:
         self.group.found(start, records.first, found)
         return {records.first + i: records_bytes(records, i, 1) for i in range(count)}
 
-    def _readable(self, places: list[Place], read: dict[int, bytes], now_ms: int) -> Iterator[tuple[Place, bytes]]:
+    def _readable(
+        self, places: list[PartitionOffset], read: dict[int, bytes], now_ms: int
+    ) -> Iterator[tuple[PartitionOffset, bytes]]:
         """Those of these messages that can be handed out. The others are done with."""
         for place in places:
             data = read.get(place[1]) or self._record(place[1])
@@ -394,7 +396,7 @@ class Groups:
 
     def reset(self, found: GroupQueue, queue_offset: int) -> None:
         """Go on elsewhere. Raises a StoreError."""
-        self._say(GroupReset(*found.state.key, queue_offset, found.queue.next_offset))
+        self._say(GroupOffsetReset(*found.state.key, queue_offset, found.queue.next_offset))
         found.rebuild()
 
     def drop(self, found: GroupQueue) -> None:
@@ -402,7 +404,7 @@ class Groups:
         self._say(GroupDropped(*found.state.key))
         del self._groups[found.state.key]
 
-    def _say(self, change: GroupMade | GroupReset | GroupDropped) -> None:
+    def _say(self, change: GroupMade | GroupOffsetReset | GroupDropped) -> None:
         batch = RecordBatch()
         batch.append(*encode_change(change))
         self.append(batch)
@@ -435,21 +437,21 @@ class Groups:
             self._events.warning("group", "group %s: %s", found.state.name, error)
 
 
-def _dealt(ranges: list[Range], parts: list[bytes | Records], count: int) -> Dealt:
+def _dealt(ranges: list[Range], parts: list[bytes | Records], count: int) -> PoppedMessages:
     """What was handed out of several reads; most of the time it is one."""
     if not parts:
         return NOTHING
     if len(parts) == 1 and isinstance(parts[0], Records):
-        return Dealt(ranges, parts[0], 0, count)
+        return PoppedMessages(ranges, parts[0], 0, count)
     data = b"".join(part if isinstance(part, bytes) else records_bytes(part) for part in parts)
-    return Dealt(ranges, records_from(data, 0), 0, count)
+    return PoppedMessages(ranges, records_from(data, 0), 0, count)
 
 
-def _ranges(hands: list[Hand]) -> Iterator[Range]:
-    for hand in hands:
-        ranges = as_ranges(hand.offsets)
+def _ranges(leases: list[Lease]) -> Iterator[Range]:
+    for lease in leases:
+        ranges = as_ranges(lease.offsets)
         for first, count in zip(ranges[::2], ranges[1::2], strict=True):
-            yield Range(hand.serial, hand.deliveries, first, count)
+            yield Range(lease.serial, lease.deliveries, first, count)
 
 
 def _partitions(records: Records, count: int) -> Iterator[int]:
@@ -471,7 +473,7 @@ def _is_expired(data: bytes, now_ms: int) -> bool:
 
 def _advances(
     state: GroupState,
-    held: list[Held],
+    held: list[HeldRange],
     done: list[int],
     positions: list[tuple[int, int]],
     known: tuple[int, int, int],

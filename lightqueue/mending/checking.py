@@ -57,7 +57,7 @@ SYNC_LOSES_NOTHING = "with store.flush = sync nothing is lost"
 
 
 @dataclass(frozen=True)
-class Held:
+class LostEntries:
     """What a lost range had for one queue, as far as the index knows."""
 
     queue: str
@@ -79,7 +79,7 @@ class Damage:
     start_does: str  # what the next start does about it
     do: str  # what an operator can do
     verdict: Verdict
-    held: list[Held] = field(default_factory=list)
+    held: list[LostEntries] = field(default_factory=list)
     held_unknown: bool = False  # the index cannot tell, or not all of it
 
 
@@ -209,7 +209,7 @@ def _of_changed(path: Path, segment: Sealed) -> Damage:
     return Damage("log", "changed", *where, reason, serves, do, Verdict.LOSS)
 
 
-def _held(finding: Finding, known: Index | None, log: Foreseen) -> tuple[list[Held], bool]:
+def _held(finding: Finding, known: Index | None, log: Foreseen) -> tuple[list[LostEntries], bool]:
     """What queues had in a lost range, and whether the index may not know all of it."""
     if not finding.is_loss or finding.end <= finding.start:
         return [], False
@@ -223,7 +223,7 @@ def _held(finding: Finding, known: Index | None, log: Foreseen) -> tuple[list[He
         return [], True
 
 
-def queues_in(index: Index, log: Foreseen, hole: Hole) -> Iterator[Held]:
+def queues_in(index: Index, log: Foreseen, hole: Hole) -> Iterator[LostEntries]:
     """The queues of topics that have entries in a range of the log, as an index knows them. Raises IndexFailed."""
     queues: QueueTable = Projection(log, index, StoreSettings()).queues
     for queue in queues.stored_queues():
@@ -232,7 +232,7 @@ def queues_in(index: Index, log: Foreseen, hole: Hole) -> Iterator[Held]:
         first = queues.position_of(queue, hole.start)
         messages = queues.position_of(queue, hole.end, first) - first
         if messages:
-            yield Held(queue.name.decode(errors="replace"), "topic", first, messages)
+            yield LostEntries(queue.name.decode(errors="replace"), "topic", first, messages)
 
 
 # --- the index

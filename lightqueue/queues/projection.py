@@ -26,7 +26,7 @@ from store.state.changes import (
     GroupAdvanced,
     GroupDropped,
     GroupMade,
-    GroupReset,
+    GroupOffsetReset,
     PeerAppended,
     PeerGone,
     QueueDropped,
@@ -35,8 +35,8 @@ from store.state.changes import (
 )
 from store.state.delayed import Delayed, due_of
 from store.state.group_states import GroupKey, GroupStates
-from store.state.peers import Peers
-from store.state.retained import Retained
+from store.state.peers import PeerStates
+from store.state.retained import RetainedTopics
 from store.state.sessions import Sessions
 from store.state.usage import NOTHING, Counted, Usage, counted_of, delayed_item
 
@@ -75,9 +75,9 @@ class Projection:
         self.queues = QueueTable(log, index, settings, self._apply)
         self.keys = KeyIndex(index, self.queues.dispatcher)
         self.sessions = Sessions(index, self.queues.hold, self.queues.release)
-        self.retained = Retained(index)
+        self.retained = RetainedTopics(index)
         self.delayed = Delayed(index)
-        self.peers = Peers(index)
+        self.peers = PeerStates(index)
         self.groups = GroupStates(index, self.queues.hold, self.queues.release, self.queues.end_of)
         self.bans = BanStates(index)
         self.usage = Usage(index)
@@ -158,7 +158,7 @@ class Projection:
                 while self.queues.is_held(topic_filter) and self.sessions.release_some():
                     pass  # what live was done in steps before
                 self.queues.drop(topic_filter, record.log_offset)
-        elif isinstance(change, GroupMade | GroupAdvanced | GroupReset | GroupDropped):
+        elif isinstance(change, GroupMade | GroupAdvanced | GroupOffsetReset | GroupDropped):
             self.groups.apply(change, record.log_offset)
         elif isinstance(change, BanSet | BanLifted):
             self.bans.apply(change, record.timestamp_ms)

@@ -54,7 +54,7 @@ class Broadcast:
 # --- a table that is kept elsewhere
 
 
-class Change(Struct, array_like=True, frozen=True):
+class WatchChange(Struct, array_like=True, frozen=True):
     """What a gateway says of its entry: it holds for `lease_ms` more (0: it is gone), with these queues in and out."""
 
     gateway: Annotated[str, Meta(max_length=256)]
@@ -86,7 +86,7 @@ class Table:
     def watchers(self, name: bytes) -> Iterable[str]:
         return [gateway for gateway, entry in self._entries.items() if name in entry.watched]
 
-    def heard(self, change: Change) -> bool:
+    def heard(self, change: WatchChange) -> bool:
         """A gateway said something. True if its entry is to be read and given to add(): it is there, but not here."""
         if not change.lease_ms:
             self._entries.pop(change.gateway, None)

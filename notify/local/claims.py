@@ -8,15 +8,15 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from lightqueue.message_store import MessageStore
-from notify.local.member import Holder, Member, holder_of
+from notify.local.member import Member, SessionHolder, holder_of
 from notify.local.user_quotas import UserQuotas
-from notify.owners import UNJUDGED, Claimant, ClaimRefused, refusal
+from notify.owners import UNJUDGED, Claimant, ClaimDenied, refusal
 from store.errors import StoreError
 from store.records._records import RecordBatch
 from store.state.changes import SessionAssigned, encode_change
 from store.state.sessions import SessionState
 
-Answer = Callable[[SessionState | ClaimRefused | None], None]
+Answer = Callable[[SessionState | ClaimDenied | None], None]
 
 
 class _Claim(NamedTuple):
@@ -44,7 +44,7 @@ class Claims:
         self._settle = settle
         self.presences: dict[str, tuple[str, int]] = {}  # of connections elsewhere: address, Unix time in ms
         self.presence_of: Callable[[str], tuple[str, int] | None] = self.presences.get
-        self._holders: dict[str, Holder] = {}  # by client_id
+        self._holders: dict[str, SessionHolder] = {}  # by client_id
         self._claims: dict[str, deque[_Claim]] = {}
         self.freed: list[str] = []  # sessions that other members wait for
         # Sessions that were connected to any other member when the last process died are connected no more.
@@ -86,7 +86,7 @@ class Claims:
         elif holder is not None and is_contested:
             holder.sessions.taken_over(client_id)
 
-    def _refusal(self, client_id: str, claimant: Claimant) -> ClaimRefused | None:
+    def _refusal(self, client_id: str, claimant: Claimant) -> ClaimDenied | None:
         """What anonymous clients left may be adopted, a connection that one of them has may not."""
         if client_id in self._holders:
             claimant = claimant._replace(adopts_anonymous=False)
@@ -96,7 +96,7 @@ class Claims:
             is_new = state is None and client_id not in self._holders
             counts = claimant.counts and user != owner
             fault = self._quotas.session_fault(user if counts else None, client_id if is_new else "")
-            return ClaimRefused(quota=fault) if fault else None
+            return ClaimDenied(quota=fault) if fault else None
         return refused
 
     def owner(self, client_id: str) -> str | None:
@@ -123,7 +123,7 @@ class Claims:
         waiting = self._claims.get(client_id, deque())
         for claim in [each for each in waiting if each.claimant.user not in (None, user)]:
             waiting.remove(claim)
-            claim.then(ClaimRefused())
+            claim.then(ClaimDenied())
         if not waiting:
             self._claims.pop(client_id, None)
         holder = self._holders.get(client_id)

@@ -16,7 +16,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Protocol
 
-from lightqueue.groups.groups import NO_MAKER, NOTHING, Dealt, GroupQueue
+from lightqueue.groups.groups import NO_MAKER, NOTHING, GroupQueue, PoppedMessages
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from notify.beginnings import beginning
@@ -41,7 +41,7 @@ MOST_DROPPED = 100  # at a time
 SHARED = "$share/{}/{}"
 
 
-class Asker(Protocol):
+class PopReceiver(Protocol):
     """Where an answer goes."""
 
     @property
@@ -54,7 +54,7 @@ class Asker(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Seat:
+class Consumer:
     """A consumer's place in a group. Its key: the peer, and what the peer calls it."""
 
     queue: GroupQueue
@@ -62,16 +62,16 @@ class Seat:
 
 
 @dataclass(eq=False, slots=True)
-class Poll:
+class PopRequest:
     """Somebody wants messages, and waits for the first until `until_s`."""
 
-    seat: Seat
-    asker: Asker
+    consumer: Consumer
+    receiver: PopReceiver
     most: int
     max_bytes: int
     invisible_ms: int
     until_s: float
-    answer: Callable[[Dealt], None]
+    answer: Callable[[PoppedMessages], None]
 
 
 class _Waiting:
@@ -79,7 +79,7 @@ class _Waiting:
 
     def __init__(self, followed: Queue) -> None:
         self.followed = followed
-        self.polls: deque[Poll] = deque()
+        self.polls: deque[PopRequest] = deque()
         self.said: deque[tuple[int, Callable[[StoreError | None], None]]] = deque()  # (version, answer)
 
 
@@ -102,7 +102,7 @@ class Consumers:
         self._settle = settle
         self._member: Member | None = None
         self._groups = messages.groups
-        self._seats: dict[tuple[str, str, GroupKey], Seat] = {}
+        self._by_key: dict[tuple[str, str, GroupKey], Consumer] = {}
         self._waiting: dict[GroupQueue, _Waiting] = {}  # of groups that have consumers, or had them a moment ago
         self._by_queue: dict[Queue, list[GroupQueue]] = {}
         self.most_of_user = 0  # groups that a user may make; 0: any number
@@ -132,7 +132,7 @@ class Consumers:
         if_new: GroupSettings | None = None,
         maker: Maker = NO_MAKER,
         or_refuse: bool = False,
-    ) -> Seat:
+    ) -> Consumer:
         """A consumer comes; the group is made if need be. Raises StoreError, GroupRefused, NoSuchPosition.
 
         `if_new`: the settings of a group that is made, where `settings` are none; `maker`: who makes it. `or_refuse`:
@@ -146,20 +146,20 @@ class Consumers:
             raise GroupRefused(
                 f"group {group[0]} has {now} partitions, not {wanted}; drop it (`penstock group drop`) or use another"
             )
-        seat = self._seats.get((*key, group))
+        consumer = self._by_key.get((*key, group))
         if known is None:
             self._check_quota(group, maker)
         begin = partial(beginning, self._messages, group[1], start, or_refuse)
         queue = self._groups.make(group, settings, begin, maker)
-        if seat is not None:
-            return seat
+        if consumer is not None:
+            return consumer
         if len(queue.group.consumers) >= MOST_CONSUMERS:
             raise GroupRefused(f"group {group[0]} has {MOST_CONSUMERS} consumers already")
         if queue not in self._waiting:
             self._follow(queue)
-        seat = self._seats[*key, group] = Seat(queue, key)
+        consumer = self._by_key[*key, group] = Consumer(queue, key)
         queue.group.join(key)
-        return seat
+        return consumer
 
     def _check_quota(self, group: GroupKey, maker: Maker) -> None:
         """Whether a user may make one more group. Raises GroupQuota."""
@@ -188,14 +188,14 @@ class Consumers:
                 self.drop(key)
         self._unused = unused
 
-    def close(self, seat: Seat) -> None:
+    def close(self, consumer: Consumer) -> None:
         """A consumer goes; what it had goes to others."""
-        queue = seat.queue
-        if self._seats.pop((*seat.key, queue.state.key), None) is None:
+        queue = consumer.queue
+        if self._by_key.pop((*consumer.key, queue.state.key), None) is None:
             return
-        queue.group.leave(seat.key, self.now_ms())
+        queue.group.leave(consumer.key, self.now_ms())
         waiting = self._waiting[queue]
-        for poll in [poll for poll in waiting.polls if poll.seat is seat]:
+        for poll in [poll for poll in waiting.polls if poll.consumer is consumer]:
             waiting.polls.remove(poll)
             poll.answer(NOTHING)
         self._serve(queue)
@@ -203,8 +203,8 @@ class Consumers:
 
     def left(self, peer: str) -> None:
         """A peer is gone, and its consumers with it."""
-        for seat in [seat for seat in self._seats.values() if seat.key[0] == peer]:
-            self.close(seat)
+        for consumer in [consumer for consumer in self._by_key.values() if consumer.key[0] == peer]:
+            self.close(consumer)
 
     def _follow(self, queue: GroupQueue) -> None:
         if self._member is None:
@@ -230,9 +230,9 @@ class Consumers:
 
     # --- handing out
 
-    def pop(self, poll: Poll) -> None:
+    def pop(self, poll: PopRequest) -> None:
         """Answer now, or once there is something, or once it is too late. Raises GroupRefused if too many wait."""
-        queue = poll.seat.queue
+        queue = poll.consumer.queue
         if queue.may_have(self.now_ms()) and self._answered(poll, self._fair_share(queue)):
             return
         polls = self._waiting[queue].polls
@@ -243,11 +243,11 @@ class Consumers:
         else:
             polls.append(poll)
 
-    def forget(self, asker: Asker) -> None:
+    def forget(self, receiver: PopReceiver) -> None:
         """Whoever asked there is not to be answered."""
         for waiting in self._waiting.values():
-            if any(poll.asker is asker for poll in waiting.polls):
-                waiting.polls = deque(poll for poll in waiting.polls if poll.asker is not asker)
+            if any(poll.receiver is receiver for poll in waiting.polls):
+                waiting.polls = deque(poll for poll in waiting.polls if poll.receiver is not receiver)
 
     def _fair_share(self, queue: GroupQueue) -> int:
         """Of what there is, how much one may have who comes by himself: others are about to ask as well."""
@@ -255,15 +255,15 @@ class Consumers:
             return MOST_POPPED
         return max(FEW, queue.ready // len(queue.group.consumers))
 
-    def _answered(self, poll: Poll, most: int = MOST_POPPED) -> bool:
+    def _answered(self, poll: PopRequest, most: int = MOST_POPPED) -> bool:
         """Whether it needs to wait no more."""
-        if poll.asker.is_closing:
+        if poll.receiver.is_closing:
             return True
-        if not poll.asker.has_room:
+        if not poll.receiver.has_room:
             return False
-        queue, now_ms = poll.seat.queue, self.now_ms()
+        queue, now_ms = poll.consumer.queue, self.now_ms()
         due_ms = now_ms + (poll.invisible_ms or queue.settings.invisible_ms)
-        dealt = queue.pop(poll.seat.key, min(poll.most, most, MOST_POPPED), poll.max_bytes, now_ms, due_ms)
+        dealt = queue.pop(poll.consumer.key, min(poll.most, most, MOST_POPPED), poll.max_bytes, now_ms, due_ms)
         if dealt.ranges:
             poll.answer(dealt)
         return bool(dealt.ranges)
@@ -278,7 +278,7 @@ class Consumers:
             if not self._share_out(queue, waiting, ready):
                 return
 
-    def _serve_each(self, polls: deque[Poll]) -> None:
+    def _serve_each(self, polls: deque[PopRequest]) -> None:
         """Everybody gets what is in his partitions."""
         for _ in range(len(polls)):
             if self._answered(polls[0]):
@@ -288,9 +288,9 @@ class Consumers:
 
     def _share_out(self, queue: GroupQueue, waiting: _Waiting, ready: int) -> bool:
         """Divide what is ready among those who wait. False if nobody was given anything."""
-        polls = (poll for poll in waiting.polls if poll.asker.has_room or poll.asker.is_closing)
+        polls = (poll for poll in waiting.polls if poll.receiver.has_room or poll.receiver.is_closing)
         if queue.settings.strategy is Strategy.LEAST_IN_FLIGHT:
-            in_flight = {poll: queue.group.consumers[poll.seat.key].in_flight for poll in polls}
+            in_flight = {poll: queue.group.consumers[poll.consumer.key].in_flight for poll in polls}
             takers = nsmallest(ready, in_flight, key=in_flight.__getitem__)
             has = [in_flight[poll] for poll in takers]
         else:
@@ -432,20 +432,22 @@ def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _deal(queue: GroupQueue, records: Records, shares: Iterable[tuple[Poll, int]], now_ms: int) -> set[Poll]:
+def _deal(
+    queue: GroupQueue, records: Records, shares: Iterable[tuple[PopRequest, int]], now_ms: int
+) -> set[PopRequest]:
     """Answer with what the queue gained: to each so many of it, in turn. Who was given something."""
     answered, place = set(), 0
     for poll, share in shares:
         if share:
             answered.add(poll)
-        if share and not poll.asker.is_closing:
+        if share and not poll.receiver.is_closing:
             due_ms = now_ms + (poll.invisible_ms or queue.settings.invisible_ms)
-            poll.answer(queue.hand_out_new(poll.seat.key, records, place, share, now_ms, due_ms))
+            poll.answer(queue.hand_out_new(poll.consumer.key, records, place, share, now_ms, due_ms))
             place += share
     return answered
 
 
-def _take_away(waiting: _Waiting, answered: set[Poll]) -> None:
+def _take_away(waiting: _Waiting, answered: set[PopRequest]) -> None:
     """They wait no more. Most of the time they are the first."""
     polls, left = waiting.polls, len(answered)
     while left and polls[0] in answered:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lightqueue.errors import NoSuchPosition
 from lightqueue.message_store import MessageStore
-from notify.history import PAGE_BYTES, Page, Sought, pasts_of
+from notify.history import PAGE_BYTES, Page, SoughtPosition, pasts_of
 from store.errors import StoreError
 
 
@@ -16,22 +16,22 @@ class LocalHistory:
     def __init__(self, messages: MessageStore) -> None:
         self._messages = messages
 
-    def seek(self, topic_filter: str, where: str, start: int, then: Callable[[Sought | None], None]) -> None:
+    def seek(self, topic_filter: str, where: str, start: int, then: Callable[[SoughtPosition | None], None]) -> None:
         from lightqueue.reading.replay import seek
 
-        sought: Sought | None
+        sought: SoughtPosition | None
         try:
-            sought = Sought(*seek(self._messages, topic_filter, where, start))
+            sought = SoughtPosition(*seek(self._messages, topic_filter, where, start))
         except (NoSuchPosition, StoreError):
             sought = None
         then(sought)
 
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
-        from lightqueue.reading.replay import Wanted, scan
+        from lightqueue.reading.replay import ScanQuery, scan
 
         page: Page | None
         try:
-            found = scan(self._messages, Wanted(topic_filter, start, stop), PAGE_BYTES, PAGE_BYTES << 10)
+            found = scan(self._messages, ScanQuery(topic_filter, start, stop), PAGE_BYTES, PAGE_BYTES << 10)
             page = Page(pasts_of(found.records), found.next)
         except (NoSuchPosition, StoreError):
             page = None

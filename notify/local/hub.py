@@ -20,7 +20,7 @@ from notify.local.departure import Departure
 from notify.local.followers import Followers
 from notify.local.log_readers import LogReaders
 from notify.local.member import Member
-from notify.local.pace import Pace
+from notify.local.pace import GatewayPace
 from notify.local.questions import Judges
 from notify.local.retained_pages import RetainedPages
 from notify.local.user_quotas import UserQuotas
@@ -48,7 +48,7 @@ class Hub:
         self.judges = Judges(lambda: [member.sessions for member in self._members])
         messages.dispatching.left.judge = self.judges.ask
         self.consumers = Consumers(messages, self.followers, self.join, self.settle)
-        self.pace = Pace(self._tell_gateways)
+        self.pace = GatewayPace(self._tell_gateways)
         self.returning: dict[str, Member] = {}  # by name: who has yet to come back, with the sessions it had
         if waits_for_peers:
             self.returning = {name: self.join(name) for name in messages.peers}

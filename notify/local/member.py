@@ -20,7 +20,7 @@ class Member:
     def __init__(self, name: str, followed_of: FollowedOf) -> None:
         self.name = name
         self.is_gone = False
-        self.anonymous = Holder(self, "")  # of all its connections without a user
+        self.anonymous = SessionHolder(self, "")  # of all its connections without a user
         self.listener: StoreListener = NO_LISTENER
         self.sessions: SessionListener = NO_LISTENER
         self.floors: dict[Queue, int] = {}  # by LIVE queue: the first queue_offset that it needs
@@ -73,13 +73,13 @@ class Member:
         self.floors.pop(queue, None)
 
 
-class Holder(NamedTuple):
+class SessionHolder(NamedTuple):
     """The member that has a session's connection, and the connection's user as in Claimant."""
 
     member: Member
     user: str | None
 
 
-def holder_of(member: Member, user: str | None) -> Holder:
+def holder_of(member: Member, user: str | None) -> SessionHolder:
     """One object for all anonymous clients of a member, of which there may be a hundred thousand."""
-    return member.anonymous if user == "" else Holder(member, user)
+    return member.anonymous if user == "" else SessionHolder(member, user)

@@ -8,7 +8,7 @@ from notify.local.member import Member
 from store.wire.pace_messages import Slow
 
 
-class Pace:
+class GatewayPace:
     """Owner of who is behind, in a store."""
 
     def __init__(self, tell: Callable[[Slow], None]) -> None:

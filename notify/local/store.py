@@ -10,11 +10,20 @@ from typing import Self
 from lightqueue.errors import NoSuchPosition
 from lightqueue.queues._queues import Queue, read_at
 from lightqueue.reading.following import Followed, follow, locate
-from notify.api import EVENTS, Found, GatewayListener, GroupSeat, Handed, Placed, RetainedPage, StoreStatus
+from notify.api import (
+    EVENTS,
+    GatewayListener,
+    GroupConsumer,
+    LeasedMessages,
+    Placed,
+    RecordsAt,
+    RetainedPage,
+    StoreStatus,
+)
 from notify.bans import StoreBans
 from notify.history import History
 from notify.local.claims import Answer
-from notify.local.group_seats import open_seat
+from notify.local.group_consumer import open_consumer
 from notify.local.history import LocalHistory
 from notify.local.hub import Hub
 from notify.local.member import Member
@@ -181,12 +190,12 @@ class LocalStore:
     def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> Sequence[Records | None]:
         return self._messages.queues.read_many(queues, starts, most, max_bytes)
 
-    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found:
+    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> RecordsAt:
         memory = self._messages.log.memory
         with suppress(LookupError):
             records = read_at(memory, log_offsets)
             return {log_offset: (records, i) for i, log_offset in enumerate(log_offsets)}
-        found: Found = {}
+        found: RecordsAt = {}
         for log_offset in log_offsets:
             try:
                 found[log_offset] = read_at(memory, [log_offset]), 0
@@ -205,12 +214,12 @@ class LocalStore:
         consumer: str,
         if_new: GroupSettings,
         start: str,
-        handed: Callable[[Handed], None],
-        then: Callable[[GroupSeat | str], None],
+        handed: Callable[[LeasedMessages], None],
+        then: Callable[[GroupConsumer | str], None],
         user: str | None = None,
     ) -> None:
         maker = Maker(user, True)
-        then(open_seat(self._hub.consumers, (self.member.name, consumer), group, if_new, start, handed, maker))
+        then(open_consumer(self._hub.consumers, (self.member.name, consumer), group, if_new, start, handed, maker))
 
     def will_take(self, taken: list[GroupAdvanced]) -> None:
         self._hub.consumers.will_take(taken)

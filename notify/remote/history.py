@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from notify.history import PAGE_BYTES, Page, Sought, pasts_of
+from notify.history import PAGE_BYTES, Page, SoughtPosition, pasts_of
 from store.wire import messages as wire
 from store.wire.frames import Frame
 from store.wire.messages import Message
@@ -16,9 +16,9 @@ class RemoteHistory:
     def __init__(self, ask: Callable[[Message, Callable[[Message, Frame], None]], None]) -> None:
         self._ask = ask
 
-    def seek(self, topic_filter: str, where: str, start: int, then: Callable[[Sought | None], None]) -> None:
+    def seek(self, topic_filter: str, where: str, start: int, then: Callable[[SoughtPosition | None], None]) -> None:
         def answered(answer: Message, _: Frame) -> None:
-            then(Sought(answer.log_offset, answer.found) if isinstance(answer, wire.Sought) else None)
+            then(SoughtPosition(answer.log_offset, answer.found) if isinstance(answer, wire.Sought) else None)
 
         self._ask(wire.Seek(topic_filter, where, start), answered)
 

@@ -17,14 +17,23 @@ import msgspec
 from lightqueue.queues._queues import LIVE, Queue
 from lightqueue.queues.matching import any_of
 from lightqueue.reading.following import FROM_NOW, Followed
-from notify.api import EVENTS, NO_LISTENER, Found, GatewayListener, Placed, RetainedMessage, RetainedPage, StoreStatus
+from notify.api import (
+    EVENTS,
+    NO_LISTENER,
+    GatewayListener,
+    Placed,
+    RecordsAt,
+    RetainedMessage,
+    RetainedPage,
+    StoreStatus,
+)
 from notify.events.mirrors import Mirror, Mirrors
 from notify.events.recheck import Recheck
 from notify.history import History
 from notify.local.questions import judged
-from notify.owners import UNJUDGED, Claimant, ClaimRefused
+from notify.owners import UNJUDGED, Claimant, ClaimDenied
 from notify.remote.bans import RemoteBans
-from notify.remote.groups import OF_OLD_SEATS, RemoteGroups
+from notify.remote.groups import OF_OLD_CONSUMERS, RemoteGroups
 from notify.remote.history import RemoteHistory
 from notify.remote.pace import RemotePace
 from notify.remote.position_reads import PositionReads
@@ -158,7 +167,7 @@ class RemoteStore:
         self,
         client_id: str,
         clean_start: bool,
-        then: Callable[[SessionState | ClaimRefused | None], None],
+        then: Callable[[SessionState | ClaimDenied | None], None],
         claimant: Claimant = UNJUDGED,
     ) -> None:
         def answered(answer: Message, _: Frame) -> None:
@@ -166,7 +175,7 @@ class RemoteStore:
                 self._knows_up_to(answer.log_end)
                 then(_decode_session(answer.session) if answer.session else None)
             elif isinstance(answer, wire.ClaimRefused):
-                then(ClaimRefused(tuple(answer.filters), answer.quota))
+                then(ClaimDenied(tuple(answer.filters), answer.quota))
 
         user, reads_all, reads, adopts_anonymous, address, counts = claimant
         whose = (user, reads_all, tuple(reads), adopts_anonymous, address, counts)
@@ -248,7 +257,7 @@ class RemoteStore:
             if ref in queues:
                 self._end_at(queues[ref], first + count)
 
-    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found | None:
+    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> RecordsAt | None:
         return self._positions.read_at(log_offsets, then)
 
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
@@ -442,7 +451,7 @@ class RemoteStore:
             message = request.message
             if isinstance(message, wire.Append) and message.sequence <= welcome.appended:
                 self._append_answered(message.sequence, request, wire.Appended(0, 0))
-            elif not (restarted and isinstance(message, _OF_OLD_REFS + OF_OLD_SEATS)):
+            elif not (restarted and isinstance(message, _OF_OLD_REFS + OF_OLD_CONSUMERS)):
                 missing.append(request)
         self._requests.to_send = deque()
         if restarted:

@@ -11,7 +11,7 @@ from lightqueue.reading import finding, replay
 from lightqueue.reading.replay import queue_offset_of
 from notify.local.store import LocalStore
 from notify.requests import log_requests
-from notify.requests.reads import ANSWER_BYTES, Answer, Room
+from notify.requests.reads import ANSWER_BYTES, Answer, AnswerRoom
 from store.errors import StoreError
 from store.records._records import records_bytes, topic_runs
 from store.wire import messages as wire
@@ -66,7 +66,7 @@ def read(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
     try:
         match request:
             case wire.Scan(topic_filter, start, stop, max_bytes, tag):
-                wanted = replay.Wanted(topic_filter, start, stop, tag.encode())
+                wanted = replay.ScanQuery(topic_filter, start, stop, tag.encode())
                 found = replay.scan(messages, wanted, min(max_bytes, ANSWER_BYTES), limit_bytes)
                 return wire.Scanned(found.next, messages.end, found.queue_offset, found.number), found.records
             case wire.Seek(topic_filter, where, start):
@@ -95,9 +95,9 @@ def _get(store: LocalStore, log_offset: int, limit_bytes: int) -> Answer:
 
 def _find(store: LocalStore, request: wire.Find, limit_bytes: int) -> Answer:
     messages = store.messages
-    wanted = finding.Wanted.parse(request.key, request.topic_filter, request.since, request.until)
+    wanted = finding.FindQuery.parse(request.key, request.topic_filter, request.since, request.until)
     found = finding.find(messages, wanted, request.before, min(request.limit, MOST_FOUND))
-    room = Room(limit_bytes)
+    room = AnswerRoom(limit_bytes)
     before = found.before
     count = 0
     for log_offset in found.log_offsets:

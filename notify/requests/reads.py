@@ -28,7 +28,7 @@ _MESSAGE = bytes((RecordType.MESSAGE,))
 Answer = tuple[wire.Message, bytes]
 
 
-class Room:
+class AnswerRoom:
     """Records for one answer: about ANSWER_BYTES of them, more only if a single one is larger, and what is found in
     ANSWER_S: who asked for more asks again."""
 
@@ -59,7 +59,7 @@ class Room:
 
 def read(store: LocalStore, queues: Mapping[int, Queue], request: wire.Read, limit_bytes: int) -> Answer:
     """Ranges in the order asked for, and fewer of them if they get too long. Raises a StoreError."""
-    room = Room(limit_bytes)
+    room = AnswerRoom(limit_bytes)
     ranges: list[tuple[int, int, int]] = []
     for ref, start in request.ranges[:MOST_RANGES]:
         queue = queues.get(ref)
@@ -99,7 +99,7 @@ def read(store: LocalStore, queues: Mapping[int, Queue], request: wire.Read, lim
 
 def read_positions(store: LocalStore, request: wire.ReadAt, limit_bytes: int) -> Answer:
     """Messages by their log_offsets, fewer if they get too long."""
-    room = Room(limit_bytes)
+    room = AnswerRoom(limit_bytes)
     found: list[bool] = []
     for log_offset in request.log_offsets[:MOST_RECORDS_AT]:
         if room.left_bytes <= 0:

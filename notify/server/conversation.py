@@ -18,14 +18,14 @@ import msgspec
 from notify.requests import client_requests, group_requests, log_requests, operator_requests, quota_requests, reads
 from notify.requests.locating import locate
 from notify.requests.permissions import narrowed, shown, wanted_by, why_not
-from notify.requests.users import Permits, User, Wanted
+from notify.requests.users import Permission, Permits, User
 from notify.server import long_frames
 from notify.server.answers import WaitingAnswer, cancelled, following, found
 from notify.server.arrival import Arrival
 from notify.server.claiming import claim
+from notify.server.counters import WireCounters
 from notify.server.events import FRAME_ROOM_BYTES, Events
-from notify.server.figures import Figures
-from notify.server.held import NEVER_HELD, Held
+from notify.server.held import NEVER_HELD, HeldRequests
 from notify.server.incoming import Incoming
 from notify.server.operator_line import OperatorLine
 from notify.server.peers import Peer, Peers
@@ -52,7 +52,7 @@ class Conversation:
         self,
         peers: Peers,
         tokens: Mapping[str, str | None],
-        figures: Figures,
+        figures: WireCounters,
         wake: Callable[[], None],
         of_namespaces: Mapping[str, str] = NO_TOKENS,
     ) -> None:
@@ -71,7 +71,7 @@ class Conversation:
         self.permits = Permits(None)
         self._is_client = False
         self._applying = peers.hub.messages.applying
-        self._held = Held(self._applying, self.wake)
+        self._held = HeldRequests(self._applying, self.wake)
         self._is_judged = False  # a frame waits for what its user may do
         self._incoming: Incoming | None = None
         self._credit = Credit(1)
@@ -186,7 +186,7 @@ class Conversation:
         self._is_judged = True
         at_once = True
 
-        def heard(refused: Wanted | None) -> None:
+        def heard(refused: Permission | None) -> None:
             self._is_judged = False
             if self.is_closing:
                 return

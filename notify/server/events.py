@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from lightqueue.queues._queues import Queue
 from notify.events.lookup import name_of
 from notify.requests.reads import Answer, read
-from notify.server.figures import Figures
+from notify.server.counters import WireCounters
 from notify.server.peers import Peer
 from notify.server.push import Push
 from store.wire import messages as wire
@@ -59,7 +59,7 @@ class Events:
         self,
         peer: Peer,
         welcome: Welcome,
-        figures: Figures,
+        figures: WireCounters,
         max_frame_bytes: int,
         tell: Callable[[Message, bytes], None],
     ) -> None:

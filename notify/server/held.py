@@ -19,7 +19,7 @@ NEVER_HELD: frozenset[type[Message]] = frozenset(
 )
 
 
-class Held:
+class HeldRequests:
     """Owner of what one connection has to wait with."""
 
     def __init__(self, applying: Applying, wake: Callable[[], None]) -> None:

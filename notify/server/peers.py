@@ -227,7 +227,7 @@ class Peer:
         batch.end_atomic()
         return batch, changes
 
-    def limits(self, size_bytes: int) -> contents.Limits:
+    def limits(self, size_bytes: int) -> contents.ContentLimits:
         """Of its records."""
         return limits_of(self.hub.messages, self.role, size_bytes)
 

@@ -25,11 +25,11 @@ from notify.links.certificates import CertifiedRoles, names_of
 from notify.links.sockets import listening_unix_socket, remove_leftover, widen, write
 from notify.links.tls import TlsListener
 from notify.local.hub import Hub
-from notify.requests.users import Judge
+from notify.requests.users import UserJudge
 from notify.server.applying import ApplyingSteps
 from notify.server.arrival import Arrival
 from notify.server.conversation import Conversation
-from notify.server.figures import Figures
+from notify.server.counters import WireCounters
 from notify.server.peers import Peer, Peers
 from notify.settings import WireSettings
 from notify.steps import Steps
@@ -70,7 +70,7 @@ class StoreServer:
         self.hub = hub
         self.audit = audit or Audit()
         self.settings = settings
-        self.figures = Figures()
+        self.figures = WireCounters()
         self.bad_input: Counter[str] = Counter()
         self.connections: set[_Connection] = set()
         self.connections_total = 0
@@ -78,7 +78,7 @@ class StoreServer:
         self._tokens = tokens
         self._of_namespaces = of_namespaces
         self.roles = CertifiedRoles(())
-        self.judge: Judge | None = None  # of clients; None: users are not judged
+        self.judge: UserJudge | None = None  # of clients; None: users are not judged
         store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
         self._only_operators = only_operators
         self.peers = Peers(hub, settings, store_name, self._loop.time, hands_out=not only_operators)

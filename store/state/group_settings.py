@@ -39,7 +39,7 @@ class GroupSettings(Struct, array_like=True, frozen=True, forbid_unknown_fields=
     strategy: Strategy = Strategy.ROUND_ROBIN
 
     @property
-    def lanes(self) -> int:
+    def cursors(self) -> int:
         """How many positions the group has."""
         return max(1, self.partitions)
 

@@ -31,7 +31,7 @@ class PeerState(msgspec.Struct, array_like=True):
         return next((log_offset for each, log_offset in reversed(self.places) if each == sequence), None)
 
 
-class Peers:
+class PeerStates:
     """Owner of what is remembered of peers, by their names. There are few of them."""
 
     def __init__(self, index: Index) -> None:

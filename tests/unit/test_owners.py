@@ -16,7 +16,7 @@ from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import ConnAck, Disconnect, PingReq, PingResp, PubAck, Publish, Will
 from gateway.mqtt.reason_codes import ReasonCode
 from notify.local.store import LocalStore
-from notify.owners import Claimant, ClaimRefused, refusal
+from notify.owners import Claimant, ClaimDenied, refusal
 from store.records._records import RecordBatch
 from store.records.records import RecordType
 from store.state.changes import SessionAssigned, SessionClosed, SessionOpened, decode_change, encode_change
@@ -67,21 +67,21 @@ def connack(bench: Bench, user: str, client_id: str = "d", version: int = 5, **f
 
 @pytest.mark.parametrize(("claimant", "owner", "expected"), [
     (Claimant("a"), "a", None),
-    (Claimant("a"), "b", ClaimRefused()),
-    (Claimant("a"), "", ClaimRefused()),
+    (Claimant("a"), "b", ClaimDenied()),
+    (Claimant("a"), "", ClaimDenied()),
     (Claimant(""), "", None),
-    (Claimant(""), "b", ClaimRefused()),
-    (Claimant("a", reads_all=True), "b", ClaimRefused()),
-    (Claimant("a"), None, ClaimRefused(("x", "y"))),
-    (Claimant("a", reads=("x",)), None, ClaimRefused(("x", "y"))),
+    (Claimant(""), "b", ClaimDenied()),
+    (Claimant("a", reads_all=True), "b", ClaimDenied()),
+    (Claimant("a"), None, ClaimDenied(("x", "y"))),
+    (Claimant("a", reads=("x",)), None, ClaimDenied(("x", "y"))),
     (Claimant("a", reads=("y", "x")), None, None),
     (Claimant("a", reads_all=True), None, None),
-    (Claimant("a", adopts_anonymous=True), "", ClaimRefused(("x", "y"))),
+    (Claimant("a", adopts_anonymous=True), "", ClaimDenied(("x", "y"))),
     (Claimant("a", reads=("x", "y"), adopts_anonymous=True), "", None),
-    (Claimant("a", reads=("x", "y"), adopts_anonymous=True), "b", ClaimRefused()),
+    (Claimant("a", reads=("x", "y"), adopts_anonymous=True), "b", ClaimDenied()),
     (Claimant(), "b", None),
 ])  # fmt: skip
-def test_who_may_have_a_session(claimant: Claimant, owner: str | None, expected: ClaimRefused | None) -> None:
+def test_who_may_have_a_session(claimant: Claimant, owner: str | None, expected: ClaimDenied | None) -> None:
     assert refusal(claimant, owner, ("x", "y")) == expected
 
 
@@ -151,7 +151,7 @@ def test_who_waits_behind_another_gateway_is_judged_as_well(bench: Bench) -> Non
     bench.run()
     assert mine.one(ConnAck).reason_code is ReasonCode.SUCCESS
     other.claim("d", False, answers.append, Claimant("b"))
-    assert answers == [None, ClaimRefused()]
+    assert answers == [None, ClaimDenied()]
     assert not mine.is_closed
 
 
@@ -283,4 +283,4 @@ def test_a_user_who_was_let_in_while_a_gateway_was_away_gives_way(bench: Bench) 
     assert bench.hub.claims.holder("c") is first.member
     assert bench.store.sessions.get("c") is None, "what the other user began has ended"
     second.claim("c", False, answers.append, Claimant("b"))
-    assert answers == [None, ClaimRefused()]
+    assert answers == [None, ClaimDenied()]
