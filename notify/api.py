@@ -1,7 +1,7 @@
-"""What a gateway needs of a message store. In this process or over the wire: the gateway cannot tell which it has.
+"""What a gateway needs of a message store, in this process or over the wire: the gateway cannot tell which it has.
 
-Whatever the other side may have to be asked for comes to a callback: at once, or in a later turn. Requests are answered
-in the order in which they were made, appends among them, so what follows an append sees what it changed.
+An answer that another process may have to give comes to a callback, at once or in a later turn. Requests are answered
+in the order in which they were made, appends included, so a request behind an append sees what the append changed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from store.wire.operator_messages import BansTold, Disconnect
 from store.wire.pace_messages import Slow
 
 Told = BansTold | Disconnect | Slow
-"""What a store tells gateways without being asked."""
+"""What a store tells gateways without a request."""
 
 
 class RetainedMessage(NamedTuple):
-    """What has to be known of a retained message before it is sent."""
+    """What a gateway needs to know of a retained message before it sends it."""
 
     log_offset: int
     qos: int
@@ -38,18 +38,18 @@ class RetainedMessage(NamedTuple):
 
 
 class RetainedPage(NamedTuple):
-    """Some of the retained messages that a filter matches; `after`: the topic to go on behind, None at the end."""
+    """Some of the retained messages that a filter matches. `after`: the topic to go on behind, None at the end."""
 
     messages: list[RetainedMessage]
     after: str | None
 
 
 RecordsAt = dict[int, tuple[Records, int] | None]
-"""By log_offset: where a record stands, None if it is not kept (any more). What is not there was not looked for yet."""
+"""By log_offset: the record, None if it is not kept any more. Records that are missing here were not looked up yet."""
 
 
 class LeasedMessages(NamedTuple):
-    """Messages of a group that were handed out: for each of them its receipt, and how often that has happened."""
+    """Messages of a group that one consumer was given, with their receipts and how often each was given out."""
 
     records: Records
     ranges: Sequence[tuple[int, int, int, int]]  # serial, deliveries, queue_offset of the first, number; in this order
@@ -60,33 +60,33 @@ Receipt = tuple[int, int, int]
 
 
 class GroupConsumer(Protocol):
-    """A consumer's place in a group."""
+    """A consumer of a group."""
 
     @property
     def settings(self) -> GroupSettings:
-        """The group's, as far as they are known here."""
+        """Those of the group, as far as they are known here."""
 
     def want(self, most: int, max_bytes: int, invisible_ms: int) -> None:
-        """Be handed messages, once, as soon as there are some; nothing else may be wanted meanwhile."""
+        """Ask for messages once. They come as soon as there are some; ask for no others meanwhile."""
 
     def stop(self) -> None:
-        """Want nothing any more."""
+        """Take back what want() asked for."""
 
     def ack(self, receipts: list[Receipt], then: Callable[[], None] | None = None) -> None:
-        """These are done with; `then` is called once the log has that, or never."""
+        """Acknowledge messages. `then` is called once the log has that, or never."""
 
     def extend(self, receipts: list[Receipt], invisible_ms: int) -> None:
-        """They are this consumer's for so long, from now on."""
+        """Keep these messages for so long, from now on."""
 
     def give_back(self, receipts: list[Receipt]) -> None:
-        """They are for somebody else."""
+        """Other consumers may have them."""
 
     def close(self) -> None:
-        """Leave the group: what it has goes to others."""
+        """Leave the group. Other consumers get what this one has."""
 
 
 EVENTS = ("followed", "other", "missed")
-"""A queue grew: one that is followed here, or not; or it had grown, and no event had said so."""
+"""A queue grew that is followed here; one that is not; one that had grown without an event."""
 
 
 class StoreListener(Protocol):
@@ -208,7 +208,7 @@ class Store(Protocol):
         """Store records. Raises a StoreError at once, or has the journal told later that the batch was refused."""
 
     def await_safe(self) -> None:
-        """Somebody waits for everything appended so far to be safe; what nobody waits for may take a moment longer."""
+        """A client waits for everything appended so far to be safe. Without this call that may take a moment longer."""
 
     @property
     def mark(self) -> int:
@@ -344,7 +344,7 @@ class Store(Protocol):
 
     @property
     def has_sessions(self) -> bool:
-        """Nobody else can have the sessions that were claimed here. If not, nothing must be delivered for now."""
+        """No other gateway can have the sessions that were claimed here. If not, deliver nothing for now."""
 
     @property
     def patience_s(self) -> float:

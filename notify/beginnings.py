@@ -21,7 +21,7 @@ _events = RateLimitedLog(logging.getLogger("penstock.store"))
 
 
 class NoHistory(GroupRefused):
-    """A group is to begin with messages that its filter's queue does not have."""
+    """A group would begin with messages that the queue of its filter does not have."""
 
     def __init__(self, topic_filter: str, start: str) -> None:
         shown = namespace_of(topic_filter).plain_topic(topic_filter)

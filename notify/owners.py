@@ -18,7 +18,7 @@ class Claimant(NamedTuple):
 
 
 class ClaimDenied(NamedTuple):
-    """Another user owns the session; or nobody is known to, and these are the filters that it holds.
+    """Another user owns the session; or its owner is not known, and these are the filters that it holds.
 
     Or it is new, and the user has too many: `quota` says so.
     """

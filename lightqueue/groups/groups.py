@@ -43,7 +43,7 @@ LOOKS_PER_POP = 16  # reads of the queue for one answer, of LOOK_RECORDS each
 LOOK_RECORDS = 512
 LOOK_BYTES = 1 << 20
 MANY_CHANGES = 8_192  # are written without waiting
-CHANGES_PER_MS = 64  # are written at once if somebody waits for it: what is quick
+CHANGES_PER_MS = 64  # changes that are written at once where a consumer waits for that, since so few are quick
 RANGES_PER_RECORD = 500
 DEAD_PER_WRITE = 100
 DEAD_BYTES = 1 << 20
@@ -124,7 +124,7 @@ class GroupQueue:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody consumes it and it holds nothing, so that without it nothing would be missed."""
+        """Whether the group has no consumer and holds nothing, so that it can be dropped."""
         group = self.group
         return not (group.consumers or group.in_flight or group.waiting or group.dead or self.lag)
 
@@ -141,9 +141,9 @@ class GroupQueue:
         return bool(self.settings.partitions) or (self.group.has_room and self.ready > 0)
 
     def new(self, most: int, max_bytes: int, now_ms: int) -> Records | None:
-        """What the queue gained, for hand_out_new(), if all of it can be dealt as it is: to anybody, in order.
+        """What the queue gained, for hand_out_new(), if any consumer may have it, in order.
 
-        None if something else comes first or if each message has to be looked at; then pop() is to be called.
+        None if other messages come first or each message has to be looked at; then call pop().
         """
         group = self.group
         group.run(now_ms)
@@ -264,7 +264,7 @@ class GroupQueue:
     # --- the log
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether what is new is to be written now."""
+        """Whether it is time to write what is new."""
         group = self.group
         if not group.has_changes and self.logged_version == self.version:
             return False
@@ -279,7 +279,7 @@ class GroupQueue:
         return not (0 <= passed_ms < flush_ms or 0 <= now_ms - self._changed_ms < flush_ms)
 
     def write(self, now_ms: int) -> None:
-        """Have the log say what it does not. Raises a StoreError; then it is to be tried again."""
+        """Write to the log what it does not have. Raises a StoreError; then try again later."""
         group, state = self.group, self.state
         self.tried_version = self.version
         self._written_ms = now_ms
@@ -333,7 +333,7 @@ class GroupQueue:
             self.group.written()
 
     def rebuild(self) -> None:
-        """The state was set from outside: whoever has something has it no more."""
+        """The state was set from outside: all leases end."""
         consumers = list(self.group.consumers)
         self.group = Group(self.state.settings, self.state.positions, self.state.entries)
         for key in consumers:
@@ -348,7 +348,7 @@ class Groups:
         self.queues = queues
         self.append = append
         self.flush_ms = flush_ms
-        self.most_bytes = 1 << 62  # of a message that can be handed out; set by whoever sends them
+        self.most_bytes = 1 << 62  # of a message that can be handed out; set by the owner of the wire
         self._states = states
         self._events = RateLimitedLog(log)
         self._groups = {state.key: GroupQueue(self, state) for state in states}
@@ -400,7 +400,7 @@ class Groups:
         found.rebuild()
 
     def drop(self, found: GroupQueue) -> None:
-        """Forget a group; its queue goes if nobody else holds it. Raises a StoreError."""
+        """Forget a group. Its queue goes unless others hold it. Raises a StoreError."""
         self._say(GroupDropped(*found.state.key))
         del self._groups[found.state.key]
 
@@ -415,7 +415,7 @@ class Groups:
         return state
 
     def tick(self, now_ms: int) -> None:
-        """To be called several times a second: what is due falls due, what is to be written is."""
+        """Call this several times a second: leases that are over end, and changes that are due are written."""
         for each in self:
             each.group.run(now_ms)
         self.write_due(now_ms)

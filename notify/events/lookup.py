@@ -87,7 +87,7 @@ class Table:
         return [gateway for gateway, entry in self._entries.items() if name in entry.watched]
 
     def heard(self, change: WatchChange) -> bool:
-        """A gateway said something. True if its entry is to be read and given to add(): it is there, but not here."""
+        """Take what a gateway published. True if its entry is missing here: then read it and call add()."""
         if not change.lease_ms:
             self._entries.pop(change.gateway, None)
             return False
@@ -119,7 +119,7 @@ class Table:
 
 
 class Watched:
-    """The queues that a gateway follows, by name; and what changed, if somebody writes it down."""
+    """The queues that a gateway follows, by name, and their changes where those are published."""
 
     def __init__(self, queues: Mapping[Queue, object]) -> None:
         """`queues`: those that are followed, now and later."""

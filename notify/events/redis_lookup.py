@@ -152,7 +152,7 @@ class RedisEntry(_Link):
         watched.changed = self._changed.set
 
     async def close(self) -> None:
-        """Take it out again: nobody is to be told any more."""
+        """Take it out again: from now on no gateway is told."""
         await super().close()
         redis = self._connect()
         with suppress(*self._errors):

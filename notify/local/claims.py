@@ -78,11 +78,11 @@ class Claims:
         else:
             for older in [each for each in waiting if each.member is member]:
                 waiting.remove(older)
-                older.then(None)  # nobody is interested any more: without this they could outnumber those who are
+                older.then(None)  # its client is gone; such claims could pile up
             waiting.append(claim)
             is_contested = len(waiting) == 1
         if not waiting:
-            self._claims.pop(client_id, None)  # not there if whoever got it has let go of it again by now
+            self._claims.pop(client_id, None)  # missing if the session was granted and released again by now
         elif holder is not None and is_contested:
             holder.sessions.taken_over(client_id)
 
@@ -164,7 +164,7 @@ class Claims:
     def hold_again(self, member: Member, client_id: str, user: str | None = None) -> None:
         """A member has had a connection, of which the log does not know, since before this process began.
 
-        A user who was let in under this client identifier meanwhile has to go, and what he began ends.
+        If another user was let in under this client identifier meanwhile, that user's connection and session end.
         """
         owner = self.owner(client_id)
         if None not in (user, owner) and user != owner:
@@ -182,7 +182,7 @@ class Claims:
             member.sessions.taken_over(client_id)
 
     def close_left(self, member: Member, client_ids: list[str]) -> None:
-        """Close sessions of a member that is gone. Raises a StoreError; then whoever claims them has them even so."""
+        """Close sessions of a member that is gone. Raises a StoreError; a claim gets the session even then."""
         sessions, holders = self._messages.sessions, self._holders
         left = [client_id for client_id in client_ids if self.holder(client_id) in (None, member)]
         states = [state for client_id in left if (state := sessions.get(client_id)) and state.connected]

@@ -1,7 +1,7 @@
-"""Who is a consumer of which group, who waits for messages, and who waits for the log to have what he said.
+"""The consumers of groups, their requests for messages that wait, and their acknowledgements that wait for the log.
 
-Messages are dealt when there are some: on a request, when the queue grows, when others give theirs back. Nobody asks
-again and again.
+Messages are given out when there are some: on a request, when the queue grows, and when another consumer gives messages
+back. No consumer polls in a loop.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ SHARED = "$share/{}/{}"
 
 
 class PopReceiver(Protocol):
-    """Where an answer goes."""
+    """Where the answer to a PopRequest goes."""
 
     @property
     def is_closing(self) -> bool:
-        """Nothing that is said there gets anywhere."""
+        """Whether its connection ends, so that an answer is lost."""
 
     @property
     def has_room(self) -> bool:
-        """Whether it may be given more."""
+        """Whether it may be sent more."""
 
 
 @dataclass(eq=False, slots=True)
 class Consumer:
-    """A consumer's place in a group. Its key: the peer, and what the peer calls it."""
+    """A consumer of a group. Its key: the name of the peer, and the name that the peer gives it."""
 
     queue: GroupQueue
     key: ConsumerKey
@@ -63,7 +63,7 @@ class Consumer:
 
 @dataclass(eq=False, slots=True)
 class PopRequest:
-    """Somebody wants messages, and waits for the first until `until_s`."""
+    """A consumer asks for messages, and waits for the first until `until_s`."""
 
     consumer: Consumer
     receiver: PopReceiver
@@ -113,11 +113,11 @@ class Consumers:
         self._look_s = 0.0
 
     def hand_out_at_most(self, size_bytes: int) -> None:
-        """A larger message can be handed to nobody, and becomes a dead letter."""
+        """A larger message becomes a dead letter, since no answer has room for it."""
         self._groups.most_bytes = size_bytes
 
     def release_all(self) -> None:
-        """Nobody who had messages before this process began comes back."""
+        """End all leases from before this process began: those consumers do not come back."""
         for queue in self._groups:
             queue.group.release_all(self.now_ms())
 
@@ -244,19 +244,19 @@ class Consumers:
             polls.append(poll)
 
     def forget(self, receiver: PopReceiver) -> None:
-        """Whoever asked there is not to be answered."""
+        """Drop the requests whose answers would go there."""
         for waiting in self._waiting.values():
             if any(poll.receiver is receiver for poll in waiting.polls):
                 waiting.polls = deque(poll for poll in waiting.polls if poll.receiver is not receiver)
 
     def _fair_share(self, queue: GroupQueue) -> int:
-        """Of what there is, how much one may have who comes by himself: others are about to ask as well."""
+        """The most that one request may have of what is ready, since other consumers are about to ask as well."""
         if queue.settings.partitions or len(queue.group.consumers) < 2:
             return MOST_POPPED
         return max(FEW, queue.ready // len(queue.group.consumers))
 
     def _answered(self, poll: PopRequest, most: int = MOST_POPPED) -> bool:
-        """Whether it needs to wait no more."""
+        """Answer a request if there is something for it. Whether it waits no more."""
         if poll.receiver.is_closing:
             return True
         if not poll.receiver.has_room:
@@ -269,7 +269,7 @@ class Consumers:
         return bool(dealt.ranges)
 
     def _serve(self, queue: GroupQueue) -> None:
-        """Give those who wait what there is."""
+        """Answer the requests that wait with what there is."""
         waiting = self._waiting[queue]
         if queue.settings.partitions:
             self._serve_each(waiting.polls)
@@ -279,7 +279,7 @@ class Consumers:
                 return
 
     def _serve_each(self, polls: deque[PopRequest]) -> None:
-        """Everybody gets what is in his partitions."""
+        """Give each consumer what is in its partitions."""
         for _ in range(len(polls)):
             if self._answered(polls[0]):
                 polls.popleft()
@@ -287,7 +287,7 @@ class Consumers:
                 polls.rotate(-1)
 
     def _share_out(self, queue: GroupQueue, waiting: _Waiting, ready: int) -> bool:
-        """Divide what is ready among those who wait. False if nobody was given anything."""
+        """Divide what is ready among the requests that wait. False if none was answered."""
         polls = (poll for poll in waiting.polls if poll.receiver.has_room or poll.receiver.is_closing)
         if queue.settings.strategy is Strategy.LEAST_IN_FLIGHT:
             in_flight = {poll: queue.group.consumers[poll.consumer.key].in_flight for poll in polls}
@@ -380,7 +380,7 @@ class Consumers:
     # --- the log
 
     def turn_ends(self) -> None:
-        """Write what can be written, and answer who waited for it. Costs nothing where nobody waits."""
+        """Write what can be written, and answer the consumers that waited for it. Costs nothing where none waits."""
         if not self._waiting:
             return
         waiting = [(queue, each) for queue, each in self._waiting.items() if each.said]
@@ -391,7 +391,7 @@ class Consumers:
         for queue in due:
             self._groups.write(queue, now_ms)
         if due:
-            self._settle()  # dead letters may be somebody's
+            self._settle()  # others may follow the queue of dead letters
         for queue, each in waiting:
             until = queue.tried_version if queue.failure else queue.safe_version()
             while each.said and each.said[0][0] <= until:
@@ -435,7 +435,7 @@ def _wall_clock_ms() -> int:
 def _deal(
     queue: GroupQueue, records: Records, shares: Iterable[tuple[PopRequest, int]], now_ms: int
 ) -> set[PopRequest]:
-    """Answer with what the queue gained: to each so many of it, in turn. Who was given something."""
+    """Answer requests with what the queue gained: each with its share, in turn. The requests that were answered."""
     answered, place = set(), 0
     for poll, share in shares:
         if share:
@@ -448,7 +448,7 @@ def _deal(
 
 
 def _take_away(waiting: _Waiting, answered: set[PopRequest]) -> None:
-    """They wait no more. Most of the time they are the first."""
+    """Take out requests that were answered, which most of the time are the first."""
     polls, left = waiting.polls, len(answered)
     while left and polls[0] in answered:
         polls.popleft()
@@ -458,7 +458,7 @@ def _take_away(waiting: _Waiting, answered: set[PopRequest]) -> None:
 
 
 def divide(number: int, most: list[int], has: list[int]) -> list[int]:
-    """Shares of a number of messages that leave all with about as many as each other; nobody gets more than `most`."""
+    """Shares of a number of messages after which all have about as many; none gets more than its `most`."""
     number = min(number, sum(most))
     each, more = divmod(number, len(most)) if most else (0, 0)
     if most and each < min(most) and not any(has):

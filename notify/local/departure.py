@@ -1,7 +1,7 @@
-"""What a member of a hub leaves behind that is gone: sessions to be closed, queues that nobody reads. Done in steps.
+"""Cleaning up behind a member of the hub that is gone, in steps: its sessions are closed, its queues unfollowed.
 
-A gateway may have had a hundred thousand clients, and the store has others to serve meanwhile. Who claims one of the
-sessions does not wait for its turn (Claims.claim).
+A gateway may have had a hundred thousand clients, and the store serves others meanwhile. A claim of one of the sessions
+does not wait for its turn (Claims.claim).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUEUES_PER_STEP = 250
 
 
 class Departure:
-    """Of one member; see Hub.leave()."""
+    """The cleaning up behind one member; see Hub.leave()."""
 
     def __init__(self, claims: Claims, followers: Followers, member: Member, followed: Mapping[Queue, int]) -> None:
         """`followed`: queues, and how many times each."""
@@ -34,7 +34,7 @@ class Departure:
         return not self._client_ids and not self._followed
 
     def step(self) -> None:
-        """Do some of it. Raises a StoreError; then it is to be tried again later."""
+        """Do some of it. Raises a StoreError; then try again later."""
         client_ids = self._client_ids[-SESSIONS_PER_STEP:]
         if client_ids:
             try:

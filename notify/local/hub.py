@@ -1,7 +1,7 @@
-"""Between one message store and all that use it: who follows which queue, who has which session, who is told what.
+"""What stands between one message store and all that use it: members, and which events each of them is told.
 
 A gateway in this process and one at the other end of a wire are both a Member. Events are positions, coalesced: a queue
-that grew is told once a turn, however much it grew, and a member that is slow to ask finds the newest end.
+that grew is told once a turn, however much it grew, and a member that asks late finds the newest end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Hub:
     def __init__(self, messages: MessageStore, waits_for_peers: bool = False) -> None:
         """`waits_for_peers`: members that the log remembers may come back; see `returning`."""
         self.messages = messages
-        self.lookup: Lookup | None = None  # who is told of more than what he follows
+        self.lookup: Lookup | None = None  # which gateways are told of queues that they do not follow
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
         self.readers = LogReaders(time.monotonic)
         self.retained_pages = RetainedPages(messages)
@@ -68,7 +68,7 @@ class Hub:
     # --- members
 
     def join(self, name: str) -> Member:
-        """Somebody uses the store from now on; to be given a listener before anything else."""
+        """A new user of the store. Call its listen() before anything else."""
         member = Member(name, self.followers.followed_of)
         self._members.append(member)
         return member

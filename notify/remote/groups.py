@@ -184,4 +184,4 @@ class RemoteConsumer:
 
 
 def _nothing(_: Message, __: Frame) -> None:
-    """What is stale is somebody else's by now."""
+    """Receipts that are stale belong to another consumer by now."""

@@ -25,7 +25,7 @@ class User(Protocol):
 
     @property
     def name(self) -> str:
-        """Empty: nobody in particular."""
+        """Empty: the client has no name."""
 
     @property
     def namespace(self) -> str:
@@ -71,7 +71,7 @@ class Permits:
 
     @property
     def name(self) -> str:
-        """Of the user; empty: nobody in particular."""
+        """Of the user; empty: the client has no name."""
         return self.user.name if self.user is not None else ""
 
     def lets(self, request: Message) -> bool:

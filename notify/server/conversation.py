@@ -56,13 +56,13 @@ class Conversation:
         wake: Callable[[], None],
         of_namespaces: Mapping[str, str] = NO_TOKENS,
     ) -> None:
-        """`wake`: outgoing() is to be called, soon."""
+        """`wake`: have outgoing() called soon."""
         self.peer: Peer | None = None
         self._events: Events  # once there is a peer
         self.arrival = Arrival()
         self._operators: OperatorLine
-        self.is_closing = False  # once what is to be sent is sent
-        self.fault: WireError | None = None  # found while nobody listened
+        self.is_closing = False  # once everything is sent
+        self.fault: WireError | None = None  # found by an answer that came later
         self.opened_s = self.said_s = peers.clock()
         self._peers = peers
         self._figures = figures
@@ -121,7 +121,7 @@ class Conversation:
             self.wake()
 
     def _later(self, action: Callable[[], None]) -> None:
-        """Do what an answer of somebody else allows; what is wrong is said by check()."""
+        """Do what an answer allows that came later; check() raises the fault, if there is one."""
         try:
             action()
         except WireError as error:
@@ -262,7 +262,7 @@ class Conversation:
     # --- bytes out
 
     def outgoing(self) -> list[bytes]:
-        """What is to be sent now. To be called once in a turn of the loop."""
+        """The bytes to send now. Call this once in a turn of the loop."""
         if self._incoming is not None:
             self._incoming.worked_s = 0.0
         if self.peer is not None and not self.is_closing:

@@ -74,7 +74,7 @@ class Events:
         self._has_all_ends_to_tell = welcome.resumed  # events may have got lost with the last connection
         self._round: _Round | None = None  # which is not over
         self._rounds = 0
-        self.has_more = False  # tell() is to be called again, in a turn to come
+        self.has_more = False  # call tell() again, in a turn to come
         self._is_current = False  # whether the last call of tell() told of all that grew before it
 
     @property
@@ -158,7 +158,7 @@ class Events:
             round_.others = False
         if refs:
             self._tell_grown(refs, end, safe, is_whole=not is_large)
-        if is_large and self.told_end < end:  # nobody follows the last queues any more
+        if is_large and self.told_end < end:  # the last queues are followed no more
             self._tell_ends([], end)
         if safe > self._told_safe and peer.refs and self._round is None:
             self._told_safe = safe

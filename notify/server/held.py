@@ -23,7 +23,7 @@ class HeldRequests:
     """Owner of what one connection has to wait with."""
 
     def __init__(self, applying: Applying, wake: Callable[[], None]) -> None:
-        """`wake`: go_on() is to be called, soon."""
+        """`wake`: have go_on() called soon."""
         self._applying = applying
         self._wake = wake
         self._waiting: deque[Callable[[], object]] = deque()

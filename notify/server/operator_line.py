@@ -31,7 +31,7 @@ class OperatorLine:
         self.requests = OperatorRequests(self._hub, peer.store)
 
     def take(self) -> list[Message]:
-        """What is to be told now."""
+        """The messages to tell now."""
         to_tell, self.to_tell = self.to_tell, []
         return to_tell
 

@@ -154,7 +154,7 @@ class Peer:
         return wire.Appended(start, end)
 
     def _before(self, changes: list[Change]) -> Callable[[], None]:
-        """An append with changes of state. Gives what is to be called once all of it is applied."""
+        """An append with changes of state. Returns what to call once all of it is applied."""
         taken = [change for change in changes if isinstance(change, GroupAdvanced)]
         self.hub.consumers.will_take(taken)
 
@@ -232,7 +232,7 @@ class Peer:
         return limits_of(self.hub.messages, self.role, size_bytes)
 
     def _late_ends(self, changes: list[Change]) -> list[SessionClosed]:
-        """Of sessions that others have by now: nobody is to hear of them any more, and they are no fault."""
+        """Ends of sessions that others have by now: they are left out, and are no fault."""
         return [
             change
             for change in changes
@@ -347,7 +347,7 @@ class Peers:
     # --- coming and going
 
     def meet(self, hello: Hello, line: Line, is_user: User | None = None) -> tuple[Peer, Welcome] | Refused:
-        """Somebody who may come in did so; what he had before, if he was here, is his again."""
+        """A peer comes in. If the store knows it, it has again what it had before."""
         user = is_user.name if is_user is not None else ""
         if not hello.name:
             return Refused(RefusedReason.BAD_HELLO, "a peer needs a name that no other process has")
@@ -492,7 +492,7 @@ class Peers:
         now_s = self.clock()
         stalled_s = now_s - self._ticked_s - LATE_S
         self._ticked_s = now_s
-        if stalled_s > 0:  # nobody could be heard meanwhile, whether he spoke or not
+        if stalled_s > 0:  # no peer could be heard meanwhile
             for peer in self._peers.values():
                 peer.heard_s += stalled_s
         lease_s = self.settings.lease_ms / 1000

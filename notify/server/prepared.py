@@ -36,7 +36,7 @@ class Prepared:
         self._made: tuple[memoryview, Begun] | None = None
 
     def make(self, records: memoryview, limits: ContentLimits) -> None:
-        """What is wrong with them is said when they are to be stored."""
+        """Faults in them are found when they are stored."""
         with suppress(ValueError):
             self._made = records, begun(records, Role.CLIENT, limits)
 

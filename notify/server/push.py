@@ -41,7 +41,7 @@ class Push:
             self._given.pop(ref, None)
 
     def pass_over(self, queues: Mapping[int, Queue], refs: Iterable[int]) -> None:
-        """Of these queues only the ends are told: what they get is to be asked for, unless it was given already."""
+        """Of these queues only the ends are told: the peer asks for their records, unless it was given them already."""
         if self._given:
             self.stop([ref for ref in refs if ref in self._given and self._given[ref] != queues[ref].next_offset])
 

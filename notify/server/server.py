@@ -1,6 +1,6 @@
 """The sockets of a store: gateways and clients connect here. What they say is for notify.conversation.
 
-All that is to be sent is written once per turn of the loop; a connection whose transport is full is left alone until it
+Everything is written once per turn of the loop; a connection whose transport is full is left alone until it
 has room.
 """
 
@@ -199,7 +199,7 @@ class StoreServer:
     # --- the end
 
     async def close(self, timeout_s: float) -> None:
-        """Nobody new; what was appended is answered once it is safe; then goodbye to all."""
+        """Accept no new connections, answer the appends once they are safe, then say goodbye to all peers."""
         for server in (self._server, self._operators):
             if server is not None:
                 server.close()
@@ -315,7 +315,7 @@ class _Connection(asyncio.Protocol):
             self.let_read(not conversation.is_full and not conversation.is_waiting)
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        """Do something for this connection; if that fails nobody else is to notice."""
+        """Do something for this connection. A failure ends this connection alone."""
         conversation = self._conversation
         try:
             action()

@@ -172,7 +172,7 @@ class GroupMade(Change, frozen=True):
 class HeldRange(msgspec.Struct, array_like=True, frozen=True):
     """Messages that a consumer has (`serial`; see store.groups), or that wait for a retry (0).
 
-    They are to be handed out again at `due_ms`. `ranges`: queue_offset of the first and how many, again and again.
+    They are handed out again at `due_ms`. `ranges`: queue_offset of the first and how many, again and again.
     """
 
     due_ms: int
@@ -236,7 +236,7 @@ BanKind = Literal["address", "user", "client_id"]
 
 
 class BanSet(Change, frozen=True):
-    """Nobody of this address, user or client_id (`kind`) comes in until Unix time `until_ms`; 0: until it is lifted.
+    """No client of this address, user or client_id (`kind`) comes in until Unix time `until_ms`; 0: until it is lifted.
 
     It takes the place of the ban with the same value. `set_by`: the operator, or the gateway of an automatic one.
     """

@@ -10,12 +10,12 @@ SLACK = 1_024  # entries of leases that are settled already, besides as many as 
 
 
 class Lease:
-    """Messages that were handed out together, or wait together for a retry (`serial` 0)."""
+    """Messages that one consumer was given together until `due_ms`, or that wait together for a retry (`serial` 0)."""
 
     __slots__ = ("alarm", "consumer", "deliveries", "due_ms", "is_ready", "left", "offsets", "partition", "serial")
 
     def __init__(self, offsets: Sequence[int], partition: int, serial: int, deliveries: int, due_ms: int) -> None:
-        self.offsets = offsets  # those that are another Lease's by now, or settled, among them
+        self.offsets = offsets  # some of them may belong to another Lease by now, or be settled
         self.left = len(offsets)
         self.partition = partition
         self.serial = serial
@@ -27,7 +27,7 @@ class Lease:
 
 
 class Assignment:
-    """Somebody who is given messages."""
+    """What one consumer has: its leases, and its partitions."""
 
     def __init__(self) -> None:
         self.leases: dict[Lease, None] = {}
@@ -40,7 +40,7 @@ class Assignment:
 
 
 class PartitionCursor:
-    """How far the queue was looked through for one partition, and what was found but not handed out so far."""
+    """How far the queue was read for one partition, and the messages that were found and not handed out yet."""
 
     def __init__(self, next_offset: int) -> None:
         self.next = next_offset
@@ -54,7 +54,7 @@ class PartitionCursor:
 
 
 class LeaseAlarms:
-    """When leases are due. There is one for whatever is handed out, so it does less than store.deadlines."""
+    """When leases end. Each lease has one alarm, so this does less than store.state.deadlines."""
 
     def __init__(self, then: Callable[[Lease], None]) -> None:
         self._then = then
@@ -63,7 +63,7 @@ class LeaseAlarms:
         self._last = 0
 
     def __len__(self) -> int:
-        """How many are to be due."""
+        """How many leases have an alarm."""
         return self._pending
 
     def set(self, lease: Lease) -> None:

@@ -196,7 +196,7 @@ class GroupStates:
         return state.numbers.lowest(queue_offset) if state.numbers is not None else queue_offset
 
     def stage(self) -> None:
-        """Hand what changed to the index, for its next write; once that succeeded, written() is to be called."""
+        """Give what changed to the index, for its next write; once that has succeeded, call written()."""
         for key in self._dirty:
             state = self._states.get(key)
             if state is None:

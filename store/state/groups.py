@@ -1,12 +1,12 @@
-"""A consumer group: which messages of its queue are whose, and until when. No I/O, and whoever calls brings the clock.
+"""A consumer group: which consumer has which messages of its queue, and until when. No I/O; the caller gives the time.
 
-A message is named by its queue_offset. It is first found (and parked at a cursor), then leased, then settled:
-acked, or a dead letter. Handed out means that it is one consumer's until `due_ms`; then anybody may get it. What a
-consumer says of it bears the `serial` under which it got it. That counts until the message is handed out again, also
-after `due_ms`, and not once the consumer left; too late, it is stale and changes nothing.
+A message is named by its queue_offset. It is first found (and parked at a cursor), then leased, then settled: acked, or
+a dead letter. A lease gives it to one consumer until `due_ms`; then any consumer may get it. An acknowledgement bears
+the `serial` of the lease. It counts until the message is leased again, also after `due_ms`, and not once the consumer
+left; an acknowledgement that comes too late is stale and changes nothing.
 
-An ordered group has a cursor per partition, which is one consumer's: it leases out one message at a time, and the next
-once that is settled. Any other group has one cursor, for everybody.
+An ordered group has a cursor for each partition, and each partition has one consumer: one message at a time is leased,
+the next once that is settled. Any other group has one cursor for all consumers.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ TOO_OFTEN = "delivered too often"
 
 
 class Group:
-    """What is dealt to whom. It begins with what the log says; held_and_done() is what the log does not say yet."""
+    """The leases of a group. It begins with what the log says; held_and_done() is what the log does not say yet."""
 
     def __init__(self, settings: GroupSettings, positions: Iterable[int], entries: Mapping[int, Entry]) -> None:
         self.settings = settings
         self.consumers: dict[ConsumerKey, Assignment] = {}
-        self.dead: dict[int, str] = {}  # by queue_offset: what is to become a dead letter, and why
+        self.dead: dict[int, str] = {}  # by queue_offset: messages that become dead letters, and why
         self.waiting = 0  # for a retry
         self._is_ordered = settings.partitions > 0
         self._cursors = [PartitionCursor(position) for position in positions]
@@ -62,7 +62,7 @@ class Group:
             self._rebalance()
 
     def leave(self, key: ConsumerKey, now_ms: int) -> None:
-        """A consumer is gone; what it had is to be handed out again, at once."""
+        """A consumer is gone. What it had is handed out again, at once."""
         consumer = self.consumers.pop(key, None)
         if consumer is None:
             return
@@ -70,7 +70,7 @@ class Group:
         self._rebalance()
 
     def release_all(self, now_ms: int) -> None:
-        """Whoever had something, before this process began, does not come back."""
+        """End all leases from before this process began: those consumers do not come back."""
         self._release([lease for lease in dict.fromkeys(self._entries.values()) if lease.serial], now_ms)
 
     def _release(self, leases: Iterable[Lease], now_ms: int) -> None:
@@ -127,7 +127,7 @@ class Group:
 
     @property
     def found_ready(self) -> int:
-        """Of a group without order: what was found, or given back, and is nobody's."""
+        """Of a group without order: messages that were found, or given back, and that no consumer has."""
         found = len(self._cursors[0].parked)
         return found + sum(lease.left for lease in self._ready) if self._ready else found
 
@@ -208,7 +208,7 @@ class Group:
         return leases
 
     def is_new(self, first: int, count: int) -> bool:
-        """Whether nobody had any of these, of a group without order, and nothing that was found comes before them."""
+        """Of a group without order: whether these were never leased, and nothing that was found comes before them."""
         cursor = self._cursors[0]
         return (
             not cursor.parked and cursor.next <= first and self._entries.keys().isdisjoint(range(first, first + count))
@@ -271,7 +271,7 @@ class Group:
         return []
 
     def took(self, offsets: Iterable[int]) -> None:
-        """These messages are done with, whoever has them."""
+        """These messages are done with, whichever consumer has them."""
         for offset in offsets:
             if offset in self._entries:
                 self.dead.pop(offset, None)
@@ -303,7 +303,7 @@ class Group:
         dead: str = "",
         unseen: bool = False,
     ) -> list[int]:
-        """They are to be tried again after a while (None: as the settings say), or never (`dead` says why).
+        """Try them again after a while (None: as the settings say), or never (`dead` says why).
 
         `unseen`: this delivery does not count.
         """
@@ -345,7 +345,7 @@ class Group:
         self._take(*place)
 
     def doom(self, place: PartitionOffset, why: str) -> None:
-        """It can be handed to nobody, and is to become a dead letter."""
+        """No consumer can have it: it becomes a dead letter."""
         self._take(*place)
         self._hold(Lease([place[1]], place[0], 0, 0, 0), why)
 
@@ -416,7 +416,7 @@ class Group:
 
     @property
     def changes(self) -> int:
-        """About how much there is to be said."""
+        """About how many changes the log does not have."""
         return len(self._dirty)
 
     def held_and_done(self, logged: Mapping[int, Entry]) -> tuple[list[HeldRange], list[int]]:
@@ -450,7 +450,7 @@ class Group:
 
     @property
     def in_flight(self) -> int:
-        """Messages that somebody has."""
+        """Messages that consumers have."""
         return len(self._entries) - self.waiting
 
     @property

@@ -92,7 +92,7 @@ class PeerStates:
         return NOTHING_LOST
 
     def stage(self) -> None:
-        """Hand what changed to the index, for its next write; once that succeeded, written() is to be called."""
+        """Give what changed to the index, for its next write; once that has succeeded, call written()."""
         for name in self._dirty:
             state = self._states.get(name)
             key = KEY_PREFIX + name.encode()
