@@ -262,7 +262,7 @@ class Peer:
         return len(self._refused.ranges) > MOST_RANGES
 
     def knows_refused(self, sequence: int) -> None:
-        """The peer knows of every refusal up to this sequence."""
+        """Forget refusals up to this sequence, which the peer knows."""
         self._refused.known(sequence)
 
     # --- queues
