@@ -12,6 +12,7 @@ from tests.support.apart_server import ApartServer
 from tests.support.server_process import PenstockServer, ServeOptions
 
 settings.register_profile("shared machine", deadline=None)  # a test is no benchmark
+settings.register_profile("quick", parent=settings.get_profile("shared machine"), max_examples=20)  # of 100; make quick
 settings.load_profile("shared machine")
 
 

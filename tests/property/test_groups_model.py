@@ -215,7 +215,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 GroupMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+    max_examples=2 * settings().max_examples, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestGroups = GroupMachine.TestCase
 

@@ -363,7 +363,7 @@ def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Slo
     return SlowDisk(monkeypatch) if request.param == "sync" else None
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_what_is_promised_is_kept(clock: WallClock, disk: SlowDisk | None, steps: list[tuple[str, str, int]]) -> None:
     with world(clock, disk) as played:

@@ -362,4 +362,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=40, stateful_step_count=40, suppress_health_check=list(HealthCheck))
+TestStore.settings = settings(
+    max_examples=2 * settings().max_examples // 5, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+)
