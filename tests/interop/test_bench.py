@@ -150,6 +150,7 @@ def test_retained_messages_and_a_storm(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.catalogue("I36")
 def test_what_comes_along_for_vehicles_goes(tmp_path: Path) -> None:
     names = [name for name in shipped() if name.startswith(("vehicle", "roadside"))]
     assert len(names) == 6

@@ -91,7 +91,7 @@ async def test_a_session_that_was_away(url: str, port: int, qos: int) -> None:
     assert await asyncio.to_thread(back.messages, len(SENT)) == [("m/sdk", payload) for payload in SENT]
 
 
-@pytest.mark.catalogue("D13")
+@pytest.mark.catalogue("D13", "N56")
 async def test_the_client_itself_and_sparks_columns(url: str, running: StoreProcess) -> None:
     async with Client(url, compress=Compression(100, 19)) as client:
         await publish(client)

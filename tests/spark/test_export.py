@@ -63,6 +63,7 @@ def hashable(frame: DataFrame) -> Counter[tuple[object, ...]]:
     return Counter(tuple(map(str, row)) for row in frame.collect())
 
 
+@pytest.mark.catalogue("N56")
 def test_the_files_have_what_the_store_has_run_after_run(
     store: MessageStore, tmp_path: Path, spark: SparkSession
 ) -> None:
