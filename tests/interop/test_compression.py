@@ -23,7 +23,7 @@ from tests.interop.programs import PahoClient, penstock, run
 from tests.support.server_process import free_port
 from tests.support.store_process import StoreProcess
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 TEXT = b"the same again and again, " * 20_000  # 520 KB, of which zstd leaves some 70 bytes; decompressed in steps
 SENT = [b"short", TEXT, b"x" * 4_097, b"tail"]

@@ -40,7 +40,7 @@ from tests.interop.programs import PahoClient, mark_ready, mosquitto_sub, run
 from tests.support.server_process import free_port
 from tests.support.store_process import StoreProcess
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 
 @pytest_asyncio.fixture

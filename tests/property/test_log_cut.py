@@ -16,8 +16,6 @@ from store.records._records import RecordBatch
 from store.records.records import Record, RecordType, read_records
 from tests.support.stores import batch_of, small
 
-pytestmark = pytest.mark.property
-
 
 class Original:
     """A log of a few records, the last of them of all kinds, to be damaged in copies."""

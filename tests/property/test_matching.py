@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from lightqueue.queues.matching import FilterTrie, has_wildcard, matches, overlap
 
-pytestmark = pytest.mark.property
-
 WORDS = ("a", "b", "", "$s", "aa", "ü")
 names = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map("/".join).filter(bool)
 filter_levels = st.lists(st.sampled_from((*WORDS, "+")), min_size=1, max_size=5)

@@ -40,8 +40,6 @@ from store.log.checkpoint import copy_flushed
 from tests.support.mqtt_bench import Bench, Client, SlowDisk, WallClock, connect_packet
 from tests.support.mqtt_packet_client import access_of
 
-pytestmark = pytest.mark.property
-
 FILTERS = {"a/x": 1, "a/+": 2, "a/#": 1, "+/x": 2, "#": 2, "b": 2}
 """topic_filter → the QoS at which devices subscribe to it"""
 TOPICS = ("a/x", "a/y", "b", "c/x")

@@ -36,8 +36,6 @@ from store.state.changes import (
 )
 from tests.support.stores import change, crash_copy, read_all, small
 
-pytestmark = pytest.mark.property
-
 TOPICS = ("a", "a/b", "a/c", "b/c", "b/c/d", "/a", "$s/a")
 FILTERS = (*TOPICS[:4], "a/#", "b/#", "#", "+/c", "b/+", "+/+/d", "a/+/#")
 CLIENTS = ("one", "two", "three")

@@ -30,8 +30,6 @@ from gateway.mqtt.topics import is_servers_own
 from store.records.records import Record
 from tests.support.mqtt_bench import Bench, Client, WallClock, acknowledgement, connect_packet
 
-pytestmark = pytest.mark.property
-
 versions = st.sampled_from((4, 5))
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 names = texts.filter(lambda text: text and not set(text) & set("+#") and text[0] != "$")

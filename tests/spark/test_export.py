@@ -28,8 +28,6 @@ from penstock.spark.manifest import (
 from tests.support.server_process import ROOT
 from tests.support.stores import KEPT_BYTES, Stores, publish, run_upkeep, wait_until
 
-pytestmark = pytest.mark.slow
-
 TIMEOUT_S = 300
 STEP_BYTES = 30_000
 
