@@ -12,6 +12,7 @@ from tests.crash.replayed import assert_index_equals_replay
 from tests.support.server_process import PenstockServer
 
 KILLS = 12
+BY_DAY = pytest.mark.topologies("one process", nightly=("unix socket", "two gateways"))  # the fault matrix kills those
 TOPICS = (("load/a", 1), ("load/b", 2), ("load/shared", 2), ("other/shared", 1))
 
 
@@ -30,7 +31,7 @@ def load_on(server: PenstockServer, seed: int) -> Load:
 
 
 @pytest.mark.asyncio
-@pytest.mark.topologies("one process", nightly=("unix socket", "two gateways"))  # the fault matrix kills these
+@BY_DAY
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.catalogue("A3")
 async def test_kills_under_load(
