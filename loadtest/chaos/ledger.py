@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from lightqueue.queues.matching import matches
+from store.topics import matches
 
 PATIENCE_S = 30
 SHOWN = 5

@@ -11,7 +11,6 @@ from typing import Any
 
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
-from lightqueue.queues.matching import matches
 from loadtest.power.traffic import FILTERS, GROUP, GROUP_FILTER, key_of
 from loadtest.power.truth import Stored, Truth
 from store.errors import StoreError
@@ -20,6 +19,7 @@ from store.records.records import Record, RecordFlag, RecordType, read_records
 from store.recovery.quarantine import Finding
 from store.recovery.running import RUNNING, boot_id
 from store.settings import StoreSettings
+from store.topics import matches
 
 SHOWN = 3
 READ_BYTES = 1 << 20

@@ -46,6 +46,7 @@ class RecordFlag(IntFlag):
     COMPRESSED = 128
 
 
+RECORD_HEADER_BYTES = 40  # of each record (docs/formats.md)
 KEPT_CHANGES, TOPIC_UNIT_BYTES = 6, 64  # what messages of one Publish count as: docs/formats.md
 
 
