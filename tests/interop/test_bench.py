@@ -22,10 +22,10 @@ from loadtest.devices.run import WorkloadRun, run
 from loadtest.errors import BrokerRefuses
 from loadtest.report.results import read
 from loadtest.workloads.workload import Publishers, Subscribers, Timing, Workload, WorkloadStep, load, shipped
-from tests.certificates import authority, vouched_for
 from tests.interop.programs import penstock
 from tests.interop.programs import run as run_program
-from tests.server_process import PenstockServer, ServeOptions, free_port
+from tests.support.certificates import authority, vouched_for
+from tests.support.server_process import PenstockServer, ServeOptions, free_port
 
 pytestmark = pytest.mark.interop
 
