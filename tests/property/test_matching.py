@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightqueue.queues.matching import FilterTrie, has_wildcard, matches, overlap
+from lightqueue.queues.matching import FilterTrie, has_wildcard, overlap
+from store.topics import matches
 
 pytestmark = pytest.mark.property
 

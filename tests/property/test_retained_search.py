@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightqueue.queues.matching import matches
 from lightqueue.queues.retained_search import find_retained
 from store.log.index import Index
 from store.state.retained import Retained
+from store.topics import matches
 
 pytestmark = pytest.mark.property
 

@@ -8,7 +8,7 @@ import pytest
 from gateway.mqtt.packets import PubAck, QoS, RetainHandling, SubAck, SubscriptionRequest, UnsubAck, Unsubscribe
 from gateway.mqtt.reason_codes import ReasonCode
 from store.files.segment import segment_paths
-from store.recovery.salvage import RECORD_HEADER_BYTES
+from store.records.records import RECORD_HEADER_BYTES
 from tests.support.mqtt_bench import Bench, Client
 from tests.support.stores import flip, read_all
 
