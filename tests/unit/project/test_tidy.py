@@ -28,11 +28,10 @@ SAME_NAMES_ALLOWED: dict[str, str] = {
             "the client that waits has the names of the asyncio client",
         ),
         (
-            "BadOption Change ClaimRefused Connection Credentials Delivery Disconnect Found GroupReset "
-            "Hand Held Holder Judge Judging Lane Limits Listener Manifest Message Meter Outgoing Pace "
-            "Parts Peers Pending Piece Publish Publisher Pushed QueueOffsets Quotas Reader Receipt "
-            "Refused Request Requests Retained Room Scanned Settled Sought Store StoreAway Unreadable "
-            "Verdict Waiting Wanted _Connection _Line _Request",
+            "BadOption Connection Credentials Delivery Disconnect Judging Manifest Message Meter "
+            "Outgoing Pace Parts Pending Piece Publish Publisher QueueOffsets Reader Receipt Refused "
+            "Request Requests Settled Store StoreAway Unreadable Verdict Waiting Wanted _Connection "
+            "_Line _Request",
             "not renamed so far",
         ),
     )
