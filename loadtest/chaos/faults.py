@@ -22,7 +22,7 @@ RESTART_S = 60
 """Seconds for which a process that another fault keeps from starting is started again."""
 
 
-class Process(Protocol):
+class ChaosProcess(Protocol):
     """A process of Penstock, or Redis."""
 
     def start(self) -> None: ...
@@ -41,7 +41,7 @@ class Equipment:
         self.left_out: dict[str, str] = {}
         try:
             self._begin(folder)
-        except BaseException:  # such as Ctrl-C
+        except BaseException:  # Ctrl-C, say
             self.close()
             raise
 
@@ -73,7 +73,7 @@ class Faults:
         self._cluster = cluster
         self._equipment = equipment
         numbers = range(1, len(cluster.gateways) + 1)
-        self._processes: dict[str, Process] = {STORE: cluster.store, SERVER: cluster.store}
+        self._processes: dict[str, ChaosProcess] = {STORE: cluster.store, SERVER: cluster.store}
         self._processes |= {f"gateway {i}": cluster.gateways[i - 1] for i in numbers}
         self._wires = {f"gateway {i} to store": [cluster.wires[i - 1]] for i in numbers}
         self._wires[STORE_LINKS] = cluster.wires
@@ -131,7 +131,7 @@ class Faults:
             case _:
                 self._set_clock(fault.target, 0)
 
-    def _of(self, target: str) -> Sequence[Process]:
+    def _of(self, target: str) -> Sequence[ChaosProcess]:
         """The processes of a target, the store first, since the others connect to it."""
         if target == EVERYTHING:
             return [self._cluster.store, *self._cluster.gateways]
@@ -163,7 +163,7 @@ def _disturb(wire: Wire, fault: Fault) -> None:
             wire.delay(fault.amount / 1_000)
 
 
-def _start(process: Process) -> None:
+def _start(process: ChaosProcess) -> None:
     """Start a process as a supervisor would: again, if it ends at once. Raises RuntimeError if it never comes up."""
     deadline_s = time.monotonic() + RESTART_S
     while True:

@@ -71,12 +71,13 @@ class Subscribers(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return [_filled(each, device, number) for each in self.filters for number in range(self.each)]
 
 
-class Step(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class WorkloadStep(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One step, once all devices that are not absent are connected; each step ends when its work is done.
 
-    do: `join`: connect, and subscribe; `leave`: DISCONNECT; `cut`: close the connection without DISCONNECT;
-    `publish`: so many `messages` in all, each acknowledged, or for so many `seconds`; `deliver`: wait until all
-    published messages are delivered; `wait`: for `seconds`.
+    do: `join`: connect, and subscribe; `leave`: DISCONNECT; `cut`: close the connection without DISCONNECT; `publish`:
+    so
+    many `messages` in all, each acknowledged, or for so many `seconds`; `deliver`: wait until all published messages are
+    delivered; `wait`: for `seconds`.
     who: names of groups; `publishers`, `subscribers`: all of these. Absent: all groups that can do it.
     measured: the figures are those of all measured steps together.
     """
@@ -104,7 +105,7 @@ class Workload(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     text: str = ""
     publishers: list[Publishers] = []
     subscribers: list[Subscribers] = []
-    steps: list[Step] = []
+    steps: list[WorkloadStep] = []
     version: Annotated[int, msgspec.Meta(ge=4, le=5)] = 4
     timing: Timing = Timing()
 
