@@ -74,10 +74,9 @@ class Subscribers(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class WorkloadStep(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One step, once all devices that are not absent are connected; each step ends when its work is done.
 
-    do: `join`: connect, and subscribe; `leave`: DISCONNECT; `cut`: close the connection without DISCONNECT; `publish`:
-    so
-    many `messages` in all, each acknowledged, or for so many `seconds`; `deliver`: wait until all published messages are
-    delivered; `wait`: for `seconds`.
+    do: `join`: connect, and subscribe; `leave`: DISCONNECT; `cut`: close the connection without DISCONNECT;
+    `publish`: so many `messages` in all, each acknowledged, or for so many `seconds`; `deliver`: wait until all
+    published messages are delivered; `wait`: for `seconds`.
     who: names of groups; `publishers`, `subscribers`: all of these. Absent: all groups that can do it.
     measured: the figures are those of all measured steps together.
     """
