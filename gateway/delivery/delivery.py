@@ -161,7 +161,8 @@ class Delivery:
             self._behind |= self._waiting_safe
             self._waiting_safe.clear()
         for queue in queues:
-            self._behind |= self._waiting_read.pop(queue, NOBODY)
+            if self._waiting_read:
+                self._behind |= self._waiting_read.pop(queue, NOBODY)
             readers = queue.readers
             if not readers:
                 continue

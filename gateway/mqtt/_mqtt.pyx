@@ -146,33 +146,55 @@ cdef class Link:
 
     cdef Py_ssize_t split(self, const char *data, size_t size) except -1:
         """Deal with the whole packets in `data`; returns the bytes they took."""
-        cdef size_t at = 0
+        cdef size_t at = 0, step
         cdef int length_bytes
         cdef uint32_t remaining
-        cdef int taken = 0
+        cdef size_t taken = 0
         while at + 2 <= size and not self.closing and not self.waiting and not self.throttled and not self.resting:
-            if not self.version and <uint8_t>data[at] != 0x10:
-                self.close_for("no CONNECT")
-                break
-            length_bytes = read_varint(data + at + 1, size - at - 1, &remaining)
-            if length_bytes <= 0:
-                if length_bytes < 0:
-                    self.close_for("malformed")
-                break
-            if 1 + length_bytes + remaining > self.max_packet_in:
-                if not self.version:
-                    note_version(self, data + at + 1 + length_bytes, size - at - 1 - length_bytes)
-                self.close_for("too large", <uint8_t>data[at] >> 4, 1 + length_bytes + remaining)
-                break
-            if at + 1 + length_bytes + remaining > size:
-                break
-            self.packet(<uint8_t>data[at], data + at + 1 + length_bytes, remaining)
-            at += 1 + length_bytes + remaining
-            taken += 1
-            if taken == PACKETS_AT_ONCE or self.turn.worked_ns >= WORK_AT_ONCE_NS:
+            step = self.take_pubacks(data + at, min(size - at, 4 * (PACKETS_AT_ONCE - taken))) if data[at] == 0x40 else 0
+            if step:
+                taken += step // 4
+            else:
+                if not self.version and <uint8_t>data[at] != 0x10:
+                    self.close_for("no CONNECT")
+                    break
+                length_bytes = read_varint(data + at + 1, size - at - 1, &remaining)
+                if length_bytes <= 0:
+                    if length_bytes < 0:
+                        self.close_for("malformed")
+                    break
+                step = 1 + length_bytes + remaining
+                if step > self.max_packet_in:
+                    if not self.version:
+                        note_version(self, data + at + 1 + length_bytes, size - at - 1 - length_bytes)
+                    self.close_for("too large", <uint8_t>data[at] >> 4, step)
+                    break
+                if at + step > size:
+                    break
+                self.packet(<uint8_t>data[at], data + at + 1 + length_bytes, remaining)
+                taken += 1
+            at += step
+            if taken >= PACKETS_AT_ONCE or self.turn.worked_ns >= WORK_AT_ONCE_NS:
                 if at < size and not self.closing:
                     self.on_much()
                 break
+        return at
+
+    cdef size_t take_pubacks(self, const char *data, size_t size) except? 0:
+        """Take PUBACKs of what is in flight, as many as follow one another: a client sends them in runs. Returns the bytes
+        that they took; the first packet that is anything else is for packet()."""
+        cdef size_t at = 0
+        cdef Inflight inflight = self.inflight
+        if self.session is None:
+            return 0
+        while (at + 4 <= size and data[at] == 0x40 and data[at + 1] == 2
+               and inflight.acknowledge(<uint8_t>data[at + 2] << 8 | <uint8_t>data[at + 3])):
+            at += 4
+        if at:
+            self.turn.packets_in += at // 4
+            self.turn.acknowledged += at // 4
+            if self.durable or inflight.blocked:
+                self.mark_ready()
         return at
 
     cdef int packet(self, uint8_t first, const char *body, uint32_t size) except -1:
@@ -185,11 +207,6 @@ cdef class Link:
                 return 0
             if size == 2 and (first == 0x50 or first == 0x62 or first == 0x70) and (body[0] or body[1]):
                 self.work(first, body, size, True)
-                return 0
-            if first == 0x40 and size == 2 and self.inflight.acknowledge(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
-                self.turn.acknowledged += 1
-                if self.durable or self.inflight.blocked:
-                    self.mark_ready()
                 return 0
             if first == 0x40 and size == 2 and self.inflight.keeps(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
                 if not settle_parcel(self, <uint8_t>body[0] << 8 | <uint8_t>body[1]):

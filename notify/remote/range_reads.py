@@ -34,7 +34,7 @@ class RangeReads:
         self._wanted: dict[Place, None] = {}  # at the end of the turn
         self._ahead: dict[Place, int] = {}  # likewise, so many records each, which come one by one
         self.has_wanted = False  # there is something to ask()
-        self._hurried: set[Queue] = set()  # of which ranges are asked for ahead
+        self._hurried: dict[Queue, int] = {}  # of which ranges are asked for ahead: the place behind the last of them
         self._most_hurried = max(1, cache_bytes // (AHEAD_SHARE * AHEAD * ANSWER_BYTES))
         self._asked: set[Place] = set()
         self._max_records = self._max_bytes = 1
@@ -44,11 +44,10 @@ class RangeReads:
         """As in notify.api.Store; what is not here is wanted from now on."""
         found = self.cache.get(queue, start)
         self._unread_bytes.pop(queue, None)
-        if found is None and (queue, start) not in self._asked:
-            self._wanted[queue, start] = None
-            self.has_wanted = True
-            self._max_records, self._max_bytes = max_records, max_bytes
-        if found is not None and found.count and self._may_look_ahead(queue, start, max_records):
+        if found is None:
+            self._want((queue, start), max_records, max_bytes)
+            return None
+        if found.count and self._may_look_ahead(queue, start, max_records):
             self._look_ahead(queue, found, max_records, max_bytes)
         return found
 
@@ -57,18 +56,22 @@ class RangeReads:
     ) -> list[Records | None]:
         """As read() for each of some queues, of which one session may have thousands."""
         ranges = self.cache.get_many(queues, starts)
-        unread_bytes, asked = self._unread_bytes, self._asked
+        unread_bytes = self._unread_bytes
         for queue, start, found in zip(queues, starts, ranges, strict=True):
             if unread_bytes:
                 unread_bytes.pop(queue, None)
             if found is None:
-                if (queue, start) not in asked:
-                    self._wanted[queue, start] = None
-                    self.has_wanted = True
-                    self._max_records, self._max_bytes = max_records, max_bytes
+                self._want((queue, start), max_records, max_bytes)
             elif found.count and self._may_look_ahead(queue, start, max_records):
                 self._look_ahead(queue, found, max_records, max_bytes)
         return ranges
+
+    def _want(self, place: Place, max_records: int, max_bytes: int) -> None:
+        """Ask for a range at the end of the turn, unless it is on its way, or asked for ahead in this turn."""
+        if place not in self._asked and place not in self._ahead:
+            self._wanted[place] = None
+            self.has_wanted = True
+            self._max_records, self._max_bytes = max_records, max_bytes
 
     def _may_look_ahead(self, queue: Queue, start: int, max_records: int) -> bool:
         if queue in self._hurried:
@@ -76,18 +79,25 @@ class RangeReads:
         return queue.next_offset - start > max_records and len(self._hurried) < self._most_hurried
 
     def _look_ahead(self, queue: Queue, found: Records, max_records: int, max_bytes: int) -> None:
-        """Want what comes after `found` before it is read, if that is more than an answer."""
+        """Want what comes after `found` before it is read, if that is more than an answer.
+
+        It begins behind the last range that was wanted ahead, if that is near: ranges do not overlap then.
+        """
         step = min(max_records, int(FILL * max_bytes) * found.count // records_size(found))
         last = min(found.next + (AHEAD - 1) * step, queue.next_offset - step)
-        if step and last >= found.next:
-            self._hurried.add(queue)
-            self._max_bytes = max_bytes
-            for at in range(found.next, last + 1, step):
-                if (queue, at) not in self._asked and not self.cache.has(queue, at):
-                    self._ahead[queue, at] = step
-                    self.has_wanted = True
-        else:
-            self._hurried.discard(queue)
+        if not step or last < found.next:
+            self._hurried.pop(queue, None)
+            return
+        self._max_bytes = max_bytes
+        at = self._hurried.get(queue, 0)
+        if not found.next <= at <= found.next + AHEAD * step:
+            at = found.next
+        while at <= last:
+            if (queue, at) not in self._asked and (queue, at) not in self._wanted and not self.cache.has(queue, at):
+                self._ahead[queue, at] = step
+                self.has_wanted = True
+            at += step
+        self._hurried[queue] = at
 
     def ask(self) -> None:
         """One request for all that was found missing in a turn."""
@@ -139,7 +149,7 @@ class RangeReads:
     def forget(self, queue: Queue) -> None:
         """No reader here follows this queue any more."""
         self.cache.forget(queue)
-        self._hurried.discard(queue)
+        self._hurried.pop(queue, None)
         self._unread_bytes.pop(queue, None)
 
     def restart(self) -> None:
@@ -148,10 +158,10 @@ class RangeReads:
         self._ahead.clear()
         self.has_wanted = False
         self._asked.clear()
+        self._hurried.clear()
 
     def clear(self) -> None:
         """Nor is any queue followed any more."""
         self.restart()
         self.cache.clear()
-        self._hurried.clear()
         self._unread_bytes.clear()

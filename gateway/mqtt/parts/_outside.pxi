@@ -22,6 +22,7 @@ cdef extern from "unistd.h":
 
 cdef enum:
     BATCH_LIMIT = 1 << 20           # a turn's batch is stored early once it is this large (bytes)
+    BATCH_ROOM_BYTES = 64 << 10     # that it has at most when it begins
     LIVE_TOPICS_LIMIT = 100_000     # topics of which a turn knows whether they are live-only
     REMEMBERED_TOPIC_BYTES = 512    # a longer topic name is kept in no table: clients could fill these with 64 KB each
     PACKETS_AT_ONCE = 8_192         # that one link may bring before others have their turn

@@ -197,9 +197,9 @@ cdef class Sockets:
                 self.serve_found(turn, most_ns)
             if self.turn.worked_ns >= WORK_AT_ONCE_NS:
                 self.turn.schedule()    # whatever it was, it counts as this turn's
-            if self.first >= self.count and self.turn.scheduled:
-                # What was read stays in epoll's list until it is looked for again, and what its senders send in answer to
-                # this turn would come before what others sent earlier.
+            if self.first >= self.count and self.count > 0 and self.turn.scheduled:
+                # If the last look found any: what was read stays in epoll's list until it is looked for again, and what its
+                # senders send in answer to this turn would come before what others sent earlier.
                 self.find_ready()
         finally:
             self.turn.gathering = False

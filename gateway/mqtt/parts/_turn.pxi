@@ -180,10 +180,14 @@ cdef class Turn:
         return list(self.delivered), self.delivery_ms
 
     def start_batch(self):
-        """Swap in an empty batch; returns the full one and the links that wait for it."""
-        full = self.batch
+        """Swap in an empty batch; returns the full one and the links that wait for it.
+
+        It has room for as much as the last one, so that it is not copied as it grows.
+        """
+        cdef RecordBatch full = self.batch
         if full.size:
             self.batch = RecordBatch()
+            self.batch.grow(min(full.size, BATCH_ROOM_BYTES))
         acking, self.acking = self.acking, []
         return full, acking
 

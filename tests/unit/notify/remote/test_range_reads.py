@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from lightqueue.queues._queues import LIVE, Queue
 from notify.remote.range_reads import AHEAD, RangeReads
 from store.records._records import RecordBatch, Records, ranges_from
 from store.records.records import RecordType
+from store.wire import messages as wire
+from store.wire.frames import Frame
+from store.wire.messages import Message
 
 MIB = 1 << 20
 RECORDS = 4  # in each range
@@ -51,3 +56,63 @@ def test_only_so_many_of_thousands_of_queues_are_looked_ahead_in() -> None:
     reads.read_many(queues, [0] * len(queues), RECORDS, MIB)
     assert looked == queues[: reads._most_hurried]
     assert len(reads._ahead) <= AHEAD * reads._most_hurried
+
+
+class Asked:
+    """Reads of one queue, whose answers come in the order that the test says."""
+
+    def __init__(self) -> None:
+        self.queue = Queue(b"q", LIVE, 0, 10_000)
+        self.requests: list[tuple[int, int, partial[None]]] = []  # start, records, what takes the answer
+        self.reads = RangeReads(64 * MIB, {self.queue: 1}, self._ask, lambda _: None)
+
+    def _ask(self, message: Message, answered: object, records: bytes = b"") -> None:
+        assert isinstance(message, wire.Read)
+        ((_, start),) = message.ranges
+        assert callable(answered)
+        self.requests.append((start, message.max_records, partial(self._answer, answered, start)))
+
+    def _answer(self, answered: object, start: int, count: int) -> None:
+        batch = RecordBatch()
+        for _ in range(count):
+            batch.append(RecordType.MESSAGE, b"", topic=b"t")
+        assert callable(answered)
+        answer = wire.Ranges([(1, start, count)])
+        answered(answer, Frame(answer, 1, memoryview(bytes(batch)), batch.size))
+
+    def answer_all(self) -> list[tuple[int, int]]:
+        """Of each request the start and the records."""
+        requests, self.requests = self.requests, []
+        for _, records, answer in requests:
+            answer(records)
+        return [(start, records) for start, records, _ in requests]
+
+
+def test_no_range_is_asked_for_twice_by_one_who_reads_and_looks_ahead() -> None:
+    """Whoever reads to the end of what came wants what is asked for ahead in the same turn."""
+    asked = Asked()
+    position, covered = 0, []
+    for _ in range(20):
+        while (found := asked.reads.read(asked.queue, position, RECORDS, MIB)) is not None:
+            assert found.first == position
+            position = found.next
+        asked.reads.ask()
+        covered += asked.answer_all()
+    assert position >= 20 * RECORDS
+    assert sorted(covered) == [(start, RECORDS) for start in range(0, covered[-1][0] + 1, RECORDS)]
+    assert len(asked.requests) == 0
+
+
+def test_one_who_comes_in_between_looks_ahead_behind_what_is_on_its_way() -> None:
+    asked = Asked()
+    asked.reads.cache.add(100, [(asked.queue, 0, some_records())])
+    asked.reads.read(asked.queue, 0, RECORDS, MIB)
+    asked.reads.ask()
+    first = [(start, records) for start, records, _ in asked.requests]
+    assert first == [(start * RECORDS, RECORDS) for start in range(1, AHEAD + 1)]
+    asked.requests[0][2](RECORDS - 1)  # its answer is shorter than what was asked for
+    del asked.requests[0]
+    assert asked.reads.read(asked.queue, RECORDS, RECORDS, MIB) is not None
+    asked.reads.ask()
+    asked_ends = [start + records for start, records in first]
+    assert all(start >= asked_ends[-1] for start, _, _ in asked.requests[AHEAD - 1 :])
