@@ -12,6 +12,7 @@ from lightqueue.errors import NoSuchPosition
 from store.errors import StoreError
 from store.records.records import lost_of, read_records
 from store.wire import messages as wire
+from store.wire.client.requests import Answered, Outcome
 from store.wire.frames import Frame
 from store.wire.messages import Message
 
@@ -93,17 +94,17 @@ class LocalHistory:
 class RemoteHistory:
     """That of a store at the other end of a wire."""
 
-    def __init__(self, ask: Callable[[Message, Callable[[Message, Frame], None]], None]) -> None:
+    def __init__(self, ask: Callable[[Message, Answered], object]) -> None:
         self._ask = ask
 
     def seek(self, topic_filter: str, where: str, start: int, then: Callable[[Sought | None], None]) -> None:
-        def answered(answer: Message, _: Frame) -> None:
+        def answered(answer: Outcome, _: Frame) -> None:
             then(Sought(answer.log_offset, answer.found) if isinstance(answer, wire.Sought) else None)
 
         self._ask(wire.Seek(topic_filter, where, start), answered)
 
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
-        def answered(answer: Message, frame: Frame) -> None:
+        def answered(answer: Outcome, frame: Frame) -> None:
             then(Page(_pasts(bytes(frame.records)), answer.next) if isinstance(answer, wire.Scanned) else None)
 
         self._ask(wire.Scan(topic_filter, start, stop, PAGE_BYTES), answered)

@@ -12,7 +12,7 @@ from store.wire.quota_messages import LiveSubscriptions, TakeMessage, Taken, Tak
 if TYPE_CHECKING:
     from notify.local.member import Member
     from notify.local.user_quotas import UserQuotas
-    from notify.remote.request import Answered
+    from store.wire.client.requests import Answered, Outcome
 
 MessageTaken = Callable[[Counted, str], None]
 SubscriptionsTaken = Callable[[int, str], None]
@@ -71,7 +71,7 @@ class RemoteQuotas:
 
     def __init__(
         self,
-        ask: Callable[[Message, Answered], None],
+        ask: Callable[[Message, Answered], object],
         tell: Callable[[Message], None],
         welcome: Callable[[], Welcome | None],
     ) -> None:
@@ -92,7 +92,7 @@ class RemoteQuotas:
         return self._counted
 
     def take_message(self, user: str, wanted: Counted, topic: bytes, size_bytes: int, then: MessageTaken) -> None:
-        def answered(answer: Message, _: object) -> None:
+        def answered(answer: Outcome, _: object) -> None:
             taken = answer if isinstance(answer, Taken) else Taken(0, "the store did not say whether it may")
             then(Counted(taken.number), taken.fault)
 
@@ -101,7 +101,7 @@ class RemoteQuotas:
     def take_subscriptions(
         self, user: str, client_id: str, topic_filters: Sequence[str], live: int | None, then: SubscriptionsTaken
     ) -> None:
-        def answered(answer: Message, _: object) -> None:
+        def answered(answer: Outcome, _: object) -> None:
             taken = answer if isinstance(answer, Taken) else Taken(0, "the store did not say whether it may")
             then(taken.number, taken.fault)
 

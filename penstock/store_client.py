@@ -16,10 +16,10 @@ from notify.links.sockets import unix_address
 from penstock.errors import ConnectionFailed, PenstockError
 from store.errors import HandshakeRefused, WireError
 from store.wire.base import Message
+from store.wire.client.session import PeerSession
 from store.wire.frames import Frame, encode
 from store.wire.handshake import VERSIONS
 from store.wire.messages import Failed, FailureCode, Goodbye, Hello, Role
-from store.wire.session import PeerSession
 
 TIMEOUT_S = 10.0
 READ_BYTES = 1 << 18

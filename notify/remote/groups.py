@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from notify.api import GroupSeat, Handed, Receipt
+from store.errors import RequestRefused
 from store.records._records import ranges_from
 from store.state.changes import GroupAdvanced
 from store.state.group_settings import GroupSettings
@@ -18,10 +19,9 @@ from store.state.group_states import GroupKey
 from store.wire import group_messages as wire
 from store.wire.base import Message
 from store.wire.frames import Frame
-from store.wire.messages import Failed
 
 if TYPE_CHECKING:
-    from notify.remote.request import Answered
+    from store.wire.client.requests import Answered, Outcome
 
 WAIT_MS = 60_000
 LATEST = "latest"
@@ -32,7 +32,7 @@ Then = Callable[[GroupSeat | str], None]
 class RemoteGroups:
     """Owner of this gateway's seats."""
 
-    def __init__(self, ask: Callable[[Message, Answered], None], tell: Callable[[Message], None]) -> None:
+    def __init__(self, ask: Callable[[Message, Answered], object], tell: Callable[[Message], None]) -> None:
         self.ask = ask
         self.tell = tell
         self.seats: dict[RemoteSeat, None] = {}
@@ -95,18 +95,18 @@ class RemoteSeat:
         self._process += 1
         process = self._process
 
-        def answered(answer: Message, _: Frame) -> None:
+        def answered(answer: Outcome, _: Frame) -> None:
             if process == self._process:
                 self._opened(answer)
 
         self._groups.ask(self._request, answered)
 
-    def _opened(self, answer: Message) -> None:
+    def _opened(self, answer: Outcome) -> None:
         then, self._then = self._then, None
         if not isinstance(answer, wire.GroupOpened):
             if then is not None:
                 self._groups.seats.pop(self, None)
-                then(answer.message if isinstance(answer, Failed) else type(answer).__name__)
+                then(str(answer) if isinstance(answer, RequestRefused) else type(answer).__name__)
             return
         if self.is_closed:
             self._groups.tell(wire.GroupClose(answer.ref))
@@ -133,7 +133,7 @@ class RemoteSeat:
     def stop(self) -> None:
         self._wanted = None
 
-    def _popped(self, answer: Message, frame: Frame) -> None:
+    def _popped(self, answer: Outcome, frame: Frame) -> None:
         if self.is_closed:
             return
         if self._wanted is None:
@@ -146,7 +146,7 @@ class RemoteSeat:
             self._handed(Handed(records, answer.handed))
         elif isinstance(answer, wire.Popped) and self._ref is not None:
             self._pop()
-        elif isinstance(answer, Failed):
+        elif isinstance(answer, RequestRefused):
             self.open()  # it is no consumer there any more
 
     def ack(self, receipts: list[Receipt], then: Callable[[], None] | None = None) -> None:
@@ -158,7 +158,7 @@ class RemoteSeat:
     def _ask_ack(self, number: int) -> None:
         assert self._ref is not None
 
-        def answered(answer: Message, _: Frame) -> None:
+        def answered(answer: Outcome, _: Frame) -> None:
             settled = self._unsettled.pop(number, None)
             then = settled[1] if settled is not None else None
             if then is not None and isinstance(answer, wire.Settled):
@@ -183,5 +183,5 @@ class RemoteSeat:
                 self._groups.tell(wire.GroupClose(self._ref))
 
 
-def _nothing(_: Message, __: Frame) -> None:
+def _nothing(_: Outcome, __: Frame) -> None:
     """What is stale is somebody else's by now."""

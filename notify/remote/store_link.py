@@ -15,10 +15,10 @@ from notify.links.tls import WANTS_CERTIFICATE, fault_of_store
 from notify.remote.store import RemoteStore
 from store.errors import HandshakeRefused, WireError
 from store.wire import messages as wire
+from store.wire.client.session import PeerSession
 from store.wire.frames import encode
 from store.wire.handshake import VERSIONS
 from store.wire.messages import Hello, RefusedReason, Role, Welcome
-from store.wire.session import PeerSession
 
 log = logging.getLogger("penstock.wire")
 

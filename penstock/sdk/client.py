@@ -29,12 +29,13 @@ from penstock.sdk.outgoing import Outgoing, PublishLater, PublishOptions, due, o
 from penstock.sdk.positions import Moment, Position, moment
 from penstock.sdk.publishing import PACK_BYTES, Done, Entry, Outbox, Together, batch_bytes, pack_changes
 from penstock.sdk.reading import NO_END, Reading
-from penstock.sdk.requests import Outcome
 from penstock.sdk.room import Room
 from penstock.sdk.subscription import PREFETCH, Subscription, Wanted
 from store.namespaces import Namespace
 from store.records.record_bytes import walk
 from store.wire import messages as wire
+from store.wire.client.requests import Outcome
+from store.wire.frames import Frame
 from store.wire.messages import FailureCode
 
 MOST_DELAY_S = 0xFFFFFFFF  # while no store says how much it takes
@@ -460,8 +461,8 @@ class Client:
         """An answer and the records behind it. Raises a ClientError."""
         future: asyncio.Future[tuple[wire.Message, memoryview]] = asyncio.get_running_loop().create_future()
 
-        def answered(outcome: Outcome, records: memoryview) -> None:
-            _settle(future, outcome if isinstance(outcome, Exception) else (outcome, records))
+        def answered(outcome: Outcome, frame: Frame) -> None:
+            _settle(future, outcome if isinstance(outcome, Exception) else (outcome, frame.records))
 
         self._opened.requests.ask(message, answered)
         return await future

@@ -13,15 +13,16 @@ from typing import Protocol, cast
 
 from penstock.sdk.address import Address
 from penstock.sdk.credentials import Credentials
-from penstock.sdk.errors import BadOption
+from penstock.sdk.errors import BadOption, ConnectionLost, NotPermitted, StoreRefused, TimedOut
 from penstock.sdk.message_id import StorePlace
-from penstock.sdk.requests import Requests
 from store.errors import HandshakeRefused, WireError
 from store.namespaces import DEFAULT, Namespace, is_namespace
 from store.wire import messages as wire
+from store.wire.client.request_errors import RequestErrors
+from store.wire.client.requests import PendingRequests, RequestRules
+from store.wire.client.session import PeerSession
 from store.wire.frames import Frame, encode
 from store.wire.messages import Hello, Role, Welcome
-from store.wire.session import PeerSession
 
 log = logging.getLogger("penstock.client")
 
@@ -32,7 +33,14 @@ TICK_S = 0.1
 LEAVING_S = 1.0
 LATE_S = 0.5  # a tick that comes later than so long says that this process stood still, not the store
 SILENT_HEARTBEATS = 6  # a store that says nothing for so many of them is gone
+MOST_PUBLISHES = 64  # without an answer; the store remembers where so many are
 UNNAMED = StorePlace.of("0.0.0.0", 0)
+
+
+def request_rules(timeout_s: float) -> RequestRules:
+    """How this client's requests wait, and which exceptions they end with."""
+    errors = RequestErrors(StoreRefused, {wire.FailureCode.NOT_PERMITTED: NotPermitted}, TimedOut, ConnectionLost)
+    return RequestRules(timeout_s, wire.Publish, MOST_PUBLISHES, refuses_large=True, errors=errors)
 
 
 class Reader(Protocol):
@@ -51,7 +59,7 @@ class Link(asyncio.Protocol):
     """Owner of the connection. run() keeps it up."""
 
     def __init__(self, address: Address, name: str, credentials: Credentials, timeout_s: float) -> None:
-        self.requests = Requests(timeout_s, asyncio.get_running_loop().time, self.wake)
+        self.requests = PendingRequests(request_rules(timeout_s), asyncio.get_running_loop().time, self.wake)
         self.left_by = b""  # what its delayed messages say of who left them
         self.welcomed = asyncio.Event()  # by a store, once at least
         self.place = UNNAMED  # of the store, in message ids
