@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import cast
 
 from notify.links.address import StoreAddress
-from notify.links.sockets import widen, write
 from notify.links.tls import WANTS_CERTIFICATE, fault_of_store
 from notify.remote.store import RemoteStore
 from store.errors import HandshakeRefused, WireError
@@ -19,6 +18,7 @@ from store.wire.client.session import PeerSession
 from store.wire.frames import encode
 from store.wire.handshake import VERSIONS
 from store.wire.messages import Hello, RefusedReason, Role, Welcome
+from store.wire.sockets import widen, write
 
 log = logging.getLogger("penstock.wire")
 
