@@ -21,7 +21,7 @@ from penstock.sdk.credentials import Credentials, Password
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
 from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, prefetch_of
-from penstock.sdk.link import Link
+from penstock.sdk.link import ClientLink
 from penstock.sdk.many import Packer, ToPublish, published
 from penstock.sdk.message import DelayedReceipt, Message, Pending, Receipt
 from penstock.sdk.message_id import parse_message_id
@@ -99,7 +99,7 @@ class Client:
         self._autobatch = settings
         self._gatherer = Gatherer(settings) if settings is not None else None
         self._is_ticking = False
-        self._link: Link | None = None
+        self._link: ClientLink | None = None
         self._outbox: Outbox | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.room = Room(lambda: self._unanswered_bytes)
@@ -114,7 +114,7 @@ class Client:
         if self._link is not None:
             return
         name = f"client-{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}"
-        link = Link(self._address, name, self._credentials, self._timeout_s)
+        link = ClientLink(self._address, name, self._credentials, self._timeout_s)
         self._outbox = Outbox(link.requests, lambda: link.place, link.wake, self._cancel, self._answered)
         link.before_sending = self._outbox.flush
         link.on_welcome = self._forget_live_only
@@ -126,7 +126,7 @@ class Client:
             await self._end(ClientClosed())
             raise
 
-    async def _until_welcome(self, link: Link) -> None:
+    async def _until_welcome(self, link: ClientLink) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await link.tried.wait()
@@ -179,7 +179,7 @@ class Client:
         await self.close()
 
     @property
-    def _opened(self) -> Link:
+    def _opened(self) -> ClientLink:
         """Raises ClientClosed."""
         if self._link is None:
             raise ClientClosed

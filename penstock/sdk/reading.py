@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from penstock.sdk.errors import ClientError
-from penstock.sdk.link import Link
+from penstock.sdk.link import ClientLink
 from penstock.sdk.message import Batch, Message
 from penstock.sdk.positions import Position, where
 from store.wire import messages as wire
@@ -25,7 +25,9 @@ class Reading:
     The next part is asked for when the last one has come, so the store reads while messages are looked at here.
     """
 
-    def __init__(self, link: Link, topic_filter: str, start: Position, stop: Position | None, tag: str = "") -> None:
+    def __init__(
+        self, link: ClientLink, topic_filter: str, start: Position, stop: Position | None, tag: str = ""
+    ) -> None:
         self._link = link
         self._topic_filter = topic_filter
         self._tag = tag

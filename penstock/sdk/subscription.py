@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 from penstock.sdk.delivery import Deliveries, Delivery
 from penstock.sdk.errors import ClientError, ConnectionLost, TimedOut
 from penstock.sdk.hands import GIVE_BACK, Answer, Hand, Place, Said, Verdict
-from penstock.sdk.link import Link
+from penstock.sdk.link import ClientLink
 from store.state.group_settings import GroupSettings
 from store.wire import group_messages as wire
 from store.wire.client.requests import Outcome
@@ -51,7 +51,7 @@ class Subscription:
     Without that it ends with the loop. What was not acked by then goes to others at once.
     """
 
-    def __init__(self, link: Link, wanted: Wanted) -> None:
+    def __init__(self, link: ClientLink, wanted: Wanted) -> None:
         self._link = link
         self._wanted = wanted
         self._has_offsets = not set("+#") & set(wanted.topic_filter)

@@ -41,14 +41,19 @@ def open_socket(address: WireAddress, tls: TlsContext | None, times: BlockingTim
     """A connected socket, with TLS if `tls` is given. Raises OSError, of which ssl.SSLError is one."""
     if address.path:
         found = socket.socket(socket.AF_UNIX)
+    else:
+        found = socket.create_connection((address.host, address.port), times.connect_s)
+    try:
         found.settimeout(times.silent_s)
-        with unix_address(Path(address.path)) as path:
-            found.connect(path)
-        return found
-    found = socket.create_connection((address.host, address.port), times.connect_s)
-    found.settimeout(times.silent_s)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return found if tls is None else tls().wrap_socket(found, server_hostname=address.host)
+        if address.path:
+            with unix_address(Path(address.path)) as path:
+                found.connect(path)
+            return found
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return found if tls is None else tls().wrap_socket(found, server_hostname=address.host)
+    except OSError:
+        found.close()
+        raise
 
 
 class BlockingLink:
