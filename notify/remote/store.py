@@ -69,9 +69,9 @@ class RemoteStore:
         "__dict__", "_ask", "_clock", "_groups", "_grown", "_is_in_turn", "_log", "_mirrors", "_most_frame_bytes",
         "_pace", "_placed", "_positions", "_ranges", "_recheck", "_requests", "_send", "_send_soon", "_store_name",
         "_tell", "answers_at_once", "bans", "connects", "end", "events", "generation", "heard_s", "history",
-        "is_certain", "is_live_only", "join_group", "lags", "listener", "mark", "max_delay_s", "patience_s", "quotas", "reached_s",
-        "safe", "safe_mark", "status", "store_clock", "unconfirmed", "unstored_bytes", "watched", "weigh", "welcome",
-        "why_away", "will_take",
+        "is_certain", "is_live_only", "join_group", "lags", "listener", "mark", "max_delay_s", "patience_s",
+        "quotas", "reached_s", "safe", "safe_mark", "status", "store_clock", "unconfirmed", "unstored_bytes",
+        "watched", "weigh", "welcome", "why_away", "will_take",
     )  # fmt: skip
 
     def __init__(
