@@ -1,4 +1,4 @@
-"""A connection to a store for commands that ask a few things and end: blocking, one request at a time."""
+"""The connection of a command to a store: the command asks a few things and ends."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import os
 import secrets
 import socket
 import ssl
-from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from notify.links.address import StoreAddress
-from notify.links.sockets import unix_address
 from penstock.errors import ConnectionFailed, PenstockError
-from store.errors import HandshakeRefused, WireError
+from store.errors import HandshakeRefused, StoreAway, WireError
 from store.wire.base import Message
-from store.wire.frames import Frame, encode
+from store.wire.client.blocking_link import BlockingLink, BlockingTimes, open_socket
+from store.wire.client.request_errors import RequestErrors
 from store.wire.handshake import VERSIONS
-from store.wire.messages import Failed, FailureCode, Goodbye, Hello, Role
-from store.wire.session import PeerSession
+from store.wire.messages import FailureCode, Hello, Role
 
-TIMEOUT_S = 10.0
-READ_BYTES = 1 << 18
+TIMES = BlockingTimes(connect_s=10.0, silent_s=10.0)
+ERRORS = RequestErrors(
+    lambda _, message: PenstockError(message),
+    {FailureCode.NOT_PERMITTED: lambda _, message: PenstockError(f"not permitted: {message}")},
+)
 
 M = TypeVar("M", bound=Message)
 
@@ -31,92 +31,44 @@ class StoreClient:
     """A peer of a store, of role `client` or `operator`. Every method raises PenstockError, in one line."""
 
     def __init__(self, address: StoreAddress, token: str, tls: ssl.SSLContext | None, role: Role = Role.CLIENT) -> None:
-        """`tls`: whom to trust, at an address with TLS."""
+        """`tls`: which certificates to trust, at an address with TLS."""
         self._url = address.url
-        self._socket = self._connected(address, tls)
-        self._frames: list[Frame] = []
-        self._session = PeerSession(Hello(list(VERSIONS), role, _own_name(), token, namespace="*"), self._send)
+        hello = Hello(list(VERSIONS), role, _own_name(), token, namespace="*")
         try:
-            self._send(self._session.greeting)
-            while self._session.welcome is None:
-                self._take()
-        except ConnectionFailed:
-            self._socket.close()
-            raise
-
-    def __enter__(self) -> StoreClient:
-        return self
-
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        with suppress(OSError):
-            self._socket.sendall(encode(Goodbye("done")))
-        self._socket.close()
-
-    def _connected(self, address: StoreAddress, tls: ssl.SSLContext | None) -> socket.socket:
-        try:
-            if address.path:
-                found = socket.socket(socket.AF_UNIX)
-                found.settimeout(TIMEOUT_S)
-                with unix_address(Path(address.path)) as path:
-                    found.connect(path)
-                return found
-            found = socket.create_connection((address.host, address.port), TIMEOUT_S)
-            if tls is not None:
-                found = tls.wrap_socket(found, server_hostname=address.host)
+            connected = open_socket(address, None if tls is None else lambda: tls, TIMES)
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConnectionFailed(
                 f"{address.url}: cannot connect ({reason}); start `penstock store`, or name another with --store"
             ) from None
-        return found
+        try:
+            self._link = BlockingLink(connected, hello, TIMES)
+        except (HandshakeRefused, StoreAway, WireError) as error:
+            self._failed(error)
+
+    def __enter__(self) -> StoreClient:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._link.close("done")
 
     def call(self, request: Message, kind: type[M]) -> M:
-        """What the store answers."""
-        self._send(encode(request, 1))
-        while True:
-            for frame in self._frames:
-                if frame.request_id:
-                    self._frames.remove(frame)
-                    return self._checked(frame.message, kind)
-            self._frames.clear()
-            if self._session.farewell:
-                raise ConnectionFailed(f"{self._url}: {self._session.farewell}")
-            self._take()
+        """Ask, and wait for the answer."""
+        try:
+            self._link.send(request, 1)
+            return ERRORS.checked(self._link.receive().message, kind)
+        except (StoreAway, WireError) as error:
+            self._failed(error)
 
     def tell(self, message: Message) -> None:
-        """What has no answer."""
-        self._send(encode(message))
-
-    def _checked(self, message: Message, kind: type[M]) -> M:
-        if isinstance(message, Failed):
-            is_bare = message.code is FailureCode.NOT_PERMITTED
-            raise PenstockError(f"not permitted: {message.message}" if is_bare else message.message)
-        if not isinstance(message, kind):
-            raise ConnectionFailed(f"{self._url}: the store answered with {type(message).__name__}")
-        return message
-
-    def _take(self) -> None:
-        """Wait for what comes next."""
-        data = self._received()
+        """Send a message that has no answer."""
         try:
-            self._frames += [each for each in self._session.feed(data) if isinstance(each, Frame)]
-        except (HandshakeRefused, WireError) as error:
-            raise ConnectionFailed(f"{self._url}: {error}") from None
+            self._link.send(message)
+        except StoreAway as error:
+            self._failed(error)
 
-    def _send(self, data: bytes) -> None:
-        try:
-            self._socket.sendall(data)
-        except OSError as error:
-            raise ConnectionFailed(f"{self._url}: connection lost ({error})") from None
-
-    def _received(self) -> bytes:
-        try:
-            data = self._socket.recv(READ_BYTES)
-        except OSError as error:
-            raise ConnectionFailed(f"{self._url}: no answer ({error})") from None
-        if not data:
-            raise ConnectionFailed(f"{self._url}: the store closed the connection")
-        return data
+    def _failed(self, error: Exception) -> NoReturn:
+        raise ConnectionFailed(f"{self._url}: {error}") from None
 
 
 def _own_name() -> str:

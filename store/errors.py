@@ -164,6 +164,14 @@ class StoreAway(StoreError):
     """The store's process cannot be reached, or has lost what was under way."""
 
 
+class RequestRefused(StoreError):
+    """The store understood a request and refuses it. `code` is a FailureCode of the wire."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
 class WireError(StoreError):
     """A peer broke the wire protocol; the connection to it is to be closed."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from contextlib import suppress
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from notify.errors import NotifyError
+from store.wire.client.address import WireAddress
 
 SHAPE = "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH"
 PATTERN = r"(?:tcp|tls)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})|unix:///.+"
@@ -18,15 +18,10 @@ class StoreAddressError(NotifyError):
     """The address of a store makes no sense."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreAddress:
-    """Where a store listens: `tcp://HOST:PORT`, `tls://HOST:PORT` or `unix:///PATH`."""
+class StoreAddress(WireAddress):
+    """The address at which a store listens: `tcp://HOST:PORT`, `tls://HOST:PORT` or `unix:///PATH`."""
 
-    url: str
-    host: str = ""
-    port: int = 0
-    path: str = ""
-    is_tls: bool = False
+    __slots__ = ()
 
     @classmethod
     def parse(cls, url: str, any_port: bool = False) -> StoreAddress:

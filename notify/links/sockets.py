@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-UNIX_SEND_BYTES = 1 << 20
-JOINED_BYTES = 16 << 10  # so much is copied into one piece in less time than the system takes for several
-
-
-def widen(transport: asyncio.Transport) -> None:
-    """Let a Unix socket hold what a busy turn sends. By itself it takes a tenth of that, and the other side has to run.
-
-    The system may allow less (net.core.wmem_max). TCP sees to that itself.
-    """
-    connected = transport.get_extra_info("socket")
-    if connected is not None and connected.family == socket.AF_UNIX:
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BYTES)
-
-
-def write(transport: asyncio.Transport, chunks: list[bytes]) -> None:
-    """Send chunks in one write."""
-    if len(chunks) > 1 and sum(map(len, chunks)) > JOINED_BYTES:
-        transport.writelines(chunks)
-    else:
-        transport.write(b"".join(chunks))
+from store.wire.sockets import unix_address
 
 
 def listening_socket(
@@ -51,22 +30,6 @@ def listening_socket(
         listening.close()
         raise
     return listening
-
-
-MOST_UNIX_PATH_BYTES = 107  # of sockaddr_un
-
-
-@contextmanager
-def unix_address(path: Path) -> Iterator[str]:
-    """By what the system finds a Unix socket, however long its path is. Raises OSError."""
-    if len(os.fsencode(path)) <= MOST_UNIX_PATH_BYTES:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
 
 
 def listening_unix_socket(path: Path, backlog: int, allowed: int) -> socket.socket:

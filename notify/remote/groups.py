@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from notify.api import GroupConsumer, LeasedMessages, Receipt
+from store.errors import RequestRefused
 from store.records._records import ranges_from
 from store.state.changes import GroupAdvanced
 from store.state.group_settings import LATEST, GroupSettings
@@ -18,10 +19,9 @@ from store.state.group_states import GroupKey
 from store.wire import group_messages as wire
 from store.wire.base import Message
 from store.wire.frames import Frame
-from store.wire.messages import Failed
 
 if TYPE_CHECKING:
-    from notify.remote.request import Answered
+    from store.wire.client.requests import Answered, Outcome
 
 WAIT_MS = 60_000
 OF_OLD_CONSUMERS = (wire.GroupOpen, wire.GroupClose, wire.Pop, wire.Ack, wire.ChangeInvisible, wire.Reject)
@@ -31,7 +31,7 @@ Then = Callable[[GroupConsumer | str], None]
 class RemoteGroups:
     """Owner of this gateway's consumers."""
 
-    def __init__(self, ask: Callable[[Message, Answered], None], tell: Callable[[Message], None]) -> None:
+    def __init__(self, ask: Callable[[Message, Answered], object], tell: Callable[[Message], None]) -> None:
         self.ask = ask
         self.tell = tell
         self.consumers: dict[RemoteConsumer, None] = {}
@@ -94,18 +94,18 @@ class RemoteConsumer:
         self._process += 1
         process = self._process
 
-        def answered(answer: Message, _: Frame) -> None:
+        def answered(answer: Outcome, _: Frame) -> None:
             if process == self._process:
                 self._opened(answer)
 
         self._groups.ask(self._request, answered)
 
-    def _opened(self, answer: Message) -> None:
+    def _opened(self, answer: Outcome) -> None:
         then, self._then = self._then, None
         if not isinstance(answer, wire.GroupOpened):
             if then is not None:
                 self._groups.consumers.pop(self, None)
-                then(answer.message if isinstance(answer, Failed) else type(answer).__name__)
+                then(str(answer) if isinstance(answer, RequestRefused) else type(answer).__name__)
             return
         if self.is_closed:
             self._groups.tell(wire.GroupClose(answer.ref))
@@ -132,7 +132,7 @@ class RemoteConsumer:
     def stop(self) -> None:
         self._wanted = None
 
-    def _popped(self, answer: Message, frame: Frame) -> None:
+    def _popped(self, answer: Outcome, frame: Frame) -> None:
         if self.is_closed:
             return
         if self._wanted is None:
@@ -145,7 +145,7 @@ class RemoteConsumer:
             self._handed(LeasedMessages(records, answer.handed))
         elif isinstance(answer, wire.Popped) and self._ref is not None:
             self._pop()
-        elif isinstance(answer, Failed):
+        elif isinstance(answer, RequestRefused):
             self.open()  # it is no consumer there any more
 
     def ack(self, receipts: list[Receipt], then: Callable[[], None] | None = None) -> None:
@@ -157,7 +157,7 @@ class RemoteConsumer:
     def _ask_ack(self, number: int) -> None:
         assert self._ref is not None
 
-        def answered(answer: Message, _: Frame) -> None:
+        def answered(answer: Outcome, _: Frame) -> None:
             settled = self._unsettled.pop(number, None)
             then = settled[1] if settled is not None else None
             if then is not None and isinstance(answer, wire.Settled):
@@ -182,5 +182,5 @@ class RemoteConsumer:
                 self._groups.tell(wire.GroupClose(self._ref))
 
 
-def _nothing(_: Message, __: Frame) -> None:
+def _nothing(_: Outcome, __: Frame) -> None:
     """Receipts that are stale belong to another consumer by now."""

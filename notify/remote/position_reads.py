@@ -8,12 +8,13 @@ from functools import partial
 from notify.api import RecordsAt
 from store.records._records import records_from
 from store.wire import messages as wire
+from store.wire.client.requests import Answered, Outcome
 from store.wire.frames import Frame
 from store.wire.messages import Message
 
 FOUND_KEPT = 16  # answers, of about 1 MiB at most
 
-Ask = Callable[[Message, Callable[[Message, Frame], None]], None]
+Ask = Callable[[Message, Answered], object]
 
 
 class PositionReads:
@@ -35,7 +36,7 @@ class PositionReads:
         self._finding[key].append(then)
         return None
 
-    def _came(self, key: tuple[int, ...], answer: Message, frame: Frame) -> None:
+    def _came(self, key: tuple[int, ...], answer: Outcome, frame: Frame) -> None:
         found: RecordsAt = {}
         if isinstance(answer, wire.RecordsAt):
             records = records_from(frame.records, 0)

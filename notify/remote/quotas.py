@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from notify.quotas import MessageTaken, SubscriptionsTaken
-from notify.remote.request import Answered
 from store.state.usage import NOTHING, Counted
+from store.wire.client.requests import Answered, Outcome
 from store.wire.messages import Message, Welcome
 from store.wire.quota_messages import LiveSubscriptions, TakeMessage, Taken, TakeSubscriptions
 
@@ -16,7 +16,7 @@ class RemoteQuotas:
 
     def __init__(
         self,
-        ask: Callable[[Message, Answered], None],
+        ask: Callable[[Message, Answered], object],
         tell: Callable[[Message], None],
         welcome: Callable[[], Welcome | None],
     ) -> None:
@@ -37,7 +37,7 @@ class RemoteQuotas:
         return self._counted
 
     def take_message(self, user: str, wanted: Counted, topic: bytes, size_bytes: int, then: MessageTaken) -> None:
-        def answered(answer: Message, _: object) -> None:
+        def answered(answer: Outcome, _: object) -> None:
             taken = answer if isinstance(answer, Taken) else Taken(0, "the store did not say whether it may")
             then(Counted(taken.number), taken.fault)
 
@@ -46,7 +46,7 @@ class RemoteQuotas:
     def take_subscriptions(
         self, user: str, client_id: str, topic_filters: Sequence[str], live: int | None, then: SubscriptionsTaken
     ) -> None:
-        def answered(answer: Message, _: object) -> None:
+        def answered(answer: Outcome, _: object) -> None:
             taken = answer if isinstance(answer, Taken) else Taken(0, "the store did not say whether it may")
             then(taken.number, taken.fault)
 

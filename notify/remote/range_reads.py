@@ -11,8 +11,8 @@ from notify.remote.range_cache import RangeCache
 from notify.requests.reads import ANSWER_BYTES
 from store.records._records import Records, ranges_from, records_size
 from store.wire import messages as wire
+from store.wire.client.requests import Outcome
 from store.wire.frames import Frame
-from store.wire.messages import Message
 
 AHEAD = 4  # ranges that are asked for ahead of a reader that is far behind
 AHEAD_SHARE = 2  # one part in this many of the cache may be such
@@ -116,7 +116,7 @@ class RangeReads:
         self._ahead.clear()
         self.has_wanted = False
 
-    def _answered(self, asked: list[Place], answer: Message, frame: Frame) -> None:
+    def _answered(self, asked: list[Place], answer: Outcome, frame: Frame) -> None:
         self._asked.difference_update(asked)
         for queue, _ in asked:
             if queue in self._refs:

@@ -8,7 +8,6 @@ one; Appends bear numbers by which the store knows those that it has. Only when 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -40,15 +39,15 @@ from notify.remote.position_reads import PositionReads
 from notify.remote.quotas import RemoteQuotas
 from notify.remote.range_cache import RangeCache
 from notify.remote.range_reads import RangeReads
-from notify.remote.request import Request, Requests
 from notify.remote.store_clock import StoreClock
-from store.errors import RecordTooLarge, StoreAway, StoreError, WireError
+from store.errors import RecordTooLarge, RequestRefused, StoreAway, WireError
 from store.ratelimit import RateLimitedLog
 from store.records._records import RecordBatch, Records
 from store.state.sessions import SessionState
 from store.wire import messages as wire
+from store.wire.client.requests import Outcome, PendingRequest, PendingRequests, RequestRules
 from store.wire.frames import Frame
-from store.wire.messages import FailureCode, Message, Welcome
+from store.wire.messages import FailureCode, Welcome
 
 log = logging.getLogger("penstock.wire")
 
@@ -68,11 +67,11 @@ class RemoteStore:
     # tests put in place of methods.
     __slots__ = (
         "__dict__", "_ask", "_clock", "_groups", "_grown", "_is_in_turn", "_log", "_mirrors", "_most_frame_bytes",
-        "_pace", "_positions", "_ranges", "_recheck", "_requests", "_send", "_send_soon", "_store_name", "_tell",
-        "answers_at_once", "bans", "connects", "end", "events", "generation", "heard_s", "history", "is_certain",
-        "is_live_only", "join_group", "lags", "listener", "mark", "max_delay_s", "patience_s", "quotas", "reached_s",
-        "safe", "safe_mark", "status", "store_clock", "unconfirmed", "unstored_bytes", "watched", "weigh", "welcome",
-        "why_away", "will_take",
+        "_pace", "_placed", "_positions", "_ranges", "_recheck", "_requests", "_send", "_send_soon", "_store_name",
+        "_tell", "answers_at_once", "bans", "connects", "end", "events", "generation", "heard_s", "history",
+        "is_certain", "is_live_only", "join_group", "lags", "listener", "mark", "max_delay_s", "patience_s",
+        "quotas", "reached_s", "safe", "safe_mark", "status", "store_clock", "unconfirmed", "unstored_bytes",
+        "watched", "weigh", "welcome", "why_away", "will_take",
     )  # fmt: skip
 
     def __init__(
@@ -102,9 +101,10 @@ class RemoteStore:
         self._is_in_turn, self._clock = False, clock
         self._log, self._store_name = RateLimitedLog(log), ""
         self.store_clock = StoreClock(clock)
-        self._requests = Requests(self._wake_sender)
+        self._requests = PendingRequests(RequestRules(), clock, self._wake_sender)
         self._ask, self._tell = self._requests.ask, self._requests.tell
         self.unstored_bytes = 0  # of Appends that are not answered
+        self._placed: dict[int, Callable[[int], object]] = {}  # by sequence, who is told where the records stand
         self._pace = RemotePace(self._tell)
         self.lags = self._pace.tell
         self._mirrors = Mirrors()
@@ -144,21 +144,23 @@ class RemoteStore:
         """Records that are `first` bytes behind the beginning of their batch."""
         self.mark += 1
         self.unstored_bytes += piece.size
-        tell = partial(placed, first, piece.size) if placed is not None else None
-        self._ask(wire.Append(self.mark), self._appended, bytes(piece), tell)
+        if placed is not None:
+            self._placed[self.mark] = partial(placed, first, piece.size)
+        self._ask(wire.Append(self.mark), self._appended, bytes(piece))
 
-    def _appended(self, answer: Message, frame: Frame) -> None:
-        request = self._requests.unanswered(frame.request_id)
+    def _appended(self, answer: Outcome, frame: Frame) -> None:
+        self._append_answered(self._requests.unanswered(frame.request_id), answer)
+
+    def _append_answered(self, request: PendingRequest, answer: Outcome) -> None:
         assert isinstance(request.message, wire.Append)
-        self._append_answered(request.message.sequence, request, answer)
-
-    def _append_answered(self, sequence: int, request: Request, answer: Message) -> None:
+        sequence = request.message.sequence
         self.unstored_bytes -= len(request.records)
-        if isinstance(answer, wire.Failed):
+        placed = self._placed.pop(sequence, None) if self._placed else None
+        if isinstance(answer, RequestRefused):
             self.safe_mark = sequence - 1
-            self.listener.refused(sequence, StoreError(answer.message))
-        elif isinstance(answer, wire.Appended) and request.placed is not None:
-            request.placed(answer.start + BATCH_HEADER_BYTES if answer.end else -1)
+            self.listener.refused(sequence, answer)
+        elif isinstance(answer, wire.Appended) and placed is not None:
+            placed(answer.start + BATCH_HEADER_BYTES if answer.end else -1)
         self.safe_mark = sequence
 
     # --- sessions
@@ -170,7 +172,7 @@ class RemoteStore:
         then: Callable[[SessionState | ClaimDenied | None], None],
         claimant: Claimant = UNJUDGED,
     ) -> None:
-        def answered(answer: Message, _: Frame) -> None:
+        def answered(answer: Outcome, _: Frame) -> None:
             if isinstance(answer, wire.Claimed):
                 self._knows_up_to(answer.log_end)
                 then(_decode_session(answer.session) if answer.session else None)
@@ -193,7 +195,7 @@ class RemoteStore:
     def follow(
         self, topic_filter: str, start: int, history: bool, spills: bool, then: Callable[[list[Followed]], None]
     ) -> None:
-        def answered(answer: Message, _: Frame) -> None:
+        def answered(answer: Outcome, _: Frame) -> None:
             if isinstance(answer, wire.Following):
                 self._knows_up_to(answer.log_end)
                 then([self._follow(info, topic_filter, history, spills, i > 0) for i, info in enumerate(answer.queues)])
@@ -217,7 +219,7 @@ class RemoteStore:
             self._tell(wire.Unfollow(refs))
 
     def locate(self, topic_filter: str, where: str, then: Callable[[int | None], None]) -> None:
-        def answered(answer: Message, _: Frame) -> None:
+        def answered(answer: Outcome, _: Frame) -> None:
             then(answer.queue_offset if isinstance(answer, wire.Located) else None)
 
         self._ask(wire.Locate(topic_filter, where), answered)
@@ -261,7 +263,7 @@ class RemoteStore:
         return self._positions.read_at(log_offsets, then)
 
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
-        def answered(answer: Message, _: Frame) -> None:
+        def answered(answer: Outcome, _: Frame) -> None:
             if isinstance(answer, wire.RetainedFound):
                 then(RetainedPage([RetainedMessage(*each) for each in answer.messages], answer.next))
             else:
@@ -324,7 +326,7 @@ class RemoteStore:
         """What may be sent now, in order; the rest waits for credit."""
         if self._ranges.has_wanted:
             self._ranges.ask()
-        return self._requests.outgoing(self.welcome.credit_bytes) if self.welcome is not None else []
+        return self._requests.outgoing()
 
     # --- frames in
 
@@ -355,12 +357,13 @@ class RemoteStore:
 
     def _answer(self, frame: Frame) -> None:
         request = self._requests.unanswered(frame.request_id)
-        if isinstance(frame.message, wire.Failed) and frame.message.code is not FailureCode.NO_SUCH_POSITION:
-            self._log.error(
-                "request", "the store refused %s: %s", type(request.message).__name__, frame.message.message
-            )
+        answer: Outcome = frame.message
+        if isinstance(answer, wire.Failed):
+            if answer.code is not FailureCode.NO_SUCH_POSITION:
+                self._log.error("request", "the store refused %s: %s", type(request.message).__name__, answer.message)
+            answer = self._requests.rules.errors.of(answer)
         assert request.answered is not None
-        request.answered(frame.message, frame)
+        request.answered(answer, frame)
         self._requests.done(request)
         self.listener.wake()
 
@@ -380,7 +383,7 @@ class RemoteStore:
             if queue in self._mirrors.refs:  # if not, it is being followed again, and where it ends is on its way
                 self._end_at(queue, next_offset)
 
-    def _checked(self, answer: Message, _: Frame) -> None:
+    def _checked(self, answer: Outcome, _: Frame) -> None:
         self._recheck.answered()
         if isinstance(answer, wire.Checked):
             self.events["missed"] += self._end_all_at(answer)
@@ -416,7 +419,7 @@ class RemoteStore:
             self._go_on(welcome, restarted)
         if not self._mirrors.by_queue:  # of those that there are it is not known yet what they have up to there
             self.end = max(self.end, welcome.log_end)
-        self._wake_sender()
+        self._requests.connected(welcome)
         self.listener.safe_advanced()
         self.listener.wake()
 
@@ -428,10 +431,11 @@ class RemoteStore:
     def _begin_anew(self, welcome: Welcome) -> None:
         """The store gave up on us: nothing of what was under way may reach it, and no client keeps its session."""
         self._log.error("disowned", "the store has given our sessions up; all clients have to connect again")
-        self._requests.to_send.clear()
+        self._requests.take_waiting()
         newest, self.mark = self.mark, welcome.appended
         self.safe_mark = 0
         self.unstored_bytes = 0
+        self._placed.clear()
         self._forget_queues()
         self._groups.clear()
         self.listener.disowned(newest, StoreAway("the store was out of reach for too long"))
@@ -446,14 +450,13 @@ class RemoteStore:
 
     def _go_on(self, welcome: Welcome, restarted: bool) -> None:
         """Send again what the store does not have. One that was restarted knows no refs: follow all queues again."""
-        missing: deque[Request] = deque()
-        for request in self._requests.to_send:
+        missing = []
+        for request in self._requests.take_waiting():
             message = request.message
             if isinstance(message, wire.Append) and message.sequence <= welcome.appended:
-                self._append_answered(message.sequence, request, wire.Appended(0, 0))
+                self._append_answered(request, wire.Appended(0, 0))
             elif not (restarted and isinstance(message, _OF_OLD_REFS + OF_OLD_CONSUMERS)):
                 missing.append(request)
-        self._requests.to_send = deque()
         if restarted:
             self._say_who_is_here()
             self._groups.restart()
@@ -471,7 +474,7 @@ class RemoteStore:
             client_ids, users = zip(*held[at : at + wire.ITEMS_PER_FRAME], strict=True)
             self._tell(wire.Holds(list(client_ids), users))
 
-    def _followed_again(self, mirror: Mirror, answer: Message, _: Frame) -> None:
+    def _followed_again(self, mirror: Mirror, answer: Outcome, _: Frame) -> None:
         """The same queue in a store that was restarted. What was in its memory only is lost."""
         if isinstance(answer, wire.Following):
             self._take_up(mirror, answer.queues)

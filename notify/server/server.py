@@ -22,7 +22,7 @@ from typing import cast
 from notify.errors import NotifyError
 from notify.links.address import StoreAddress
 from notify.links.certificates import CertifiedRoles, names_of
-from notify.links.sockets import listening_unix_socket, remove_leftover, widen, write
+from notify.links.sockets import listening_unix_socket, remove_leftover
 from notify.links.tls import TlsListener
 from notify.local.hub import Hub
 from notify.requests.users import UserJudge
@@ -39,6 +39,7 @@ from store.ratelimit import RateLimitedLog
 from store.wire.frames import encode
 from store.wire.handshake import NO_TOKENS
 from store.wire.messages import Refused, RefusedReason, Role
+from store.wire.sockets import widen, write
 
 log = logging.getLogger("penstock.wire")
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from penstock.sdk.errors import AddressError
+from store.wire.client.address import WireAddress
 
 DEFAULT_PORT = 7700
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A parsed address: either `path`, or `host` and `port`."""
+class Address(WireAddress):
+    """The address of a store as a client writes it."""
 
-    url: str
-    host: str = ""
-    port: int = 0
-    path: str = ""
-    is_tls: bool = False
+    __slots__ = ()
 
     @classmethod
     def parse(cls, url: str) -> Address:

@@ -21,7 +21,7 @@ from penstock.sdk.credentials import Credentials, Password
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
 from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, prefetch_of
-from penstock.sdk.link import Link
+from penstock.sdk.link import ClientLink
 from penstock.sdk.many import Packer, ToPublish, published
 from penstock.sdk.message import DelayedReceipt, Message, Pending, Receipt
 from penstock.sdk.message_id import parse_message_id
@@ -29,12 +29,13 @@ from penstock.sdk.outgoing import Outgoing, PublishLater, PublishOptions, due, o
 from penstock.sdk.positions import Moment, Position, moment
 from penstock.sdk.publishing import PACK_BYTES, Done, Entry, Outbox, Together, batch_bytes, pack_changes
 from penstock.sdk.reading import NO_END, Reading
-from penstock.sdk.requests import Outcome
 from penstock.sdk.room import Room
 from penstock.sdk.subscription import PREFETCH, Subscription, Wanted
 from store.namespaces import Namespace
 from store.records.record_bytes import walk
 from store.wire import messages as wire
+from store.wire.client.requests import Outcome
+from store.wire.frames import Frame
 from store.wire.messages import FailureCode
 
 MOST_DELAY_S = 0xFFFFFFFF  # while no store says how much it takes
@@ -98,7 +99,7 @@ class Client:
         self._autobatch = settings
         self._gatherer = Gatherer(settings) if settings is not None else None
         self._is_ticking = False
-        self._link: Link | None = None
+        self._link: ClientLink | None = None
         self._outbox: Outbox | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.room = Room(lambda: self._unanswered_bytes)
@@ -113,7 +114,7 @@ class Client:
         if self._link is not None:
             return
         name = f"client-{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}"
-        link = Link(self._address, name, self._credentials, self._timeout_s)
+        link = ClientLink(self._address, name, self._credentials, self._timeout_s)
         self._outbox = Outbox(link.requests, lambda: link.place, link.wake, self._cancel, self._answered)
         link.before_sending = self._outbox.flush
         link.on_welcome = self._forget_live_only
@@ -125,7 +126,7 @@ class Client:
             await self._end(ClientClosed())
             raise
 
-    async def _until_welcome(self, link: Link) -> None:
+    async def _until_welcome(self, link: ClientLink) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await link.tried.wait()
@@ -178,7 +179,7 @@ class Client:
         await self.close()
 
     @property
-    def _opened(self) -> Link:
+    def _opened(self) -> ClientLink:
         """Raises ClientClosed."""
         if self._link is None:
             raise ClientClosed
@@ -460,8 +461,8 @@ class Client:
         """An answer and the records behind it. Raises a ClientError."""
         future: asyncio.Future[tuple[wire.Message, memoryview]] = asyncio.get_running_loop().create_future()
 
-        def answered(outcome: Outcome, records: memoryview) -> None:
-            _settle(future, outcome if isinstance(outcome, Exception) else (outcome, records))
+        def answered(outcome: Outcome, frame: Frame) -> None:
+            _settle(future, outcome if isinstance(outcome, Exception) else (outcome, frame.records))
 
         self._opened.requests.ask(message, answered)
         return await future

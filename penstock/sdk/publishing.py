@@ -16,9 +16,10 @@ from penstock.sdk.errors import ClientError, NotPermitted
 from penstock.sdk.message import Cancel, DelayedReceipt, Receipt
 from penstock.sdk.message_id import StorePlace
 from penstock.sdk.outgoing import Outgoing
-from penstock.sdk.requests import Outcome, Requests
 from store.records.records import KEPT_CHANGES, TOPIC_UNIT_BYTES, RecordFlag
 from store.wire import messages as wire
+from store.wire.client.requests import Outcome, PendingRequests
+from store.wire.frames import Frame
 
 PACK_BYTES = 256 << 10  # of messages that go out together because they happen to wait together
 PACK_CHANGES = 1_029  # as long as no store has said how many: the least that one may allow
@@ -53,7 +54,7 @@ class Outbox:
 
     def __init__(
         self,
-        requests: Requests,
+        requests: PendingRequests,
         place: Callable[[], StorePlace],
         wake: Callable[[], None],
         cancel: Cancel,
@@ -81,7 +82,7 @@ class Outbox:
         self.flush(everything=True)
         self.unanswered_bytes += len(whole.records)
 
-        def answered(outcome: Outcome, _: memoryview) -> None:
+        def answered(outcome: Outcome, _: Frame) -> None:
             self.unanswered_bytes -= len(whole.records)
             if isinstance(outcome, wire.Published):
                 done(whole.receipts(outcome, self._place()))
@@ -94,7 +95,7 @@ class Outbox:
 
     def flush(self, everything: bool = False) -> None:
         """Make Publishes of what waits, as many as may be sent now; of `everything` if that is wanted."""
-        if len(self._waiting) == 1 and (everything or self._requests.can_publish):
+        if len(self._waiting) == 1 and (everything or self._requests.has_window):
             self._publish([self._waiting.popleft()])
         elif self._waiting:
             self._publish_packs(everything)
@@ -102,7 +103,7 @@ class Outbox:
     def _publish_packs(self, everything: bool) -> None:
         most_bytes = min(PACK_BYTES, batch_bytes(self._requests.welcome))
         most_changes = pack_changes(self._requests.welcome)
-        while self._waiting and (everything or self._requests.can_publish):
+        while self._waiting and (everything or self._requests.has_window):
             wait = self._waiting[0].message.wait
             pack: list[Entry] = []
             size_bytes = changes = 0
@@ -119,7 +120,7 @@ class Outbox:
             self._publish(pack)
 
     def _publish(self, entries: Sequence[Entry]) -> None:
-        def answered(outcome: Outcome, _: memoryview) -> None:
+        def answered(outcome: Outcome, _: Frame) -> None:
             self._answered(entries, outcome)
 
         self._sequence += 1

@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from penstock.sdk.errors import ClientError
-from penstock.sdk.link import Link
+from penstock.sdk.link import ClientLink
 from penstock.sdk.message import Batch, Message
 from penstock.sdk.positions import Position, where
-from penstock.sdk.requests import Outcome, Request
 from store.wire import messages as wire
+from store.wire.client.requests import Outcome, PendingRequest
+from store.wire.frames import Frame
 
 ANSWER_BYTES = 1 << 20
 AHEAD_BYTES = 4 << 20  # that were read and nobody has taken
@@ -24,7 +25,9 @@ class Reading:
     The next part is asked for when the last one has come, so the store reads while messages are looked at here.
     """
 
-    def __init__(self, link: Link, topic_filter: str, start: Position, stop: Position | None, tag: str = "") -> None:
+    def __init__(
+        self, link: ClientLink, topic_filter: str, start: Position, stop: Position | None, tag: str = ""
+    ) -> None:
         self._link = link
         self._topic_filter = topic_filter
         self._tag = tag
@@ -33,7 +36,7 @@ class Reading:
         self._stop = NO_END
         self._batches: deque[Batch] = deque()
         self._ahead_bytes = 0
-        self._request: Request | None = None
+        self._request: PendingRequest | None = None
         self._ref: int | None = None  # of the queue that says that something came, where there is no end
         self._has_grown = False
         self._is_complete = False
@@ -77,18 +80,18 @@ class Reading:
         if self._request is not None:
             self._link.requests.drop(self._request)
         if self._ref is not None:
-            self._link.requests.tell(wire.Unfollow([self._ref]))
+            self._link.requests.tell_first(wire.Unfollow([self._ref]))
         self._link.readings.discard(self)
 
     # --- asking
 
-    def _ask(self, message: wire.Message, answered: Callable[[wire.Message, memoryview], None]) -> None:
-        def received(outcome: Outcome, records: memoryview) -> None:
+    def _ask(self, message: wire.Message, answered: Callable[[wire.Message, Frame], None]) -> None:
+        def received(outcome: Outcome, frame: Frame) -> None:
             self._request = None
             if isinstance(outcome, Exception):
                 self.fail(outcome)
             else:
-                answered(outcome, records)
+                answered(outcome, frame)
 
         self._request = self._link.requests.ask(message, received)
 
@@ -99,7 +102,7 @@ class Reading:
             self._scan()
             return
 
-        def sought(answer: wire.Message, _: memoryview) -> None:
+        def sought(answer: wire.Message, _: Frame) -> None:
             assert isinstance(answer, wire.Sought)
             if not answer.found:
                 self._seek(number, answer.log_offset)
@@ -126,12 +129,12 @@ class Reading:
             self._has_grown = False
         self._ask(wire.Scan(self._topic_filter, self._next, self._stop, ANSWER_BYTES, self._tag), self._scanned)
 
-    def _scanned(self, answer: wire.Message, records: memoryview) -> None:
+    def _scanned(self, answer: wire.Message, frame: Frame) -> None:
         assert isinstance(answer, wire.Scanned)
         self._next = answer.next
         if answer.count:
-            self._batches.append(Batch(records, answer.count, answer.queue_offset, self._link.place))
-            self._ahead_bytes += len(records)
+            self._batches.append(Batch(frame.records, answer.count, answer.queue_offset, self._link.place))
+            self._ahead_bytes += len(frame.records)
             self._came.set()
         if answer.next < answer.log_end:
             self._has_grown = True
@@ -149,7 +152,7 @@ class Reading:
     def _follow(self) -> None:
         """Be told when there is more."""
 
-        def following(answer: wire.Message, _: memoryview) -> None:
+        def following(answer: wire.Message, _: Frame) -> None:
             assert isinstance(answer, wire.Following)
             self._ref = answer.queues[0].ref
             self._has_grown = True  # what came since
@@ -166,7 +169,7 @@ class Reading:
     def reconnected(self) -> None:
         """Another connection, perhaps to another process: it is to be followed again."""
         if self._ref is not None:
-            self._link.requests.tell(wire.Unfollow([self._ref]))
+            self._link.requests.tell_first(wire.Unfollow([self._ref]))
             self._ref = None
             if self._request is None:
                 self._follow()

@@ -17,10 +17,11 @@ from typing import NamedTuple, Self
 from penstock.sdk.delivery import Deliveries, Delivery
 from penstock.sdk.errors import ClientError, ConnectionLost, TimedOut
 from penstock.sdk.hands import GIVE_BACK, Answer, Hand, Place, Said, Verdict
-from penstock.sdk.link import Link
-from penstock.sdk.requests import Outcome
+from penstock.sdk.link import ClientLink
 from store.state.group_settings import GroupSettings
 from store.wire import group_messages as wire
+from store.wire.client.requests import Outcome
+from store.wire.frames import Frame
 
 AHEAD_S = 0.2
 PATIENCE_S = 1.0  # what is not looked at so long after it should have been is left to others
@@ -50,7 +51,7 @@ class Subscription:
     Without that it ends with the loop. What was not acked by then goes to others at once.
     """
 
-    def __init__(self, link: Link, wanted: Wanted) -> None:
+    def __init__(self, link: ClientLink, wanted: Wanted) -> None:
         self._link = link
         self._wanted = wanted
         self._has_offsets = not set("+#") & set(wanted.topic_filter)
@@ -86,7 +87,7 @@ class Subscription:
         self._is_entered = True
         self._begin()
         try:
-            async with asyncio.timeout(self._link.requests.timeout_s):
+            async with asyncio.timeout(self._link.requests.rules.timeout_s):
                 await self._opened.wait()
         except TimeoutError:
             self.close()
@@ -104,7 +105,7 @@ class Subscription:
         """Give back what is in hand, and wait until what was said is answered (for the client's `timeout_s`)."""
         self.close()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._link.requests.timeout_s):
+            async with asyncio.timeout(self._link.requests.rules.timeout_s):
                 await self._drained.wait()
 
     def _begin(self) -> None:
@@ -257,7 +258,7 @@ class Subscription:
             return
         welcome, wanted = requests.welcome, self._wanted
 
-        def opened(outcome: Outcome, _: memoryview) -> None:
+        def opened(outcome: Outcome, _: Frame) -> None:
             if isinstance(outcome, wire.GroupOpened):
                 self._opened_at(outcome, welcome.store_name if welcome.resumed else "")
                 self._store_name = welcome.store_name
@@ -334,7 +335,7 @@ class Subscription:
         pop = wire.Pop(self._ref, wanted, ANSWER_BYTES, 0, WAIT_MS)
         self._link.requests.ask_once(pop, self._popped)
 
-    def _popped(self, outcome: Outcome, records: memoryview) -> None:
+    def _popped(self, outcome: Outcome, frame: Frame) -> None:
         self._is_popping = False
         if isinstance(outcome, ConnectionLost):
             self._ref = None
@@ -345,7 +346,7 @@ class Subscription:
         if outcome.handed:
             until_s = monotonic() + SURE_SHARE * self._invisible_s
             hands = [Hand(handed, until_s, self._say) for handed in outcome.handed]
-            batch = Deliveries(records, hands, self._has_offsets, self._link.place, self._say_of_all)
+            batch = Deliveries(frame.records, hands, self._has_offsets, self._link.place, self._say_of_all)
             self._hands.update(dict.fromkeys(hands))
             self._unsettled += len(batch)
             if self._is_stopped or not (self._ahead or self._is_waiting):
@@ -382,7 +383,7 @@ class Subscription:
         """To be said at the end of this turn of the loop, unless it is `is_known` already."""
         said = self._saying.get(verdict)
         if said is None:
-            said = Said(verdict, monotonic() + self._link.requests.timeout_s)
+            said = Said(verdict, monotonic() + self._link.requests.rules.timeout_s)
             is_late = self._drained.is_set() or (verdict.invisible_ms is not None and self._ref is None)
             if is_late or not places:
                 said.answered([wire.Receipt(*place) for place in places])
@@ -410,7 +411,7 @@ class Subscription:
         self._finish_if_done()
 
     def _ask(self, said: Said, ref: int) -> None:
-        def answered(outcome: Outcome, _: memoryview) -> None:
+        def answered(outcome: Outcome, _: Frame) -> None:
             self._unanswered.discard(said)
             if isinstance(outcome, ConnectionLost):
                 self._ref = None
@@ -431,6 +432,6 @@ class Subscription:
             return
         self._drained.set()
         if self._ref is not None:
-            self._link.requests.tell(wire.GroupClose(self._ref))
+            self._link.requests.tell_first(wire.GroupClose(self._ref))
             self._link.readings.discard(self)
             self._ref = None

@@ -55,10 +55,13 @@ async def _serve(
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
     log.info("penstock %s gateway %s starting, store=%s", VERSION, name, address.url)
     say_who_may_connect(settings)
-    link = StoreLink(address, name, token, tls.context if tls.is_set else None)
     patience_s, cache_bytes = settings.gateway.store_patience_s, settings.gateway.range_cache_bytes
-    store = RemoteStore(patience_s, cache_bytes, link.flush, link.wake, loop.time)
-    link.store = store
+
+    def store_of(link: StoreLink) -> RemoteStore:
+        return RemoteStore(patience_s, cache_bytes, link.flush, link.wake, loop.time)
+
+    link = StoreLink(address, name, token, tls.context if tls.is_set else None, store_of)
+    store = link.store
     broker: Broker | None = None
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
@@ -97,7 +100,7 @@ async def _serve(
 
 
 async def _end(link: StoreLink, connecting: asyncio.Task[None]) -> None:
+    link.goodbye("the gateway stops")
     connecting.cancel()
     with suppress(asyncio.CancelledError):
         await connecting
-    await link.close()

@@ -89,10 +89,14 @@ class Gateway:
 
     def __init__(self, name: str, server: StoreServer, loop: Loop) -> None:
         self._loop = loop
-        self._link = link = StoreLink(StoreAddress.parse("unix:///x"), name, "", None)
+
+        def store_of(link: StoreLink) -> RemoteStore:
+            return RemoteStore(5, 64 << 20, link.flush, link.wake, loop.time)
+
+        self._link = link = StoreLink(StoreAddress.parse("unix:///x"), name, "", None, store_of)
         self._up, self._down = Pipe(), Pipe()
         self._server_end = WireConnection(server)
-        store = link.store = RemoteStore(5, 64 << 20, link.flush, link.wake, loop.time)
+        store = link.store
         self._server_end.connection_made(self._down)
         link.connection_made(self._up)
         self.settle()

@@ -29,17 +29,18 @@ from penstock.sdk.errors import (
 )
 from penstock.sdk.filters import matches_any
 from penstock.sdk.hands import ACK, GIVE_BACK, Answer, Hand, Place, Said, Verdict
+from penstock.sdk.link import MOST_PUBLISHES, request_rules
 from penstock.sdk.message import DelayedReceipt, Receipt, user_properties
 from penstock.sdk.message_id import StorePlace, parse_message_id
 from penstock.sdk.outgoing import Outgoing, PublishOptions, outgoing
 from penstock.sdk.positions import where
 from penstock.sdk.publishing import Entry, Outbox, receipts
-from penstock.sdk.requests import MOST_PUBLISHES, Outcome, Requests
 from store.records._records import changes_in
 from store.records.record_bytes import walk
 from store.records.records import Attribute, RecordFlag, decode_attributes, read_records
 from store.wire import group_messages
 from store.wire import messages as wire
+from store.wire.client.requests import Outcome, PendingRequests
 from store.wire.frames import Frame, FrameReader, encode
 from store.wire.messages import Role, Wait
 
@@ -202,11 +203,11 @@ async def cancel(log_offset: int, due_ms: int) -> bool:
 
 
 class Talk:
-    """A store's end of what Requests say."""
+    """A store's end of what PendingRequests say."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.requests = Requests(30.0, lambda: self.now_s, lambda: None)
+        self.requests = PendingRequests(request_rules(30.0), lambda: self.now_s, lambda: None)
         self.outcomes: list[Outcome] = []
 
     def ask(self, message: wire.Message, records: bytes = b"") -> None:

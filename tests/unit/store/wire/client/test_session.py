@@ -3,9 +3,9 @@
 import pytest
 
 from store.errors import HandshakeRefused, WireError
+from store.wire.client.session import PeerSession
 from store.wire.frames import Frame, encode
 from store.wire.messages import Failed, FailureCode, Goodbye, Hello, Ping, Pong, Refused, Welcome
-from store.wire.session import PeerSession
 
 HELLO = Hello([1], "client", "c-1")
 WELCOME = Welcome(1, "main", 0, 1 << 20, 256 << 10, 500, [], 64)

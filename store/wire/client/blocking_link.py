@@ -1,0 +1,146 @@
+"""A connection to a store for programs without an event loop: one request at a time, and every call waits."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from store.errors import HandshakeRefused, StoreAway, WireError
+from store.wire.client.address import WireAddress
+from store.wire.client.session import PeerSession
+from store.wire.frames import Frame, encode
+from store.wire.messages import Goodbye, Hello, Message, Ping, Welcome
+from store.wire.sockets import unix_address
+
+READ_BYTES = 1 << 20
+
+TlsContext = Callable[[], ssl.SSLContext]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingTimes:
+    """How long a link waits, in seconds.
+
+    `connect_s`: for a TCP connection. `silent_s`: for the next byte. `idle_s`: a link without a request for so long
+    closes itself; until then a thread sends heartbeats. None: the link lives for a few requests and sends none.
+    """
+
+    connect_s: float
+    silent_s: float
+    idle_s: float | None = None
+
+
+def open_socket(address: WireAddress, tls: TlsContext | None, times: BlockingTimes) -> socket.socket:
+    """A connected socket, with TLS if `tls` is given. Raises OSError, of which ssl.SSLError is one."""
+    if address.path:
+        found = socket.socket(socket.AF_UNIX)
+    else:
+        found = socket.create_connection((address.host, address.port), times.connect_s)
+    try:
+        found.settimeout(times.silent_s)
+        if address.path:
+            with unix_address(Path(address.path)) as path:
+                found.connect(path)
+            return found
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return found if tls is None else tls().wrap_socket(found, server_hostname=address.host)
+    except OSError:
+        found.close()
+        raise
+
+
+class BlockingLink:
+    """One connection that a store has let in. Every method but close() raises StoreAway or WireError."""
+
+    def __init__(self, connected: socket.socket, hello: Hello, times: BlockingTimes) -> None:
+        """Shake hands on a socket of open_socket(). Raises HandshakeRefused as well."""
+        self._socket = connected
+        self._times = times
+        self._frames: deque[Frame] = deque()
+        self._using = threading.Lock()  # the socket: with TLS it cannot be read and written at the same time
+        self._wait_s = times.silent_s  # for a byte, before the store is asked whether it is there
+        self._used_s = 0.0
+        self._closed = threading.Event()
+        self._session = PeerSession(hello, self.send_bytes)
+        try:
+            self.send_bytes(self._session.greeting)
+            while self._session.welcome is None:
+                self._take()
+        except (HandshakeRefused, StoreAway, WireError):
+            connected.close()
+            raise
+        self.welcome: Welcome = self._session.welcome
+        if times.idle_s is not None:
+            self._wait_s = self.welcome.heartbeat_ms / 1000
+            threading.Thread(target=self._beat, args=(times.idle_s,), daemon=True).start()
+
+    def send(self, message: Message, request_id: int = 0, records: bytes = b"") -> None:
+        """Send a message; a request has a request_id."""
+        self.send_bytes(encode(message, request_id, records))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send whole frames."""
+        try:
+            with self._using:
+                self._socket.settimeout(self._times.silent_s)
+                self._socket.sendall(data)
+        except OSError as error:
+            raise StoreAway(f"connection lost ({error})") from None
+
+    def receive(self) -> Frame:
+        """Wait for the next answer."""
+        while True:
+            while self._frames:
+                frame = self._frames.popleft()
+                if frame.request_id:
+                    return frame
+            if self._session.farewell:
+                raise StoreAway(self._session.farewell)
+            self._take()
+
+    def _take(self) -> None:
+        self._frames += [event for event in self._session.feed(self._received()) if isinstance(event, Frame)]
+
+    def _received(self) -> bytes:
+        deadline_s = time.monotonic() + self._times.silent_s
+        while True:
+            self._used_s = time.monotonic()
+            try:
+                with self._using:
+                    self._socket.settimeout(self._wait_s)
+                    data = self._socket.recv(READ_BYTES)
+                break
+            except TimeoutError:
+                if time.monotonic() >= deadline_s:
+                    raise StoreAway("no answer (it is silent)") from None
+                self.send(Ping())
+            except OSError as error:
+                raise StoreAway(f"no answer ({error})") from None
+        if not data:
+            raise StoreAway("the store closed the connection")
+        return data
+
+    def _beat(self, idle_s: float) -> None:
+        """Send heartbeats while no other thread waits for an answer. Close an idle link: its answers are not read."""
+        while not self._closed.wait(self._wait_s):
+            if time.monotonic() - self._used_s > idle_s:
+                self.close("nothing to be asked")
+                return
+            with suppress(StoreAway):
+                if not self._using.locked():
+                    self.send(Ping())
+
+    def close(self, goodbye: str = "") -> None:
+        """Close the connection. After a `goodbye` the store forgets this name at once, except a producer's."""
+        self._closed.set()
+        if goodbye:
+            with suppress(StoreAway):
+                self.send(Goodbye(goodbye))
+        self._socket.close()
