@@ -6,7 +6,7 @@ from typing import Any
 from gateway.mqtt._inflight import Inflight
 from gateway.sessions.session import Listed
 from lightqueue.queues._queues import Queue
-from notify.api import Found
+from notify.api import RecordsAt
 from store.namespaces import Namespace
 from store.records._records import RecordBatch, Records
 
@@ -216,7 +216,7 @@ def stands_at_qos2(readers: list[Reader], ranges: list[Records], stop: int) -> b
 def next_at_qos2(
     readers: list[Reader], ranges: list[Records], most: int, stop: int
 ) -> list[tuple[int, bool, tuple[int, ...], Records, int]]: ...
-def send_listed(link: Link, listed: Listed, found: Found, as_they_are: bool, most_bytes: int) -> int: ...
+def send_listed(link: Link, listed: Listed, found: RecordsAt, as_they_are: bool, most_bytes: int) -> int: ...
 def overdue(sessions: Iterable[Any], turn: Turn) -> tuple[list[Any], list[Any]]: ...
 def cross(link: Link, records: Records, i: int) -> None: ...
 def deal(

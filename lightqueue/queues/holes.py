@@ -1,60 +1,85 @@
-"""What queues have entries for, and the log has no more: how a read passes over it, and how much that was."""
+"""Entries whose record the log has lost: how a read skips them, and how many messages that were."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lightqueue.queues._queues import Queue
 from store.ratelimit import RateLimitedLog
-
-if TYPE_CHECKING:
-    from lightqueue.queues.table import LogReader, QueueTable
+from store.records._records import LogMemory
 
 EVENTS = RateLimitedLog(logging.getLogger("penstock.lightqueue"))
 
-MOST_NOTED = 65_536  # places of which it is known how many messages are lost in front of them; the oldest are forgotten
+MOST_NOTED = 65_536  # positions with a count of messages lost before them; the oldest are forgotten
+
+
+class LogReader(Protocol):
+    """The part of the log that queues use."""
+
+    @property
+    def memory(self) -> LogMemory: ...
+
+    @property
+    def first(self) -> int:
+        """log_offset of the oldest record kept."""
+
+    @property
+    def lost_ranges(self) -> list[tuple[int, int]]:
+        """Ranges [start, end) of log_offsets that are lost to damage, in order."""
+
+
+class Places(Protocol):
+    """Where the entries of queues stand."""
+
+    def log_offset_at(self, queue: Queue, queue_offset: int) -> int:
+        """log_offset of one entry; 0 where it was trimmed."""
+
+    def position_of(self, queue: Queue, log_offset: int, low: int = 0) -> int:
+        """The first queue_offset whose entry is at or after `log_offset`."""
 
 
 class Holes:
-    """Owner of what is known of them."""
+    """Owner of the counts of lost messages."""
 
-    def __init__(self, log: LogReader, queues: QueueTable) -> None:
+    def __init__(self, log: LogReader, places: Places) -> None:
         self._log = log
-        self._queues = queues
-        self._lost: dict[tuple[Queue, int], int] = {}  # messages, by the queue_offset behind them
-        self.are_known = False  # somebody has come past one
+        self._places = places
+        self._lost: dict[tuple[Queue, int], int] = {}  # number of messages, by the queue_offset behind them
+        self.are_known = False  # a read has skipped at least one hole
 
     def skip(self, queue: Queue, start: int, error: LookupError) -> tuple[int, int]:
-        """Where to go on after an entry whose record cannot be read, and how many messages are lost in front of that.
+        """The queue_offset to go on at after an entry whose record cannot be read, and the messages lost before it.
 
-        What retention dropped is not lost.
+        Messages that retention dropped do not count as lost.
         """
-        kept = self._queues.position_of(queue, self._log.first, start)
+        kept = self._places.position_of(queue, self._log.first, start)
         if kept > start:
             return kept, self._lost_in_front_of_log(queue, start, kept)
         EVENTS.error("damaged", "passed over a damaged record: %s", error)
-        at = self._queues.log_offset_at(queue, start)
+        at = self._places.log_offset_at(queue, start)
         for begin, end in self._log.lost_ranges:
             if begin <= at < end:
-                behind = max(start + 1, self._queues.position_of(queue, end, start))
+                behind = max(start + 1, self._places.position_of(queue, end, start))
                 return behind, behind - start
         return start + 1, 1
 
     def _lost_in_front_of_log(self, queue: Queue, start: int, kept: int) -> int:
-        """Of the entries [start, kept), which stand before the oldest record, those that retention did not drop."""
+        """Of the entries [start, kept), which point before the oldest record: the number that retention did
+        not drop.
+        """
         lost = 0
         for begin, end in self._log.lost_ranges:
             if begin >= self._log.first:
                 break
-            low = self._queues.position_of(queue, begin, start)
-            lost += max(0, min(self._queues.position_of(queue, end, start), kept) - low)
+            low = self._places.position_of(queue, begin, start)
+            lost += max(0, min(self._places.position_of(queue, end, start), kept) - low)
         return lost
 
     def note(self, queue: Queue, queue_offset: int, lost: int) -> None:
-        """Directly in front of this place so many messages are lost: whoever begins there later is told as well.
+        """Note how many messages are lost directly before this position, for later reads that begin there.
 
-        A queue may end there so far, or what stands there may be handed out again.
+        Such a read happens if the queue ends there so far, or if its messages are delivered again.
         """
         while len(self._lost) >= MOST_NOTED:
             self._lost.pop(next(iter(self._lost)))
@@ -62,5 +87,5 @@ class Holes:
         self.are_known = True
 
     def before(self, queue: Queue, queue_offset: int) -> int:
-        """How many messages are lost directly in front of a place, as far as somebody has come past them."""
+        """Messages lost directly before a position, as far as a read has skipped them."""
         return self._lost.get((queue, queue_offset), 0)

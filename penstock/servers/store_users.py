@@ -1,4 +1,4 @@
-"""Users at a store: the SDK's, Spark's and the commands', judged by what judges MQTT clients."""
+"""Users of a store (SDK, Spark, commands), authenticated and authorized by the same rules as MQTT clients."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from gateway.auth.access import Access, Question
 from gateway.auth.identity import Credentials, Identity, Verdict
 from gateway.auth.left_by import left_by_client
+from gateway.auth.namespaces import login_name, settled
 from gateway.auth.permissions import ACTIONS, REFUSED
-from gateway.clients.tenants import login_name, settled
 from notify.local.own_names import ALL, is_named
 from notify.requests.permissions import READ_LOG, REPLAY, SUBSCRIBE
-from notify.requests.users import User, Wanted
+from notify.requests.users import Permission, User
 from store.namespaces import is_reserved
 from store.wire.handshake import NO_TOKENS, same_token
 from store.wire.messages import Hello
@@ -21,10 +21,10 @@ WANTS_USER = "users are judged here: give user= and password="
 
 
 class StoreUsers:
-    """A Judge (notify.users) that asks Access."""
+    """A UserJudge (notify/requests/users.py) that asks Access."""
 
     def __init__(self, access: Access, of_namespaces: Mapping[str, str] = NO_TOKENS) -> None:
-        """`of_namespaces`: by namespace, the token that lets a client into that one alone."""
+        """`of_namespaces`: by namespace, the token that admits a client to that namespace alone."""
         self.access = access
         self._of_namespaces = of_namespaces
         self._epoch = 0
@@ -33,7 +33,7 @@ class StoreUsers:
 
     @property
     def epoch(self) -> int:
-        """What is known from elsewhere counts for a second."""
+        """A number that changes when answers must be asked again: after a reload; with a hook, each second."""
         if self.access.asks_elsewhere and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + 1.0
             self._epoch += 1
@@ -68,7 +68,9 @@ class StoreUsers:
         self.access.authenticate(credentials, heard)
 
     def _settled(self, identity: Identity, hello: Hello) -> StoreUser | str:
-        """With its namespace, or why it may not be of that one. A token proves one, what a Hello says does not."""
+        """The user with its namespace, or why it may not use that one. A token proves a namespace, a name in a Hello
+        does not.
+        """
         of_token = self._of_namespaces.get(hello.namespace)
         is_of_token = of_token is not None and same_token(of_token, hello.token)
         named = (("the token", hello.namespace if is_of_token else ""),)
@@ -85,7 +87,7 @@ def _of(namespace: str) -> str:
 
 
 class StoreUser:
-    """A User (notify.users)."""
+    """A User (notify/requests/users.py)."""
 
     def __init__(self, users: StoreUsers, identity: Identity, namespace: str = "") -> None:
         """`namespace`: of its client, as in a Hello."""
@@ -99,7 +101,7 @@ class StoreUser:
 
     @property
     def is_open(self) -> bool:
-        """Not of one that names topics of the log: what is another namespace's needs a rule."""
+        """False in a namespace that covers all others: topics of another namespace need a rule."""
         return self.namespace != ALL and self._users.access.is_open_to(self._identity)
 
     @property
@@ -110,18 +112,18 @@ class StoreUser:
     def epoch(self) -> int:
         return self._users.epoch
 
-    def decide(self, wanted: Wanted) -> bool | None:
+    def decide(self, wanted: Permission) -> bool | None:
         if wanted.action not in ACTIONS:
             return True
         if wanted.action in (SUBSCRIBE, REPLAY) and is_reserved(wanted.topic) and self._decided(READ_LOG):
             return True
         return self._decided(wanted)
 
-    def _decided(self, wanted: Wanted) -> bool | None:
+    def _decided(self, wanted: Permission) -> bool | None:
         allowed = self._users.access.decide(self._identity, self._question(wanted))
         return None if allowed is None else allowed != REFUSED
 
-    def ask(self, wanted: Wanted, then: Callable[[bool], None]) -> None:
+    def ask(self, wanted: Permission, then: Callable[[bool], None]) -> None:
         self._users.access.ask(self._question(wanted), lambda allowed: then(allowed != REFUSED))
 
     def fault(self, now_ms: int) -> str:
@@ -129,8 +131,8 @@ class StoreUser:
             return "what it showed to be let in has expired"
         return "" if self._users.access.still_knows(self._identity) else "its password was changed"
 
-    def _question(self, wanted: Wanted) -> Question:
-        """Without a client identifier: rules with %c are about MQTT clients, and allow nothing here."""
+    def _question(self, wanted: Permission) -> Question:
+        """The question, without a client identifier: rules with %c are about MQTT clients, and allow nothing here."""
         user, namespace = self._identity.username, self._identity.namespace
         needs_rule = wanted == READ_LOG or (not namespace and is_reserved(wanted.topic))
         return Question(user, "", ACTIONS[wanted.action], wanted.topic, namespace, wanted.group, needs_rule)

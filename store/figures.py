@@ -1,0 +1,70 @@
+"""One figure of what Penstock counts: its name, its text, and where its value is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
+
+from store.log.durations import BOUNDS_S, Durations
+
+Source = TypeVar("Source")
+
+
+class Times(NamedTuple):
+    """How often something took how long: once for each of the bounds, and longer; and all of it together."""
+
+    counts: list[int]
+    sum_s: float
+    bounds_s: tuple[float, ...]
+
+    @classmethod
+    def of(cls, durations: Durations) -> Self:
+        """As they are now."""
+        return cls(list(durations.counts), durations.sum_s, BOUNDS_S)
+
+    @property
+    def buckets(self) -> list[tuple[str, float]]:
+        """As Prometheus has them: so many took that long at most."""
+        bounds = [*map(str, self.bounds_s), "+Inf"]
+        return list(zip(bounds, accumulate(map(float, self.counts)), strict=True))
+
+
+Value = float | Mapping[str, float] | Times | Mapping[str, Times]
+"""One number, or one for each value of the metric's label; the same of times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure(Generic[Source]):
+    """One metric: what it is called, what it says, and where its value is read."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    doc: str
+    read: Callable[[Source], Value]
+    label: str = ""
+
+
+Reading: TypeAlias = "tuple[Figure[Any], Value]"
+Sections: TypeAlias = Mapping[str, "tuple[Figure[Source], ...]"]
+"""Figures of one source, by the heading that docs/operations.md gives them."""
+
+
+def readings(sections: Sections[Source], source: Source | None) -> Iterator[Reading]:
+    """All figures of a source with their values, which are the caller's own; none where there is no source."""
+    if source is not None:
+        for figure in (figure for section in sections.values() for figure in section):
+            value = figure.read(source)
+            yield figure, cast(Value, dict(value)) if isinstance(value, Mapping) else value
+
+
+def joined(steps: Iterable[list[Reading]]) -> list[Reading]:
+    """Each metric once, with all labels that steps gave it."""
+    found: dict[str, Reading] = {}
+    for figure, value in (reading for step in steps for reading in step):
+        before = found[figure.name][1] if figure.name in found else None
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            value = cast(Value, {**before, **value})  # of the same kind: it is the same metric
+        found[figure.name] = figure, value
+    return list(found.values())

@@ -1,0 +1,90 @@
+"""What a consumer group is made of: leases on messages, what each consumer has, and how far each partition is read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+
+SLACK = 1_024  # entries of leases that are settled already, besides as many as there are others
+
+
+class Lease:
+    """Messages that one consumer was given together until `due_ms`, or that wait together for a retry (`serial` 0)."""
+
+    __slots__ = ("alarm", "consumer", "deliveries", "due_ms", "is_ready", "left", "offsets", "partition", "serial")
+
+    def __init__(self, offsets: Sequence[int], partition: int, serial: int, deliveries: int, due_ms: int) -> None:
+        self.offsets = offsets  # some of them may belong to another Lease by now, or be settled
+        self.left = len(offsets)
+        self.partition = partition
+        self.serial = serial
+        self.deliveries = deliveries
+        self.due_ms = due_ms
+        self.alarm = 0  # which entry of LeaseAlarms is its; 0: none
+        self.is_ready = False  # to be handed out again
+        self.consumer: Assignment | None = None
+
+
+class Assignment:
+    """What one consumer has: its leases, and its partitions."""
+
+    def __init__(self) -> None:
+        self.leases: dict[Lease, None] = {}
+        self.partitions: list[int] = []
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages it has."""
+        return sum(lease.left for lease in self.leases)
+
+
+class PartitionCursor:
+    """How far the queue was read for one partition, and the messages that were found and not handed out yet."""
+
+    def __init__(self, next_offset: int) -> None:
+        self.next = next_offset
+        self.parked: deque[int] = deque()
+        self.out: int | None = None  # of an ordered group: what has to be settled first
+
+    @property
+    def position(self) -> int:
+        """Everything of this partition before it was handed out."""
+        return self.parked[0] if self.parked else self.next
+
+
+class LeaseAlarms:
+    """When leases end. Each lease has one alarm, so this does less than store.state.deadlines."""
+
+    def __init__(self, then: Callable[[Lease], None]) -> None:
+        self._then = then
+        self._heap: list[tuple[int, int, Lease]] = []
+        self._pending = 0
+        self._last = 0
+
+    def __len__(self) -> int:
+        """How many leases have an alarm."""
+        return self._pending
+
+    def set(self, lease: Lease) -> None:
+        """Of a lease that has none."""
+        self._last += 1
+        lease.alarm = self._last
+        heappush(self._heap, (lease.due_ms, self._last, lease))
+        self._pending += 1
+        if len(self._heap) > 2 * self._pending + SLACK:
+            self._heap = [entry for entry in self._heap if entry[2].alarm == entry[1]]
+            heapify(self._heap)
+
+    def cancel(self, lease: Lease) -> None:
+        if lease.alarm:
+            lease.alarm = 0
+            self._pending -= 1
+
+    def run(self, now_ms: int) -> None:
+        """Tell of what is due, oldest first."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            _, number, lease = heappop(self._heap)
+            if lease.alarm == number:
+                self.cancel(lease)
+                self._then(lease)
