@@ -35,7 +35,10 @@ RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
 ROUNDS_PER_TURN = 4
 MANY_READERS = 16  # of a session that have more: their ranges are read in one call, and have fewer records
-MOST_MERGED = 64  # readers of one session that are read at a time, of those that have more
+LEAST_MERGED, MOST_MERGED = (
+    4,
+    64,
+)  # of these are read at a time: as many as the window has room for, or to find the next
 MANY_QUEUES = 256  # that grew: a session that is behind pulls in the next turn; one that reads so many pulls one round
 NO_STOP = (1 << 64) - 1  # log_offset
 CATCH_UP_S = 0.002  # that all who are behind may take of one turn, or one of them, however often they pull in it
@@ -260,15 +263,16 @@ class Delivery:
             pending = self._pending(session)
             if not pending:
                 return False
-            stop = NO_STOP
-            if len(pending) > MOST_MERGED:
-                pending, stop = nearest(pending, MOST_MERGED)
+            stop, is_many = NO_STOP, len(pending) > MANY_READERS
+            if is_many:
+                most = MOST_MERGED if number else max(LEAST_MERGED, session.inflight.room())
+                pending, stop = nearest(pending, min(most, MOST_MERGED))
             queues = len(pending)
-            ranges = self._ranges_of(pending)
+            ranges = self._ranges_of(pending, is_many)
             if ranges is None:
                 return False
             outcome = link.deliver(pending, ranges, self._store.safe, stop)
-            while outcome == DONE and stop < NO_STOP and self._read_on(pending, ranges, ends_s):
+            while outcome == DONE and is_many and self._read_on(pending, ranges, ends_s):
                 outcome = link.deliver(pending, ranges, self._store.safe, stop)
             if outcome == SESSION and not self._exchange.send_next(session, pending, ranges, stop):
                 return False
@@ -300,12 +304,12 @@ class Delivery:
             ranges[i] = records
         return found is not None
 
-    def _ranges_of(self, readers: list[Reader]) -> list[Records] | None:
+    def _ranges_of(self, readers: list[Reader], are_of_many: bool) -> list[Records] | None:
         """What comes next for each of a session's readers; None if the session has to wait for some of it."""
         ranges = []
         most_lag, share = self._settings.qos0_lag_messages, len(readers)
         self._outrun.goes_on(readers[0].session, readers[:MANY_READERS], most_lag, time.perf_counter())
-        if share > MANY_READERS:
+        if are_of_many:
             return self._many_ranges_of(readers)
         for reader in readers:
             queue, position = reader.queue, reader.position
