@@ -12,9 +12,9 @@ from lightqueue.groups.groups import GroupQueue
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from store.files.segment import HEADER_BYTES, segment_paths
-from store.records.records import Record, RecordType, read_records
+from store.records.records import RECORD_HEADER_BYTES, Record, RecordType, read_records
 from store.recovery.rewriting import fill
-from store.recovery.salvage import RECORD_HEADER_BYTES, Hole
+from store.recovery.salvage import Hole
 from store.state.changes import (
     Change,
     GroupAdvanced,
@@ -37,8 +37,6 @@ from store.state.groups import ConsumerKey
 from store.state.sessions import renewed
 from tests.support.store_workload import Workload
 from tests.support.stores import change, crash_copy, read_all, small
-
-pytestmark = pytest.mark.property
 
 OPTIONS = {"segment_bytes": 1 << 20, "index_write_buffer_bytes": 64 << 10, "cached_topics": 15, "group_flush_ms": 1}
 GROUPS = [("one", "d/#"), ("two", "l3"), ("ordered", "d/#"), ("three", "x/#"), ("all", "#")]

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lightqueue.message_store import MessageStore
 from lightqueue.queues import table
-from lightqueue.queues.matching import has_wildcard, matches
+from lightqueue.queues.matching import has_wildcard
 from lightqueue.queues.table import level_of
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
@@ -34,9 +34,8 @@ from store.state.changes import (
     WillFired,
     WillState,
 )
+from store.topics import matches
 from tests.support.stores import change, crash_copy, read_all, small
-
-pytestmark = pytest.mark.property
 
 TOPICS = ("a", "a/b", "a/c", "b/c", "b/c/d", "/a", "$s/a")
 FILTERS = (*TOPICS[:4], "a/#", "b/#", "#", "+/c", "b/+", "+/+/d", "a/+/#")
@@ -362,4 +361,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=40, stateful_step_count=40, suppress_health_check=list(HealthCheck))
+TestStore.settings = settings(
+    max_examples=2 * settings().max_examples // 5, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+)
