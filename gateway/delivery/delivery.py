@@ -11,10 +11,12 @@ from gateway.delivery.expander import EXPANDED_BYTES, Expander
 from gateway.delivery.outrun import Outrun
 from gateway.mqtt._mqtt import (
     BLOCKED,
+    DONE,
     SESSION,
     Reader,
     fan_out,
     lag_behind,
+    nearest,
     places_of,
     stand_at,
     taking_from,
@@ -33,7 +35,12 @@ RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
 ROUNDS_PER_TURN = 4
 MANY_READERS = 16  # of a session that have more: their ranges are read in one call, and have fewer records
-MANY_QUEUES = 256  # that grew: who is behind pulls in the next turn; whose queues are so many pulls one round at a time
+LEAST_MERGED, MOST_MERGED = (
+    4,
+    64,
+)  # of these are read at a time: as many as the window has room for, or to find the next
+MANY_QUEUES = 256  # that grew: a session that is behind pulls in the next turn; one that reads so many pulls one round
+NO_STOP = (1 << 64) - 1  # log_offset
 CATCH_UP_S = 0.002  # that all who are behind may take of one turn, or one of them, however often they pull in it
 EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each
 SETTLED_AT_ONCE = 256  # queues of which it is said how far their readers have come, each time
@@ -257,12 +264,18 @@ class Delivery:
             pending = self._pending(session)
             if not pending:
                 return False
+            stop, is_many = NO_STOP, len(pending) > MANY_READERS
+            if is_many:
+                most = MOST_MERGED if number else max(LEAST_MERGED, session.inflight.room())
+                pending, stop = nearest(pending, min(most, MOST_MERGED))
             queues = len(pending)
-            ranges = self._ranges_of(pending)
+            ranges = self._ranges_of(pending, is_many)
             if ranges is None:
                 return False
-            outcome = link.deliver(pending, ranges, self._store.safe)
-            if outcome == SESSION and not self._exchange.send_next(session, pending, ranges):
+            outcome = link.deliver(pending, ranges, self._store.safe, stop)
+            while outcome == DONE and is_many and self._read_on(pending, ranges, ends_s):
+                outcome = link.deliver(pending, ranges, self._store.safe, stop)
+            if outcome == SESSION and not self._exchange.send_next(session, pending, ranges, stop):
                 return False
             if outcome == BLOCKED:
                 if not session.inflight.blocked:
@@ -281,12 +294,23 @@ class Delivery:
             self._lagging[session] = set(pending)
         return pending
 
-    def _ranges_of(self, readers: list[Reader]) -> list[Records] | None:
+    def _read_on(self, readers: list[Reader], ranges: list[Records], ends_s: float) -> bool:
+        """Read what comes behind those ranges that are used up. False if there is none, or no time or room for it."""
+        used_up = [i for i, records in enumerate(ranges) if readers[i].position >= records.next and readers[i].lag]
+        link = readers[0].link
+        if not used_up or link is None or link.is_full() or time.perf_counter() >= ends_s:
+            return False
+        found = self._many_ranges_of([readers[i] for i in used_up])
+        for i, records in zip(used_up, found or (), strict=False):
+            ranges[i] = records
+        return found is not None
+
+    def _ranges_of(self, readers: list[Reader], are_of_many: bool) -> list[Records] | None:
         """What comes next for each of a session's readers; None if the session has to wait for some of it."""
         ranges = []
         most_lag, share = self._settings.qos0_lag_messages, len(readers)
         self._outrun.goes_on(readers[0].session, readers[:MANY_READERS], most_lag, time.perf_counter())
-        if share > MANY_READERS:
+        if are_of_many:
             return self._many_ranges_of(readers)
         for reader in readers:
             queue, position = reader.queue, reader.position

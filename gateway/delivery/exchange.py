@@ -67,15 +67,15 @@ class Exchange:
         session.backlog = deque(kept) if kept else ()
         session.connection.behind = session.has_something_first
 
-    def send_next(self, session: Session, readers: list[Reader], ranges: list[Records]) -> bool:
-        """Put the QoS 2 messages that the readers stand at in flight. False: the window is full."""
+    def send_next(self, session: Session, readers: list[Reader], ranges: list[Records], stop: int) -> bool:
+        """Put the QoS 2 messages that the readers stand at in flight, up to log_offset `stop`. False: the window is full."""
         inflight, started = session.inflight, list[Started]()
         while len(started) < SENT_PER_ROUND:
             most = min(SENT_PER_ROUND - len(started), inflight.room())
             if not most:
-                inflight.blocked = inflight.blocked or stands_at_qos2(readers, ranges)
+                inflight.blocked = inflight.blocked or stands_at_qos2(readers, ranges, stop)
                 break
-            found = next_at_qos2(readers, ranges, most)
+            found = next_at_qos2(readers, ranges, most, stop)
             for log_offset, retain, subscription_ids, records, place in found:
                 if log_offset not in session.skip:
                     outgoing = Outgoing(log_offset, 2, retain, subscription_ids)

@@ -441,13 +441,14 @@ cdef class Link:
             self.transport.write(PyBytes_FromStringAndSize(data + sent, size - sent))
         return 0
 
-    def deliver(self, list readers not None, list ranges not None, uint64_t safe):
-        """Encode what the ranges of some readers hold, merged by log_offset, each message once; the readers move on.
+    def deliver(self, list readers not None, list ranges not None, uint64_t safe, uint64_t stop=<uint64_t>-1):
+        """Encode what the ranges of some readers hold before log_offset `stop`, merged by log_offset, each message once; the
+        readers move on.
 
         BLOCKED: the window or the buffer is full. SESSION: the next message is QoS 2, which the session sends itself.
         DONE: the ranges were used up, or one whose reader has more to read. QoS 2 messages at or after log_offset `safe` wait.
         """
-        return deliver_to(self, readers, ranges, safe)
+        return deliver_to(self, readers, ranges, safe, stop)
 
     cdef int put_publish(self, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count,
                          bint is_timed, Block payload) except -1:

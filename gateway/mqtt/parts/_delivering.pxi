@@ -1,7 +1,7 @@
 # The part of _wire.pyx that makes PUBLISH packets of ranges for one link.
 
-cdef int deliver_to(Link link, list readers, list ranges, uint64_t safe) except -1:
-    cdef Merge merge = Merge(readers, ranges)
+cdef int deliver_to(Link link, list readers, list ranges, uint64_t safe, uint64_t stop) except -1:
+    cdef Merge merge = Merge(readers, ranges, stop)
     cdef const RecordHeader *record
     cdef bint retain
     cdef int qos
@@ -26,9 +26,9 @@ cdef int deliver_to(Link link, list readers, list ranges, uint64_t safe) except 
     return DONE
 
 
-def stands_at_qos2(list readers not None, list ranges not None):
+def stands_at_qos2(list readers not None, list ranges not None, uint64_t stop):
     """Whether the next message of some readers' ranges goes out at QoS 2."""
-    cdef Merge merge = Merge(readers, ranges)
+    cdef Merge merge = Merge(readers, ranges, stop)
     cdef int qos
     if merge.exhausted():
         return False
@@ -36,13 +36,13 @@ def stands_at_qos2(list readers not None, list ranges not None):
     return min(qos, merge.qos) == 2
 
 
-def next_at_qos2(list readers not None, list ranges not None, Py_ssize_t most):
+def next_at_qos2(list readers not None, list ranges not None, Py_ssize_t most, uint64_t stop):
     """What deliver() stopped at, and what comes behind that as long as it goes out at QoS 2, at most so many messages: of
     each (log_offset, retain, subscription identifiers, its range, its place there).
 
     The readers move past them. There may be thousands of readers, so they are merged once for all of these.
     """
-    cdef Merge merge = Merge(readers, ranges)
+    cdef Merge merge = Merge(readers, ranges, stop)
     cdef const RecordHeader *record
     cdef list found = []
     while len(found) < most and not merge.exhausted():

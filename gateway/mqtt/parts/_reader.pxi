@@ -9,6 +9,7 @@ cdef class Reader:
     cdef readonly Queue queue
     cdef public uint64_t position       # queue_offset of the next entry to look at
     cdef public uint64_t reached        # log_offset; everything before it has been looked at
+    cdef uint64_t known_at              # queue_offset of a message whose log_offset is `reached`; none before there is one
     cdef public uint64_t since          # log_offset; what is older is not for this subscription
     cdef public uint64_t skip_qos0_before   # log_offset; QoS 0 messages before it are not delivered (offline then)
     cdef public int qos
@@ -23,11 +24,16 @@ cdef class Reader:
 
     def __init__(self, Queue queue not None, session, str topic_filter not None):
         self.queue = queue
+        self.known_at = <uint64_t>-1
         self.session = session
         self.topic_filter = topic_filter
 
     cdef uint64_t behind(self) noexcept:
         return self.queue.next_offset - min(self.position, self.queue.next_offset)
+
+    cdef bint is_known(self) noexcept:
+        """Whether its next message is the one at log_offset `reached`."""
+        return self.known_at == self.position
 
     @property
     def lag(self):
@@ -83,6 +89,74 @@ def with_more(readers not None):
     return [reader for reader in readers if reader.behind()]
 
 
+def nearest(list readers not None, Py_ssize_t most):
+    """(some of a session's readers, log_offset): those that have come least far, and the first that the others may be at.
+
+    So many of them, or more if all of these are at one message: what goes out of it depends on all that match it. Of a few
+    of thousands it is cheap to learn what comes next, and nothing of the others comes before that log_offset.
+    """
+    cdef uint64_t stop = <uint64_t>-1, lowest = <uint64_t>-1
+    cdef Py_ssize_t i, size = 0, total = len(readers)
+    cdef bint all_known = True
+    cdef Reader reader
+    cdef Py_ssize_t *heap = <Py_ssize_t *>malloc((most + 1) * sizeof(Py_ssize_t))   # the one that has come furthest first
+    if heap == NULL:
+        raise MemoryError
+    try:
+        for i in range(total):
+            reader = <Reader?>readers[i]
+            if size < most:
+                rise(readers, heap, size, i)
+                size += 1
+            elif further(<Reader>readers[heap[0]], reader):
+                stop = min(stop, (<Reader>readers[heap[0]]).reached)
+                sink(readers, heap, size, i)
+            else:
+                stop = min(stop, reader.reached)
+        for i in range(size):
+            reader = <Reader>readers[heap[i]]
+            lowest = min(lowest, reader.reached)
+            all_known = all_known and reader.is_known()
+        if stop > lowest or not all_known:
+            return [readers[heap[i]] for i in range(size)], stop
+    finally:
+        free(heap)
+    stop = <uint64_t>-1
+    found = []
+    for reader in readers:
+        if reader.reached == lowest:
+            found.append(reader)
+        else:
+            stop = min(stop, reader.reached)
+    return found, stop
+
+
+cdef bint further(Reader a, Reader b) noexcept:
+    """Whether one has come further than another; a reader whose next message is not known comes before one that is at it."""
+    return a.reached > b.reached or (a.reached == b.reached and a.is_known() and not b.is_known())
+
+
+cdef void rise(list readers, Py_ssize_t *heap, Py_ssize_t place, Py_ssize_t i) noexcept:
+    """Put one more into the heap, of which `place` is the end."""
+    while place and further(<Reader>readers[i], <Reader>readers[heap[(place - 1) // 2]]):
+        heap[place] = heap[(place - 1) // 2]
+        place = (place - 1) // 2
+    heap[place] = i
+
+
+cdef void sink(list readers, Py_ssize_t *heap, Py_ssize_t size, Py_ssize_t i) noexcept:
+    """Put one into the heap in place of the first."""
+    cdef Py_ssize_t place = 0, child = 1
+    while child < size:
+        if child + 1 < size and further(<Reader>readers[heap[child + 1]], <Reader>readers[heap[child]]):
+            child += 1
+        if not further(<Reader>readers[heap[child]], <Reader>readers[i]):
+            break
+        heap[place] = heap[child]
+        place, child = child, 2 * child + 1
+    heap[place] = i
+
+
 def places_of(list readers not None, uint64_t most_lag):
     """(queues, positions, messages that were dropped): where some readers go on. With QoS 0 those that are further behind
     than `most_lag` go on at the newest message."""
@@ -99,7 +173,8 @@ def places_of(list readers not None, uint64_t most_lag):
 
 
 def stand_at(list readers not None, list ranges not None, set moved not None):
-    """Each reader goes on where its range begins, if that is later. `moved` gets those of their queues that are LIVE.
+    """Each reader goes on where its range begins, if that is later, and has reached what it reads next. `moved` gets those
+    of their queues that are LIVE.
 
     Whether a range has compressed payloads.
     """
@@ -110,6 +185,9 @@ def stand_at(list readers not None, list ranges not None, set moved not None):
     for i in range(len(readers)):
         reader, records = <Reader?>readers[i], <Records?>ranges[i]
         reader.position = max(reader.position, records.first)
+        if reader.position < records.next:
+            reader.reached = max(reader.reached, records.items[reader.position - records.first].log_offset)
+            reader.known_at = reader.position
         flags |= records.flags
         if reader.queue.kind == KIND_LIVE:
             moved.add(reader.queue)

@@ -327,6 +327,7 @@ cdef class Merge:
     cdef int heaped
     cdef int *found_in          # those whose ranges have the current message
     cdef int found_count
+    cdef uint64_t stop          # log_offset; what is at or after it is not looked at
     cdef bint unknown           # what comes next of some reader is not in its range
     cdef uint64_t current
     cdef uint64_t lost          # messages in front of the current one, for the subscription that lost most
@@ -337,10 +338,11 @@ cdef class Merge:
     cdef uint32_t *ids
     cdef int id_count
 
-    def __cinit__(self, list readers, list ranges):
+    def __cinit__(self, list readers, list ranges, uint64_t stop):
         cdef Py_ssize_t n = len(readers)
         self.readers = readers
         self.ranges = ranges
+        self.stop = stop
         self.at = <Py_ssize_t *>malloc(n * (sizeof(Py_ssize_t) + 2 * sizeof(int) + sizeof(uint32_t)))
         if self.at == NULL:
             raise MemoryError
@@ -355,8 +357,8 @@ cdef class Merge:
         free(self.at)
 
     cdef bint exhausted(self) noexcept:
-        """Whether all ranges are used up, or one of them, and what its reader has next is not known here."""
-        return self.unknown or not self.heaped
+        """Whether all ranges are used up as far as they are looked at, or one whose reader has more."""
+        return self.unknown or not self.heaped or self.next_offset(self.heap[0]) >= self.stop
 
     cdef Block payload(self):
         """That of the current message, as one block for all who are sent it from this range."""
