@@ -31,7 +31,7 @@ from gateway.clients.judging import Judging
 from gateway.clients.packet_rules import PacketRules
 from gateway.clients.registry import SessionRegistry
 from gateway.clients.tenants import Tenants
-from gateway.delivery.delivery import Delivery
+from gateway.delivery.deliverer import Deliverer
 from gateway.delivery.exchange import Exchange
 from gateway.delivery.expander import Expander
 from gateway.delivery.shared_subscriptions import SharedSubscriptions
@@ -116,7 +116,7 @@ class Broker:
         self.deadlines = Deadlines()
         self.journal = journal = Journal(store, self.turn, events)
         self.exchange = exchange = Exchange(store, journal, expander := Expander(self.soon))
-        self.delivery = delivery = Delivery(store, settings, exchange, expander, self.soon)
+        self.delivery = delivery = Deliverer(store, settings, exchange, expander, self.soon)
         self.shared = SharedSubscriptions(store, settings, self.turn, journal, expander)
         if access is not None:
             self.shared.knows_users = lambda: access.knows_users

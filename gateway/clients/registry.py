@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.access.guard import Guard
 from gateway.auth.permissions import UNANSWERED
-from gateway.delivery.delivery import Delivery
+from gateway.delivery.deliverer import Deliverer
 from gateway.delivery.exchange import Exchange
 from gateway.delivery.shared_subscriptions import SharedSubscriptions
 from gateway.mqtt.codec import encode
@@ -59,7 +59,7 @@ class SessionRegistry:
         settings: GatewaySettings,
         journal: Journal,
         exchange: Exchange,
-        delivery: Delivery,
+        delivery: Deliverer,
         shared: SharedSubscriptions,
         events: RateLimitedLog,
         guard: Guard,

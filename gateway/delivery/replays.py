@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from gateway.delivery.delivery import Delivery
+from gateway.delivery.deliverer import Deliverer
 from gateway.delivery.exchange import Exchange
 from gateway.mqtt._mqtt import Turn
 from gateway.mqtt.packets import Subscribe
@@ -40,7 +40,7 @@ class Replays:
         store: Store,
         turn: Turn,
         exchange: Exchange,
-        delivery: Delivery,
+        delivery: Deliverer,
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
         """`soon` has something done in a later turn."""

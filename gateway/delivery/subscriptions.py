@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from gateway.delivery.delivery import Delivery
+from gateway.delivery.deliverer import Deliverer
 from gateway.delivery.exchange import SENT_PER_ROUND, Exchange
 from gateway.delivery.replays import FROM_PROPERTY as FROM_PROPERTY
 from gateway.delivery.replays import Replays, reads_history, replay_from
@@ -101,7 +101,7 @@ class Subscriptions:
         turn: Turn,
         journal: Journal,
         exchange: Exchange,
-        delivery: Delivery,
+        delivery: Deliverer,
         shared: SharedSubscriptions,
         sys_topics: SysTopics,
         soon: Callable[[Callable[[], None]], object],

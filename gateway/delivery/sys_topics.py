@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.delivery.delivery import Delivery
+from gateway.delivery.deliverer import Deliverer
 from gateway.mqtt._mqtt import Reader, Tenant, Turn
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Publish
@@ -38,7 +38,7 @@ class Status(Protocol):
     @property
     def store(self) -> Store: ...
     @property
-    def delivery(self) -> Delivery: ...
+    def delivery(self) -> Deliverer: ...
     @property
     def online(self) -> int: ...
     @property

@@ -11,7 +11,7 @@ import pytest
 
 from gateway import ending
 from gateway.delivery import exchange
-from gateway.delivery.delivery import SETTLED_PER_STEP
+from gateway.delivery.deliverer import SETTLED_PER_STEP
 from gateway.mqtt._mqtt import Reader, Sockets, Turn, next_at_qos2
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Publish, SubscriptionRequest
@@ -157,7 +157,7 @@ def test_the_time_for_pulling_is_that_of_a_turn(bench: Bench, monkeypatch: pytes
         return pull(session, ends_s)
 
     monkeypatch.setattr(delivery, "_pull", pulls)
-    monkeypatch.setattr("gateway.delivery.delivery.CATCH_UP_S", 1e-9)
+    monkeypatch.setattr("gateway.delivery.deliverer.CATCH_UP_S", 1e-9)
     delivery.room([reader.connection.session for reader in readers])
     for turns in range(1, len(readers) + 1):
         delivery.grew([])

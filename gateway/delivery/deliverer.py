@@ -44,7 +44,7 @@ COMPRESSED = int(RecordFlag.COMPRESSED)
 NOBODY: frozenset[Session] = frozenset()
 
 
-class Delivery:
+class Deliverer:
     """Owner of who follows which queue in this gateway."""
 
     def __init__(
