@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from gateway.delivery.exchange import Exchange
 from gateway.delivery.expander import EXPANDED_BYTES, Expander
 from gateway.delivery.outrun import Outrun
+from gateway.delivery.replays import Replays
 from gateway.mqtt._mqtt import (
     BLOCKED,
     SESSION,
@@ -20,10 +21,9 @@ from gateway.mqtt._mqtt import (
     taking_from,
     with_more,
 )
+from gateway.sessions.core import Core
 from gateway.sessions.session import NONE, Session
-from gateway.settings import GatewaySettings
 from lightqueue.queues._queues import LIVE, Queue
-from notify.api import Store
 from notify.steps import Steps, in_steps
 from store.namespaces import is_servers
 from store.records._records import Records
@@ -47,18 +47,11 @@ NOBODY: frozenset[Session] = frozenset()
 class Deliverer:
     """Owner of who follows which queue in this gateway."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: GatewaySettings,
-        exchange: Exchange,
-        expander: Expander,
-        soon: Callable[[Callable[[], None]], object],
-    ) -> None:
-        """`soon` has something done in a later turn."""
-        self._soon = soon
-        self._store = store
-        self._settings = settings
+    def __init__(self, core: Core, exchange: Exchange, expander: Expander) -> None:
+        self._soon = soon = core.scheduler.soon
+        self._store = core.store
+        self._settings = core.settings
+        self.replays = Replays(core, exchange, self.room)
         self._exchange = exchange
         self._expander = expander
         self._moved: set[Queue] = set()  # LIVE queues whose readers may have come further since settle()
@@ -75,7 +68,6 @@ class Deliverer:
         self._waiting_read: dict[Queue, set[Session]] = {}  # what they have to read is on its way
         self._expanded = 0  # ranges, so far
         self._outrun = Outrun()
-        self.go_on_replaying: Callable[[Session], None]  # to be given by whoever can
         self.dropped = 0
         self.transient = 0  # subscriptions that end with their connection
         self.durable = 0  # those of connected clients that do not
@@ -251,7 +243,7 @@ class Deliverer:
             if session.listings:
                 return False
             if session.replays:
-                self.go_on_replaying(session)
+                self.replays.go_on(session)
                 return False
             pending = self._pending(session)
             if not pending:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from gateway.delivery.deliverer import Deliverer
 from gateway.delivery.exchange import Exchange
-from gateway.mqtt._mqtt import Turn
 from gateway.mqtt.packets import Subscribe
+from gateway.sessions.core import Core
 from gateway.sessions.session import Outgoing, Replay, Session
-from notify.api import Store
 from notify.history import Page, Past, Sought
 
 FROM_PROPERTY = "penstock-from"
@@ -35,21 +33,13 @@ def reads_history(subscribe: Subscribe) -> bool:
 class Replays:
     """The rules of replaying; sessions own which replays go on."""
 
-    def __init__(
-        self,
-        store: Store,
-        turn: Turn,
-        exchange: Exchange,
-        delivery: Deliverer,
-        soon: Callable[[Callable[[], None]], object],
-    ) -> None:
-        """`soon` has something done in a later turn."""
-        self._store = store
-        self._turn = turn
+    def __init__(self, core: Core, exchange: Exchange, room: Callable[[list[Session]], object]) -> None:
+        """`room` is told of sessions that can take more than before."""
+        self._store = core.store
+        self._turn = core.turn
         self._exchange = exchange
-        self._delivery = delivery
-        self._soon = soon
-        delivery.go_on_replaying = self.go_on
+        self._room = room
+        self._soon = core.scheduler.soon
 
     def seek(self, topic_filter: str, where: str, then: Callable[[int | None], None], start: int = 0) -> None:
         """The log_offset that `where` stands for; None if it stands for none. Each step looks at a part of the log."""
@@ -66,14 +56,14 @@ class Replays:
         """The subscription's readers are there; what they have comes behind it."""
         session.replays = [*session.replays, replay]
         session.connection.behind = True
-        self._delivery.room([session])
+        self._room([session])
         self._turn.request()
 
     def end(self, session: Session, replay: Replay) -> None:
         """It is not allowed any more; what its subscription's queues have comes at once."""
         session.replays = [each for each in session.replays if each is not replay]
         session.connection.behind = session.has_something_first
-        self._delivery.room([session])
+        self._room([session])
         self._turn.request()
 
     def go_on(self, session: Session) -> None:
@@ -98,7 +88,7 @@ class Replays:
                 session.connection.misses(replay.lost)
         self._exchange.put_off(session, found)
         session.connection.behind = session.has_something_first
-        self._delivery.room([session])
+        self._room([session])
         self._turn.request()
 
 

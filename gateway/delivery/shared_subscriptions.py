@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from gateway.delivery.expander import EXPANDED_BYTES, Expander
-from gateway.mqtt._mqtt import Parcel, Parcels, Turn, cross, deal
+from gateway.mqtt._mqtt import Parcel, Parcels, cross, deal
 from gateway.mqtt.topics import split_shared
-from gateway.sessions.journal import Journal
+from gateway.sessions.core import Core
 from gateway.sessions.session import NONE, Outgoing, Session, as_sent, packed_inflight
-from gateway.settings import GatewaySettings
-from notify.api import GroupSeat, Handed, Receipt, Store
+from notify.api import GroupSeat, Handed, Receipt
 from store.namespaces import namespace_of
 from store.records._records import Records
 from store.records.records import Record
@@ -96,19 +95,19 @@ class Share(Parcels):
 class SharedSubscriptions:
     """Owner of the Shares of this gateway's sessions."""
 
-    def __init__(
-        self, store: Store, settings: GatewaySettings, turn: Turn, journal: Journal, expander: Expander
-    ) -> None:
-        self._store = store
+    def __init__(self, core: Core, expander: Expander, knows_users: Callable[[], bool]) -> None:
+        """`knows_users`: whether clients say who they are."""
+        settings = core.settings
+        self._store = core.store
         self._expander = expander
         self._strategy = settings.shared_strategy
         self._strategies = dict(each.rsplit("=", 1) for each in settings.shared_strategies)
-        self._turn = turn
-        self._journal = journal
+        self._turn = core.turn
+        self._journal = core.journal
+        self._knows_users = knows_users
         self._active: dict[Share, None] = {}  # have something to be done
         self._shares: dict[Share, None] = {}
         self._extended_s = 0.0
-        self.knows_users: Callable[[], bool] = lambda: False  # whether clients say who they are
         self.transient = 0  # those of sessions that end with their connection
         self.durable = 0
 
@@ -155,7 +154,7 @@ class SharedSubscriptions:
     def _user(self, session: Session) -> str | None:
         """Whose group it becomes, if it is made."""
         identity = session.link.identity if session.link is not None else None
-        return identity.account if identity is not None and self.knows_users() else None
+        return identity.account if identity is not None and self._knows_users() else None
 
     def _opened(self, share: Share, then: Callable[[str], None], seat: GroupSeat | str) -> None:
         if share not in self._shares:  # the client left

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gateway.delivery.deliverer import Deliverer
+from gateway.delivery.shared_subscriptions import SharedSubscriptions
 from gateway.mqtt._mqtt import Reader, Tenant, Turn
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Publish
 from gateway.mqtt.properties import Properties
+from gateway.sessions.connection_table import ConnectionTable
 from gateway.sessions.session import Session
 from lightqueue.queues.matching import matches
 from notify.api import Store
@@ -30,27 +32,32 @@ PREFIX = "$SYS/broker/"
 AVERAGED_MIN = (1, 5, 15)
 
 
-class Status(Protocol):
-    """What is said of a server is read here."""
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the topics say is read here."""
+
+    turn: Turn
+    store: Store
+    delivery: Deliverer
+    shared: SharedSubscriptions
+    connections: ConnectionTable
+    started_s: float
+    """When the gateway started, by the loop's clock."""
 
     @property
-    def turn(self) -> Turn: ...
+    def subscription_count(self) -> int:
+        """Subscriptions of all sessions where the store is in this process, otherwise of the connected ones."""
+        messages = self.store.messages
+        durable = (
+            messages.sessions.subscription_count
+            if messages is not None
+            else self.delivery.durable + self.shared.durable
+        )
+        return self.delivery.transient + self.shared.transient + durable
+
     @property
-    def store(self) -> Store: ...
-    @property
-    def delivery(self) -> Deliverer: ...
-    @property
-    def online(self) -> int: ...
-    @property
-    def most_online(self) -> int: ...
-    @property
-    def subscription_count(self) -> int: ...
-    @property
-    def sockets_total(self) -> int: ...
-    @property
-    def opened_total(self) -> int: ...
-    @property
-    def uptime_s(self) -> float: ...
+    def uptime_s(self) -> float:
+        return float(self.turn.now_s - self.started_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +100,16 @@ SYS_TOPICS = (
     SysTopic(
         "uptime", "Seconds since the start, and the word `seconds`.", lambda status: f"{status.uptime_s:.0f} seconds"
     ),
-    SysTopic("clients/connected", "Clients connected now.", lambda status: status.online),
+    SysTopic("clients/connected", "Clients connected now.", lambda status: status.connections.online),
     SysTopic("clients/disconnected", "Sessions whose client is not connected.", _offline),
     SysTopic(
-        "clients/total", "Sessions, with and without a client.", lambda status: status.online + (_offline(status) or 0)
+        "clients/total",
+        "Sessions, with and without a client.",
+        lambda status: status.connections.online + (_offline(status) or 0),
     ),
-    SysTopic("clients/maximum", "Most clients that were connected at a time.", lambda status: status.most_online),
+    SysTopic(
+        "clients/maximum", "Most clients that were connected at a time.", lambda status: status.connections.most_online
+    ),
     SysTopic("clients/expired", "Sessions that expired.", _of_store(lambda messages: messages.absent.expired)),
     SysTopic("subscriptions/count", "Subscriptions of all sessions.", lambda status: status.subscription_count),
     SysTopic(
@@ -140,8 +151,8 @@ LOADS: dict[str, Callable[[Status], int]] = {
     "publish/dropped": _dropped,
     "bytes/received": _of_turn("bytes_in"),
     "bytes/sent": _of_turn("sent_bytes"),
-    "sockets": lambda status: status.sockets_total,
-    "connections": lambda status: status.opened_total,
+    "sockets": lambda status: status.connections.sockets_total,
+    "connections": lambda status: status.connections.opened_total,
 }
 """`load/NAME/1min`, `5min` and `15min`: by how much each of these grows in a minute, averaged over that time."""
 

@@ -12,9 +12,9 @@ from notify.server.server import StoreServer
 
 def _turned_away(broker: Broker) -> Value:
     """What other metrics say of it, too, and what only `turned_away` counts."""
-    found = Counter(broker.turned_away) + broker.limits.refused + broker.admission.refused
-    found |= Counter(connecting_bytes=broker.relief.shed["connecting"])
-    found["banned"] = sum(broker.bans.refused.values())  # some of them were refused at their CONNECT
+    found = Counter(broker.connections.turned_away) + broker.connections.limits.refused + broker.admission.refused
+    found |= Counter(connecting_bytes=broker.connections.relief.shed["connecting"])
+    found["banned"] = sum(broker.ban_sweep.bans.refused.values())  # some of them were refused at their CONNECT
     return {reason: float(count) for reason, count in found.items()}
 
 
@@ -23,7 +23,7 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_connections_refused_total",
         "counter",
         "Connections closed at once since there were enough: in all, at the listener, or from the address.",
-        lambda broker: broker.limits.refused,
+        lambda broker: broker.connections.limits.refused,
         "limit",
     ),
     Figure(
@@ -45,28 +45,28 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_bans",
         "gauge",
         "Addresses and networks, users and client identifiers that this gateway keeps out, by kind.",
-        lambda broker: broker.bans.counts(),
+        lambda broker: broker.ban_sweep.bans.counts(),
         "kind",
     ),
     Figure(
         "penstock_ban_refused_total",
         "counter",
         "Connections refused because of a ban, by what is banned.",
-        lambda broker: broker.bans.refused,
+        lambda broker: broker.ban_sweep.bans.refused,
         "kind",
     ),
     Figure(
         "penstock_logins_limited_total",
         "counter",
         "Logins refused unheard since too many failed: of the user at that address, at that address, of the user.",
-        lambda broker: broker.admission.limited,
+        lambda broker: broker.admission.recognition.limited,
         "by",
     ),
     Figure(
         "penstock_logins_failed_total",
         "counter",
         "Logins that were wrong, or refused unheard.",
-        lambda broker: broker.admission.failures,
+        lambda broker: broker.admission.recognition.failures,
     ),
     Figure(
         "penstock_connects_abandoned_total",
@@ -85,7 +85,7 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_incomplete_closed_total",
         "counter",
         "Connections closed since gateway.connecting_bytes or gateway.incomplete_bytes was used up.",
-        lambda broker: broker.relief.shed,
+        lambda broker: broker.connections.relief.shed,
         "phase",
     ),
     Figure(
@@ -98,7 +98,7 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_auth_requests_total",
         "counter",
         "HTTP requests about clients, and for keys: sent; failed, of these; and spared, since they would fail or wait.",
-        lambda broker: broker.admission.requests,
+        lambda broker: broker.admission.recognition.requests,
         "outcome",
     ),
     Figure(
@@ -114,14 +114,14 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_quota_refused_total",
         "counter",
         "What was refused because a quota is reached.",
-        lambda broker: {**broker.quotas.refused, **broker.counting.refused},
+        lambda broker: {**broker.places.quotas.refused, **broker.places.counting.refused},
         "quota",
     ),
     Figure(
         "penstock_quota_pauses_total",
         "counter",
         "Times that a client was not listened to for a while because it had published its share.",
-        lambda broker: broker.quotas.pauses,
+        lambda broker: broker.places.quotas.pauses,
     ),
     *NAMESPACES,
 )

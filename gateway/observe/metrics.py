@@ -47,7 +47,7 @@ def _dropped(broker: Broker) -> Value:
 
 
 def _refused(broker: Broker) -> Value:
-    of_rules = broker.rules.refused
+    of_rules = broker.connections.rules.refused
     return {
         "not_stored": broker.journal.refused_messages,
         "not_authorized": of_rules[ReasonCode.NOT_AUTHORIZED],
@@ -58,7 +58,9 @@ def _refused(broker: Broker) -> Value:
 
 def _sessions(broker: Broker) -> Value:
     messages = broker.store.messages
-    return {"online": broker.online} | ({"offline": messages.sessions.offline} if messages is not None else {})
+    return {"online": broker.connections.table.online} | (
+        {"offline": messages.sessions.offline} if messages is not None else {}
+    )
 
 
 def _reads(broker: Broker) -> Value:
@@ -124,7 +126,7 @@ TRAFFIC: tuple[Figure[Broker], ...] = (
         "penstock_waiting_messages",
         "gauge",
         "Messages that connected clients have not acknowledged, or were not sent so far; counted once a second.",
-        lambda broker: broker.waiting,
+        lambda broker: broker.silent.waiting,
     ),
     Figure(
         "penstock_inflight_messages",
@@ -135,14 +137,24 @@ TRAFFIC: tuple[Figure[Broker], ...] = (
 )
 
 CLIENTS: tuple[Figure[Broker], ...] = (
-    Figure("penstock_connections", "gauge", "Network connections open.", lambda broker: broker.connections),
+    Figure(
+        "penstock_connections",
+        "gauge",
+        "Network connections open.",
+        lambda broker: broker.connections.table.connections,
+    ),
     Figure(
         "penstock_connections_opened_total",
         "counter",
         "Network connections that clients opened.",
-        lambda broker: broker.sockets_total,
+        lambda broker: broker.connections.table.sockets_total,
     ),
-    Figure("penstock_connects_total", "counter", "CONNECT packets accepted.", lambda broker: broker.opened_total),
+    Figure(
+        "penstock_connects_total",
+        "counter",
+        "CONNECT packets accepted.",
+        lambda broker: broker.connections.table.opened_total,
+    ),
     Figure("penstock_sessions", "gauge", "Sessions with and without a connected client.", _sessions, "state"),
     Figure(
         "penstock_sessions_taken_over_total",
@@ -151,19 +163,22 @@ CLIENTS: tuple[Figure[Broker], ...] = (
         lambda broker: broker.registry.taken_over,
     ),
     Figure(
-        "penstock_subscriptions", "gauge", "Subscriptions of all sessions.", lambda broker: broker.subscription_count
+        "penstock_subscriptions",
+        "gauge",
+        "Subscriptions of all sessions.",
+        lambda broker: broker.status.subscription_count,
     ),
     Figure(
         "penstock_keep_alive_timeouts_total",
         "counter",
         "Connections closed because the client was silent for too long.",
-        lambda broker: broker.keep_alive_timeouts,
+        lambda broker: broker.silent.keep_alive_timeouts,
     ),
     Figure(
         "penstock_bad_input_total",
         "counter",
         "Connections closed over what the client sent, by MQTT 5 reason code.",
-        lambda broker: broker.bad_input,
+        lambda broker: broker.connections.bad_input,
         "reason",
     ),
 )
@@ -447,7 +462,7 @@ def read_steps(
 
     To be called from the loop, which owns what is read; the answers are the caller's own.
     """
-    audit = broker.audit if broker is not None else server.audit if server is not None else None
+    audit = broker.core.audit if broker is not None else server.audit if server is not None else None
     yield [
         *_readings(GATEWAY_SECTIONS, broker),
         *_readings(AUDIT_SECTIONS, audit),

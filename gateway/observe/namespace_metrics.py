@@ -13,13 +13,13 @@ from gateway.observe.figures import Figure
 
 
 def _of_each(read: Callable[[Tenant], int]) -> Callable[[Broker], dict[str, float]]:
-    return lambda broker: {tenant.names.name: read(tenant) for tenant in broker.tenants}
+    return lambda broker: {tenant.names.name: read(tenant) for tenant in broker.places.tenants}
 
 
 def _sessions(broker: Broker) -> dict[str, float]:
     """Of those that have the most. Where the store is another process it is not known here."""
     messages = broker.store.messages
-    return dict(messages.sessions.namespaces.most_common(broker.tenants.most)) if messages is not None else {}
+    return dict(messages.sessions.namespaces.most_common(broker.places.tenants.most)) if messages is not None else {}
 
 
 NAMESPACES: tuple[Figure[Broker], ...] = (

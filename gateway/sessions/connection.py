@@ -62,6 +62,9 @@ class Owner(Protocol):
 
     def arrived(self, connection: Connection) -> None: ...
 
+    def opened(self, connection: Connection) -> None:
+        """The connection has its session, and its CONNACK is written."""
+
     @property
     def congested(self) -> bool:
         """Nobody should be listened to for a while."""

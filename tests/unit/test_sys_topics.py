@@ -299,7 +299,7 @@ def test_an_mqtt_5_publisher_is_told(bench: Bench, topic: str, caplog: pytest.Lo
     assert bench.stored() == []
     lines = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
     assert lines == [f"client device: publish to {topic} ignored: {reason}"] * 3
-    assert bench.broker.rules.refused == {ReasonCode.NOT_AUTHORIZED: 3}
+    assert bench.broker.connections.rules.refused == {ReasonCode.NOT_AUTHORIZED: 3}
 
 
 def test_an_mqtt_3_publisher_is_acknowledged_and_ignored(bench: Bench) -> None:

@@ -212,7 +212,7 @@ def test_however_often_it_is_asked_for_one_turn_is_ended(bench: Bench) -> None:
 def test_one_long_turn_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long turn is followed by a look at the sockets in the loop's next turn, and then that comes first."""
     monkeypatch.setattr(ending, "LONG_S", 0.0)
-    sockets = Sockets(bench.broker.turn, bench.broker.read_buffer, lambda *_: None)
+    sockets = Sockets(bench.broker.turn, bench.broker.connections.read_buffer, lambda *_: None)
     turn = bench.broker.turn
 
     def flags() -> tuple[bool, bool]:
@@ -327,4 +327,4 @@ def test_nothing_is_asked_of_a_store_that_is_closed(bench: Bench, monkeypatch: p
     bench.broker.tick()
     bench.broker.end_turn()
     bench.broker.store_batch()
-    bench.broker.safe_advanced()
+    bench.broker.store.listener.safe_advanced()
