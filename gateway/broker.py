@@ -14,13 +14,14 @@ import math
 from gateway.access.certified import Certified
 from gateway.access.connection_limits import ConnectionLimits
 from gateway.access.guard import Guard
+from gateway.access.left_messages import LeftMessages
 from gateway.access.quota_settings import QuotaSettings
 from gateway.access.quotas import Quotas
 from gateway.access.recognition import Recognition
 from gateway.access.relief import Relief
 from gateway.access.session_owners import SessionOwners
 from gateway.auth.access import Access
-from gateway.clients.access_loader import AccessLoader
+from gateway.clients.access_review import AccessReview
 from gateway.clients.admission import Admission
 from gateway.clients.ban_sweep import BanSweep
 from gateway.clients.connections import Connections
@@ -86,36 +87,37 @@ class Broker:
         # what is delivered
         expander = Expander(soon)
         exchange = Exchange(store, self.journal, expander)
-        self.delivery = Deliverer(core, exchange, expander)
+        self.deliverer = Deliverer(core, exchange, expander)
         self.shared = SharedSubscriptions(core, expander, lambda: access is not None and access.knows_users)
         table = ConnectionTable()
-        self.status = Status(self.turn, store, self.delivery, self.shared, table, self.turn.now_s)
+        self.status = Status(self.turn, store, self.deliverer, self.shared, table, self.turn.now_s)
         sys_topics = SysTopics(self.status, settings.sys_interval_s)
-        withdrawal = Withdrawal(core, exchange, self.delivery, self.shared)
+        withdrawal = Withdrawal(core, exchange, self.deliverer, self.shared)
         # what is allowed
         self.ban_sweep = BanSweep(core)
-        self.guard = guard = Guard(core, access, self.ban_sweep.bans)
+        self.guard = guard = Guard(core, access)
+        left_messages = LeftMessages(core, access, self.ban_sweep.bans, guard.refused)
         recognition = Recognition(access)
         self.certified = Certified(core.deadlines, lambda: core.turn.now_s, soon, recognition.count_disproved)
-        self.access_loader = AccessLoader(core, guard, recognition, withdrawal, exchange)
+        self.access_review = AccessReview(core, guard, recognition, withdrawal, exchange)
         quotas, counting = Quotas(quota_settings or QuotaSettings()), Counting(core, access)
         separator = access.namespace_separator if access is not None else ""
         self.places = Places(guard, quotas, counting, Tenants(settings.max_namespaces), separator)
         # what clients ask for
-        judge_again = self.access_loader.judge
-        retained = RetainedMessages(core, exchange, self.delivery, sys_topics)
-        self.subscriptions = Subscriptions(core, self.delivery, self.shared, retained, withdrawal, judge_again)
-        reading = SessionReading(core, exchange, self.delivery, self.shared, guard, judge_again)
-        self.registry = SessionRegistry(core, guard, SessionOwners(core, access, guard), reading)
+        judge_again = self.access_review.judge
+        retained = RetainedMessages(core, exchange, self.deliverer, sys_topics)
+        self.subscriptions = Subscriptions(core, self.deliverer, self.shared, retained, withdrawal, judge_again)
+        reading = SessionReading(core, exchange, self.deliverer, self.shared, guard, judge_again)
+        self.registry = SessionRegistry(core, left_messages, SessionOwners(core, access, guard), reading)
         self.admission = Admission(core, recognition, guard, self.ban_sweep, self.places, self.registry)
-        publishing = Publishing(core, guard, counting)
+        publishing = Publishing(core, guard, counting, left_messages)
         subscribing = Subscribing(core, guard, counting, self.subscriptions, withdrawal)
         rules = PacketRules(core, self.registry, exchange, self.admission, publishing, subscribing)
         limits = ConnectionLimits(settings, core.events, core.audit)
         self.connections = Connections(core, table, limits, Relief(core, quotas), self.admission, rules)
-        store.listener = StoreEvents(core, self.registry, self.connections, guard, self.ban_sweep)
+        store.listener = StoreEvents(core, self.registry, self.connections, left_messages, self.ban_sweep)
         # what is done by the clock
-        self.silent = SilentConnections(core, table, self.registry, self.delivery, self.admission)
+        self.silent = SilentConnections(core, table, self.registry, self.deliverer, self.admission)
         self._upkeep = Steps(store.tick, soon)
         self.housekeeping = self._housekeeping(sys_topics)
 
@@ -125,7 +127,7 @@ class Broker:
             lambda: self.core.deadlines.run(turn.now_s),
             self._upkeep.start,
             self.registry.note_positions,
-            self.delivery.settle,
+            self.deliverer.settle,
             self.shared.tick,
             turn.request,
             self.journal.fail_stalled,
@@ -137,7 +139,7 @@ class Broker:
             self.core.events.settle,
             self.journal.tell_again,
             self.guard.tick,
-            lambda: self.access_loader.tick(sessions.values()),
+            lambda: self.access_review.tick(sessions.values()),
             lambda: places.quotas.tick(turn.now_s),
             places.counting.tick,
         )
@@ -147,7 +149,7 @@ class Broker:
 
     def end_turn(self) -> None:
         """Store, acknowledge, deliver, send."""
-        core, store, turn, delivery = self.core, self.store, self.turn, self.delivery
+        core, store, turn, deliverer = self.core, self.store, self.turn, self.deliverer
         if core.scheduler.is_closed:
             return
         self.turns += 1
@@ -157,11 +159,11 @@ class Broker:
         self.store_batch()
         self.subscriptions.grant()
         self._take_ready()
-        delivery.catch_up()
+        deliverer.catch_up()
         self.shared.deliver()
-        if turn.batch.size or delivery.has_more:
+        if turn.batch.size or deliverer.has_more:
             turn.request()
-        is_behind = delivery.is_behind
+        is_behind = deliverer.is_behind
         if is_behind or self._was_behind:
             store.lags(is_behind)
             self._was_behind = is_behind
@@ -184,14 +186,14 @@ class Broker:
         store, journal = self.store, self.journal
         journal.store()
         self.turn.congested = store.congested
-        self.delivery.grew(store.take_grown())  # before the acknowledgements: subscribers wait for these messages
+        self.deliverer.grew(store.take_grown())  # before the acknowledgements: subscribers wait for these messages
         journal.release()
 
     def _take_ready(self) -> None:
         """Clients that acknowledged: note how far they came, and let them have more."""
         sessions = [link.session for link in self.turn.take_ready() if link.session is not None]
         self.registry.progressed.update(session for session in sessions if session.expiry_s)
-        self.delivery.room(sessions)
+        self.deliverer.room(sessions)
         self.shared.room(sessions)
 
     # --- by the clock, and when told
@@ -204,7 +206,7 @@ class Broker:
 
     def judge_again(self) -> None:
         """What clients are judged by was replaced: all of them are judged by what counts now."""
-        self.access_loader.begin(self.registry.sessions.values())
+        self.access_review.begin(self.registry.sessions.values())
 
     def unready(self) -> str:
         """Why clients had better not be sent here now; empty if they may be."""

@@ -6,12 +6,11 @@ An answer may come later; until then the client is not listened to.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from gateway.auth.access import Access, Question
-from gateway.auth.bans import Bans
-from gateway.auth.left_by import LeftJudge, ask_all, left_by, publishing
+from gateway.auth.left_by import ask_all, publishing
 from gateway.auth.permissions import Action
 from gateway.delivery.replays import reads_history
 from gateway.mqtt._mqtt import Permits
@@ -22,7 +21,6 @@ from gateway.mqtt.topics import split_shared
 from gateway.sessions.awaited import Awaited
 from gateway.sessions.connection import Connection, Phase
 from gateway.sessions.core import Core
-from lightqueue.queues.left_messages import Allowed, LeftMessage
 from lightqueue.queues.matching import any_of
 from notify.steps import in_steps
 from store.audit import AuditEvent
@@ -34,18 +32,14 @@ Refusals = Mapping[int, ReasonCode]
 class Guard:
     """Without `access` everything is allowed, and nothing is asked."""
 
-    def __init__(self, core: Core, access: Access | None, bans: Bans) -> None:
+    def __init__(self, core: Core, access: Access | None) -> None:
         self._access = access
-        self._bans = bans
         self._turn = core.turn
         self._events = core.events
         self._audit = core.audit
         self._soon = core.scheduler.soon
         self.refused: Counter[str] = Counter(
             {"publish": 0, "subscribe": 0, "will": 0, "taken_away": 0, "session": 0, "withheld": 0, "left": 0}
-        )
-        self._left = (
-            None if access is None else LeftJudge(access, core.events, core.audit, self.refused, self._is_banned)
         )
 
     def watch(self, connection: Connection, counts_topics: bool = False) -> None:
@@ -129,27 +123,6 @@ class Guard:
         if not answered:
             waits = True
             connection.wait()
-
-    # --- what is sent later
-
-    def left_by(self, connection: Connection, client_id: str, topic: str, retain: bool) -> bytes:
-        """Who leaves a will or a delayed message, to be judged by when it is sent; empty: it need not be.
-
-        Names are those of the log.
-        """
-        names = connection.names
-        client_id, topic = names.plain_client_id(client_id), names.plain_topic(topic)
-        return left_by(self._access, connection.identity, client_id, topic, retain)
-
-    def judge_left(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
-        """Find out what of it may be sent now."""
-        if self._left is None:
-            then(())  # nothing is judged here
-        else:
-            self._left.judge(messages, then)
-
-    def _is_banned(self, user: str, client_id: str) -> bool:
-        return self._bans.find("", user, client_id, self._turn.now_ms) is not None
 
     # --- subscribing
 

@@ -54,7 +54,7 @@ def grant(buckets: list[Bucket], unused: int, most: int, now_s: float) -> tuple[
 
 
 @dataclass(slots=True)
-class Meter:
+class ConnectionBuckets:
     """The buckets that one connection takes from: its own, its user's and its namespace's."""
 
     quotas: Quotas
@@ -132,7 +132,7 @@ class Quotas:
         for each in shared:
             messages, bytes_ = messages + each.messages, bytes_ + each.bytes_
         if messages or bytes_:
-            connection.meter = Meter(self, messages, bytes_)
+            connection.meter = ConnectionBuckets(self, messages, bytes_)
             connection.metered = True
         if settings.client_waiting_bytes:
             connection.let_wait(settings.client_waiting_bytes)

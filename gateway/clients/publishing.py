@@ -6,6 +6,7 @@ from collections import Counter
 from functools import partial
 
 from gateway.access.guard import Guard
+from gateway.access.left_messages import LeftMessages
 from gateway.clients.counting import Counting
 from gateway.delivery.receipts import Receipt, wants_receipt
 from gateway.mqtt._mqtt import BATCH_BYTES
@@ -24,7 +25,7 @@ from store.namespaces import MARK, is_reserved
 class Publishing:
     """The rules of publishing: judged, counted, then put into the turn's batch."""
 
-    def __init__(self, core: Core, guard: Guard, counting: Counting) -> None:
+    def __init__(self, core: Core, guard: Guard, counting: Counting, left_messages: LeftMessages) -> None:
         self._settings = core.settings
         self._turn = core.turn
         self._journal = core.journal
@@ -32,6 +33,7 @@ class Publishing:
         self._store_batch = core.store_batch
         self._guard = guard
         self._counting = counting
+        self._left_messages = left_messages
         self.refused: Counter[ReasonCode] = Counter()  # messages, by why
 
     def publish(self, connection: Connection, publish: Publish) -> None:
@@ -152,7 +154,7 @@ class Publishing:
         )
 
     def _left_by(self, connection: Connection, publish: Publish) -> bytes:
-        return self._guard.left_by(connection, connection.client_id, publish.topic_name, publish.retain)
+        return self._left_messages.left_by(connection, connection.client_id, publish.topic_name, publish.retain)
 
     def _begin_receipt(self, connection: Connection, publish: Publish) -> Receipt:
         if self._journal.has_changes:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.access.guard import Guard
+from gateway.access.left_messages import LeftMessages
 from gateway.access.session_owners import SessionOwners
 from gateway.clients.session_reading import SessionReading
 from gateway.mqtt.codec import encode
@@ -18,7 +18,7 @@ from gateway.mqtt.reason_codes import ReasonCode
 from gateway.mqtt.topics import is_servers_own, topic_fault
 from gateway.sessions.connection import Connection, Phase
 from gateway.sessions.core import Core
-from gateway.sessions.session import Session
+from gateway.sessions.session import Session, restored
 from notify.owners import ClaimRefused
 from store.namespaces import MARK, is_reserved
 from store.state.changes import Progress, SessionClosed, SessionOpened, WillState
@@ -44,12 +44,12 @@ class _Opening:
 class SessionRegistry:
     """Owner of the sessions that are connected to this gateway."""
 
-    def __init__(self, core: Core, guard: Guard, owners: SessionOwners, reading: SessionReading) -> None:
+    def __init__(self, core: Core, left_messages: LeftMessages, owners: SessionOwners, reading: SessionReading) -> None:
         self._store = core.store
         self._settings = core.settings
         self._journal = core.journal
         self._events = core.events
-        self._guard = guard
+        self._left_messages = left_messages
         self._owners = owners
         self._reading = reading
         self.sessions: dict[str, Session] = {}
@@ -142,7 +142,7 @@ class SessionRegistry:
         delay_s = will.properties.will_delay_interval or 0
         will.properties.will_delay_interval = None
         properties = encode_properties(will.properties)
-        left_by = self._guard.left_by(connection, connect.client_id, topic_name, will.retain)
+        left_by = self._left_messages.left_by(connection, connect.client_id, topic_name, will.retain)
         return WillState(topic_name, will.payload, int(will.qos), will.retain, properties, delay_s, left_by)
 
     def _end(self, client_id: str, user: str) -> None:
@@ -190,7 +190,7 @@ class SessionRegistry:
         is_told = state is not None and not state.gap  # else it has to subscribe again: what it had may be incomplete
         if state is not None and not is_told:
             state = renewed(state)
-        session = Session.restored(state) if state is not None else Session(connect.client_id, self._store.end)
+        session = restored(state) if state is not None else Session(connect.client_id, self._store.end)
         self.sessions[connect.client_id] = session
         self._configure(opening, session, is_renewed=state is not None and not is_told)
         properties = self._connack_properties(connect, session, opening.assigned)
@@ -226,7 +226,7 @@ class SessionRegistry:
             return
         link = session.connection
         link.write(connack)
-        link.phase = Phase.OPEN
+        link.enter(Phase.OPEN)
         link.max_packet_in = self._settings.maximum_packet_size_bytes
         link.opened_ms = link.turn.now_ms
         link.behind = True  # nothing is delivered before all readers are there

@@ -34,13 +34,13 @@ class SessionReading:
         guard: Guard,
         judge_again: Callable[[Session, Callable[[set[str]], None]], None],
     ) -> None:
-        """`judge_again`: AccessLoader.judge()."""
+        """`judge_again`: AccessReview.judge()."""
         self._store = core.store
         self._settings = core.settings
         self._journal = core.journal
         self._soon = core.scheduler.soon
         self._exchange = exchange
-        self._delivery = deliverer
+        self._deliverer = deliverer
         self._shared = shared
         self._guard = guard
         self._judge_again = judge_again
@@ -104,7 +104,7 @@ class SessionReading:
         end = self._store.end
         for reader in session.add_readers(subscription, followed, start if start != FROM_NOW else end):
             reader.skip_qos0_before = 0 if self._settings.queue_qos0 else end
-            self._delivery.add(reader)
+            self._deliverer.add(reader)
 
     def _all_there(self, session: Session, shares: list[SubscriptionState], epoch: int) -> None:
         """`epoch`: of permissions, when the first of its subscriptions was judged."""
@@ -126,7 +126,7 @@ class SessionReading:
             self._exchange.judge(session, self._guard.reads(session.connection, lambda: held))
         session.connection.behind = False
         self._exchange.resend(session)
-        self._delivery.room([session])
+        self._deliverer.room([session])
         session.link.turn.request()
         self._shared.start(session, shares)
         session.link.owner.opened(session.link)
@@ -139,5 +139,5 @@ class SessionReading:
 
     def end(self, session: Session) -> None:
         """The session's connection has ended."""
-        self._delivery.stop(session)
+        self._deliverer.stop(session)
         self._exchange.left(session)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gateway.access.guard import Guard
+from gateway.access.left_messages import LeftMessages
 from gateway.clients.ban_sweep import BanSweep
 from gateway.clients.connections import Connections
 from gateway.clients.registry import SessionRegistry
@@ -24,12 +24,17 @@ class StoreEvents:
     can_judge = True
 
     def __init__(
-        self, core: Core, registry: SessionRegistry, connections: Connections, guard: Guard, ban_sweep: BanSweep
+        self,
+        core: Core,
+        registry: SessionRegistry,
+        connections: Connections,
+        left_messages: LeftMessages,
+        ban_sweep: BanSweep,
     ) -> None:
         self._core, self._turn, self._journal = core, core.turn, core.journal
         self._registry = registry
         self._connections = connections
-        self._guard = guard
+        self._left_messages = left_messages
         self._ban_sweep = ban_sweep
 
     def wake(self) -> None:
@@ -78,7 +83,7 @@ class StoreEvents:
 
     def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
         """Wills and delayed messages are due: find out whether they may be sent."""
-        self._guard.judge_left(messages, then)
+        self._left_messages.judge(messages, then)
 
     def lost_entries(self, queue: Queue) -> None:
         """Readers at QoS 0 go on at the queue's end; those at QoS 1 and 2 have to begin a new session."""

@@ -16,7 +16,7 @@ HELD_S = 0.05  # and for so long after it could take something
 MEASURED_S = 0.05  # how many it takes is measured for so long at least
 
 
-class Pace(NamedTuple):
+class ReadingPace(NamedTuple):
     """How a session reads, by the messages that one of its readers takes."""
 
     reader: Reader
@@ -33,7 +33,7 @@ class Outrun:
     """
 
     def __init__(self) -> None:
-        self._paces: dict[Session, Pace] = {}
+        self._paces: dict[Session, ReadingPace] = {}
         self._waited_for: dict[Session, float] = {}  # when they could take something, the latest at the end
 
     def __bool__(self) -> bool:
@@ -49,11 +49,11 @@ class Outrun:
             if reader is None:
                 self.is_through(session)
                 return
-            pace = self._paces[session] = Pace(reader, now_s, reader.position, math.inf)
+            pace = self._paces[session] = ReadingPace(reader, now_s, reader.position, math.inf)
         elif now_s - pace.since_s >= MEASURED_S:
             reader = pace.reader
             per_s = (reader.position - pace.position) / (now_s - pace.since_s)
-            pace = self._paces[session] = Pace(reader, now_s, reader.position, per_s)
+            pace = self._paces[session] = ReadingPace(reader, now_s, reader.position, per_s)
         self._waited_for.pop(session, None)
         if pace.per_s >= FAST_PER_S:
             self._waited_for[session] = now_s

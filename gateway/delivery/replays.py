@@ -12,7 +12,7 @@ from functools import partial
 from gateway.delivery.exchange import Exchange
 from gateway.mqtt.packets import Subscribe
 from gateway.sessions.core import Core
-from gateway.sessions.session import Outgoing, Replay, Session
+from gateway.sessions.session import HeldMessage, HistoryReplay, Session
 from notify.history import Page, Past, Sought
 
 FROM_PROPERTY = "penstock-from"
@@ -52,14 +52,14 @@ class Replays:
 
         self._store.history.seek(topic_filter, where, start, sought)
 
-    def begin(self, session: Session, replay: Replay) -> None:
+    def begin(self, session: Session, replay: HistoryReplay) -> None:
         """The subscription's readers are there; what they have comes behind it."""
         session.replays = [*session.replays, replay]
         session.connection.behind = True
         self._room([session])
         self._turn.request()
 
-    def end(self, session: Session, replay: Replay) -> None:
+    def end(self, session: Session, replay: HistoryReplay) -> None:
         """It is not allowed any more; what its subscription's queues have comes at once."""
         session.replays = [each for each in session.replays if each is not replay]
         session.connection.behind = session.has_something_first
@@ -74,7 +74,7 @@ class Replays:
             page = partial(self._came, session, replay)
             self._store.history.page(replay.subscription.topic_filter, replay.next, replay.stop, page)
 
-    def _came(self, session: Session, replay: Replay, page: Page | None) -> None:
+    def _came(self, session: Session, replay: HistoryReplay, page: Page | None) -> None:
         replay.asked = False
         if session.link is None or replay not in session.replays:
             return
@@ -92,7 +92,7 @@ class Replays:
         self._turn.request()
 
 
-def _outgoing(session: Session, replay: Replay, messages: list[Past]) -> Iterator[Outgoing]:
+def _outgoing(session: Session, replay: HistoryReplay, messages: list[Past]) -> Iterator[HeldMessage]:
     """What a client is sent of these. What is lost in front of one that it is not sent, the next one says."""
     subscription = replay.subscription
     ids = (subscription.subscription_id,) if subscription.subscription_id else ()
@@ -102,5 +102,5 @@ def _outgoing(session: Session, replay: Replay, messages: list[Past]) -> Iterato
         if subscription.no_local and past.client_id == client_id:
             continue
         qos, retain = min(past.qos, subscription.qos), past.retain and subscription.retain_as_published
-        yield Outgoing(past.log_offset, qos, retain, ids, owed=True, lost=replay.lost)
+        yield HeldMessage(past.log_offset, qos, retain, ids, owed=True, lost=replay.lost)
         replay.lost = 0

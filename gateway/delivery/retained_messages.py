@@ -11,7 +11,7 @@ from gateway.delivery.retained_lookups import RetainedLookups
 from gateway.delivery.sys_topics import SysTopics
 from gateway.mqtt.packets import RetainHandling
 from gateway.sessions.core import Core
-from gateway.sessions.session import Listed, Outgoing, Session
+from gateway.sessions.session import HeldMessage, RetainedBatch, Session
 from notify.api import RetainedMessage, RetainedPage
 from notify.steps import in_steps
 from store.state.changes import SubscriptionState
@@ -29,7 +29,7 @@ class RetainedMessages:
         self._turn = core.turn
         self._soon = core.scheduler.soon
         self._exchange = exchange
-        self._delivery = deliverer
+        self._deliverer = deliverer
         self._sys_topics = sys_topics
 
     def are_wanted(self, session: Session, subscription: SubscriptionState) -> bool:
@@ -55,7 +55,7 @@ class RetainedMessages:
         session.listings -= 1
         if session.link is not None:
             session.link.behind = session.has_something_first
-            self._delivery.room([session])
+            self._deliverer.room([session])
             self._turn.request()
 
     def _next_retained(self, session: Session, subscription: SubscriptionState, after: str, end: int) -> None:
@@ -70,7 +70,7 @@ class RetainedMessages:
             return False
         session.listings -= 1
         session.connection.behind = session.has_something_first
-        self._delivery.room([session])
+        self._deliverer.room([session])
         self._turn.request()
         return True
 
@@ -103,16 +103,16 @@ class RetainedMessages:
         if goes_on is not None:
             goes_on()
         session.connection.behind = session.has_something_first
-        self._delivery.room([session])
+        self._deliverer.room([session])
 
 
-def _owed(subscription: SubscriptionState, messages: list[RetainedMessage]) -> list[Outgoing]:
+def _owed(subscription: SubscriptionState, messages: list[RetainedMessage]) -> list[HeldMessage]:
     ids = (subscription.subscription_id,) if subscription.subscription_id else ()
-    return [Outgoing(each.log_offset, min(each.qos, subscription.qos), True, ids, owed=True) for each in messages]
+    return [HeldMessage(each.log_offset, min(each.qos, subscription.qos), True, ids, owed=True) for each in messages]
 
 
-def _lists(subscription: SubscriptionState, messages: list[RetainedMessage]) -> Iterator[Listed]:
+def _lists(subscription: SubscriptionState, messages: list[RetainedMessage]) -> Iterator[RetainedBatch]:
     ids = (subscription.subscription_id,) if subscription.subscription_id else ()
     for at in range(0, len(messages), SENT_PER_ROUND):
         log_offsets = [message.log_offset for message in messages[at : at + SENT_PER_ROUND]]
-        yield Listed(log_offsets, subscription.qos, ids, subscription.topic_filter)
+        yield RetainedBatch(log_offsets, subscription.qos, ids, subscription.topic_filter)

@@ -20,7 +20,7 @@ from gateway.mqtt.reason_codes import ReasonCode
 from gateway.mqtt.topics import split_shared, topic_fault
 from gateway.sessions.awaited import Awaited
 from gateway.sessions.core import Core
-from gateway.sessions.session import Replay, Session
+from gateway.sessions.session import HistoryReplay, Session
 from lightqueue.queues.matching import has_wildcard
 from lightqueue.reading.following import FROM_NOW, Followed
 from notify.api import RetainedPage
@@ -40,7 +40,7 @@ Granted = tuple[SubscriptionState, int]
 
 
 @dataclass(slots=True)
-class _Request:
+class _PendingSubscribe:
     """A SUBSCRIBE that is being dealt with."""
 
     session: Session
@@ -100,14 +100,14 @@ class Subscriptions:
         withdrawal: Withdrawal,
         judge_again: Callable[[Session, Callable[[set[str]], None]], None],
     ) -> None:
-        """`judge_again`: AccessLoader.judge()."""
-        self._arrived: deque[_Request] = deque()  # to be granted at the end of this turn
+        """`judge_again`: AccessReview.judge()."""
+        self._arrived: deque[_PendingSubscribe] = deque()  # to be granted at the end of this turn
         self._store = core.store
         self._settings = core.settings
         self._turn = core.turn
         self._journal = core.journal
         self._soon = core.scheduler.soon
-        self._delivery = deliverer
+        self._deliverer = deliverer
         self._replays = deliverer.replays
         self._shared = shared
         self._retained = retained
@@ -124,14 +124,16 @@ class Subscriptions:
         QUOTA_EXCEEDED.
         """
         answered = Awaited(0, lambda: self._all_answered(request))
-        request = _Request(session, subscribe, epoch, answered, replay_from(subscribe), refusals=refusals, quota=quota)
+        request = _PendingSubscribe(
+            session, subscribe, epoch, answered, replay_from(subscribe), refusals=refusals, quota=quota
+        )
         session.connection.wait(is_read=True)  # to take it from epoll and back would put it behind others there
         if request.replay_from is None:
             self._ready(request)
         else:
             in_steps(self._locate_all(request, request.replay_from), self._soon)
 
-    def _locate_all(self, request: _Request, where: str) -> Iterator[None]:
+    def _locate_all(self, request: _PendingSubscribe, where: str) -> Iterator[None]:
         located = Awaited(len(request.subscribe.subscriptions), partial(self._ready, request))
         for i, wanted in enumerate(request.subscribe.subscriptions):
             if request.session.link is None:
@@ -142,7 +144,7 @@ class Subscriptions:
                 self._locate(request, located, i, wanted.topic_filter, where)
             yield
 
-    def _locate(self, request: _Request, located: Awaited, i: int, topic_filter: str, where: str) -> None:
+    def _locate(self, request: _PendingSubscribe, located: Awaited, i: int, topic_filter: str, where: str) -> None:
         """A queue_offset is one of the filter's own queue; for all else only a queue that is whole will do."""
         is_offset = where.removeprefix("@").isdecimal()
         if where == "now" or where.startswith("="):
@@ -152,7 +154,7 @@ class Subscriptions:
         else:
             self._replays.seek(topic_filter, where, partial(_located, located, request.log_offsets, i))
 
-    def _ready(self, request: _Request) -> None:
+    def _ready(self, request: _PendingSubscribe) -> None:
         self._arrived.append(request)
         self._turn.has_asked = True
         self._turn.request()
@@ -184,17 +186,17 @@ class Subscriptions:
         if self._arrived:
             self._turn.request()
 
-    def _check_next(self, request: _Request, most: int) -> tuple[list[Granted], list[SubscriptionState]]:
+    def _check_next(self, request: _PendingSubscribe, most: int) -> tuple[list[Granted], list[SubscriptionState]]:
         """Fill in what is granted and what is answered, and record it. Returns what is granted, and what of that wants
         retained messages."""
         session, begin = request.session, request.looked_at
         wanted_now = request.subscribe.subscriptions[begin : begin + most]
-        room = session.room_for(len(wanted_now), self._settings.max_subscriptions_per_session) - len(request.added)
+        room = _room(session, len(wanted_now), self._settings.max_subscriptions_per_session) - len(request.added)
         granted: list[Granted] = []
         request.answered.number += not begin
         for i, wanted in enumerate(wanted_now, begin):
             is_new = not any(wanted.topic_filter in each for each in (session.readers, session.shares, request.added))
-            refusal = request.refusal(i) or self._check(session, wanted, is_new, room) or request.fault(i)
+            refusal = request.refusal(i) or _check(session, wanted, is_new, room) or request.fault(i)
             if refusal is None:
                 if is_new:
                     request.added.add(wanted.topic_filter)
@@ -215,7 +217,9 @@ class Subscriptions:
             self._journal.when_safe(session.connection, request.answered.came)
         return granted, wanted_retained
 
-    def _follow(self, request: _Request, granted: list[Granted], wanted_retained: list[SubscriptionState]) -> None:
+    def _follow(
+        self, request: _PendingSubscribe, granted: list[Granted], wanted_retained: list[SubscriptionState]
+    ) -> None:
         session = request.session
         for state, i in granted:
             if is_shared(state.topic_filter):
@@ -228,17 +232,7 @@ class Subscriptions:
         for state in wanted_retained:
             self._lookups.add(state.topic_filter, None, partial(self._first_page, request, state))
 
-    def _check(self, session: Session, wanted: SubscriptionRequest, is_new: bool, room: int) -> Refusal | None:
-        """Why a subscription is refused; None if it is granted."""
-        if is_shared(wanted.topic_filter) and not _is_group(wanted.topic_filter):
-            return ReasonCode.TOPIC_FILTER_INVALID, "it names no group"
-        if session.connection.tenant is not None and (fault := topic_fault(wanted.topic_filter)):
-            return ReasonCode.TOPIC_FILTER_INVALID, f"with its namespace it {fault}"
-        if is_new and room <= 0:
-            return ReasonCode.QUOTA_EXCEEDED, "max_subscriptions_per_session is reached"
-        return None
-
-    def _followed(self, request: _Request, state: SubscriptionState, i: int, followed: list[Followed]) -> None:
+    def _followed(self, request: _PendingSubscribe, state: SubscriptionState, i: int, followed: list[Followed]) -> None:
         """Replace or add one subscription; a replaced one goes on from its place."""
         session = request.session
         if session.link is None:
@@ -258,17 +252,17 @@ class Subscriptions:
                 if old.queue is each.queue and (old.qos or not state.qos) and log_offset is None:
                     each.position, each.reached, each.since = old.position, old.reached, old.since
                     each.skip_qos0_before = old.skip_qos0_before
-            self._delivery.remove(old)
+            self._deliverer.remove(old)
         if position is not None:
             new[0].position = position
             new[0].since = new[0].reached = new[0].skip_qos0_before = 0
         for each in new:
-            self._delivery.add(each)
+            self._deliverer.add(each)
         if log_offset is not None:
-            self._replays.begin(session, Replay(state, log_offset, end))
+            self._replays.begin(session, HistoryReplay(state, log_offset, end))
         request.answered.came()
 
-    def _joined(self, request: _Request, state: SubscriptionState, why_not: str) -> None:
+    def _joined(self, request: _PendingSubscribe, state: SubscriptionState, why_not: str) -> None:
         """A shared subscription takes effect, or its group is not to be had."""
         if not why_not:
             request.answered.came()
@@ -277,7 +271,7 @@ class Subscriptions:
         reason_code = ReasonCode.QUOTA_EXCEEDED if is_new else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         self._refused(request, state.topic_filter, reason_code, why_not)
 
-    def _refused(self, request: _Request, topic_filter: str, reason_code: ReasonCode, why: str) -> None:
+    def _refused(self, request: _PendingSubscribe, topic_filter: str, reason_code: ReasonCode, why: str) -> None:
         """A subscription that was granted cannot take effect after all."""
         plain_filter = request.session.connection.names.plain_filter(topic_filter)
         request.why = request.why or f"{plain_filter[:MOST_NAMED_CHARACTERS]}: {why}"
@@ -288,7 +282,7 @@ class Subscriptions:
         self._withdrawal.take_away(request.session, [topic_filter])
         request.answered.came()
 
-    def _all_answered(self, request: _Request) -> None:
+    def _all_answered(self, request: _PendingSubscribe) -> None:
         """The SUBACK waits for nothing more."""
         if request.session.link is None:
             return
@@ -297,7 +291,7 @@ class Subscriptions:
         else:  # a reload looked only at what had taken effect then
             self._judge_again(request.session, partial(self._judged_again, request))
 
-    def _judged_again(self, request: _Request, taken: set[str]) -> None:
+    def _judged_again(self, request: _PendingSubscribe, taken: set[str]) -> None:
         if request.session.link is None:
             return
         for i, wanted in enumerate(request.subscribe.subscriptions):
@@ -307,7 +301,7 @@ class Subscriptions:
         request.pages = [each for each in request.pages if each[0].topic_filter not in taken]
         self._answer(request)
 
-    def _answer(self, request: _Request) -> None:
+    def _answer(self, request: _PendingSubscribe) -> None:
         session, link = request.session, request.session.connection
         properties = Properties(reason_string=request.why or None)
         link.write(link.fitting(SubAck(request.subscribe.packet_id, tuple(request.answers), properties)))
@@ -316,10 +310,21 @@ class Subscriptions:
         if link.waiting:
             self._soon(link.proceed)
 
-    def _first_page(self, request: _Request, subscription: SubscriptionState, page: RetainedPage) -> None:
+    def _first_page(self, request: _PendingSubscribe, subscription: SubscriptionState, page: RetainedPage) -> None:
         """What was retained when the subscription took effect: newer than it is only what its queues give."""
         request.pages.append((subscription, page))
         request.answered.came()
+
+
+def _check(session: Session, wanted: SubscriptionRequest, is_new: bool, room: int) -> Refusal | None:
+    """Why a subscription is refused; None if it is granted."""
+    if is_shared(wanted.topic_filter) and not _is_group(wanted.topic_filter):
+        return ReasonCode.TOPIC_FILTER_INVALID, "it names no group"
+    if session.connection.tenant is not None and (fault := topic_fault(wanted.topic_filter)):
+        return ReasonCode.TOPIC_FILTER_INVALID, f"with its namespace it {fault}"
+    if is_new and room <= 0:
+        return ReasonCode.QUOTA_EXCEEDED, "max_subscriptions_per_session is reached"
+    return None
 
 
 def _located(located: Awaited, found: dict[int, int], i: int, position: int | None) -> None:
@@ -329,7 +334,14 @@ def _located(located: Awaited, found: dict[int, int], i: int, position: int | No
     located.came()
 
 
-def _next_of(request: _Request, most: int) -> tuple[int, int]:
+def _room(session: Session, number: int, most: int) -> int:
+    """How many more subscriptions make `most`; perhaps fewer than that, if there is room for `number` at least."""
+    most -= len(session.shares)
+    room = most - len(session.readers)
+    return room if room >= number else most - sum(not each.only_live for each in session.readers.values())
+
+
+def _next_of(request: _PendingSubscribe, most: int) -> tuple[int, int]:
     """(how many of a packet's subscriptions are next, what they take), one at least."""
     cost = 0
     for count, wanted in enumerate(request.subscribe.subscriptions[request.looked_at :][:most], 1):

@@ -38,7 +38,7 @@ class Status:
 
     turn: Turn
     store: Store
-    delivery: Deliverer
+    deliverer: Deliverer
     shared: SharedSubscriptions
     connections: ConnectionTable
     started_s: float
@@ -51,9 +51,9 @@ class Status:
         durable = (
             messages.sessions.subscription_count
             if messages is not None
-            else self.delivery.durable + self.shared.durable
+            else self.deliverer.durable + self.shared.durable
         )
-        return self.delivery.transient + self.shared.transient + durable
+        return self.deliverer.transient + self.shared.transient + durable
 
     @property
     def uptime_s(self) -> float:
@@ -82,7 +82,7 @@ def _of_turn(name: str) -> Callable[[Status], int]:
 def _dropped(status: Status) -> int:
     counts = status.turn.counters()
     return int(
-        status.delivery.dropped + counts["expired"] + counts["too_large"] + counts["unreadable"] + counts["lost"]
+        status.deliverer.dropped + counts["expired"] + counts["too_large"] + counts["unreadable"] + counts["lost"]
     )
 
 
@@ -157,7 +157,7 @@ LOADS: dict[str, Callable[[Status], int]] = {
 """`load/NAME/1min`, `5min` and `15min`: by how much each of these grows in a minute, averaged over that time."""
 
 
-class Load:
+class LoadAverage:
     """Moving averages of how fast one count grows, weighted as Mosquitto's are."""
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class SysTopics:
         """A new value is looked for every `interval_s`; with 0 nothing is published."""
         self._status = status
         self._interval_s = interval_s
-        self._loads = {name: Load() for name in LOADS}
+        self._loads = {name: LoadAverage() for name in LOADS}
         self._counted_at_s = status.turn.now_s
         self._published: dict[Tenant | None, dict[str, bytes]] = {}  # to the clients of each namespace
 
@@ -209,7 +209,7 @@ class SysTopics:
 
     def _publish(self) -> None:
         """To those who are subscribed here: what a server says of itself is its own, and goes to no store."""
-        readers = self._status.delivery.of_server
+        readers = self._status.deliverer.of_server
         if not readers:
             self._published.clear()
             return

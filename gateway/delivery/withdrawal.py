@@ -11,7 +11,7 @@ from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import UnsubAck, Unsubscribe
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.core import Core
-from gateway.sessions.session import Replay, Session
+from gateway.sessions.session import HistoryReplay, Session
 from notify.steps import in_steps
 from store.state.changes import Unsubscribed
 
@@ -23,14 +23,14 @@ class Withdrawal:
         self._journal = core.journal
         self._soon = core.scheduler.soon
         self._exchange = exchange
-        self._delivery = deliverer
+        self._deliverer = deliverer
         self._shared = shared
 
     def take_away(self, session: Session, topic_filters: list[str]) -> None:
         """These subscriptions are not allowed any more, or cannot be had."""
         for topic_filter in topic_filters:
             for reader in session.drop_readers(topic_filter):
-                self._delivery.remove(reader)
+                self._deliverer.remove(reader)
             self._shared.unsubscribe(session, topic_filter)
             self._exchange.withdraw(session, topic_filter)
         if topic_filters and session.expiry_s:
@@ -49,7 +49,7 @@ class Withdrawal:
             readers = session.drop_readers(topic_filter)
             if readers or self._shared.unsubscribe(session, topic_filter):
                 for reader in readers:
-                    self._delivery.remove(reader)
+                    self._deliverer.remove(reader)
                 if session.expiry_s:
                     self._journal.record(Unsubscribed(session.client_id, [topic_filter]))
                 answers.append(ReasonCode.SUCCESS)
@@ -63,6 +63,6 @@ class Withdrawal:
         if link.waiting:
             self._soon(link.proceed)
 
-    def end_replay(self, session: Session, replay: Replay) -> None:
+    def end_replay(self, session: Session, replay: HistoryReplay) -> None:
         """The replay is not allowed any more."""
-        self._delivery.replays.end(session, replay)
+        self._deliverer.replays.end(session, replay)

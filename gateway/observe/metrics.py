@@ -43,7 +43,7 @@ _DROPPED = ("expired", "too_large", "unreadable", "lost")
 
 def _dropped(broker: Broker) -> Value:
     counts = broker.turn.counters()
-    return {"behind": broker.delivery.dropped} | {why: counts[why] for why in _DROPPED}
+    return {"behind": broker.deliverer.dropped} | {why: counts[why] for why in _DROPPED}
 
 
 def _refused(broker: Broker) -> Value:
@@ -64,7 +64,7 @@ def _sessions(broker: Broker) -> Value:
 
 
 def _reads(broker: Broker) -> Value:
-    return {"store": broker.delivery.store_reads, "shared": broker.delivery.shared_reads}
+    return {"store": broker.deliverer.store_reads, "shared": broker.deliverer.shared_reads}
 
 
 def _delivery_times(broker: Broker) -> Value:

@@ -6,7 +6,7 @@ The byte work is in the compiled Link; the transport is anything with write(), c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol
 
@@ -31,14 +31,14 @@ LINGER_S = 5
 """How long a closed connection may take to write what it still holds."""
 
 
-class Meter(Protocol):
+class Allowance(Protocol):
     """How much may be published."""
 
     def settle(self, connection: Connection, now_s: float) -> float:
         """Give the connection an allowance; or say for how long it is not to be listened to (s)."""
 
 
-class Rules(Protocol):
+class PacketTaker(Protocol):
     """What a connection does with the packets that the compiled part leaves. May raise ProtocolError."""
 
     def take(self, connection: Connection, packet: Packet) -> None: ...
@@ -58,7 +58,7 @@ class Owner(Protocol):
     packet_limits: Limits
 
     @property
-    def rules(self) -> Rules: ...
+    def rules(self) -> PacketTaker: ...
 
     def arrived(self, connection: Connection) -> None: ...
 
@@ -110,11 +110,28 @@ Answer = PubAck | PubRec | SubAck
 
 
 class Phase(Enum):
-    """Where a connection is in its life."""
+    """Where a connection is in its life. TRANSITIONS says what follows what."""
 
-    NEW = "not connected yet"  # until the CONNACK is sent
+    NEW = "not connected yet"  # until the CONNACK is written
     OPEN = "connected"
-    CLOSED = "closed"
+    CLOSED = "closed"  # its session is gone; the socket may still be open, see Farewell
+
+
+class Farewell(Enum):
+    """What becomes of the socket of a connection that is closed."""
+
+    CLOSE = "the socket is closed once all that it holds is written"
+    LINGER = "the socket stays open until end() is called"
+    SEE_OFF = "the sending half is closed, and the client closes the socket"
+    CUT_OFF = "the socket is closed at once, and what it holds is dropped"
+
+
+TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
+    Phase.NEW: {Phase.OPEN: "the CONNACK is written", Phase.CLOSED: "the client is refused, or left"},
+    Phase.OPEN: {Phase.CLOSED: "the client left, or this side ends it"},
+    Phase.CLOSED: {},
+}
+"""Which phase may follow which, and when. docs/architecture.md has it as a picture."""
 
 
 def address_of(peer: object) -> str:
@@ -156,7 +173,7 @@ class Connection(Link):
         self.auth_method = ""  # of enhanced authentication, if it came in by that
         self.keep_will = True
         self.left_from: object = None  # the client's address, for when its socket does not say it any more
-        self.meter: Meter | None = None  # what it publishes counts, if `metered`
+        self.meter: Allowance | None = None  # what it publishes counts, if `metered`
         self.held = False  # not listened to, since the store has enough to do
         self.aliases: TopicAliases | None = None
         self.tells_problems = True  # its answers may have reason strings and user properties
@@ -190,6 +207,11 @@ class Connection(Link):
     def username(self) -> str:
         """Of the user whom it was found to be, among those of all namespaces; empty for an anonymous client."""
         return self.identity.account if self.identity is not None else ""
+
+    def enter(self, phase: Phase) -> None:
+        """Go on to another phase, which must be one of those in TRANSITIONS."""
+        assert phase in TRANSITIONS[self.phase], f"{self.phase.name} → {phase.name}"
+        self.phase = phase
 
     # --- what arrives
 
@@ -317,45 +339,46 @@ class Connection(Link):
 
     def close(self, reason_code: ReasonCode | None, message: str = "") -> None:
         """End the connection, telling an MQTT 5 client why; `message` is for the log as well. Idempotent."""
-        if self.phase is not Phase.CLOSED:
-            self._leave(reason_code, message)
-            if self.transport is not None:
-                self._close_transport()
+        self._part(Farewell.CLOSE, reason_code, message)
 
     def leave(self, message: str) -> None:
         """As close(), but the client sees no end before end(), or before LINGER_S are over."""
-        if self.phase is not Phase.CLOSED:
-            self._leave(None, message)
-            if self.transport is not None:
-                self.owner.deadlines.set(self, self.owner.turn.now_s + LINGER_S, self.transport.abort)
+        self._part(Farewell.LINGER, None, message)
 
     def end(self) -> None:
+        """Close the socket after leave()."""
         if self.transport is not None:
             self._close_transport()
 
     def cut_off(self, message: str) -> None:
         """End the connection at once: what it still holds is dropped, and the client is told nothing."""
-        if self.phase is not Phase.CLOSED:
-            self._leave(None, message)
-            if self.transport is not None:
-                self.fd = -1
-                self.transport.abort()
+        self._part(Farewell.CUT_OFF, None, message)
 
     def see_off(self, reason_code: ReasonCode, message: str = "") -> None:
         """As close(), but the client ends the connection.
 
-        To close a socket over unread bytes takes the goodbye back, so what the client still sends is taken, unheeded.
+        Closing a socket over unread bytes takes the goodbye back, so what the client still sends is read and dropped.
         """
+        self._part(Farewell.SEE_OFF, reason_code, message)
+
+    def _part(self, farewell: Farewell, reason_code: ReasonCode | None, message: str) -> None:
         if self.phase is not Phase.CLOSED:
             self._leave(reason_code, message)
             if self.transport is not None:
-                self._wait_for_end()
+                FAREWELLS[farewell](self)
+
+    def _linger(self) -> None:
+        self.owner.deadlines.set(self, self.owner.turn.now_s + LINGER_S, self.transport.abort)
+
+    def _abort(self) -> None:
+        self.fd = -1
+        self.transport.abort()
 
     def _leave(self, reason_code: ReasonCode | None, message: str) -> None:
         """Say goodbye, and be of no use any more."""
         if reason_code is not None:
             self.write(self._goodbye(reason_code, message))
-        self.phase = Phase.CLOSED
+        self.enter(Phase.CLOSED)
         self.flush()
         self.closing = True
         self.forget_kept()
@@ -389,7 +412,7 @@ class Connection(Link):
         """What it still holds is written first, but a peer that takes nothing must not keep the socket for ever."""
         self.fd = -1
         if self.transport.get_write_buffer_size():
-            self.owner.deadlines.set(self, self.owner.turn.now_s + LINGER_S, self.transport.abort)
+            self._linger()
         self.transport.close()
 
     def _wait_for_end(self) -> None:
@@ -399,7 +422,7 @@ class Connection(Link):
             self._close_transport()
             return
         self.transport.write_eof()
-        self.owner.deadlines.set(self, self.owner.turn.now_s + LINGER_S, self.transport.abort)
+        self._linger()
         self.transport.resume_reading()
 
     # --- asyncio.BufferedProtocol
@@ -486,3 +509,11 @@ class Connection(Link):
         self.owner.deadlines.cancel(self)
         self.close(None, f"connection lost ({error})" if error else "connection lost")
         self.owner.lost(self)
+
+
+FAREWELLS: Mapping[Farewell, Callable[[Connection], None]] = {
+    Farewell.CLOSE: Connection._close_transport,
+    Farewell.LINGER: Connection._linger,
+    Farewell.SEE_OFF: Connection._wait_for_end,
+    Farewell.CUT_OFF: Connection._abort,
+}

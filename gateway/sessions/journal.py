@@ -35,7 +35,7 @@ class Deferred(NamedTuple):
 Acks = tuple[Connection, bytes, int]  # to whom, which packets, and how many publishes they acknowledge
 
 
-class Waiting(NamedTuple):
+class UnsafeBatch(NamedTuple):
     """What is to be done once the store is safe up to a mark."""
 
     mark: int
@@ -53,7 +53,7 @@ class Journal:
         self._store = store
         self._turn = turn
         self._events = events
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[UnsafeBatch] = deque()
         self._then: list[Deferred] = []
         self._told: list[SessionClosed] = []
         self._placed: list[
@@ -206,10 +206,10 @@ class Journal:
                 self._store.await_safe()
         except StoreError as error:
             self._events.error("store", "messages refused: %s", error)
-            self._refuse(Waiting(0, self._turn.now_s, acks, then, told), ReasonCode.QUOTA_EXCEEDED)
+            self._refuse(UnsafeBatch(0, self._turn.now_s, acks, then, told), ReasonCode.QUOTA_EXCEEDED)
             return False
         if acks or then or told:
-            self._waiting.append(Waiting(self._store.mark, self._turn.now_s, acks, then, told, begun_s))
+            self._waiting.append(UnsafeBatch(self._store.mark, self._turn.now_s, acks, then, told, begun_s))
         return True
 
     def _forget_batch(self) -> None:
@@ -263,7 +263,7 @@ class Journal:
 
     # --- what was not taken
 
-    def _refuse(self, waiting: Waiting, reason_code: ReasonCode, is_known: bool = True) -> None:
+    def _refuse(self, waiting: UnsafeBatch, reason_code: ReasonCode, is_known: bool = True) -> None:
         """The batch is not in the log: whoever waits for it must not be told otherwise.
 
         Unless `is_known` it may get there all the same, while what is recorded from now on does not.

@@ -38,7 +38,7 @@ SWITCH_S = 0.001
 """How long a thread that reads files may keep the loop from going on, in Python."""
 
 
-class Judging:
+class AccessLoader:
     """Owner of the Access of a process, and of what it needs to live: threads, connections. Reads again on SIGHUP."""
 
     def __init__(self, settings: AuthSettings) -> None:

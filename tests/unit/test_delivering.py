@@ -388,7 +388,7 @@ def test_a_qos_0_subscriber_too_far_behind_loses_messages(start_bench: StartBenc
     bench.run()
     payloads = slow.payloads()
     assert payloads[-1] == b"299"
-    assert len(payloads) + bench.broker.delivery.dropped == 300
+    assert len(payloads) + bench.broker.deliverer.dropped == 300
 
 
 # --- in time

@@ -115,7 +115,7 @@ def test_a_session_with_many_queues_reads_them_once_at_a_time(
     filters = ["/".join(each) for each in itertools.product("a+", repeat=9)]
     for at in range(0, len(filters), 256):
         reader.subscribe(*filters[at : at + 256], qos=qos)
-    delivery = bench.broker.delivery
+    delivery = bench.broker.deliverer
     pull, ranges_of = delivery._pull, delivery._many_ranges_of
     reads, merges = [0], [0]  # of each pull
 
@@ -145,7 +145,7 @@ def test_a_session_with_many_queues_reads_them_once_at_a_time(
 
 def test_the_time_for_pulling_is_that_of_a_turn(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of each time in it that something grew."""
-    delivery = bench.broker.delivery
+    delivery = bench.broker.deliverer
     readers = [bench.connect(f"reader {i}") for i in range(4)]
     for reader in readers:
         reader.subscribe("a/+", "+/b")
@@ -259,7 +259,7 @@ def test_how_far_readers_have_come_is_told_in_steps(bench: Bench) -> None:
         needed_from(floors)
 
     store.needed_from = note  # type: ignore[method-assign]
-    bench.broker.delivery.settle()
+    bench.broker.deliverer.settle()
     bench.run()
     assert max(told) <= SETTLED_PER_STEP
     assert sum(told) >= 255  # the filter without wildcards has a stored queue

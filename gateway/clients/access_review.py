@@ -12,11 +12,11 @@ from gateway.auth.permissions import REFUSED, UNANSWERED
 from gateway.delivery.exchange import Exchange
 from gateway.delivery.withdrawal import Withdrawal
 from gateway.sessions.core import Core
-from gateway.sessions.session import Replay, Session
+from gateway.sessions.session import HistoryReplay, Session
 from notify.steps import in_steps
 
 
-class AccessLoader:
+class AccessReview:
     """Has connected clients judged by permissions that were read again: it ends what they may not have any more.
 
     It does some of that in each turn of the loop.
@@ -88,7 +88,7 @@ class AccessLoader:
             self._guard.may_subscribe(session.connection, topic_filter, partial(judged, topic_filter, qos))
             yield
 
-        def judged_replay(replay: Replay, allowed: int) -> None:
+        def judged_replay(replay: HistoryReplay, allowed: int) -> None:
             if session.link is not None and allowed == REFUSED:
                 self._withdrawal.end_replay(session, replay)
 
