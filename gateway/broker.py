@@ -14,7 +14,7 @@ import math
 from gateway.access.certified import Certified
 from gateway.access.connection_limits import ConnectionLimits
 from gateway.access.guard import Guard
-from gateway.access.left_messages import LeftMessages
+from gateway.access.left_messages import LeftMessageGuard
 from gateway.access.quota_settings import QuotaSettings
 from gateway.access.quotas import Quotas
 from gateway.access.recognition import Recognition
@@ -96,7 +96,7 @@ class Broker:
         # what is allowed
         self.ban_sweep = BanSweep(core)
         self.guard = guard = Guard(core, access)
-        left_messages = LeftMessages(core, access, self.ban_sweep.bans, guard.refused)
+        left_messages = LeftMessageGuard(core, access, self.ban_sweep.bans, guard.refused)
         recognition = Recognition(access)
         self.certified = Certified(core.deadlines, lambda: core.turn.now_s, soon, recognition.count_disproved)
         self.access_review = AccessReview(core, guard, recognition, withdrawal, exchange)

@@ -13,7 +13,7 @@ from gateway.sessions.core import Core
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 
 
-class LeftMessages:
+class LeftMessageGuard:
     """The rules of messages that are sent after their client has left them. Without `access` all are sent."""
 
     def __init__(self, core: Core, access: Access | None, bans: Bans, refused: Counter[str]) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from functools import partial
 
 from gateway.access.guard import Guard
-from gateway.access.left_messages import LeftMessages
+from gateway.access.left_messages import LeftMessageGuard
 from gateway.clients.counting import Counting
 from gateway.delivery.receipts import Receipt, wants_receipt
 from gateway.mqtt._mqtt import BATCH_BYTES
@@ -25,7 +25,7 @@ from store.namespaces import MARK, is_reserved
 class Publishing:
     """The rules of publishing: judged, counted, then put into the turn's batch."""
 
-    def __init__(self, core: Core, guard: Guard, counting: Counting, left_messages: LeftMessages) -> None:
+    def __init__(self, core: Core, guard: Guard, counting: Counting, left_messages: LeftMessageGuard) -> None:
         self._settings = core.settings
         self._turn = core.turn
         self._journal = core.journal

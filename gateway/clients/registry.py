@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.access.left_messages import LeftMessages
+from gateway.access.left_messages import LeftMessageGuard
 from gateway.access.session_owners import SessionOwners
 from gateway.clients.session_reading import SessionReading
 from gateway.mqtt.codec import encode
@@ -44,7 +44,9 @@ class _Opening:
 class SessionRegistry:
     """Owner of the sessions that are connected to this gateway."""
 
-    def __init__(self, core: Core, left_messages: LeftMessages, owners: SessionOwners, reading: SessionReading) -> None:
+    def __init__(
+        self, core: Core, left_messages: LeftMessageGuard, owners: SessionOwners, reading: SessionReading
+    ) -> None:
         self._store = core.store
         self._settings = core.settings
         self._journal = core.journal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gateway.access.left_messages import LeftMessages
+from gateway.access.left_messages import LeftMessageGuard
 from gateway.clients.ban_sweep import BanSweep
 from gateway.clients.connections import Connections
 from gateway.clients.registry import SessionRegistry
@@ -28,7 +28,7 @@ class StoreEvents:
         core: Core,
         registry: SessionRegistry,
         connections: Connections,
-        left_messages: LeftMessages,
+        left_messages: LeftMessageGuard,
         ban_sweep: BanSweep,
     ) -> None:
         self._core, self._turn, self._journal = core, core.turn, core.journal
