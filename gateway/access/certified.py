@@ -31,7 +31,7 @@ class CertificateHolder(Protocol):
 
 
 class Certified:
-    """Owner of who these are. What others cost, a connection without certificate does not."""
+    """Owner of the connections that showed a certificate. Other connections cost nothing here."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Certified:
         self._tell = tell
         self._holders: dict[CertificateHolder, None] = {}
         self.epoch = 0
-        """Grows when what counts has changed: a handshake that was begun before is to be begun again."""
+        """Grows when the accepted certificates change: a handshake that began before that is refused."""
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -70,7 +70,7 @@ class Certified:
             self._deadlines.cancel((holder, "certificate"))
 
     def judge_again(self, why_out: WhyOut, then: Callable[[], object]) -> None:
-        """What counts has changed. `then`: all are judged that are here now."""
+        """The accepted certificates have changed. `then` is called once all connections that are here are judged."""
         self.epoch += 1
         Steps(partial(self._judge_some, deque(self._holders), why_out, then), self._soon).start()
 

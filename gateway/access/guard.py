@@ -1,4 +1,4 @@
-"""What clients may publish and subscribe to: asked once per topic, then known to the connection. No I/O.
+"""Judges what clients publish and subscribe to: once per topic, then the connection remembers it. No I/O.
 
 An answer may come later; until then the client is not listened to.
 """
@@ -43,7 +43,7 @@ class Guard:
         )
 
     def watch(self, connection: Connection, counts_topics: bool = False) -> None:
-        """Note whether a client is to be asked about. `counts_topics`: each topic has to be seen once."""
+        """Note whether the client's topics are judged. `counts_topics`: each topic has to be seen once."""
         is_open = self.is_open(connection) and not counts_topics
         connection.permits = None if is_open else Permits(self._turn)
 
@@ -52,7 +52,7 @@ class Guard:
         return self._access is None or connection.identity is None or self._access.is_open_to(connection.identity)
 
     def forget(self) -> None:
-        """What connections know of permissions may have changed."""
+        """Permissions may have changed: connections forget what they remember of them."""
         self._turn.permit_epoch += 1
 
     def tick(self) -> None:

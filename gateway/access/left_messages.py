@@ -1,4 +1,4 @@
-"""Wills and delayed messages: the log notes who leaves one, and it is judged again when it is due (docs/adr/0037)."""
+"""Wills and delayed messages: the log has the client of each, and judges it again when it is due (docs/adr/0037)."""
 
 from __future__ import annotations
 

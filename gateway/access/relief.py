@@ -1,4 +1,4 @@
-"""What is done when clients take up too much memory: those that have done so for the longest are closed."""
+"""When clients take up too much memory, those that have done so for the longest are closed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store.audit import AuditEvent
 
 
 class Relief:
-    """Owner of who takes no more of what is sent for a while, since the longest time first."""
+    """Owner of the connections whose send buffer is full, the longest first."""
 
     def __init__(self, core: Core, quotas: Quotas) -> None:
         self._turn = core.turn

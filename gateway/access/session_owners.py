@@ -1,4 +1,4 @@
-"""Who may have which session: a client whose user does not own the session is refused (docs/adr/0030). No I/O."""
+"""Sessions belong to users: a client whose user does not own its session is refused (docs/adr/0030). No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging connected clients again: what they were allowed may not be allowed any more."""
+"""Reviewing connected clients after permissions changed: what they were allowed may not be allowed any more."""
 
 from __future__ import annotations
 

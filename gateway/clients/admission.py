@@ -1,4 +1,4 @@
-"""CONNECT and AUTH: nobody gets a session before it is known who it is. No I/O; answers may come later."""
+"""CONNECT and AUTH: a client gets a session once its user is known. No I/O; answers may come later."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Entering:
 
 
 class Admission:
-    """Owner of who waits to be let in (for gateway.connect_timeout_s at most), or is in the midst of an exchange."""
+    """Owner of the clients that wait to be let in (gateway.connect_timeout_s at most), or authenticate in steps."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Admission:
             self._events.warning("ban", "%s is banned for %d s: %s", source, settings.ban_s, reason)
 
     def _answered(self, entering: _Entering, verdict: Verdict) -> None:
-        """It is known who the client is, or that it is not to come in."""
+        """The authenticator has answered: an identity, or why the client is refused."""
         connection = entering.connection
         entering.attempt.abandon()
         if entering.exchange is None:

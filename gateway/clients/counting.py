@@ -1,4 +1,4 @@
-"""What clients make that counts for their users at the store: topics, retained and delayed messages, subscriptions.
+"""Quotas of users that the store counts: topics, retained and delayed messages, subscriptions, sessions.
 
 The store says how much there is and may be (notify.user_quotas). It is asked when something new is made, never for a
 message like the one before. While it is asked the client is not listened to.

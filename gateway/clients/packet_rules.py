@@ -36,7 +36,7 @@ from gateway.sessions.session import Session
 
 
 class PacketRules:
-    """What each packet sets going. The parts own the results."""
+    """Calls the part that each packet is for. The parts own the results."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What is done with a PUBLISH that the compiled part leaves: uncommon properties, `$delayed/`, new topics. No I/O."""
+"""A PUBLISH that the compiled part leaves: one with uncommon properties, `$delayed/` or a new topic. No I/O."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Publishing:
             judged(True)
 
     def _name_fault(self, publish: Publish) -> str:
-        """Why a client may not name these topics, whoever it is; empty if it may."""
+        """Why no client may name these topics; empty if clients may."""
         level, response_topic = publish.topic_name.partition("/")[0], publish.properties.response_topic or ""
         if is_servers_own(publish.topic_name):
             return f"what starts with {level} is the server's"

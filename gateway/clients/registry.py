@@ -1,4 +1,4 @@
-"""Who is who: opening, taking over and leaving sessions."""
+"""The sessions of connected clients: opening, taking over and leaving them."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ class SessionRegistry:
         return min(connect.keep_alive_s or most, most) if most else connect.keep_alive_s
 
     def _connack_properties(self, connect: Connect, session: Session, assigned: bool) -> Properties:
-        """What an MQTT 5 client has to know of this server."""
+        """The limits of this server, for the CONNACK of an MQTT 5 client."""
         if connect.protocol_version != 5:
             return Properties()
         settings = self._settings
@@ -306,7 +306,7 @@ class SessionRegistry:
                 self._journal.record(Progress(session.client_id, acked=position))
 
     def disown(self) -> None:
-        """The sessions are not ours any more: the log is to be told nothing of how they end here."""
+        """The sessions are not this gateway's any more: the log is told nothing of how they end here."""
         for session in self.sessions.values():
             session.logged = False
             session.expiry_s = 0

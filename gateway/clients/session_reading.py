@@ -1,4 +1,4 @@
-"""What a session reads while its client is connected: begun again with each connection, ended with it."""
+"""A session reads its queues while its client is connected: from the CONNACK on, until the connection ends."""
 
 from __future__ import annotations
 

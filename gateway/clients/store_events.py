@@ -1,4 +1,4 @@
-"""What the store tells its gateway: messages became safe, a session was taken over, an operator wants something."""
+"""Events of the store for its gateway: messages became safe, a session was taken over, an operator said something."""
 
 from __future__ import annotations
 

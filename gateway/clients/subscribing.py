@@ -19,7 +19,7 @@ from store.state.sessions import is_shared
 
 
 class Subscribing:
-    """What a client's SUBSCRIBE and UNSUBSCRIBE pass before they take effect."""
+    """The checks of SUBSCRIBE and UNSUBSCRIBE, before they take effect."""
 
     def __init__(
         self, core: Core, guard: Guard, counting: Counting, subscriptions: Subscriptions, withdrawal: Withdrawal

@@ -33,8 +33,10 @@ RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
 ROUNDS_PER_TURN = 4
 MANY_READERS = 16  # of a session that have more: their ranges are read in one call, and have fewer records
-MANY_QUEUES = 256  # that grew: who is behind pulls in the next turn; whose queues are so many pulls one round at a time
-CATCH_UP_S = 0.002  # that all who are behind may take of one turn, or one of them, however often they pull in it
+MANY_QUEUES = (
+    256  # grew: sessions that are behind pull in the next turn; one with so many queues pulls a round at a time
+)
+CATCH_UP_S = 0.002  # that all sessions that are behind may take of one turn, however often they pull in it
 EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each
 SETTLED_AT_ONCE = 256  # queues of which it is said how far their readers have come, each time
 SETTLED_SHARE = 16  # and one part in this many of all
@@ -45,7 +47,7 @@ NOBODY: frozenset[Session] = frozenset()
 
 
 class Deliverer:
-    """Owner of who follows which queue in this gateway."""
+    """Owner of the readers of each queue in this gateway."""
 
     def __init__(self, core: Core, exchange: Exchange, expander: Expander) -> None:
         self._soon = soon = core.scheduler.soon
@@ -74,7 +76,7 @@ class Deliverer:
         self.store_reads = 0
         self.shared_reads = 0
 
-    # --- who follows what
+    # --- readers
 
     def add(self, reader: Reader) -> None:
         queue = reader.queue
@@ -273,7 +275,7 @@ class Deliverer:
         return pending
 
     def _ranges_of(self, readers: list[Reader]) -> list[Records] | None:
-        """What comes next for each of a session's readers; None if the session has to wait for some of it."""
+        """The next range of each of a session's readers; None if the session has to wait for one of them."""
         ranges = []
         most_lag, share = self._settings.qos0_lag_messages, len(readers)
         self._outrun.goes_on(readers[0].session, readers[:MANY_READERS], most_lag, time.perf_counter())

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from gateway.mqtt._mqtt import Reader
 from gateway.sessions.session import Session
 
-# Publishers wait for who is this many messages behind. The log has about as much in memory, where reading costs least.
+# Publishers wait for a subscriber that is this many messages behind. The log has about as much in memory, where
+# reading costs least.
 FAR_BEHIND = 16_384
 FAST_PER_S = 10_000  # if it takes so many a second, or it is not known yet,
 HELD_S = 0.05  # and for so long after it could take something
@@ -26,7 +27,7 @@ class ReadingPace(NamedTuple):
 
 
 class Outrun:
-    """Owner of who is far behind, and of how fast they read.
+    """Owner of the sessions that are far behind, and of how fast they read.
 
     A slow client takes what fits into its socket at once and then nothing for some time, so what it takes at once says
     little.

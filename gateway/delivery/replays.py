@@ -93,7 +93,7 @@ class Replays:
 
 
 def _outgoing(session: Session, replay: HistoryReplay, messages: list[Past]) -> Iterator[HeldMessage]:
-    """What a client is sent of these. What is lost in front of one that it is not sent, the next one says."""
+    """The messages that the client is sent of these. One that is left out passes its count of lost messages on."""
     subscription = replay.subscription
     ids = (subscription.subscription_id,) if subscription.subscription_id else ()
     client_id = session.client_id.encode()

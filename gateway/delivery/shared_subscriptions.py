@@ -43,7 +43,7 @@ class SharedSubscriptions:
     """Owner of the GroupSubscriptions of this gateway's sessions."""
 
     def __init__(self, core: Core, expander: Expander, knows_users: Callable[[], bool]) -> None:
-        """`knows_users`: whether clients say who they are."""
+        """`knows_users`: whether clients have users."""
         settings = core.settings
         self._store = core.store
         self._expander = expander
@@ -143,7 +143,7 @@ class SharedSubscriptions:
         return True
 
     def _give_back(self, share: GroupSubscription[Session]) -> None:
-        """What was not sent is for others."""
+        """Return messages that were not sent to the group."""
         if share.pending and share.seat is not None:
             share.seat.give_back([(run.serial, run.first, run.number) for run in share.pending])
         share.pending.clear()
@@ -341,7 +341,7 @@ class SharedSubscriptions:
     # --- several times a second
 
     def tick(self) -> None:
-        """What clients take long over is to stay theirs."""
+        """Keep the messages that clients take long over from going to other consumers."""
         now_s = self._turn.now_s
         if now_s - self._extended_s < EXTEND_S:
             return
@@ -363,13 +363,13 @@ def group_of(topic_filter: str) -> GroupKey:
 
 
 def _is_awaited(settings: GroupSettings) -> bool:
-    """Whether an acknowledgement may let somebody else have a message."""
+    """Whether an acknowledgement may let another consumer have a message."""
     is_least = settings.strategy is Strategy.LEAST_IN_FLIGHT
     return settings.partitions > 0 or is_least or settings.most_in_flight < MANY_IN_FLIGHT
 
 
 def _consumer(client_id: str) -> str:
-    """What the group calls a client."""
+    """The name of a client as a consumer of its group."""
     if len(client_id) <= MOST_CONSUMER_CHARACTERS:
         return client_id
     digest = hashlib.sha256(client_id.encode()).hexdigest()
@@ -404,4 +404,4 @@ def _merged(receipts: Iterable[Receipt]) -> list[Receipt]:
 
 
 def _nothing(_: str) -> None:
-    """Nobody waits for it."""
+    """For a caller that does not wait for the answer."""

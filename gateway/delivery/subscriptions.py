@@ -30,7 +30,7 @@ from store.state.sessions import is_shared
 
 MOST_NAMED_CHARACTERS = 100  # of a topic filter in a reason string
 
-GRANTED_PER_TURN = 16  # subscriptions, of all who ask: some 0.5 ms
+GRANTED_PER_TURN = 16  # subscriptions of all clients together: some 0.5 ms
 GRANTED_CHARACTERS = 32  # of a filter, that take as much as one more
 GRANTED_SHARED = 3  # a shared subscription takes as much as so many more
 
@@ -68,7 +68,7 @@ class _PendingSubscribe:
         return self.places[topic_filter]
 
     def refusal(self, i: int) -> Refusal | None:
-        """What the client may not have."""
+        """Why the client may not have the i-th subscription; None if it may."""
         reason_code = self.refusals.get(i)
         if reason_code is None:
             return None
@@ -311,7 +311,7 @@ class Subscriptions:
             self._soon(link.proceed)
 
     def _first_page(self, request: _PendingSubscribe, subscription: SubscriptionState, page: RetainedPage) -> None:
-        """What was retained when the subscription took effect: newer than it is only what its queues give."""
+        """The messages that were retained when the subscription took effect. Newer ones come from its queues."""
         request.pages.append((subscription, page))
         request.answered.came()
 

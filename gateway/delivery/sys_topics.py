@@ -34,7 +34,7 @@ AVERAGED_MIN = (1, 5, 15)
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the topics say is read here."""
+    """Where the values of the topics are read."""
 
     turn: Turn
     store: Store
@@ -173,7 +173,7 @@ class LoadAverage:
 
 
 def _values_of(tenant: Tenant, status: Status) -> dict[str, bytes]:
-    """What is said to the clients of a namespace: of the server only what it is, of what was done only their own."""
+    """The values for clients of a namespace: version and uptime, and the counts of that namespace alone."""
     read: dict[str, object] = {
         "version": f"penstock version {VERSION}",
         "uptime": f"{status.uptime_s:.0f} seconds",
@@ -208,7 +208,7 @@ class SysTopics:
         self._publish()
 
     def _publish(self) -> None:
-        """To those who are subscribed here: what a server says of itself is its own, and goes to no store."""
+        """Send the values to subscribers at this gateway. They are not stored."""
         readers = self._status.deliverer.of_server
         if not readers:
             self._published.clear()
@@ -227,7 +227,7 @@ class SysTopics:
             self._send(session, wanted, changed[session.connection.tenant], False)
 
     def values(self, tenant: Tenant | None = None) -> dict[str, bytes]:
-        """What each topic says now: of all that is done here, or of what a namespace's clients do."""
+        """The value of each topic now: of the whole server, or of one namespace."""
         if tenant is not None:
             return _values_of(tenant, self._status)
         read = {topic.name: topic.read(self._status) for topic in SYS_TOPICS}

@@ -39,7 +39,7 @@ class Allowance(Protocol):
 
 
 class PacketTaker(Protocol):
-    """What a connection does with the packets that the compiled part leaves. May raise ProtocolError."""
+    """Takes the packets that the compiled part leaves. May raise ProtocolError."""
 
     def take(self, connection: Connection, packet: Packet) -> None: ...
 
@@ -48,7 +48,7 @@ class PacketTaker(Protocol):
 
 
 class Owner(Protocol):
-    """Who has all connections: what it shares among them, and what each tells it."""
+    """The owner of all connections: what they share, and what each of them reports."""
 
     settings: GatewaySettings
     turn: Turn
@@ -67,7 +67,7 @@ class Owner(Protocol):
 
     @property
     def congested(self) -> bool:
-        """Nobody should be listened to for a while."""
+        """The store has more to do than it can, so publishers wait."""
 
     def hold_back(self, connection: Connection) -> None:
         """To be listened to again, by listen_again(), once that is over."""
@@ -94,12 +94,12 @@ class Owner(Protocol):
 
 
 class Entrance:
-    """What the connections of one listener have in common: how many there are, and may be."""
+    """What the connections of one listener share: their number, its limit, and a namespace."""
 
     __slots__ = ("connections", "most", "namespace")
 
     def __init__(self, most: int, namespace: str = "") -> None:
-        """`namespace`: of all who come in here; empty: what else names one decides."""
+        """`namespace`: of all clients of this listener; empty: the certificate, user name or token may name one."""
         self.most = most
         self.namespace = namespace
         self.connections = 0
@@ -142,7 +142,7 @@ def address_of(peer: object) -> str:
 
 
 class Connection(Link):
-    """Part of its owner; ends by close(), whoever calls it."""
+    """One client connection. Each way to end it is in FAREWELLS."""
 
     __slots__ = (
         "aliases",
@@ -166,11 +166,11 @@ class Connection(Link):
         self.owner = owner
         self.entrance = entrance
         self.phase = Phase.NEW
-        self.peer_identity = ""  # whom its certificate names, where the listener verified one
-        self.peer_namespace = ""  # that which its certificate names
-        self.identity: Identity | None = None  # who it was found to be; None: nobody was asked
-        self.source = ""  # by which its address is counted; empty: it is not
-        self.auth_method = ""  # of enhanced authentication, if it came in by that
+        self.peer_identity = ""  # the name in its certificate, where the listener verified one
+        self.peer_namespace = ""  # the namespace that its certificate names
+        self.identity: Identity | None = None  # its user, as the authenticator says; None: there is no authenticator
+        self.source = ""  # what its address is counted by; empty: it is not counted
+        self.auth_method = ""  # the method of enhanced authentication, if the client used one
         self.keep_will = True
         self.left_from: object = None  # the client's address, for when its socket does not say it any more
         self.meter: Allowance | None = None  # what it publishes counts, if `metered`
@@ -244,7 +244,7 @@ class Connection(Link):
             self.refuse(MalformedPacket("fixed header: remaining length is malformed"))
 
     def _refuse_large(self, packet_type: int, size_bytes: int) -> None:
-        """A CONNECT that is too large comes on: who closes the socket over it takes back the CONNACK."""
+        """The rest of a too large CONNECT still arrives: closing the socket over it would take back the CONNACK."""
         settings = self.owner.settings
         is_connect = self.phase is not Phase.OPEN and settings.max_connect_bytes <= settings.maximum_packet_size_bytes
         limit = "max_connect_bytes" if is_connect else "maximum_packet_size_bytes"
@@ -386,7 +386,7 @@ class Connection(Link):
         self.owner.left(self, why, reason_code)
 
     def _goodbye(self, reason_code: ReasonCode, message: str) -> bytes:
-        """What the client's version and phase have for it; a long reason string is left out [MQTT-3.2.2-19]."""
+        """CONNACK or DISCONNECT for the client's version, without a too long reason string [MQTT-3.2.2-19]."""
         goes_on_at = self.owner.settings.server_reference if reason_code is ReasonCode.USE_ANOTHER_SERVER else ""
         if self.phase is Phase.NEW:
             if reason_code is ReasonCode.SESSION_TAKEN_OVER:  # before it had one
@@ -409,7 +409,7 @@ class Connection(Link):
         return b""
 
     def _close_transport(self) -> None:
-        """What it still holds is written first, but a peer that takes nothing must not keep the socket for ever."""
+        """Write what the socket still holds, then close it. A peer that takes nothing keeps it for LINGER_S at most."""
         self.fd = -1
         if self.transport.get_write_buffer_size():
             self._linger()
@@ -438,14 +438,14 @@ class Connection(Link):
 
     @property
     def get_buffer(self) -> Callable[[int], bytearray]:
-        """Where what comes in is to be put: a transport keeps what it finds here, and all find the same."""
+        """The buffer that the transport reads into. A transport keeps this function, and all have the same one."""
         return self.owner.get_buffer
 
     def buffer_updated(self, size: int) -> None:
         self.feed(self.owner.read_buffer, size)
 
     def on_congested(self) -> None:
-        """What it sends has to wait, if the store has still more to do than it can."""
+        """Read no more from the client while the store has more to do than it can."""
         if self.owner.congested and self.transport is not None and not (self.held or self.closing):
             self.held = True
             self.transport.pause_reading()
@@ -490,7 +490,7 @@ class Connection(Link):
         self.owner.clogged(self)
 
     def written_while_paused(self, size_bytes: int) -> None:
-        """Deliveries stop when the transport is full, so these are answers: who reads none is not read either."""
+        """Deliveries stop when the transport is full, so these are answers. A client that takes none is not read."""
         self.unread_bytes += size_bytes
         if self.unread_bytes > self.owner.settings.write_buffer_bytes:
             self.transport.pause_reading()

@@ -48,7 +48,7 @@ class Scheduler:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What every part of a gateway may need. A part that only some need is handed to these by itself."""
+    """What every part of a gateway may need. A part that only some others need is handed to those by itself."""
 
     store: Store
     settings: GatewaySettings

@@ -69,7 +69,7 @@ class GroupSubscription(Deliveries, Generic[SessionT]):
         self._has_work = has_work
 
     def was_settled(self, delivery: Delivery) -> None:
-        """It is to be told; but for plain PUBACKs, of which the session says once a turn that it has room again."""
+        """The client has acknowledged a delivery, so the group is told. Plain PUBACKs are told once a turn."""
         if delivery.qos == 2:
             self.settling.add(delivery.queue_offset)
         self._has_work(self)

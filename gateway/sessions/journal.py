@@ -1,4 +1,4 @@
-"""What goes into the log: the batch of this turn, and what waits until it is safe there (acknowledgements, answers)."""
+"""The way into the log: the batch of this turn, and the acknowledgements and answers that wait until it is safe."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Acks = tuple[Connection, bytes, int]  # to whom, which packets, and how many pub
 
 
 class UnsafeBatch(NamedTuple):
-    """What is to be done once the store is safe up to a mark."""
+    """A batch that is appended and not safe: the answers that are sent once the store is safe up to its mark."""
 
     mark: int
     since_s: float
@@ -73,7 +73,7 @@ class Journal:
 
     @property
     def quiet(self) -> bool:
-        """Nothing is to be stored, and nothing waits."""
+        """The batch is empty, and no batch waits to become safe."""
         return not self._turn.batch.size and not self._waiting
 
     @property
@@ -213,7 +213,7 @@ class Journal:
         return True
 
     def _forget_batch(self) -> None:
-        """What belongs to the batch that was taken."""
+        """Forget what belongs to the batch that was taken."""
         self._then, self._told, self._placed, self.has_changes = [], [], [], False
         self._changes_bytes = 0
         self._ended.clear()
@@ -264,7 +264,7 @@ class Journal:
     # --- what was not taken
 
     def _refuse(self, waiting: UnsafeBatch, reason_code: ReasonCode, is_known: bool = True) -> None:
-        """The batch is not in the log: whoever waits for it must not be told otherwise.
+        """The batch is not in the log: the clients that wait for it are not acknowledged.
 
         Unless `is_known` it may get there all the same, while what is recorded from now on does not.
         """

@@ -62,7 +62,7 @@ class HeldMessage:
 
 @dataclass(slots=True, eq=False)
 class RetainedBatch:
-    """Retained messages for a subscription that ends with its connection, so that nobody keeps which of them were sent.
+    """Retained messages for a subscription that ends with its connection, so that the log does not have what was sent.
 
     None of them goes out at QoS 2. Sessions that take the same page have lists of the same log_offsets.
     """
@@ -88,7 +88,7 @@ class HistoryReplay:
 
 
 BacklogItem = int | HeldMessage | RetainedBatch
-"""What is to be sent before anything from the queues: a packet_id in flight, or what is not in flight so far."""
+"""Sent before anything from the queues: a packet_id that is in flight, or messages that are not in flight so far."""
 
 
 class Session:
@@ -138,7 +138,7 @@ class Session:
 
     @property
     def has_something_first(self) -> bool:
-        """Whether something is to be sent before anything more from the queues."""
+        """Whether the session sends something before anything more from its queues."""
         return bool(self.backlog or self.listings or self.replays)
 
     @property
@@ -274,7 +274,7 @@ def _unpacked(data: bytes) -> Iterable[tuple[int, int]]:
 
 
 def _past_frontier(state: SessionState) -> frozenset[int]:
-    """What need not be sent, or not from the queues, although no position covers it."""
+    """log_offsets that are not sent from the queues, although no position covers them."""
     streamed = [sent.log_offset for sent in state.sent.values() if not sent.owed]
     return frozenset(state.done.union(streamed)) if state.done or streamed else NOTHING
 
