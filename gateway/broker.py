@@ -101,8 +101,7 @@ class Broker:
         self.certified = Certified(core.deadlines, lambda: core.turn.now_s, soon, recognition.count_disproved)
         self.access_review = AccessReview(core, guard, recognition, withdrawal, exchange)
         quotas, counting = Quotas(quota_settings or QuotaSettings()), Counting(core, access)
-        separator = access.namespace_separator if access is not None else ""
-        self.places = Places(guard, quotas, counting, Tenants(settings.max_namespaces), separator)
+        self.places = Places(access, guard, quotas, counting, Tenants(settings.max_namespaces))
         # what clients ask for
         judge_again = self.access_review.judge
         retained = RetainedMessages(core, exchange, self.deliverer, sys_topics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.access.guard import Guard
 from gateway.access.quotas import Quotas
+from gateway.auth.access import Access
 from gateway.auth.identity import Identity, Refused
 from gateway.clients.counting import Counting
 from gateway.clients.tenants import Tenants, settled
@@ -14,10 +15,11 @@ from gateway.sessions.connection import Connection
 class Places:
     """Gives clients their places, and takes them back."""
 
-    def __init__(self, guard: Guard, quotas: Quotas, counting: Counting, tenants: Tenants, separator: str) -> None:
-        """`separator`: between a namespace and a user's name; empty: user names name no namespace."""
+    def __init__(
+        self, access: Access | None, guard: Guard, quotas: Quotas, counting: Counting, tenants: Tenants
+    ) -> None:
+        self._access = access
         self._guard = guard
-        self._separator = separator
         self.quotas, self.counting, self.tenants = quotas, counting, tenants
 
     def enter(self, connection: Connection, connect: Connect, identity: Identity) -> Identity | Refused:
@@ -27,7 +29,8 @@ class Places:
             ("the listener", entrance.namespace if entrance is not None else ""),
             ("its certificate", connection.peer_namespace),
         )
-        found = settled(identity, named, self._separator)
+        separator = self._access.namespace_separator if self._access is not None else ""
+        found = settled(identity, named, separator)
         if isinstance(found, Refused):
             return found
         return self.tenants.enter(connection, connect, found.namespace) or found
