@@ -9,12 +9,12 @@ from gateway.access.guard import Guard
 from gateway.access.recognition import Recognition
 from gateway.auth.bans import Ban
 from gateway.auth.identity import UNKNOWN, Attempt, Credentials, Identity, Refused, Verdict
+from gateway.auth.namespaces import login_name
 from gateway.auth.scram import ScramExchange, ScramFailed
 from gateway.auth.sources import source_of
 from gateway.clients.ban_sweep import BanSweep
 from gateway.clients.places import Places
 from gateway.clients.registry import SessionRegistry
-from gateway.clients.tenants import login_name
 from gateway.mqtt.codec import encode
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import Auth, Connect

@@ -6,8 +6,9 @@ from gateway.access.guard import Guard
 from gateway.access.quotas import Quotas
 from gateway.auth.access import Access
 from gateway.auth.identity import Identity, Refused
+from gateway.auth.namespaces import settled
 from gateway.clients.counting import Counting
-from gateway.clients.tenants import Tenants, settled
+from gateway.clients.tenants import Tenants
 from gateway.mqtt.packets import Connect
 from gateway.sessions.connection import Connection
 

@@ -19,7 +19,7 @@ from gateway.mqtt.topics import is_servers_own, topic_fault
 from gateway.sessions.connection import Connection, Phase
 from gateway.sessions.core import Core
 from gateway.sessions.session import Session, restored
-from notify.owners import ClaimRefused
+from notify.owners import ClaimDenied
 from store.namespaces import MARK, is_reserved
 from store.state.changes import Progress, SessionClosed, SessionOpened, WillState
 from store.state.sessions import NEVER_EXPIRES_S, SessionState, renewed
@@ -102,8 +102,8 @@ class SessionRegistry:
         answered = partial(self._answered, opening, reads)
         self._store.claim(connect.client_id, connect.clean_start, answered, claimant)
 
-    def _answered(self, opening: _Opening, reads: Sequence[str], answer: SessionState | ClaimRefused | None) -> None:
-        if not isinstance(answer, ClaimRefused):
+    def _answered(self, opening: _Opening, reads: Sequence[str], answer: SessionState | ClaimDenied | None) -> None:
+        if not isinstance(answer, ClaimDenied):
             self._claimed(opening, answer)
         elif answer.filters and not reads:
             judged = partial(self._may_adopt, opening, answer.filters)

@@ -19,7 +19,7 @@ from store.wire.operator_messages import BansTold, Disconnect
 
 
 class StoreEvents:
-    """The gateway's Listener (notify.api)."""
+    """The GatewayListener of notify.api."""
 
     can_judge = True
 

@@ -19,7 +19,7 @@ from gateway.mqtt.topics import split_shared
 from gateway.sessions.core import Core
 from gateway.sessions.group_subscription import GroupSubscription, HandedRange
 from gateway.sessions.session import NONE, HeldMessage, Session, as_sent, packed_inflight
-from notify.api import GroupSeat, Handed, Receipt
+from notify.api import GroupConsumer, LeasedMessages, Receipt
 from store.namespaces import namespace_of
 from store.records.records import Record
 from store.state.changes import GroupAdvanced, Progress, SubscriptionState
@@ -103,7 +103,9 @@ class SharedSubscriptions:
         identity = session.link.identity if session.link is not None else None
         return identity.account if identity is not None and self._knows_users() else None
 
-    def _opened(self, share: GroupSubscription[Session], then: Callable[[str], None], seat: GroupSeat | str) -> None:
+    def _opened(
+        self, share: GroupSubscription[Session], then: Callable[[str], None], seat: GroupConsumer | str
+    ) -> None:
         if share not in self._shares:  # the client left
             if not isinstance(seat, str):
                 seat.close()
@@ -172,7 +174,7 @@ class SharedSubscriptions:
 
     # --- per turn
 
-    def _handed(self, share: GroupSubscription[Session], handed: Handed) -> None:
+    def _handed(self, share: GroupSubscription[Session], handed: LeasedMessages) -> None:
         share.is_wanting = False
         place = 0
         for serial, deliveries, first, number in handed.ranges:
@@ -220,7 +222,7 @@ class SharedSubscriptions:
             then = partial(share.settling.difference_update, set(share.settling)) if share.settling else None
             share.seat.ack(acks, then)
 
-    def _want(self, share: GroupSubscription[Session], seat: GroupSeat) -> None:
+    def _want(self, share: GroupSubscription[Session], seat: GroupConsumer) -> None:
         session = share.session
         if share.is_wanting or share.pending or session.connection.paused:
             return

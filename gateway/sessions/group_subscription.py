@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from gateway.mqtt._mqtt import Deliveries, Delivery
-from notify.api import GroupSeat
+from notify.api import GroupConsumer
 from store.records._records import Records
 from store.state.changes import SubscriptionState
 from store.state.group_states import GroupKey
@@ -57,7 +57,7 @@ class GroupSubscription(Deliveries, Generic[SessionT]):
         super().__init__()
         self.session = session
         self.subscription = subscription
-        self.seat: GroupSeat | None = None  # until the group is joined
+        self.seat: GroupConsumer | None = None  # until the group is joined
         self.group = group
         self.is_wanting = False  # messages were asked for, and did not come so far
         self.is_fresh = False  # it was handed a message that no consumer had before, so what went back is dealt

@@ -327,4 +327,4 @@ def test_nothing_is_asked_of_a_store_that_is_closed(bench: Bench, monkeypatch: p
     bench.broker.tick()
     bench.broker.end_turn()
     bench.broker.store_batch()
-    bench.broker.store.listener.safe_advanced()
+    bench.broker.store_events.safe_advanced()
