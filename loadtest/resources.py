@@ -8,14 +8,14 @@ from typing import NamedTuple
 import psutil
 
 
-class Taken(NamedTuple):
+class ResourceUse(NamedTuple):
     """By a process and those that it started: CPU seconds since each began, resident bytes now."""
 
     cpu_s: float
     resident_bytes: int
 
 
-def taken(pids: Iterable[int]) -> Taken:
+def taken(pids: Iterable[int]) -> ResourceUse:
     cpu_s, resident_bytes = 0.0, 0
     for process in family(pids):
         try:
@@ -24,7 +24,7 @@ def taken(pids: Iterable[int]) -> Taken:
             resident_bytes += process.memory_info().rss
         except psutil.Error:
             continue  # it has ended
-    return Taken(cpu_s, resident_bytes)
+    return ResourceUse(cpu_s, resident_bytes)
 
 
 def listening_at(port: int) -> list[int]:

@@ -11,7 +11,7 @@ from gateway.delivery.deliverer import Deliverer
 from gateway.delivery.replays import FROM_PROPERTY as FROM_PROPERTY
 from gateway.delivery.replays import reads_history, replay_from
 from gateway.delivery.retained_messages import Pages, RetainedMessages
-from gateway.delivery.shared_subscriptions import LATEST, MOST_NAME_CHARACTERS, SharedSubscriptions
+from gateway.delivery.shared_subscriptions import MOST_NAME_CHARACTERS, SharedSubscriptions
 from gateway.delivery.withdrawal import Withdrawal
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import SubAck, Subscribe, SubscriptionRequest
@@ -26,6 +26,7 @@ from lightqueue.reading.following import FROM_NOW, Followed
 from notify.api import RetainedPage
 from notify.steps import in_steps
 from store.state.changes import Subscribed, SubscriptionState
+from store.state.group_settings import LATEST
 from store.state.sessions import is_shared
 
 MOST_NAMED_CHARACTERS = 100  # of a topic filter in a reason string

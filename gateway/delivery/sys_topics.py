@@ -18,10 +18,10 @@ from gateway.mqtt.packets import Publish
 from gateway.mqtt.properties import Properties
 from gateway.sessions.connection_table import ConnectionTable
 from gateway.sessions.session import Session
-from lightqueue.queues.matching import matches
 from notify.api import Store, StoreStatus
 from store.namespaces import is_servers
 from store.state.changes import SubscriptionState
+from store.topics import matches
 from store.version import VERSION
 
 PREFIX = "$SYS/broker/"

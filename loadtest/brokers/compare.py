@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadtest.brokers import streams, worth
-from loadtest.brokers.kinds import Kind, Running, running
+from loadtest.brokers.kinds import BrokerKind, RunningBroker, running
 from loadtest.devices.run import run
 from loadtest.devices.steps import Progress
 from loadtest.errors import LoadTestError
@@ -39,7 +39,7 @@ class Comparison:
     """Runs each workload `repeats` times on each broker; what fails is noted, and the others go on."""
 
     def __init__(
-        self, kinds: Sequence[Kind], repeats: int, cores: Cores, is_time_over: Callable[[], bool] = lambda: False
+        self, kinds: Sequence[BrokerKind], repeats: int, cores: Cores, is_time_over: Callable[[], bool] = lambda: False
     ) -> None:
         """`is_time_over`: what has not begun by then is left out, and its row says so."""
         self._repeats = repeats
@@ -65,7 +65,7 @@ class Comparison:
             self._subjects[kind.name] = Subject(subject.name, "", subject.version, subject.settings, found)
 
     def run(
-        self, workload: Workload, shown: Callable[[str], Progress], kinds: Sequence[Kind] | None = None
+        self, workload: Workload, shown: Callable[[str], Progress], kinds: Sequence[BrokerKind] | None = None
     ) -> list[Row]:
         """Its rows. `shown` makes a Progress for a run with this title; `kinds`: some of those that were given."""
         allowed = os.sched_getaffinity(0)
@@ -87,7 +87,7 @@ class Comparison:
         self.results.rows += found
         return found
 
-    def _started(self, kind: Kind, folder: Path, row: Row, brokers: ExitStack) -> Running | None:
+    def _started(self, kind: BrokerKind, folder: Path, row: Row, brokers: ExitStack) -> RunningBroker | None:
         if not kind.speaks_mqtt and not streams.fits(row.workload):
             row.fault = "no MQTT; only where each message goes to one subscriber, as in point-to-point"
             return None
@@ -104,7 +104,7 @@ class Comparison:
                 row.fault = str(error)
         return None
 
-    def _run_once(self, row: Row, broker: Running | None, progress: Progress) -> None:
+    def _run_once(self, row: Row, broker: RunningBroker | None, progress: Progress) -> None:
         if broker is None or row.fault:
             return
         if self._is_time_over():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from loadtest.brokers.compare import Comparison, Cores
-from loadtest.brokers.kinds import KINDS, Kind
+from loadtest.brokers.kinds import KINDS, BrokerKind
 from loadtest.devices.steps import Progress
 from loadtest.report.results import Results, Row
 from loadtest.workloads.workload import Workload, load
@@ -77,7 +77,7 @@ def compare(
     return comparison
 
 
-def _these(kinds: dict[str, Kind], names: Sequence[str]) -> list[Kind]:
+def _these(kinds: dict[str, BrokerKind], names: Sequence[str]) -> list[BrokerKind]:
     return [kinds[name] for name in names if name in kinds]
 
 

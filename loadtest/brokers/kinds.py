@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.devices.address import Address
+from loadtest.devices.address import BrokerAddress
 from loadtest.errors import LoadTestError
 from loadtest.ports import free_port
 from loadtest.resources import family
@@ -38,7 +38,7 @@ class Start(NamedTuple):
     beside_port: int = 0
 
 
-class Kind(NamedTuple):
+class BrokerKind(NamedTuple):
     """A broker with its settings. `prepare` writes what it needs into a folder, for a port and a second one."""
 
     name: str
@@ -131,41 +131,41 @@ def _redis(fsync: str) -> Callable[[Path, int, int], Start]:
 
 
 _PENSTOCK_VERSION = (sys.executable, "-P", "-m", "penstock", "--version")
-KINDS: Mapping[str, Kind] = {
-    "penstock": Kind(
+KINDS: Mapping[str, BrokerKind] = {
+    "penstock": BrokerKind(
         "Penstock", "one process, flush async", sys.executable, _PENSTOCK_VERSION, penstock("--flush", "async")
     ),
-    "penstock-sync": Kind(
+    "penstock-sync": BrokerKind(
         "Penstock sync", "one process, flush sync", sys.executable, _PENSTOCK_VERSION, penstock("--flush", "sync")
     ),
-    "penstock-apart": Kind(
+    "penstock-apart": BrokerKind(
         "Penstock apart",
         "a store and two gateways, flush async",
         sys.executable,
         _PENSTOCK_VERSION,
         penstock("--flush", "async", "--gateways", "2"),
     ),
-    "mosquitto": Kind(
+    "mosquitto": BrokerKind(
         "Mosquitto", "in memory, no queue limits", "mosquitto", ("mosquitto", "-h"), _mosquitto("persistence false")
     ),
-    "mosquitto-safe": Kind(
+    "mosquitto-safe": BrokerKind(
         "Mosquitto safest",
         "persistence, saved after each change",
         "mosquitto",
         ("mosquitto", "-h"),
         _mosquitto("persistence true\npersistence_location {folder}/\nautosave_interval 1\nautosave_on_changes true"),
     ),
-    "amqtt": Kind(
+    "amqtt": BrokerKind(
         "amqtt",
         "as it comes",
         str(Path(sys.executable).parent / "amqtt"),
         (sys.executable, "-c", "from importlib.metadata import version; print(version('amqtt'))"),
         _amqtt,
     ),
-    "rabbitmq": Kind(
+    "rabbitmq": BrokerKind(
         "RabbitMQ", "MQTT plug-in as it comes", "rabbitmq-server", ("dpkg-query", "-W", "rabbitmq-server"), _rabbitmq
     ),
-    "redis": Kind(
+    "redis": BrokerKind(
         "Redis Streams",
         "append-only file, synced every second",
         "redis-server",
@@ -173,7 +173,7 @@ KINDS: Mapping[str, Kind] = {
         _redis("everysec"),
         speaks_mqtt=False,
     ),
-    "redis-sync": Kind(
+    "redis-sync": BrokerKind(
         "Redis Streams sync",
         "append-only file, synced before each answer",
         "redis-server",
@@ -202,13 +202,13 @@ def _held_back() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-class Running:
+class RunningBroker:
     """A broker's processes, from start() to stop() or kill(); can be started again on the same folder."""
 
-    def __init__(self, kind: Kind, folder: Path, cores: set[int]) -> None:
+    def __init__(self, kind: BrokerKind, folder: Path, cores: set[int]) -> None:
         """`cores` that it may run on; empty: all."""
         self.kind = kind
-        self.address = Address(HOST, free_port())
+        self.address = BrokerAddress(HOST, free_port())
         self._folder = folder
         self._cores = cores
         self._other_port = free_port()
@@ -228,7 +228,7 @@ class Running:
             with _held_back():
                 self._beside = self._popen(start.beside, start.environment, log_path)
         until_s = time.monotonic() + START_S
-        while self._beside is not None and not _accepts(Address(HOST, start.beside_port)):
+        while self._beside is not None and not _accepts(BrokerAddress(HOST, start.beside_port)):
             if self._beside.poll() is not None or time.monotonic() > until_s:
                 break  # the broker will say what it misses
             time.sleep(0.05)
@@ -291,9 +291,9 @@ class Running:
 
 
 @contextmanager
-def running(kind: Kind, folder: Path, cores: set[int]) -> Iterator[Running]:
+def running(kind: BrokerKind, folder: Path, cores: set[int]) -> Iterator[RunningBroker]:
     """Raises LoadTestError."""
-    broker = Running(kind, folder, cores)
+    broker = RunningBroker(kind, folder, cores)
     try:
         broker.start()
         yield broker
@@ -301,7 +301,7 @@ def running(kind: Kind, folder: Path, cores: set[int]) -> Iterator[Running]:
         broker.stop()
 
 
-def _accepts(address: Address) -> bool:
+def _accepts(address: BrokerAddress) -> bool:
     with suppress(OSError), socket.create_connection(address[:2], 1):
         return True
     return False

@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 
 from loadtest.devices._swarm import monotonic_ns
-from loadtest.devices.address import Address
+from loadtest.devices.address import BrokerAddress
 from loadtest.devices.latency import Latency
-from loadtest.devices.run import Run
+from loadtest.devices.run import WorkloadRun
 from loadtest.devices.steps import Progress
 from loadtest.errors import BrokerRefuses, LoadTestError
 from loadtest.resources import taken
@@ -46,14 +46,14 @@ def command(*parts: bytes) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
 
 
-def ask(address: Address, *parts: bytes) -> bytes:
+def ask(address: BrokerAddress, *parts: bytes) -> bytes:
     """The first bytes of one answer. Raises LoadTestError."""
     with socket.create_connection(address[:2], PATIENCE_S) as connection:
         connection.sendall(command(*parts))
         return connection.recv(4096)
 
 
-def run(workload: Workload, server: Address, pids: Sequence[int], progress: Progress) -> Run:
+def run(workload: Workload, server: BrokerAddress, pids: Sequence[int], progress: Progress) -> WorkloadRun:
     """Raises LoadTestError."""
     empty_bytes = taken(pids).resident_bytes
     ask(server, b"DEL", STREAM)
@@ -75,7 +75,7 @@ def run(workload: Workload, server: Address, pids: Sequence[int], progress: Prog
     finally:
         work.close()
     sent, acked, delivered, broker_s, own_s = (now - then for now, then in zip(after, before, strict=True))
-    return Run(
+    return WorkloadRun(
         devices=workload.devices,
         connect_s=0,
         seconds=round(seconds, 3),
@@ -104,7 +104,7 @@ def _figures(work: _Work, pids: Sequence[int]) -> tuple[float, ...]:
 class _Work:
     """Publishers that keep their windows full, and a consumer that asks again as soon as it has its answer."""
 
-    def __init__(self, workload: Workload, server: Address) -> None:
+    def __init__(self, workload: Workload, server: BrokerAddress) -> None:
         group = workload.publishers[0]
         self.sent = self.acked = self.delivered = 0
         self.waits_us: dict[int, int] = {}
@@ -117,7 +117,7 @@ class _Work:
         for publisher in [self._connection(server) for _ in range(group.count)]:
             self._publish(publisher, group.window)
 
-    def _connection(self, server: Address) -> socket.socket:
+    def _connection(self, server: BrokerAddress) -> socket.socket:
         connection = socket.create_connection(server[:2], PATIENCE_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._selector.register(connection, selectors.EVENT_READ)

@@ -11,8 +11,8 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from loadtest.brokers import streams
-from loadtest.brokers.kinds import Running
-from loadtest.devices.address import Address
+from loadtest.brokers.kinds import RunningBroker
+from loadtest.devices.address import BrokerAddress
 from loadtest.errors import LoadTestError
 from loadtest.report.results import Worth
 
@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 TOPIC = "load-test/worth"
 
 
-def measure(broker: Running) -> Worth:
+def measure(broker: RunningBroker) -> Worth:
     """Kills the broker, and starts it again. Raises LoadTestError."""
     if not broker.kind.speaks_mqtt:
         return _of_streams(broker)
@@ -40,7 +40,7 @@ def measure(broker: Running) -> Worth:
     return Worth(len(acknowledged), len(acknowledged & came))
 
 
-def _of_streams(server: Running) -> Worth:
+def _of_streams(server: RunningBroker) -> Worth:
     acknowledged = 0
     add = streams.command(b"XADD", streams.STREAM, b"*", b"p", b"." * 100)
     with socket.create_connection(server.address[:2], PATIENCE_S) as connection:
@@ -59,7 +59,7 @@ def _of_streams(server: Running) -> Worth:
 class _Client:
     """A stock client with a thread of its own."""
 
-    def __init__(self, address: Address, client_id: str, is_clean: bool) -> None:
+    def __init__(self, address: BrokerAddress, client_id: str, is_clean: bool) -> None:
         self._changed = threading.Condition()
         self._connected = False
         self._answered: set[int] = set()

@@ -27,7 +27,7 @@ from gateway.mqtt.packets import (
 )
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
-from loadtest.chaos.ledger import Ledger, Message
+from loadtest.chaos.ledger import Ledger, SentMessage
 from loadtest.chaos.mqtt_client import ANSWER_TIMEOUT_S, MqttConnection, persistent
 
 RECONNECT_S = 0.01
@@ -46,13 +46,24 @@ class Server(Protocol):
     def restart(self) -> None: ...
 
 
-class Client:
+@dataclass(frozen=True)
+class ChaosSession:
+    """Whose session it is, on which server, what it saw, its random choices, and its version of MQTT (4 or 5)."""
+
+    client_id: str
+    server: Server
+    ledger: Ledger
+    rng: random.Random
+    version: int = 5
+
+
+class ChaosClient:
     """One session. `run` goes on until the task is cancelled; `online` can be cleared to keep it away for a while."""
 
-    def __init__(self, client_id: str, server: Server, ledger: Ledger, rng: random.Random, version: int) -> None:
-        self.client_id = client_id
-        self.ledger = ledger
-        self.rng = rng
+    def __init__(self, session: ChaosSession) -> None:
+        self.client_id = session.client_id
+        self.ledger = session.ledger
+        self.rng = session.rng
         self.online = asyncio.Event()
         self.online.set()
         self.accepted_farewells = FAREWELLS
@@ -65,8 +76,9 @@ class Client:
         self.connection: MqttConnection | None = None
         self.port = 0  # that it is connected to, or was
         self._abandoned: list[MqttConnection] = []
-        self._server = server
-        self._connect = persistent(client_id, version=version, receive_maximum=rng.choice((5, 40, 200)))
+        self._server = session.server
+        most = self.rng.choice((5, 40, 200))
+        self._connect = persistent(self.client_id, version=session.version, receive_maximum=most)
 
     def keep_session(self, seconds: int) -> None:
         """So long after its connection, from the next one on; with MQTT 3.1.1 it is kept anyhow."""
@@ -162,25 +174,17 @@ class Client:
 class InFlight:
     """A message that the publisher has not seen acknowledged; `received`: it has the PUBREC."""
 
-    message: Message
+    message: SentMessage
     padding: int
     dup: bool = False
     received: bool = False
 
 
-class Publisher(Client):
+class ChaosPublisher(ChaosClient):
     """Publishes to its topics in turn, `window` messages at a time, as long as `budget` lasts."""
 
-    def __init__(
-        self,
-        client_id: str,
-        server: Server,
-        ledger: Ledger,
-        rng: random.Random,
-        topics: Sequence[tuple[str, int]],
-        version: int = 5,
-    ) -> None:
-        super().__init__(client_id, server, ledger, rng, version)
+    def __init__(self, session: ChaosSession, topics: Sequence[tuple[str, int]]) -> None:
+        super().__init__(session)
         self.topics = topics
         self.budget = 0
         self.retain = False
@@ -188,7 +192,7 @@ class Publisher(Client):
         self.may_be_refused = False
         self.inflight: dict[int, InFlight] = {}  # in the order of sending
         self.acknowledged = 0
-        self._window = rng.choice((1, 8, 30))
+        self._window = self.rng.choice((1, 8, 30))
         self._sequence = 0
         self._next_id = 1
 
@@ -217,7 +221,7 @@ class Publisher(Client):
             self.budget -= 1
             topic, qos = self.topics[self._sequence % len(self.topics)]
             self._sequence += 1
-            message = Message(self.client_id, topic, qos, self._sequence)
+            message = SentMessage(self.client_id, topic, qos, self._sequence)
             self.ledger.on_sent(message)
             if self.expires and self._sequence % 3 == 0:
                 self.ledger.expiring.add(message)
@@ -267,20 +271,12 @@ class Publisher(Client):
             self.ledger.on_acked(entry.message)
 
 
-class Subscriber(Client):
+class ChaosSubscriber(ChaosClient):
     """Subscribes once, sometimes again; holds back up to `lazy` acknowledgements."""
 
-    def __init__(
-        self,
-        client_id: str,
-        server: Server,
-        ledger: Ledger,
-        rng: random.Random,
-        filters: Mapping[str, int],
-        version: int = 5,
-    ) -> None:
-        super().__init__(client_id, server, ledger, rng, version)
-        ledger.filters[client_id] = dict(filters)
+    def __init__(self, session: ChaosSession, filters: Mapping[str, int]) -> None:
+        super().__init__(session)
+        self.ledger.filters[self.client_id] = dict(filters)
         self.subscribed = False
         self.lazy = 0
         self.patient = True  # may hold acknowledgements back
@@ -340,7 +336,7 @@ class Subscriber(Client):
                 self.fault(f"got {packet}")
 
     def _deliver(self, packet: Publish) -> None:
-        message = Message.parse(packet.payload)
+        message = SentMessage.parse(packet.payload)
         if packet.retain != self.expects_retained or packet.topic_name != message.topic:
             self.fault(f"{message} came as {packet.topic_name}, retain {packet.retain}")
         self.ledger.on_delivered(self.client_id, message)

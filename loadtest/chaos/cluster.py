@@ -5,12 +5,31 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.chaos.part import Part
 from loadtest.chaos.redis_server import RedisServer
 from loadtest.chaos.wire import Wire
 from loadtest.ports import free_port
+
+
+def _no_environment(name: str) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """What a cluster has beside its store and gateways.
+
+    wire_type: of the wires between gateways and store; data: the store's folder, if it is not in the cluster's;
+    environment_of: what a part's process has in its environment, by the name of its log: store, gateway-0.
+    """
+
+    with_redis: bool = False
+    wire_type: type[Wire] = Wire
+    data: Path | None = None
+    environment_of: Callable[[str], Mapping[str, str]] = _no_environment
 
 
 class Cluster:
@@ -21,24 +40,21 @@ class Cluster:
         folder: Path,
         gateways: int = 2,
         settings: Mapping[str, object] | None = None,
-        with_redis: bool = False,
         wires: bool = True,
-        wire_type: type[Wire] = Wire,
-        data: Path | None = None,
-        environment_of: Callable[[str], Mapping[str, str]] = lambda name: {},
+        options: ClusterOptions = ClusterOptions(),
     ) -> None:
         """`gateways`: 0 means one process that is all. `wires`: what lies between gateways and store can be cut;
-        without it is faster. `environment_of` a part, by the name of its log: store, gateway-0.
+        without it is faster.
         """
-        self.data = data or folder / "data"
+        self.data = options.data or folder / "data"
         self._rng = random.Random(0)
         self.wires: list[Wire] = []
         self.gateways: list[Part] = []
         self.ports: list[int] = []
-        self.has_redis = with_redis
+        self.has_redis = options.with_redis
         self._ends = ExitStack()
         try:
-            self._start(folder, gateways, dict(settings or {}), wires, wire_type, environment_of)
+            self._start(folder, gateways, dict(settings or {}), wires, options)
         except BaseException:
             self.close()
             raise
@@ -49,8 +65,7 @@ class Cluster:
         gateways: int,
         settings: dict[str, object],
         wires: bool,
-        wire_type: type[Wire],
-        environment_of: Callable[[str], Mapping[str, str]],
+        options: ClusterOptions,
     ) -> None:
         if self.has_redis:
             self.redis = RedisServer(folder)
@@ -60,7 +75,7 @@ class Cluster:
             settings["notify.redis_url"] = f"redis://127.0.0.1:{self.redis_wire.port}/0"
 
         def part(name: str, *command: str) -> Part:
-            made = Part(folder / f"{name}.log", list(command), settings, environment_of(name))
+            made = Part(folder / f"{name}.log", list(command), settings, options.environment_of(name))
             self._ends.callback(_end, made)
             return made
 
@@ -75,7 +90,7 @@ class Cluster:
         for i in range(gateways):
             reached = store_port
             if wires:
-                self.wires.append(wire_type(store_port))
+                self.wires.append(options.wire_type(store_port))
                 self._ends.callback(self.wires[i].close)
                 reached = self.wires[i].port
             self.ports.append(free_port())

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.cluster import Cluster, ClusterOptions
 from loadtest.chaos.faults import Equipment, Faults
 from loadtest.chaos.wrong_clock import WrongClock
 from loadtest.errors import LoadTestError
@@ -68,9 +68,9 @@ async def deployed(what: Deployment, folder: Path, equipment: Equipment) -> Asyn
             folder,
             what.gateways,
             what.settings,
-            with_redis=what.has_redis,
-            data=equipment.disk.folder / "data",
-            environment_of=environment_of,
+            options=ClusterOptions(
+                with_redis=what.has_redis, data=equipment.disk.folder / "data", environment_of=environment_of
+            ),
         )
 
     starting = asyncio.ensure_future(asyncio.to_thread(start))

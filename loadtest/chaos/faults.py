@@ -22,7 +22,7 @@ RESTART_S = 60
 """As long as one that does not start, because of another fault, is started again."""
 
 
-class Process(Protocol):
+class ChaosProcess(Protocol):
     """Ours, or Redis."""
 
     def start(self) -> None: ...
@@ -73,7 +73,7 @@ class Faults:
         self._cluster = cluster
         self._equipment = equipment
         numbers = range(1, len(cluster.gateways) + 1)
-        self._processes: dict[str, Process] = {STORE: cluster.store, SERVER: cluster.store}
+        self._processes: dict[str, ChaosProcess] = {STORE: cluster.store, SERVER: cluster.store}
         self._processes |= {f"gateway {i}": cluster.gateways[i - 1] for i in numbers}
         self._wires = {f"gateway {i} to store": [cluster.wires[i - 1]] for i in numbers}
         self._wires[STORE_LINKS] = cluster.wires
@@ -131,7 +131,7 @@ class Faults:
             case _:
                 self._set_clock(fault.target, 0)
 
-    def _of(self, target: str) -> Sequence[Process]:
+    def _of(self, target: str) -> Sequence[ChaosProcess]:
         """The store first, as the others look for it."""
         if target == EVERYTHING:
             return [self._cluster.store, *self._cluster.gateways]
@@ -163,7 +163,7 @@ def _disturb(wire: Wire, fault: Fault) -> None:
             wire.delay(fault.amount / 1_000)
 
 
-def _start(process: Process) -> None:
+def _start(process: ChaosProcess) -> None:
     """As whoever looks after it would: again, if it ends at once. Raises RuntimeError if it never comes up."""
     deadline_s = time.monotonic() + RESTART_S
     while True:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from lightqueue.queues.matching import matches
+from store.topics import matches
 
 PATIENCE_S = 30
 SHOWN = 5
 ROUNDS_KEPT = 3
 
 
-class Message(NamedTuple):
+class SentMessage(NamedTuple):
     """One published message; no two are equal. Sequences count up within a publisher."""
 
     publisher: str
@@ -25,7 +25,7 @@ class Message(NamedTuple):
         return f"{self.publisher} {self.topic} {self.qos} {self.sequence} ".encode() + bytes(padding)
 
     @classmethod
-    def parse(cls, payload: bytes) -> "Message":
+    def parse(cls, payload: bytes) -> "SentMessage":
         publisher, topic, qos, sequence, _ = payload.split(b" ", 4)
         return cls(publisher.decode(), topic.decode(), int(qos), int(sequence))
 
@@ -34,12 +34,12 @@ class Ledger:
     """What clients saw; they write, whoever judges reads."""
 
     def __init__(self) -> None:
-        self.sent: set[Message] = set()
-        self.acked: set[Message] = set()
-        self.refused: set[Message] = set()
-        self.expiring: set[Message] = set()  # need not be delivered, once they are old
+        self.sent: set[SentMessage] = set()
+        self.acked: set[SentMessage] = set()
+        self.refused: set[SentMessage] = set()
+        self.expiring: set[SentMessage] = set()  # need not be delivered, once they are old
         self.filters: dict[str, dict[str, int]] = {}  # subscriber → topic filter → QoS
-        self.delivered: defaultdict[str, list[Message]] = defaultdict(list)
+        self.delivered: defaultdict[str, list[SentMessage]] = defaultdict(list)
         self.faults: list[str] = []
         self.events = 0
         self.newest: dict[str, int] = {}  # publisher → sequence of what it sent last
@@ -48,14 +48,14 @@ class Ledger:
         self._marks: dict[str, int] = {}
         self._reached: set[str] = set()
         self._settled: dict[str, int] = {}  # publisher → all up to here was judged, and forgotten
-        self._may_come_late: deque[dict[str, set[Message]]] = deque(maxlen=ROUNDS_KEPT)
+        self._may_come_late: deque[dict[str, set[SentMessage]]] = deque(maxlen=ROUNDS_KEPT)
 
-    def on_sent(self, message: Message) -> None:
+    def on_sent(self, message: SentMessage) -> None:
         self.sent.add(message)
         self.newest[message.publisher] = message.sequence
         self.counts["sent"] += 1
 
-    def on_acked(self, message: Message) -> None:
+    def on_acked(self, message: SentMessage) -> None:
         if message not in self.acked:
             self.acked.add(message)
             self.counts["acknowledged"] += 1
@@ -63,13 +63,13 @@ class Ledger:
         if message.sequence > self._marks.get(message.publisher, -1):
             self._reached.add(message.publisher)
 
-    def on_refused(self, message: Message) -> None:
+    def on_refused(self, message: SentMessage) -> None:
         """Its publisher was told that it is not stored (although it may be)."""
         self.refused.add(message)
         self.counts["refused"] += 1
         self.events += 1
 
-    def on_delivered(self, subscriber: str, message: Message) -> None:
+    def on_delivered(self, subscriber: str, message: SentMessage) -> None:
         self.counts["delivered"] += 1
         self.events += 1
         if message.sequence <= self._settled.get(message.publisher, -1):
@@ -79,7 +79,7 @@ class Ledger:
         if message.sequence > self._marks.get(message.publisher, -1):
             self._reached.update((message.publisher, subscriber))
 
-    def _on_late(self, subscriber: str, message: Message) -> None:
+    def _on_late(self, subscriber: str, message: SentMessage) -> None:
         """A message of a round that is closed: a repetition, or one that was refused and is stored all the same."""
         for waiting in self._may_come_late:
             if message in waiting[subscriber]:
@@ -89,7 +89,7 @@ class Ledger:
         if self.qos_of(subscriber, message) == 2:
             self.faults.append(f"{subscriber}: QoS 2, but not once: {message} came again in another round")
 
-    def qos_of(self, subscriber: str, message: Message) -> int:
+    def qos_of(self, subscriber: str, message: SentMessage) -> int:
         """The QoS at which a subscriber gets a message; -1: not at all."""
         key = (subscriber, message.topic, message.qos)
         if key not in self._qos:
@@ -114,7 +114,7 @@ class Ledger:
         Not before everything sent is acknowledged or refused, and everything acknowledged is delivered.
         """
         found = self.complaints()
-        late: dict[str, set[Message]] = {}
+        late: dict[str, set[SentMessage]] = {}
         for subscriber in self.filters:
             delivered = self.delivered[subscriber]
             once = set(delivered)
@@ -176,11 +176,11 @@ class Ledger:
                 found += [f"{subscriber}: {kind}: {line}" for line, _ in zip(lines, range(SHOWN), strict=False)]
         return found
 
-    def _missing(self, subscriber: str) -> set[Message]:
+    def _missing(self, subscriber: str) -> set[SentMessage]:
         wanted = {message for message in self.acked if self.qos_of(subscriber, message) > 0}
         return wanted.difference(self.delivered[subscriber], self.expiring)
 
-    def _foreign(self, subscriber: str) -> Iterator[Message]:
+    def _foreign(self, subscriber: str) -> Iterator[SentMessage]:
         for message in self.delivered[subscriber]:
             if message not in self.sent or self.qos_of(subscriber, message) < 0:
                 yield message
@@ -197,7 +197,7 @@ class Ledger:
         One that was refused may be stored all the same, whenever its gateway can; of one that expired a second copy may
         live, if its publisher had to send it again. Who subscribed with QoS 0 may have lost such a one's first copy.
         """
-        streams: defaultdict[tuple[str, str, int], list[Message]] = defaultdict(list)
+        streams: defaultdict[tuple[str, str, int], list[SentMessage]] = defaultdict(list)
         for message in dict.fromkeys(self.delivered[subscriber]):
             if message in self.refused or message in self.expiring:
                 continue
@@ -208,7 +208,7 @@ class Ledger:
             yield from _descents(stream)
 
 
-def _descents(stream: Iterable[Message]) -> Iterator[str]:
+def _descents(stream: Iterable[SentMessage]) -> Iterator[str]:
     for earlier, later in pairwise(stream):
         if earlier.sequence > later.sequence:
             yield f"{later} after {earlier.sequence}"

@@ -7,33 +7,34 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from loadtest.chaos.clients import Client, Publisher, Server, Subscriber
+from loadtest.chaos.clients import ChaosClient, ChaosPublisher, ChaosSession, ChaosSubscriber, Server
 from loadtest.chaos.ledger import Ledger, until
 
 
-class Load:
+class ChaosLoad:
     """All clients of a test. Random choices come from one seed."""
 
     def __init__(self, server: Server, seed: int) -> None:
         self.server = server
         self.ledger = Ledger()
         self.rng = random.Random(seed)
-        self.publishers: list[Publisher] = []
-        self.subscribers: list[Subscriber] = []
+        self.publishers: list[ChaosPublisher] = []
+        self.subscribers: list[ChaosSubscriber] = []
 
     @property
-    def clients(self) -> list[Client]:
+    def clients(self) -> list[ChaosClient]:
         return [*self.publishers, *self.subscribers]
 
-    def publisher(self, client_id: str, *topics: tuple[str, int], version: int = 5) -> Publisher:
-        rng = random.Random(self.rng.random())
-        self.publishers.append(Publisher(client_id, self.server, self.ledger, rng, topics, version))
+    def publisher(self, client_id: str, *topics: tuple[str, int], version: int = 5) -> ChaosPublisher:
+        self.publishers.append(ChaosPublisher(self._session(client_id, version), topics))
         return self.publishers[-1]
 
-    def subscriber(self, client_id: str, filters: Mapping[str, int], version: int = 5) -> Subscriber:
-        rng = random.Random(self.rng.random())
-        self.subscribers.append(Subscriber(client_id, self.server, self.ledger, rng, filters, version))
+    def subscriber(self, client_id: str, filters: Mapping[str, int], version: int = 5) -> ChaosSubscriber:
+        self.subscribers.append(ChaosSubscriber(self._session(client_id, version), filters))
         return self.subscribers[-1]
+
+    def _session(self, client_id: str, version: int) -> ChaosSession:
+        return ChaosSession(client_id, self.server, self.ledger, random.Random(self.rng.random()), version)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -15,7 +15,7 @@ ALLOWANCE_S = 0.5
 """The least that a step takes besides: to be served again, and to count. What lies beyond the time is not begun."""
 
 
-class Kind(NamedTuple):
+class FaultKind(NamedTuple):
     """Of fault. Two of one group are not put on the same target at a time."""
 
     name: str
@@ -29,17 +29,17 @@ class Kind(NamedTuple):
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("kill", "SIGKILL, and started again", "process", (0.0, 2.0)),
-        Kind("term", "SIGTERM, and started again once it has ended", "process", (0.0, 1.0)),
-        Kind("stop", "SIGSTOP, then SIGCONT", "process", (1.0, 8.0)),
-        Kind("cut", "connections are reset, and refused", "relay", (0.3, 6.0)),
-        Kind("silence", "a relay passes nothing on", "relay", (2.0, 8.0)),
-        Kind("delay", "a relay holds everything up", "relay", (3.0, 8.0), (50, 500), "ms"),
-        Kind("partition", "all packets are lost", "packets", (2.0, 8.0)),
-        Kind("loss", "some packets are lost", "packets", (3.0, 8.0), (20, 80), "%"),
-        Kind("full-disk", "somebody else takes all room", "disk", (2.0, 6.0), (0, 50), "% of the reserve left"),
-        Kind("slow-disk", "writes are throttled", "disk", (3.0, 8.0), (32, 256), "KiB/s"),
-        Kind("clock", "the time of day jumps, and jumps back", "clock", (2.0, 6.0), (-7_200, 7_200), "s"),
+        FaultKind("kill", "SIGKILL, and started again", "process", (0.0, 2.0)),
+        FaultKind("term", "SIGTERM, and started again once it has ended", "process", (0.0, 1.0)),
+        FaultKind("stop", "SIGSTOP, then SIGCONT", "process", (1.0, 8.0)),
+        FaultKind("cut", "connections are reset, and refused", "relay", (0.3, 6.0)),
+        FaultKind("silence", "a relay passes nothing on", "relay", (2.0, 8.0)),
+        FaultKind("delay", "a relay holds everything up", "relay", (3.0, 8.0), (50, 500), "ms"),
+        FaultKind("partition", "all packets are lost", "packets", (2.0, 8.0)),
+        FaultKind("loss", "some packets are lost", "packets", (3.0, 8.0), (20, 80), "%"),
+        FaultKind("full-disk", "somebody else takes all room", "disk", (2.0, 6.0), (0, 50), "% of the reserve left"),
+        FaultKind("slow-disk", "writes are throttled", "disk", (3.0, 8.0), (32, 256), "KiB/s"),
+        FaultKind("clock", "the time of day jumps, and jumps back", "clock", (2.0, 6.0), (-7_200, 7_200), "s"),
     )
 }
 
@@ -66,7 +66,7 @@ class Fault(NamedTuple):
         return f"{self.kind} {self.target}{amount}, {self.lasts_s:.1f} s"
 
 
-class Step(NamedTuple):
+class ChaosStep(NamedTuple):
     """Calm, then a fault, or two that overlap."""
 
     calm_s: float
@@ -92,7 +92,7 @@ class Options(NamedTuple):
     has_redis: bool
 
 
-def plan(options: Options) -> list[Step]:
+def plan(options: Options) -> list[ChaosStep]:
     """Raises LoadTestError if nothing of what was asked for can be done to such a deployment."""
     rng = random.Random(options.seed)
     targets = {name: _targets(name, options.gateways, options.has_redis) for name in sorted(options.kinds)}
@@ -101,7 +101,7 @@ def plan(options: Options) -> list[Step]:
         raise LoadTestError(f"no fault of {', '.join(options.kinds)} applies to this deployment; see --faults")
     kinds = _dealt(rng, list(targets))
     of = {name: _dealt(rng, found) for name, found in targets.items()}
-    steps: list[Step] = []
+    steps: list[ChaosStep] = []
     left_s = options.duration_s
     while True:
         calm_s = _round(rng.uniform(0.5, 3.0))
@@ -110,7 +110,7 @@ def plan(options: Options) -> list[Step]:
             second = _fault(rng, next(kinds), of, _round(rng.uniform(0.0, faults[0].lasts_s)))
             if not _collide(faults[0], second):
                 faults.append(second)
-        step = Step(calm_s, tuple(faults))
+        step = ChaosStep(calm_s, tuple(faults))
         left_s -= step.ends_s + ALLOWANCE_S
         if left_s < 0 and steps:
             return steps

@@ -12,8 +12,8 @@ from loadtest.chaos import memory
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.faults import Faults
 from loadtest.chaos.ledger import until
-from loadtest.chaos.load import Load
-from loadtest.chaos.plan import Fault, Step
+from loadtest.chaos.load import ChaosLoad
+from loadtest.chaos.plan import ChaosStep, Fault
 from loadtest.chaos.results import Chaos, Done
 from loadtest.errors import LoadTestError
 
@@ -42,7 +42,7 @@ FAREWELLS = frozenset(
 )
 
 
-class Run:
+class ChaosRun:
     """Owner of the load and of the time."""
 
     def __init__(self, cluster: Cluster, faults: Faults, chaos: Chaos, say: Callable[[str], None]) -> None:
@@ -59,7 +59,7 @@ class Run:
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time() - self._begun_s
 
-    async def run(self, steps: Sequence[Step], duration_s: float, progress: Callable[[str, float], None]) -> None:
+    async def run(self, steps: Sequence[ChaosStep], duration_s: float, progress: Callable[[str, float], None]) -> None:
         """Ends with the first promise that is broken, or when all is done or the time is over."""
         self._begun_s = asyncio.get_running_loop().time()
         await self._start(steps, duration_s, progress)
@@ -67,7 +67,9 @@ class Run:
         self._chaos.counts = dict(self._load.ledger.counts)
         self._chaos.complaints += memory.complaints(self._chaos.memory)
 
-    async def _start(self, steps: Sequence[Step], duration_s: float, progress: Callable[[str, float], None]) -> None:
+    async def _start(
+        self, steps: Sequence[ChaosStep], duration_s: float, progress: Callable[[str, float], None]
+    ) -> None:
         async with self._load.running():
             pace = asyncio.create_task(self._pace())
             try:
@@ -81,7 +83,7 @@ class Run:
             finally:
                 pace.cancel()
 
-    async def _step(self, step: Step) -> None:
+    async def _step(self, step: ChaosStep) -> None:
         at_s = self._now_s
         away = self._load.rng.choice(self._load.subscribers) if self._load.rng.random() < 0.3 else None
         if away:
@@ -175,9 +177,9 @@ class Run:
                 self._load.rng.choice((client.cut, client.move))()
 
 
-def _load(cluster: Cluster, seed: int) -> Load:
+def _load(cluster: Cluster, seed: int) -> ChaosLoad:
     """Persistent sessions of both versions, every QoS, with filters of every kind of queue."""
-    load = Load(_AnyPort(cluster), seed)
+    load = ChaosLoad(_AnyPort(cluster), seed)
     load.publisher("p5", *TOPICS).may_be_refused = True
     load.publisher("p3", *TOPICS, version=4)
     load.publisher("p5-exact", ("load/b", 2), ("load/b", 2), ("load/c", 2)).may_be_refused = True

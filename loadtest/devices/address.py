@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from loadtest.devices.layers import Layer, Tls, TlsWebSocket, WebSocket
+from loadtest.devices.layers import DeviceLayer, DeviceTls, DeviceTlsWebSocket, DeviceWebSocket
 from loadtest.errors import LoadTestError
 
 PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 
 
-class Address(NamedTuple):
+class BrokerAddress(NamedTuple):
     """Of a broker; `tls` says whom to trust, where the scheme is mqtts or wss."""
 
     host: str
@@ -26,7 +26,7 @@ class Address(NamedTuple):
         return f"{self.host}:{self.port}"
 
     @classmethod
-    def parse(cls, url: str, ca_file: Path | None = None, is_verified: bool = True) -> Address:
+    def parse(cls, url: str, ca_file: Path | None = None, is_verified: bool = True) -> BrokerAddress:
         """`mqtt://`, `mqtts://`, `ws://` or `wss://HOST[:PORT]`, the last two with a path. Raises LoadTestError.
 
         ca_file: certificates to trust; without it those that the system trusts.
@@ -42,14 +42,14 @@ class Address(NamedTuple):
         tls = _context(ca_file, is_verified) if parts.scheme in ("mqtts", "wss") else None
         return cls(parts.hostname, port, parts.scheme, parts.path or "/mqtt" if is_web_socket else "", tls)
 
-    def layer(self) -> Layer | None:
+    def layer(self) -> DeviceLayer | None:
         """Of one connection; None if MQTT goes over TCP as it is."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         uri = f"{self.scheme}://{host}:{self.port}{self.path}"
         if self.tls is None:
-            return WebSocket(uri) if self.scheme == "ws" else None
-        tls = Tls(self.tls, self.host)
-        return TlsWebSocket(tls, WebSocket(uri)) if self.scheme == "wss" else tls
+            return DeviceWebSocket(uri) if self.scheme == "ws" else None
+        tls = DeviceTls(self.tls, self.host)
+        return DeviceTlsWebSocket(tls, DeviceWebSocket(uri)) if self.scheme == "wss" else tls
 
 
 def _context(ca_file: Path | None, is_verified: bool) -> ssl.SSLContext:

@@ -13,7 +13,7 @@ from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect, QoS, Subscribe, SubscriptionRequest
 from gateway.mqtt.properties import Properties
 from loadtest.devices._swarm import Swarm, monotonic_ns
-from loadtest.devices.address import Address
+from loadtest.devices.address import BrokerAddress
 from loadtest.devices.counters import Counters
 from loadtest.errors import BrokerRefuses, LoadTestError
 from loadtest.workloads.workload import ALL_PUBLISHERS, ALL_SUBSCRIBERS, Publishers, Subscribers, Workload
@@ -38,10 +38,10 @@ class _Device(NamedTuple):
     is_clean: bool
 
 
-class Fleet:
+class DeviceFleet:
     """Owner of the devices. Groups have the order of the workload: publishers, then subscribers."""
 
-    def __init__(self, workload: Workload, address: Address) -> None:
+    def __init__(self, workload: Workload, address: BrokerAddress) -> None:
         self.workload = workload
         self.swarm = Swarm()
         self._address = address
@@ -236,7 +236,7 @@ class Fleet:
         self.swarm.close()
 
 
-def _resolved(address: Address) -> tuple[str, int]:
+def _resolved(address: BrokerAddress) -> tuple[str, int]:
     """Raises LoadTestError."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)

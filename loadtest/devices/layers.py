@@ -18,7 +18,7 @@ FRAME_BYTES = 1 << 24
 """Of a broker's WebSocket frame, at most."""
 
 
-class Layer(Protocol):
+class DeviceLayer(Protocol):
     """What a device sends through and receives through. Its methods raise BrokerRefuses."""
 
     @property
@@ -35,7 +35,7 @@ class Layer(Protocol):
         """MQTT, as it goes to the socket."""
 
 
-class Tls:
+class DeviceTls:
     """OpenSSL between two buffers in memory."""
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
@@ -77,7 +77,7 @@ class Tls:
             raise BrokerRefuses(f"TLS: {error.reason or error}; does the broker speak TLS at this port?") from None
 
 
-class WebSocket:
+class DeviceWebSocket:
     """Binary frames of the `mqtt` subprotocol; what is sent together is one frame."""
 
     def __init__(self, uri: str) -> None:
@@ -112,10 +112,10 @@ class WebSocket:
         return b"".join(self._protocol.data_to_send())
 
 
-class TlsWebSocket:
+class DeviceTlsWebSocket:
     """A WebSocket within TLS."""
 
-    def __init__(self, tls: Tls, web_socket: WebSocket) -> None:
+    def __init__(self, tls: DeviceTls, web_socket: DeviceWebSocket) -> None:
         self._tls, self._web_socket = tls, web_socket
         self._has_asked = False
 

@@ -10,7 +10,7 @@ from itertools import chain
 import msgspec
 
 from loadtest.devices._swarm import monotonic_ns
-from loadtest.devices.fleet import SECOND_NS, Fleet
+from loadtest.devices.fleet import SECOND_NS, DeviceFleet
 from loadtest.devices.latency import Latency
 from loadtest.resources import taken
 
@@ -45,10 +45,10 @@ class Totals(msgspec.Struct, frozen=True):
         )
 
 
-class Meter:
+class RunMeter:
     """Adds up what happens within measuring(), which may be several times; slices are of the whole run."""
 
-    def __init__(self, fleet: Fleet, broker_pids: Sequence[int]) -> None:
+    def __init__(self, fleet: DeviceFleet, broker_pids: Sequence[int]) -> None:
         self.fleet = fleet
         self.broker_pids = broker_pids
         self.total = Totals()

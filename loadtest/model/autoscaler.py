@@ -36,7 +36,7 @@ class Direction(NamedTuple):
     policies: tuple[Policy, ...]
 
 
-class Rules(NamedTuple):
+class ScalingRules(NamedTuple):
     """targets: of each metric, on average; CPU in cores, memory in bytes."""
 
     least: int
@@ -55,7 +55,7 @@ class Pod(NamedTuple):
     most_connections: int = 100_000
 
 
-def rules_in(text: str, pod: Pod) -> Rules:
+def rules_in(text: str, pod: Pod) -> ScalingRules:
     """Of the HorizontalPodAutoscaler among rendered YAML documents. Raises LoadTestError."""
     try:
         documents = [each for each in yaml.safe_load_all(text) if isinstance(each, dict)]
@@ -69,7 +69,7 @@ def rules_in(text: str, pod: Pod) -> Rules:
     return rules(found[0], pod)
 
 
-def rules(document: Mapping[str, Any], pod: Pod) -> Rules:
+def rules(document: Mapping[str, Any], pod: Pod) -> ScalingRules:
     """Of a HorizontalPodAutoscaler (autoscaling/v2) as helm renders it. Raises LoadTestError."""
     try:
         spec = document["spec"]
@@ -78,7 +78,7 @@ def rules(document: Mapping[str, Any], pod: Pod) -> Rules:
         down = {**up, "stabilizationWindowSeconds": 300}
         targets = dict(_target(metric, pod) for metric in spec["metrics"])
         directions = [_direction({**by, **behavior.get(n, {})}) for n, by in (("scaleUp", up), ("scaleDown", down))]
-        return Rules(spec.get("minReplicas", 1), spec["maxReplicas"], targets, *directions)
+        return ScalingRules(spec.get("minReplicas", 1), spec["maxReplicas"], targets, *directions)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LoadTestError(f"no HorizontalPodAutoscaler of autoscaling/v2: {error!r}; see docs/loadtest.md") from None
 
@@ -108,7 +108,7 @@ def _quantity(text: object) -> float:
 class Scaler:
     """Owner of how many there are to be."""
 
-    def __init__(self, by: Rules) -> None:
+    def __init__(self, by: ScalingRules) -> None:
         self._by = by
         self.replicas = by.least
         self._wishes: list[tuple[float, int]] = []

@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 import psutil
 
-from loadtest.brokers.kinds import KINDS, Running, penstock, running
-from loadtest.devices.fleet import Fleet
-from loadtest.devices.meter import Meter
+from loadtest.brokers.kinds import KINDS, RunningBroker, penstock, running
+from loadtest.devices.fleet import DeviceFleet
+from loadtest.devices.meter import RunMeter
 from loadtest.devices.steps import Progress, drain
 from loadtest.errors import LoadTestError
 from loadtest.machine import Machine
-from loadtest.model.needs import Check, Costs, Demand, Measured, needs
-from loadtest.resources import Taken, family, taken
-from loadtest.workloads.workload import Publishers, Step, Subscribers, Timing, Workload
+from loadtest.model.needs import Costs, Demand, Measured, ModelCheck, needs
+from loadtest.resources import ResourceUse, family, taken
+from loadtest.workloads.workload import Publishers, Subscribers, Timing, Workload, WorkloadStep
 
 WARM_UP_S = 1.0
 DEVICES = 2_000
@@ -45,7 +45,7 @@ Point = dict[str, float]
 class Apart(NamedTuple):
     """A store and its gateway."""
 
-    broker: Running
+    broker: RunningBroker
     folder: Path
     store: list[int]
     gateway: list[int]
@@ -110,10 +110,10 @@ def _workload(rate: float, fan_out: int = 1, devices: int = DEVICES, size: int =
 
 def _rate(apart: Apart, workload: Workload, seconds: float) -> Point:
     """µs of CPU for each message published, of both."""
-    fleet = Fleet(workload, apart.broker.address)
+    fleet = DeviceFleet(workload, apart.broker.address)
     try:
         fleet.connect(lambda _: None)
-        meter = Meter(fleet, [])
+        meter = RunMeter(fleet, [])
         fleet.publish()
         meter.spend(WARM_UP_S, lambda _: None)
         before, sent = _both(apart), meter.totals().sent
@@ -126,7 +126,7 @@ def _rate(apart: Apart, workload: Workload, seconds: float) -> Point:
     return {"rate": messages / seconds, "store_us": us[0], "gateway_us": us[1]}
 
 
-def _both(apart: Apart) -> tuple[Taken, Taken]:
+def _both(apart: Apart) -> tuple[ResourceUse, ResourceUse]:
     return taken(apart.store), taken(apart.gateway)
 
 
@@ -139,7 +139,7 @@ def _connections() -> dict[str, Point]:
             ("connections", IDLE_MANY),
             ("check: connections", IDLE_CHECK),
         ):
-            fleet = Fleet(Workload("idle", "", [], [Subscribers(["idle/{i}"], devices, 1)]), apart.broker.address)
+            fleet = DeviceFleet(Workload("idle", "", [], [Subscribers(["idle/{i}"], devices, 1)]), apart.broker.address)
             try:
                 before = _both(apart)
                 fleet.connect(lambda _: None)
@@ -165,8 +165,8 @@ def _queues() -> dict[str, Point]:
 
 
 def _publish(apart: Apart, publishers: Publishers, messages: int) -> None:
-    step = Step("publish", messages=messages, measured=True)
-    fleet = Fleet(Workload("fill", "", [publishers], [], [step], timing=Timing()), apart.broker.address)
+    step = WorkloadStep("publish", messages=messages, measured=True)
+    fleet = DeviceFleet(Workload("fill", "", [publishers], [], [step], timing=Timing()), apart.broker.address)
     try:
         fleet.connect(lambda _: None)
         fleet.publish_so_many(fleet.publishers, messages)
@@ -250,42 +250,42 @@ def _slope(few: Point, many: Point, what: str) -> float:
     return (many[what] - few[what]) / (many["count"] - few["count"])
 
 
-def _checks(points: dict[str, Point], costs: Costs) -> list[Check]:
+def _checks(points: dict[str, Point], costs: Costs) -> list[ModelCheck]:
     rate, connections, disk = points[CHECK], points["check: connections"], points["check: disk"]
     few, queues = points["few connections"], points["check: queues"]
     flow = needs(Demand(0, 0, rate["rate"], fan_out=2), costs)
     disk_bytes = disk["count"] * (costs.message_disk_bytes + disk["size"] + disk["topic_size"])
     more = connections["count"] - few["count"]
     return [
-        Check(
+        ModelCheck(
             "gateway, 10,000/s of 1,000 devices, to two each",
             "cores",
             flow.gateway_cores + costs.gateway_turning_cores,
             rate["rate"] * rate["gateway_us"] / 1e6,
         ),
-        Check(
+        ModelCheck(
             "store, 10,000/s",
             "cores",
             flow.store_cores + costs.store_turning_cores,
             rate["rate"] * rate["store_us"] / 1e6,
         ),
-        Check(
+        ModelCheck(
             "gateway, 8,000 connections",
             "bytes",
             few["gateway_bytes"] + more * costs.gateway_connection_bytes,
             connections["gateway_bytes"],
         ),
-        Check(
+        ModelCheck(
             "store, 8,000 connections",
             "bytes",
             few["store_bytes"] + more * costs.store_connection_bytes,
             connections["store_bytes"],
         ),
-        Check(
+        ModelCheck(
             "store, a million queues",
             "bytes",
             costs.store_base_bytes + queues["count"] * costs.queue_bytes,
             queues["store_bytes"],
         ),
-        Check("disk, 100,000 messages of 1,000 bytes", "bytes", disk_bytes, disk["bytes"]),
+        ModelCheck("disk, 100,000 messages of 1,000 bytes", "bytes", disk_bytes, disk["bytes"]),
     ]

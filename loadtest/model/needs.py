@@ -52,7 +52,7 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     message_disk_bytes: Positive
 
 
-class Check(msgspec.Struct, frozen=True):
+class ModelCheck(msgspec.Struct, frozen=True):
     """A figure that the model predicts, and that was measured by itself."""
 
     what: str
@@ -73,7 +73,7 @@ class Measured(msgspec.Struct, frozen=True):
     machine: Machine
     costs: Costs
     points: dict[str, dict[str, float]]
-    checks: list[Check]
+    checks: list[ModelCheck]
 
 
 class Demand(msgspec.Struct, frozen=True):

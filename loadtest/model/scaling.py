@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadtest.errors import LoadTestError
-from loadtest.model.autoscaler import SYNC_S, Pod, Rules, Scaler
+from loadtest.model.autoscaler import SYNC_S, Pod, Scaler, ScalingRules
 from loadtest.model.needs import Costs
 
 SEEN_LATE_S = 30
@@ -28,7 +28,7 @@ LIFETIME_S = 3600
 """How long a connection lasts, on average."""
 
 
-class Load(NamedTuple):
+class LoadPoint(NamedTuple):
     """At a time (s): connections, and messages/s that they publish."""
 
     at_s: float
@@ -47,7 +47,7 @@ class Moment(NamedTuple):
     fullest: float
 
 
-class Replay(NamedTuple):
+class ScalingReplay(NamedTuple):
     moments: list[Moment]
 
     @property
@@ -81,14 +81,14 @@ def shipped_loads() -> list[str]:
     return sorted(entry.name.removesuffix(".csv") for entry in (resources.files("loadtest.model") / "loads").iterdir())
 
 
-def read_load(name: str) -> list[Load]:
+def read_load(name: str) -> list[LoadPoint]:
     """Of one that comes along, or of a CSV file. Raises LoadTestError."""
     shipped = name in shipped_loads()
     path = Path(str(resources.files("loadtest.model") / "loads" / f"{name}.csv")) if shipped else Path(name)
     try:
         lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
         found = [
-            Load(float(row["seconds"]), float(row["connections"]), float(row["messages_per_s"]))
+            LoadPoint(float(row["seconds"]), float(row["connections"]), float(row["messages_per_s"]))
             for row in csv.DictReader(io.StringIO("\n".join(lines)))
         ]
     except OSError as error:
@@ -134,12 +134,12 @@ class _Gateways:
         self.connections = [each + connections / len(self.connections) for each in self.connections]
 
 
-def replay(load: Sequence[Load], by: Rules, costs: Costs, pod: Pod, fan_out: float = 1) -> Replay:
+def replay(load: Sequence[LoadPoint], by: ScalingRules, costs: Costs, pod: Pod, fan_out: float = 1) -> ScalingReplay:
     """Second by second. Each gateway has messages in proportion to its connections."""
     scaler = Scaler(by)
     message_us = costs.gateway_in_us + fan_out * costs.gateway_out_us
     gateways: _Gateways | None = None
-    history: list[Load] = []
+    history: list[LoadPoint] = []
     moments: list[Moment] = []
     for now in _seconds(load):
         if gateways is None:
@@ -159,21 +159,23 @@ def replay(load: Sequence[Load], by: Rules, costs: Costs, pod: Pod, fan_out: flo
             for connections, messages in zip(gateways.connections, each, strict=True)
         )
         moments.append(Moment(at_s, now.connections, now.messages, len(gateways.connections), scaler.replicas, fullest))
-    return Replay(moments)
+    return ScalingReplay(moments)
 
 
-def _seconds(load: Sequence[Load]) -> Iterable[Load]:
+def _seconds(load: Sequence[LoadPoint]) -> Iterable[LoadPoint]:
     for a, b in pairwise(load):
         for second in range(int(b.at_s - a.at_s)):
             part = second / (b.at_s - a.at_s)
-            yield Load(
+            yield LoadPoint(
                 a.at_s + second,
                 a.connections + part * (b.connections - a.connections),
                 a.messages + part * (b.messages - a.messages),
             )
 
 
-def _metrics(recent: Sequence[Load], now: Load, message_us: float, costs: Costs, pods: int) -> dict[str, float]:
+def _metrics(
+    recent: Sequence[LoadPoint], now: LoadPoint, message_us: float, costs: Costs, pods: int
+) -> dict[str, float]:
     """Sums over all gateways. Latency is left out: it is low until one is full, which is not to happen."""
     messages = sum(each.messages for each in recent) / len(recent)
     return {

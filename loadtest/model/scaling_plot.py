@@ -6,14 +6,14 @@ from itertools import groupby
 
 from matplotlib.figure import Figure
 
-from loadtest.model.scaling import Moment, Replay
+from loadtest.model.scaling import Moment, ScalingReplay
 from loadtest.report.svg import as_svg
 
 FIGURE_INCHES = (8.6, 4.6)
 POINTS = 400
 
 
-def drawn(replay: Replay) -> str:
+def drawn(replay: ScalingReplay) -> str:
     """As SVG: the load above, gateways and the busiest of them below."""
     moments = _fewer(replay.moments)
     hours = [moment.at_s / 3600 for moment in moments]

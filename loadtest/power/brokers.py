@@ -41,7 +41,7 @@ LOAD_S = 20.0
 SUBSCRIBER, PUBLISHER = "power-subscriber", "power-publisher"
 
 
-class Kept(msgspec.Struct):
+class ServerOutcome(msgspec.Struct):
     """What became of the images of one server."""
 
     server: str
@@ -57,7 +57,7 @@ class Kept(msgspec.Struct):
     examples: list[str] = []
 
 
-class Broker(Protocol):
+class OtherServer(Protocol):
     """A server that can be started on a folder."""
 
     name: str
@@ -139,7 +139,7 @@ class Mosquitto(_Mqtt):
         return process
 
 
-class RedisServer:
+class SyncedRedis:
     """A list; the answer to RPUSH comes once the append-only file was synced."""
 
     name = "Redis"
@@ -172,15 +172,15 @@ class RedisServer:
                     await asyncio.sleep(0.05)
 
 
-BROKERS: dict[str, Callable[[], Broker]] = {"mosquitto": Mosquitto, "redis": RedisServer}
+BROKERS: dict[str, Callable[[], OtherServer]] = {"mosquitto": Mosquitto, "redis": SyncedRedis}
 
 
 async def compare(
-    broker: Broker, seed: int, count: int, has_journal: bool, progress: Callable[[str, float], None]
-) -> Kept:
+    broker: OtherServer, seed: int, count: int, has_journal: bool, progress: Callable[[str, float], None]
+) -> ServerOutcome:
     """Record a server, and start it on images of that. Raises LoadTestError."""
     folder = new_folder().resolve()
-    kept = Kept(broker.name, broker.settings, "with a journal" if has_journal else "without order")
+    kept = ServerOutcome(broker.name, broker.settings, "with a journal" if has_journal else "without order")
     try:
         data = folder / "data"
         data.mkdir()
@@ -211,7 +211,7 @@ def _event_after(events: list[Event], position: int) -> int:
     return next((event.number for event in events if event.ends > position), len(events))
 
 
-async def _record(broker: Broker, folder: Path, data: Path, seed: int) -> list[tuple[int, bytes]]:
+async def _record(broker: OtherServer, folder: Path, data: Path, seed: int) -> list[tuple[int, bytes]]:
     """When each message was acknowledged, in bytes of the recording."""
     recorder = Recorder(folder, data)
     recorder.make_syncs(Syncs.SLOW)
@@ -235,7 +235,7 @@ async def _record(broker: Broker, folder: Path, data: Path, seed: int) -> list[t
     return acked
 
 
-async def _judge(broker: Broker, image: Path, how: str, told: set[bytes], kept: Kept) -> None:
+async def _judge(broker: OtherServer, image: Path, how: str, told: set[bytes], kept: ServerOutcome) -> None:
     kept.images += 1
     kept.acknowledged += len(told)
     port = free_port()
@@ -264,7 +264,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait(STOP_TIMEOUT_S)
 
 
-def table(found: list[Kept]) -> str:
+def table(found: list[ServerOutcome]) -> str:
     """In Markdown."""
     lines = [
         "| server | file system | images | acknowledged | lost | images with a loss | images it does not start on |"

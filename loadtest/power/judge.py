@@ -11,7 +11,6 @@ from typing import Any
 
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
-from lightqueue.queues.matching import matches
 from loadtest.power.traffic import FILTERS, GROUP, GROUP_FILTER, key_of
 from loadtest.power.truth import Stored, Truth
 from store.errors import StoreError
@@ -20,6 +19,7 @@ from store.records.records import Record, RecordFlag, RecordType, read_records
 from store.recovery.quarantine import Finding
 from store.recovery.running import RUNNING, boot_id
 from store.settings import StoreSettings
+from store.topics import matches
 
 SHOWN = 3
 READ_BYTES = 1 << 20
@@ -29,7 +29,7 @@ MANY = 1 << 20
 
 
 @dataclass
-class Verdict:
+class ImageVerdict:
     """Of one image. `counts`: what was looked at, and what became of it."""
 
     complaints: list[str] = field(default_factory=list)
@@ -48,16 +48,16 @@ def store_settings(flat: dict[str, object], data: Path) -> StoreSettings:
     return StoreSettings(data=data, **own)
 
 
-class Judge:
+class ImageJudge:
     """Knows what is true of one recording."""
 
     def __init__(self, truth: Truth) -> None:
         self._truth = truth
         self._is_sync = truth.account.flush == "sync"
 
-    def judge(self, image: Path, event: int, certain: int, twice: bool) -> Verdict:
+    def judge(self, image: Path, event: int, certain: int, twice: bool) -> ImageVerdict:
         """`event`: when the power went. `certain`: up to there the log had been synced. `twice`: start again, too."""
-        verdict = Verdict()
+        verdict = ImageVerdict()
         settings = store_settings(self._truth.account.settings, image)
         _boot_anew(image / "log" / RUNNING)
         try:
@@ -77,7 +77,7 @@ class Judge:
             self._start_again(settings, found, verdict)
         return verdict
 
-    def _start_again(self, settings: StoreSettings, found: dict[int, Record], verdict: Verdict) -> None:
+    def _start_again(self, settings: StoreSettings, found: dict[int, Record], verdict: ImageVerdict) -> None:
         """What a start found, and what was stored since, the next one finds as well."""
         try:
             store = MessageStore(settings)
@@ -94,7 +94,7 @@ class Judge:
         finally:
             store.close()
 
-    def _look(self, store: MessageStore, event: int, certain: int, verdict: Verdict) -> dict[int, Record]:
+    def _look(self, store: MessageStore, event: int, certain: int, verdict: ImageVerdict) -> dict[int, Record]:
         found = _messages(store)
         verdict.counts["images"] += 1
         verdict.counts["messages"] += len(found)
@@ -111,7 +111,7 @@ class Judge:
         return found
 
     def _look_for_acked(
-        self, store: MessageStore, found: dict[int, Record], event: int, certain: int, verdict: Verdict
+        self, store: MessageStore, found: dict[int, Record], event: int, certain: int, verdict: ImageVerdict
     ) -> None:
         acked = self._truth.acked_before(event)
         verdict.counts["acknowledged"] += len(acked)
@@ -144,7 +144,7 @@ class Judge:
         once = (key for key in present if key.split(" ")[2] == "2" and "$delayed" not in key)
         verdict.complain("of QoS 2 twice", (key for key in once if present[key] > 1))
 
-    def _look_at_queues(self, store: MessageStore, found: dict[int, Record], verdict: Verdict) -> None:
+    def _look_at_queues(self, store: MessageStore, found: dict[int, Record], verdict: ImageVerdict) -> None:
         """The index says of each message where it is, once, in order."""
         by_topic: dict[bytes, list[int]] = {}
         for offset, record in found.items():
@@ -161,7 +161,7 @@ class Judge:
             if (_entries(store, queue) if queue else []) != expected:
                 verdict.complain("filter's queue that is not as the log says", [name])
 
-    def _look_at_state(self, store: MessageStore, found: dict[int, Record], event: int, verdict: Verdict) -> None:
+    def _look_at_state(self, store: MessageStore, found: dict[int, Record], event: int, verdict: ImageVerdict) -> None:
         kept: dict[bytes, int] = {}
         pending = {each.log_offset for each in store.delayed.page(0, 0, MANY)}
         waits: dict[str, list[int]] = {}
@@ -183,7 +183,7 @@ class Judge:
         if self._is_sync:
             self._look_at_clients(store, event, verdict)
 
-    def _look_at_clients(self, store: MessageStore, event: int, verdict: Verdict) -> None:
+    def _look_at_clients(self, store: MessageStore, event: int, verdict: ImageVerdict) -> None:
         if event >= self._truth.subscribed:
             for client_id, filters in FILTERS.items():
                 session = store.sessions.get(client_id)

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadtest.chaos.cluster import Cluster
-from loadtest.chaos.ledger import Message, until
-from loadtest.chaos.load import Load
+from loadtest.chaos.cluster import Cluster, ClusterOptions
+from loadtest.chaos.ledger import SentMessage, until
+from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.run import FAREWELLS
 from loadtest.power.injuries import KINDS, SHARES, chosen, lost_by_a_lie
 from loadtest.power.recording import Recorder, Syncs
@@ -120,43 +120,39 @@ async def _deployed(
             1,
             settings,
             wires=False,
-            data=data,
-            environment_of=lambda name: unrecorded if name == "store" else {},
+            options=ClusterOptions(data=data, environment_of=lambda name: unrecorded if name == "store" else {}),
         )
     )
     try:
-        load = Load(cluster, rng.randrange(1 << 30))
+        load = ChaosLoad(cluster, rng.randrange(1 << 30))
         load.publisher("p5", *TOPICS).may_be_refused = True
         load.publisher("p3", *TOPICS[:2], version=4)
         for client in load.clients:
             client.patience_s, client.pause_s = 2.0, 0.05
             client.accepted_farewells = client.accepted_refusals = FAREWELLS
         async with load.running():
-            yield _Suffering(cluster, recorder, load, rng, reader, counts, flush)
+            yield _Suffering(_Deployed(cluster, recorder, load, flush), rng, reader, counts)
     finally:
         cluster.close()
+
+
+class _Deployed(NamedTuple):
+    """What runs: processes, what records their writes, their clients, and the flush mode of the store."""
+
+    cluster: Cluster
+    recorder: Recorder
+    load: ChaosLoad
+    flush: str
 
 
 class _Suffering:
     """One deployment, its supervisor, and all that it ever acknowledged."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        recorder: Recorder,
-        load: Load,
-        rng: random.Random,
-        reader: Reader,
-        counts: Counter[str],
-        flush: str,
-    ) -> None:
-        self._cluster = cluster
-        self._recorder = recorder
-        self._load = load
+    def __init__(self, deployed: _Deployed, rng: random.Random, reader: Reader, counts: Counter[str]) -> None:
+        self._cluster, self._recorder, self._load, self._flush = deployed
         self._rng = rng
         self._reader = reader
         self._counts = counts
-        self._flush = flush
         self._places: dict[str, set[Stored]] = {}  # where each ever stood in the log
         self._acked: set[str] = set()
         self._done: list[str] = []
@@ -355,7 +351,7 @@ class _Suffering:
 LOST = ("damaged", "missing", "unconfirmed")
 
 
-def _key(message: Message) -> str:
+def _key(message: SentMessage) -> str:
     return key_of(message.payload())
 
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from loadtest.errors import LoadTestError
-from loadtest.power.judge import Judge, clear
+from loadtest.power.judge import ImageJudge, clear
 from loadtest.power.recording import Event, Recorder, Syncs, read_recording
 from loadtest.power.traffic import Account, Consumers, record
 from loadtest.power.truth import Truth, certain_until
@@ -53,7 +53,7 @@ class PowerOptions(NamedTuple):
     lies: bool = False  # syncs of the log do nothing, and say that they did: for a test of the test
 
 
-class Fault(msgspec.Struct):
+class BrokenPromise(msgspec.Struct):
     """An image that breaks a promise."""
 
     recording: str
@@ -75,7 +75,7 @@ class Power(msgspec.Struct):
     syncs: int = 0
     lasted_s: float = 0.0
     counts: dict[str, int] = {}
-    faults: list[Fault] = []
+    faults: list[BrokenPromise] = []
 
     def verdict(self) -> str:
         """In a few lines."""
@@ -91,7 +91,7 @@ class Power(msgspec.Struct):
         broken = f"broken: {len(self.faults)} images break a promise"
         return "\n".join([*lines, broken if self.faults else "kept: every promise"])
 
-    def again(self, fault: Fault) -> str:
+    def again(self, fault: BrokenPromise) -> str:
         """The command that makes and judges an image once more."""
         command = ["penstock", "chaos", "--power", "--flush", self.flush, "--seed", str(self.seed)]
         return shlex.join([*command, "--recording", fault.recording, "--image", str(fault.image)])
@@ -181,28 +181,28 @@ def _judge_all(
                 progress(f"{found.images} images", min(1.0, found.images / max(1, options.images)))
 
 
-def _add(found: Power, folder: Path, task: list[int], future: Future[tuple[list[Fault], Counter[str]]]) -> None:
+def _add(found: Power, folder: Path, task: list[int], future: Future[tuple[list[BrokenPromise], Counter[str]]]) -> None:
     try:
         faults, counts = future.result(IMAGE_TIMEOUT_S * IMAGES_OF_A_TASK)
     except BrokenProcessPool:
         lost = f"the process that judged one of images {task[0]} to {task[-1]} was killed"
-        faults, counts = [Fault(str(folder), task[0], 0, "", [lost])], Counter()
+        faults, counts = [BrokenPromise(str(folder), task[0], 0, "", [lost])], Counter()
     found.images += len(task)
     found.faults += faults
     found.counts = dict(Counter(found.counts) + counts)
 
 
-def judge_some(folder: Path, seed: int, numbers: list[int]) -> tuple[list[Fault], Counter[str]]:
+def judge_some(folder: Path, seed: int, numbers: list[int]) -> tuple[list[BrokenPromise], Counter[str]]:
     """Make and judge these images of a recording."""
     logging.getLogger("penstock").addHandler(logging.NullHandler())
     logging.getLogger("penstock").propagate = False
     signal.signal(signal.SIGALRM, _too_long)
     events = read_recording(folder / "record")
     truth = Truth(events, msgspec.json.decode((folder / ACCOUNT).read_bytes(), type=Account))
-    judge = Judge(truth)
+    judge = ImageJudge(truth)
     volume = Volume()
     at = 0
-    faults: list[Fault] = []
+    faults: list[BrokenPromise] = []
     counts: Counter[str] = Counter()
     chosen = {number: random.Random(f"{seed} {number}") for number in numbers}
     moments = {number: moment(events, rng) for number, rng in chosen.items()}
@@ -216,14 +216,16 @@ def judge_some(folder: Path, seed: int, numbers: list[int]) -> tuple[list[Fault]
         try:
             verdict = judge.judge(image, at, certain_until(volume), twice=chosen[number].random() < 0.25)
         except Exception:  # whatever it is, it was found
-            faults.append(Fault(str(folder), number, at, kept, [f"it cannot be read: {traceback.format_exc()}"]))
+            faults.append(
+                BrokenPromise(str(folder), number, at, kept, [f"it cannot be read: {traceback.format_exc()}"])
+            )
             clear(image)
             continue
         finally:
             signal.alarm(0)
         counts += verdict.counts
         if verdict.complaints:
-            faults.append(Fault(str(folder), number, at, kept, verdict.complaints))
+            faults.append(BrokenPromise(str(folder), number, at, kept, verdict.complaints))
         clear(image)  # the same again makes it anew
     return faults, counts
 

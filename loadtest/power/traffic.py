@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadtest.chaos.cluster import Cluster
-from loadtest.chaos.ledger import Ledger, Message
-from loadtest.chaos.load import Load
+from loadtest.chaos.cluster import Cluster, ClusterOptions
+from loadtest.chaos.ledger import Ledger, SentMessage
+from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.run import FAREWELLS
 from loadtest.errors import LoadTestError
 from loadtest.power.recording import Recorder
@@ -67,11 +67,11 @@ class _Noting(Ledger):
         self._recorder = recorder
         self._account = account
 
-    def on_sent(self, message: Message) -> None:
+    def on_sent(self, message: SentMessage) -> None:
         super().on_sent(message)
         self._account.sent.append(key_of(message.payload()))
 
-    def on_acked(self, message: Message) -> None:
+    def on_acked(self, message: SentMessage) -> None:
         if message not in self.acked:
             self._account.acked.append(Acked(key_of(message.payload()), self._recorder.position))
         super().on_acked(message)
@@ -93,8 +93,9 @@ async def record(
             1,
             account.settings,
             wires=False,
-            data=data,
-            environment_of=lambda name: recorder.environment if name == "store" else {},
+            options=ClusterOptions(
+                data=data, environment_of=lambda name: recorder.environment if name == "store" else {}
+            ),
         )
     )
     try:
@@ -126,8 +127,8 @@ def _kill(recorder: Recorder, cluster: Cluster) -> None:
         cluster.store.kill()
 
 
-def _load(cluster: Cluster, recorder: Recorder, account: Account, seed: int) -> Load:
-    load = Load(cluster, seed)
+def _load(cluster: Cluster, recorder: Recorder, account: Account, seed: int) -> ChaosLoad:
+    load = ChaosLoad(cluster, seed)
     load.ledger = _Noting(recorder, account)
     load.publisher("p5", ("power/a", 1), ("power/b", 2)).may_be_refused = True
     load.publisher("p3", ("power/b", 2), ("power/c", 1), version=4)
@@ -144,7 +145,7 @@ def _load(cluster: Cluster, recorder: Recorder, account: Account, seed: int) -> 
     return load
 
 
-async def _publish(load: Load, lasts_s: float) -> None:
+async def _publish(load: ChaosLoad, lasts_s: float) -> None:
     loop = asyncio.get_running_loop()
     until = loop.time() + lasts_s
     each = RATE * TICK_S / len(load.publishers)

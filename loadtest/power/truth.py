@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from loadtest.power.recording import Event
 from loadtest.power.traffic import Account, key_of
-from loadtest.power.volume import File, Folder, Volume
+from loadtest.power.volume import Folder, Volume, VolumeFile
 from store.files.marks import decode_slot
 from store.files.segment import SUFFIX
 from store.mending.foresight import headers
@@ -114,7 +114,7 @@ def certain_until(volume: Volume) -> int:
     if not isinstance(folder, Folder):
         return 0
     for name, file in sorted(folder.names.items()):
-        if not name.endswith(SUFFIX) or not isinstance(file, File):
+        if not name.endswith(SUFFIX) or not isinstance(file, VolumeFile):
             continue
         base = int(name[: -len(SUFFIX)])
         writes = [change.at for change in file.pending if change.data is not None]

@@ -22,7 +22,7 @@ SECTOR_BYTES = 512
 KEEP_SIZE = 1
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """Of a file: bytes at a place or, with None, another size."""
 
     number: int
@@ -34,11 +34,11 @@ class Change(NamedTuple):
 
 
 @dataclass(eq=False)
-class File:
+class VolumeFile:
     """What the disk holds for certain, and what came since."""
 
     durable: bytearray = field(default_factory=bytearray)
-    pending: list[Change] = field(default_factory=list)
+    pending: list[FileChange] = field(default_factory=list)
 
     def settle(self, before: int) -> None:
         """A sync that began at that event has succeeded."""
@@ -62,7 +62,7 @@ class Folder:
     durable: dict[str, Node] = field(default_factory=dict)
 
 
-Node = File | Folder
+Node = VolumeFile | Folder
 
 
 class Naming(NamedTuple):
@@ -93,13 +93,13 @@ class Volume:
             case "c":
                 pass  # it may have been open twice; no number is used again
             case "w":
-                self._file(event).pending.append(Change(event.number, event.first, event.data))
+                self._file(event).pending.append(FileChange(event.number, event.first, event.data))
             case "t":
-                self._file(event).pending.append(Change(event.number, event.first, None))
+                self._file(event).pending.append(FileChange(event.number, event.first, None))
             case "T":
                 found = self._find(event.paths[0])
-                assert isinstance(found, File)
-                found.pending.append(Change(event.number, event.first, None))
+                assert isinstance(found, VolumeFile)
+                found.pending.append(FileChange(event.number, event.first, None))
             case "f":
                 self._on_allocate(event)
             case "b":
@@ -110,9 +110,9 @@ class Volume:
             case _:
                 self._on_name(event)
 
-    def _file(self, event: Event) -> File:
+    def _file(self, event: Event) -> VolumeFile:
         found = self._open[event.file]
-        assert isinstance(found, File)
+        assert isinstance(found, VolumeFile)
         return found
 
     def _on_open(self, event: Event) -> None:
@@ -122,10 +122,10 @@ class Volume:
         if node is None:
             if not event.first & os.O_CREAT:
                 raise LoadTestError(f"{path} is opened, and was not made")
-            node = File()
+            node = VolumeFile()
             self._name(event, (folder, name, node))
-        elif event.first & os.O_TRUNC and isinstance(node, File) and node.size():
-            node.pending.append(Change(event.number, 0, None))
+        elif event.first & os.O_TRUNC and isinstance(node, VolumeFile) and node.size():
+            node.pending.append(FileChange(event.number, 0, None))
         self._open[event.file] = node
 
     def _on_allocate(self, event: Event) -> None:
@@ -133,10 +133,10 @@ class Volume:
         if event.second & ~KEEP_SIZE:
             raise LoadTestError(f"fallocate with mode {event.second} is not followed")
         if not event.second and event.first > file.size():
-            file.pending.append(Change(event.number, event.first, None))
+            file.pending.append(FileChange(event.number, event.first, None))
 
     def _on_synced(self, node: Node, before: int) -> None:
-        if isinstance(node, File):
+        if isinstance(node, VolumeFile):
             node.settle(before)
             return
         folders = {node}
@@ -231,14 +231,14 @@ def _keep(kept: dict[Folder, dict[str, Node]], naming: Naming) -> None:
         _set(kept.setdefault(folder, dict(folder.durable)), name, node)
 
 
-def _some_data(rng: random.Random) -> tuple[str, Callable[[File], bytes]]:
+def _some_data(rng: random.Random) -> tuple[str, Callable[[VolumeFile], bytes]]:
     """A rule by which files keep what was not synced."""
     ways = ("all", "none", "up to a moment", "some sectors", "some sectors", "all but a sector", "a sector", "mixed")
     how = rng.choice(ways)
     share = rng.choice((0.1, 0.5, 0.9))
     moment = rng.random()
 
-    def kept(file: File) -> bytes:
+    def kept(file: VolumeFile) -> bytes:
         count = len(file.pending)
         way = rng.choice(ways[:-1]) if how == "mixed" else how
         if way in ("all", "none") or not count:
@@ -263,7 +263,7 @@ def _some_data(rng: random.Random) -> tuple[str, Callable[[File], bytes]]:
     return how, kept
 
 
-def content(file: File, kept: Callable[[int], int], size_kept: int | None = None) -> bytes:
+def content(file: VolumeFile, kept: Callable[[int], int], size_kept: int | None = None) -> bytes:
     """What a file holds if of a sector so many of the pending changes count, and of its size `size_kept`.
 
     By default its size is as all that is kept of it says.
@@ -293,12 +293,12 @@ def content(file: File, kept: Callable[[int], int], size_kept: int | None = None
     return bytes(data[:size])
 
 
-def _sectors(change: Change) -> range:
+def _sectors(change: FileChange) -> range:
     size = len(change.data or b"")
     return range(change.at // SECTOR_BYTES, (change.at + size + SECTOR_BYTES - 1) // SECTOR_BYTES)
 
 
-def _apply(data: bytearray, change: Change) -> None:
+def _apply(data: bytearray, change: FileChange) -> None:
     if change.data is None:
         if change.at < len(data):
             del data[change.at :]
@@ -317,9 +317,11 @@ def _set(names: dict[str, Node], name: str, node: Node | None) -> None:
         names[name] = node
 
 
-def _write(folder: Folder, to: Path, names: Callable[[Folder], dict[str, Node]], data: Callable[[File], bytes]) -> None:
+def _write(
+    folder: Folder, to: Path, names: Callable[[Folder], dict[str, Node]], data: Callable[[VolumeFile], bytes]
+) -> None:
     to.mkdir()
-    written: dict[File, Path] = {}
+    written: dict[VolumeFile, Path] = {}
     _write_into(folder, to, names, data, written)
 
 
@@ -327,8 +329,8 @@ def _write_into(
     folder: Folder,
     to: Path,
     names: Callable[[Folder], dict[str, Node]],
-    data: Callable[[File], bytes],
-    written: dict[File, Path],
+    data: Callable[[VolumeFile], bytes],
+    written: dict[VolumeFile, Path],
 ) -> None:
     for name, node in names(folder).items():
         path = to / name

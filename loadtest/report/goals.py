@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from loadtest.devices.run import Run
+from loadtest.devices.run import WorkloadRun
 from loadtest.report.results import Results, Row, percentile
 from loadtest.workloads.workload import Workload
 
@@ -103,5 +103,5 @@ def _topics(workload: Workload) -> int:
     return sum(group.count * group.each * len(group.topics) for group in workload.publishers)
 
 
-def _resident(run: Run) -> float | None:
+def _resident(run: WorkloadRun) -> float | None:
     return run.broker_resident_bytes

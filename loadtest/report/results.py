@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.devices.run import Run
+from loadtest.devices.run import WorkloadRun
 from loadtest.errors import LoadTestError
 from loadtest.machine import Machine
 from loadtest.workloads.workload import Workload
@@ -39,15 +39,15 @@ class Row(msgspec.Struct):
 
     workload: Workload
     subject: Subject
-    runs: list[Run]
+    runs: list[WorkloadRun]
     fault: str = ""
 
-    def median(self, figure: Callable[[Run], float | None]) -> float | None:
+    def median(self, figure: Callable[[WorkloadRun], float | None]) -> float | None:
         """Of those runs that have the figure."""
         found = [value for run in self.runs if (value := figure(run)) is not None]
         return statistics.median(found) if found else None
 
-    def spread(self, figure: Callable[[Run], float]) -> tuple[float, float]:
+    def spread(self, figure: Callable[[WorkloadRun], float]) -> tuple[float, float]:
         """The lowest and the highest; zeros if nothing was measured."""
         found = [figure(run) for run in self.runs]
         return min(found, default=0), max(found, default=0)
@@ -58,7 +58,7 @@ class Row(msgspec.Struct):
         return self.median(lambda run: run.delivered_per_s) or 0
 
 
-def percentile(name: str) -> Callable[[Run], float | None]:
+def percentile(name: str) -> Callable[[WorkloadRun], float | None]:
     """Of the latency of deliveries, such as `p99` (µs)."""
     return lambda run: getattr(run.delivery, name) if run.delivery is not None else None
 

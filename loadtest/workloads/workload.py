@@ -71,7 +71,7 @@ class Subscribers(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return [_filled(each, device, number) for each in self.filters for number in range(self.each)]
 
 
-class Step(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class WorkloadStep(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What happens next, once all devices are there that are not absent; each step ends when its work is done.
 
     do: `join`: connect, and subscribe; `leave`: DISCONNECT; `cut`: close the connection without a word; `publish`: so
@@ -104,7 +104,7 @@ class Workload(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     text: str = ""
     publishers: list[Publishers] = []
     subscribers: list[Subscribers] = []
-    steps: list[Step] = []
+    steps: list[WorkloadStep] = []
     version: Annotated[int, msgspec.Meta(ge=4, le=5)] = 4
     timing: Timing = Timing()
 

@@ -9,9 +9,18 @@ from typing import Any
 import msgspec
 
 from store.records._records import RecordBatch
-from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
+from store.records.records import (
+    RECORD_HEADER_BYTES,
+    Attribute,
+    Record,
+    RecordFlag,
+    RecordType,
+    decode_attributes,
+    read_records,
+)
 from store.state import changes
 from store.state.changes import Change, Sent, WillState, decode_change, encode_change
+from store.topics import MOST_TOPIC_LEVELS
 from store.wire.messages import Role
 
 TYPES = {
@@ -33,13 +42,11 @@ TYPES = {
 """Types of records that a peer may append."""
 
 MOST_TEXT_BYTES = 65_535
-MOST_LEVELS = 200  # of a topic; store/records/parts/_received.pxi has the same limit
 MOST_LOG_OFFSET = (1 << 63) - 1
 MOST_PACKET_ID = 65_535
 MOST_INTERVAL_S = 0xFFFFFFFF
 INFLIGHT_BYTES = 10
 _HEADER = struct.Struct("<I21xBHHH")  # length, flags, and those of topic, client_id and attributes
-_HEADER_BYTES = 40
 MOST_TAKEN = 65_536
 
 
@@ -97,7 +104,7 @@ def left_fault(records: memoryview, left_by: bytes) -> str:
     while left_by and at < len(records):
         length, flags, *_ = header = _HEADER.unpack_from(records, at)
         if flags & RecordFlag.DELAYED:
-            attributes_at = at + _HEADER_BYTES + header[2] + header[3]
+            attributes_at = at + RECORD_HEADER_BYTES + header[2] + header[3]
             attributes = decode_attributes(bytes(records[attributes_at : attributes_at + header[4]]))
             if attributes.get(Attribute.LEFT_BY) != left_by:
                 return "a delayed message that does not say who left it, as Welcome has it (upgrade the client)"
@@ -123,8 +130,8 @@ def filter_fault(topic_filter: str) -> str:
 def _text_fault(topic: str) -> str:
     if not topic:
         return "is empty"
-    if topic.count("/") >= MOST_LEVELS:
-        return f"has more than {MOST_LEVELS} levels"
+    if topic.count("/") >= MOST_TOPIC_LEVELS:
+        return f"has more than {MOST_TOPIC_LEVELS} levels"
     return text_fault(topic)
 
 
