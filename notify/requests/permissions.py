@@ -16,7 +16,7 @@ from notify.requests.users import Permission, Permits
 from store.errors import StoreError
 from store.namespaces import DEFAULT, Namespace, is_reserved
 from store.records.records import RecordFlag
-from store.state.delayed import Pending
+from store.state.delayed import DelayedMessage
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
@@ -149,7 +149,7 @@ def _taken_back(message: wire.CancelDelayed, _: Frame, messages: MessageStore) -
     place = messages.delayed.place(message.due_ms, message.log_offset)
     if place is None:
         return []
-    record = record_of(messages.log, Pending(message.due_ms, message.log_offset, place))
+    record = record_of(messages.log, DelayedMessage(message.due_ms, message.log_offset, place))
     return [Permission(PUBLISH, record.topic.decode())] if record is not None else []
 
 
