@@ -29,7 +29,7 @@ from gateway.clients.counting import Counting
 from gateway.clients.draining import Draining
 from gateway.clients.housekeeping import Housekeeping, SilentConnections
 from gateway.clients.packet_rules import PacketRules
-from gateway.clients.places import Places
+from gateway.clients.places import ClientPlaces
 from gateway.clients.publishing import Publishing
 from gateway.clients.registry import SessionRegistry
 from gateway.clients.session_reading import SessionReading
@@ -101,7 +101,7 @@ class Broker:
         self.certified = Certified(core.deadlines, lambda: core.turn.now_s, soon, recognition.count_disproved)
         self.access_review = AccessReview(core, guard, recognition, withdrawal, exchange)
         quotas, counting = Quotas(quota_settings or QuotaSettings()), Counting(core, access)
-        self.places = Places(access, guard, quotas, counting, Tenants(settings.max_namespaces))
+        self.places = ClientPlaces(access, guard, quotas, counting, Tenants(settings.max_namespaces))
         # what clients ask for
         judge_again = self.access_review.judge
         retained = RetainedMessages(core, exchange, self.deliverer, sys_topics)

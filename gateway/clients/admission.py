@@ -13,7 +13,7 @@ from gateway.auth.namespaces import login_name
 from gateway.auth.scram import ScramExchange, ScramFailed
 from gateway.auth.sources import source_of
 from gateway.clients.ban_sweep import BanSweep
-from gateway.clients.places import Places
+from gateway.clients.places import ClientPlaces
 from gateway.clients.registry import SessionRegistry
 from gateway.mqtt.codec import encode
 from gateway.mqtt.errors import ProtocolError
@@ -62,7 +62,7 @@ class Admission:
         recognition: Recognition,
         guard: Guard,
         ban_sweep: BanSweep,
-        places: Places,
+        places: ClientPlaces,
         registry: SessionRegistry,
     ) -> None:
         self.recognition = recognition

@@ -13,7 +13,7 @@ from gateway.mqtt.packets import Connect
 from gateway.sessions.connection import Connection
 
 
-class Places:
+class ClientPlaces:
     """Gives clients their places, and takes them back."""
 
     def __init__(
