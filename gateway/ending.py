@@ -16,7 +16,7 @@ LONG_S = 0.001
 
 
 class TurnOwner(Protocol):
-    """Who ends turns."""
+    """The broker: it ends turns."""
 
     @property
     def turn(self) -> Turn: ...

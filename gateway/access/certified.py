@@ -21,7 +21,7 @@ WhyOut = Callable[[bytes], str]
 """Why a certificate (DER) does not count any more; empty: it does."""
 
 
-class Holder(Protocol):
+class CertificateHolder(Protocol):
     """The layer of one connection, which keeps the certificate."""
 
     def certificate(self) -> bytes | None:
@@ -31,7 +31,7 @@ class Holder(Protocol):
 
 
 class Certified:
-    """Owner of who these are. What others cost, a connection without certificate does not."""
+    """Owner of the connections that showed a certificate. Other connections cost nothing here."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Certified:
         self._now_s = now_s
         self._soon = soon
         self._tell = tell
-        self._holders: dict[Holder, None] = {}
+        self._holders: dict[CertificateHolder, None] = {}
         self.epoch = 0
-        """Grows when what counts has changed: a handshake that was begun before is to be begun again."""
+        """Grows when the accepted certificates change: a handshake that began before that is refused."""
 
     def __len__(self) -> int:
         return len(self._holders)
 
-    def add(self, holder: Holder, certificate: dict[str, Any], epoch: int) -> str:
+    def add(self, holder: CertificateHolder, certificate: dict[str, Any], epoch: int) -> str:
         """Why it may not stay; empty: it may. `epoch`: when its handshake began."""
         left_s = ssl.cert_time_to_seconds(certificate["notAfter"]) - time.time()
         if left_s <= 0:  # which a resumed TLS session may bring
@@ -64,17 +64,17 @@ class Certified:
         self._deadlines.set((holder, "certificate"), self._now_s() + min(left_s, MOST_AHEAD_S), expired)
         return ""
 
-    def left(self, holder: Holder) -> None:
+    def left(self, holder: CertificateHolder) -> None:
         if holder in self._holders:
             del self._holders[holder]
             self._deadlines.cancel((holder, "certificate"))
 
     def judge_again(self, why_out: WhyOut, then: Callable[[], object]) -> None:
-        """What counts has changed. `then`: all are judged that are here now."""
+        """The accepted certificates have changed. `then` is called once all connections that are here are judged."""
         self.epoch += 1
         Steps(partial(self._judge_some, deque(self._holders), why_out, then), self._soon).start()
 
-    def _judge_some(self, holders: deque[Holder], why_out: WhyOut, then: Callable[[], object]) -> bool:
+    def _judge_some(self, holders: deque[CertificateHolder], why_out: WhyOut, then: Callable[[], object]) -> bool:
         for _ in range(min(JUDGED_AT_A_TIME, len(holders))):
             holder = holders.popleft()
             certificate = holder.certificate() if holder in self._holders else None

@@ -1,4 +1,4 @@
-"""What clients may publish and subscribe to: asked once per topic, then known to the connection. No I/O.
+"""Judges what clients publish and subscribe to: once per topic, then the connection remembers it. No I/O.
 
 An answer may come later; until then the client is not listened to.
 """
@@ -6,28 +6,24 @@ An answer may come later; until then the client is not listened to.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from gateway.auth.access import Access, Question
-from gateway.auth.bans import Bans
-from gateway.auth.left_by import LeftJudge, ask_all, left_by, publishing
+from gateway.auth.left_by import ask_all, publishing
 from gateway.auth.permissions import Action
 from gateway.delivery.replays import reads_history
-from gateway.mqtt._mqtt import Permits, Turn
+from gateway.mqtt._mqtt import Permits
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import Connect, QoS, Subscribe
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.mqtt.topics import split_shared
+from gateway.sessions.awaited import Awaited
 from gateway.sessions.connection import Connection, Phase
-from lightqueue.queues.left_messages import Allowed, LeftMessage
+from gateway.sessions.core import Core
 from lightqueue.queues.matching import any_of
-from notify.owners import Claimant
 from notify.steps import in_steps
-from store.audit import Audit, AuditEvent
-from store.ratelimit import RateLimitedLog
-
-JUDGED_AT_A_TIME = 20  # filters of one session in a turn
+from store.audit import AuditEvent
 
 Refusals = Mapping[int, ReasonCode]
 """Which of a SUBSCRIBE's subscriptions are refused, by their place in it."""
@@ -36,29 +32,18 @@ Refusals = Mapping[int, ReasonCode]
 class Guard:
     """Without `access` everything is allowed, and nothing is asked."""
 
-    def __init__(
-        self,
-        access: Access | None,
-        bans: Bans,
-        turn: Turn,
-        events: RateLimitedLog,
-        audit: Audit,
-        soon: Callable[[Callable[[], None]], object],
-    ) -> None:
-        """`soon` has something done in a later turn."""
+    def __init__(self, core: Core, access: Access | None) -> None:
         self._access = access
-        self._bans = bans
-        self._turn = turn
-        self._events = events
-        self._audit = audit
-        self._soon = soon
+        self._turn = core.turn
+        self._events = core.events
+        self._audit = core.audit
+        self._soon = core.scheduler.soon
         self.refused: Counter[str] = Counter(
             {"publish": 0, "subscribe": 0, "will": 0, "taken_away": 0, "session": 0, "withheld": 0, "left": 0}
         )
-        self._left = None if access is None else LeftJudge(access, events, audit, self.refused, self._is_banned)
 
     def watch(self, connection: Connection, counts_topics: bool = False) -> None:
-        """Note whether a client is to be asked about. `counts_topics`: each topic has to be seen once."""
+        """Note whether the client's topics are judged. `counts_topics`: each topic has to be seen once."""
         is_open = self.is_open(connection) and not counts_topics
         connection.permits = None if is_open else Permits(self._turn)
 
@@ -67,7 +52,7 @@ class Guard:
         return self._access is None or connection.identity is None or self._access.is_open_to(connection.identity)
 
     def forget(self) -> None:
-        """What connections know of permissions may have changed."""
+        """Permissions may have changed: connections forget what they remember of them."""
         self._turn.permit_epoch += 1
 
     def tick(self) -> None:
@@ -91,60 +76,6 @@ class Guard:
         user = connection.identity.username if connection.identity is not None else ""
         address = connection.peer
         self._audit.note(AuditEvent.DENIED, user=user, client_id=client_id, address=address, reason=reason)
-
-    # --- sessions
-
-    def claimant(self, connection: Connection, reads: Sequence[str] = ()) -> Claimant:
-        """On whose behalf a session is claimed. `reads`: filters that the client's permissions allow."""
-        access = self._access
-        adopts_anonymous = access is not None and access.refuses_anonymous
-        user, counts = connection.username, access is not None and access.knows_users
-        return Claimant(user, self.is_open(connection), reads, adopts_anonymous, connection.peer, counts)
-
-    def refuse_session(self, connection: Connection, client_id: str, has_owner: bool) -> None:
-        """A client does not get the session that it asked for, and goes."""
-        self.refused["session"] += 1
-        user = f"user {connection.username}" if connection.username else "an anonymous client"
-        why = "another user owns it" if has_owner else "its owner is not known, and not all it subscribes to is allowed"
-        told = "%s: refused: the session of client %s is not for %s: %s; `penstock client assign` gives it to a user"
-        self._events.warning("session", told, connection.peer, client_id, user, why)
-        reason = f"the session is not for it: {why}"
-        address, user = connection.peer, connection.username
-        self._audit.note(AuditEvent.REFUSED, user=user, client_id=client_id, address=address, reason=reason)
-        connection.close(ReasonCode.NOT_AUTHORIZED, "the client identifier is another user's")
-
-    def refuse_quota(self, connection: Connection, client_id: str, why: str) -> None:
-        """A client's user has as many sessions as it may have."""
-        address, user = connection.peer, connection.username
-        self._events.warning("quota", "%s: client %s refused: %s", address, client_id, why)
-        self._audit.note(AuditEvent.REFUSED, user=user, client_id=client_id, address=address, reason=why)
-        connection.close(ReasonCode.QUOTA_EXCEEDED, why)
-
-    def may_adopt(
-        self, connection: Connection, client_id: str, topic_filters: Sequence[str], then: Callable[[bool], None]
-    ) -> None:
-        """Have it found out whether a client may read all that a session without an owner holds, some in each turn."""
-        identity = connection.identity
-        if identity is None or not topic_filters:
-            then(not topic_filters)
-            return
-        some, rest = topic_filters[:JUDGED_AT_A_TIME], topic_filters[JUDGED_AT_A_TIME:]
-        missing = len(some)
-        least = 0
-
-        def heard(allowed: int) -> None:
-            nonlocal missing, least
-            missing -= 1
-            least = min(least, allowed)
-            if missing:
-                return
-            if least < 0 or not rest:
-                then(least >= 0)
-            else:
-                self._soon(partial(self.may_adopt, connection, client_id, rest, then))
-
-        for topic_filter in some:
-            self._may_read(connection, client_id, topic_filter, heard)
 
     # --- publishing
 
@@ -193,27 +124,6 @@ class Guard:
             waits = True
             connection.wait()
 
-    # --- what is sent later
-
-    def left_by(self, connection: Connection, client_id: str, topic: str, retain: bool) -> bytes:
-        """Who leaves a will or a delayed message, to be judged by when it is sent; empty: it need not be.
-
-        Names are those of the log.
-        """
-        names = connection.names
-        client_id, topic = names.plain_client_id(client_id), names.plain_topic(topic)
-        return left_by(self._access, connection.identity, client_id, topic, retain)
-
-    def judge_left(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
-        """Find out what of it may be sent now."""
-        if self._left is None:
-            then(())  # nothing is judged here
-        else:
-            self._left.judge(messages, then)
-
-    def _is_banned(self, user: str, client_id: str) -> bool:
-        return self._bans.find("", user, client_id, self._turn.now_ms) is not None
-
     # --- subscribing
 
     def subscribe(self, connection: Connection, subscribe: Subscribe, then: Callable[[Refusals], None]) -> None:
@@ -222,12 +132,15 @@ class Guard:
         if connection.permits is None or connection.identity is None:
             then(refusals)
             return
-        missing = len(subscribe.subscriptions)
         replays = reads_history(subscribe)
 
+        def all_heard() -> None:
+            if connection.phase is Phase.OPEN:
+                then(refusals)
+
+        awaited = Awaited(len(subscribe.subscriptions), all_heard)
+
         def heard(number: int, allowed: int) -> None:
-            nonlocal missing
-            missing -= 1
             wanted = subscribe.subscriptions[number]
             if allowed < 0:
                 self.refused["subscribe"] += 1
@@ -237,8 +150,7 @@ class Guard:
                 self._denied(connection, connection.session.client_id, f"subscribe to {wanted.topic_filter}")
             else:
                 wanted.qos = QoS(min(wanted.qos, allowed))
-            if not missing and connection.phase is Phase.OPEN:
-                then(refusals)
+            awaited.came()
 
         def ask() -> Iterator[None]:
             for number, wanted in enumerate(subscribe.subscriptions):
@@ -248,7 +160,7 @@ class Guard:
                 yield
 
         in_steps(ask(), self._soon)
-        if missing:
+        if awaited.number:
             connection.wait()
 
     def may_subscribe(
@@ -258,9 +170,9 @@ class Guard:
         if self.is_open(connection):
             then(2)
             return
-        self._may_read(connection, connection.client_id, topic_filter, then, replays)
+        self.may_read(connection, connection.client_id, topic_filter, then, replays)
 
-    def _may_read(
+    def may_read(
         self,
         connection: Connection,
         client_id: str,
@@ -268,6 +180,7 @@ class Guard:
         then: Callable[[int], None],
         replays: bool = False,
     ) -> None:
+        """As may_subscribe(), under a client identifier that need not be the connection's so far."""
         try:
             group, _ = split_shared(topic_filter)
         except ProtocolError:
@@ -284,7 +197,7 @@ class Guard:
         client_id = names.plain_client_id(connection.client_id)
         covered: Callable[[bytes], bool] | None = None
 
-        def may_read(topic: bytes) -> bool:
+        def covers(topic: bytes) -> bool:
             nonlocal covered
             if covered is None:
                 covered = any_of([_real_filter(each) for each in topic_filters()])
@@ -300,7 +213,7 @@ class Guard:
             self._events.warning("permission", withheld, client_id, topic_name)
             return False
 
-        return may_read
+        return covers
 
     # --- asking
 

@@ -5,7 +5,7 @@ No I/O, no clock.
 A client that publishes faster is not listened to until there are tokens again, so nothing is lost; one connection too
 many is refused (0x97). A client that stops reading receives nothing more until its send buffer drains; of a user whose
 clients leave too much together, those that come to leave more are closed (0x97); they lose nothing. What a user may
-have at the store is counted there (gateway.counting).
+have at the store is counted there (gateway.clients.counting).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from store.namespaces import shown
 UNLIMITED = 1 << 30
 GRANTED_MESSAGES = 64
 GRANTED_BYTES = 64 << 10
-"""What a connection is given at most at a time, without asking again."""
+"""The most that a connection is granted at a time."""
 LEAST_PAUSE_S = 0.02
 
 
@@ -54,7 +54,7 @@ def grant(buckets: list[Bucket], unused: int, most: int, now_s: float) -> tuple[
 
 
 @dataclass(slots=True)
-class Meter:
+class ConnectionBuckets:
     """The buckets that one connection takes from: its own, its user's and its namespace's."""
 
     quotas: Quotas
@@ -74,14 +74,14 @@ class Meter:
 
 @dataclass(slots=True)
 class _Shared:
-    """What all clients of one user, or of one namespace, share."""
+    """The buckets that all clients of one user, or of one namespace, share."""
 
     messages: list[Bucket]
     bytes_: list[Bucket]
     connections: set[Connection] = field(default_factory=set)
 
     def has_full_buckets(self, now_s: float) -> bool:
-        """Whoever comes back would find no others in place of these."""
+        """Whether new buckets would be the same, so that these can be forgotten."""
         for bucket in (*self.messages, *self.bytes_):
             bucket.refill(now_s)
         return all(each.tokens >= each.most for each in (*self.messages, *self.bytes_))
@@ -132,7 +132,7 @@ class Quotas:
         for each in shared:
             messages, bytes_ = messages + each.messages, bytes_ + each.bytes_
         if messages or bytes_:
-            connection.meter = Meter(self, messages, bytes_)
+            connection.meter = ConnectionBuckets(self, messages, bytes_)
             connection.metered = True
         if settings.client_waiting_bytes:
             connection.let_wait(settings.client_waiting_bytes)
@@ -157,7 +157,7 @@ class Quotas:
                 self._gone.add(username)
 
     def tick(self, now_s: float) -> None:
-        """To be called once a second: forget who is gone, and has nothing to pay back."""
+        """To be called once a second: forget users without a connection whose buckets are full."""
         for username in [name for name in self._gone if self._users[name].has_full_buckets(now_s)]:
             del self._users[username]
             self._gone.discard(username)

@@ -1,39 +1,28 @@
-"""What is done when clients take up too much memory: those that have done so for the longest are closed."""
+"""When clients take up too much memory, those that have done so for the longest are closed."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 
 from gateway.access.quotas import Quotas
-from gateway.mqtt._mqtt import Turn
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection
-from gateway.settings import GatewaySettings
-from store.audit import Audit, AuditEvent
-from store.ratelimit import RateLimitedLog
+from gateway.sessions.core import Core
+from store.audit import AuditEvent
 
 
 class Relief:
-    """Owner of who takes no more of what is sent for a while, since the longest time first."""
+    """Owner of the connections whose send buffer is full, the longest first."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        settings: GatewaySettings,
-        quotas: Quotas,
-        events: RateLimitedLog,
-        audit: Audit,
-        soon: Callable[[Callable[[], object]], object],
-    ) -> None:
-        """`soon` has something done in a later turn."""
-        self._turn = turn
-        self._settings = settings
+    def __init__(self, core: Core, quotas: Quotas) -> None:
+        self._turn = core.turn
+        self._settings = core.settings
         self._quotas = quotas
-        self._events = events
-        self._audit = audit
-        self._soon = soon
+        self._events = core.events
+        self._audit = core.audit
+        self._soon = core.scheduler.soon
+        core.turn.shed = self.shed_incomplete
         self._clogged: dict[Connection, None] = {}
         self.shed: Counter[str] = Counter({"connecting": 0, "connected": 0})  # closed over packets that were not whole
 

@@ -44,14 +44,14 @@ class Ban:
 class Bans:
     """Owner of a gateway's bans, MOST_BANS at most."""
 
-    def __init__(self, most: int = MOST_BANS) -> None:
+    def __init__(self, tell_automatic: Callable[[Ban], object] = lambda _: None, most: int = MOST_BANS) -> None:
+        """`tell_automatic` is called with each ban that this gateway makes, so that other gateways get it, too."""
         self._most = most
         self._bans: dict[tuple[BanKind, str], Ban] = {}
         self._networks: dict[_Place, Ban] = {}
         self._prefixes: Counter[tuple[int, int]] = Counter()  # number of bans by (IP version, bits)
         self.refused: Counter[str] = Counter(dict.fromkeys(BAN_KINDS, 0))
-        self.tell_automatic: Callable[[Ban], object] = lambda _: None
-        """Called with each ban that the gateway itself makes, so that other gateways get it, too."""
+        self._tell_automatic = tell_automatic
 
     def __len__(self) -> int:
         return len(self._bans)
@@ -76,7 +76,7 @@ class Bans:
             self._networks[place] = ban
             self._prefixes[place[:2]] += 1
         if automatic:
-            self.tell_automatic(ban)
+            self._tell_automatic(ban)
         return ban
 
     def lift(self, kind: BanKind, value: str) -> bool:

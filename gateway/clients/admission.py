@@ -1,39 +1,33 @@
-"""CONNECT and AUTH: nobody gets a session before it is known who it is. No I/O; answers may come later."""
+"""CONNECT and AUTH: a client gets a session once its user is known. No I/O; answers may come later."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gateway.access.guard import Guard
-from gateway.access.quotas import Quotas
-from gateway.auth.access import NO_REQUESTS, Access
-from gateway.auth.attempts import LIMITS
-from gateway.auth.bans import Ban, Bans
+from gateway.access.recognition import Recognition
+from gateway.auth.bans import Ban
 from gateway.auth.identity import UNKNOWN, Attempt, Credentials, Identity, Refused, Verdict
-from gateway.auth.namespaces import login_name, settled
+from gateway.auth.namespaces import login_name
 from gateway.auth.scram import ScramExchange, ScramFailed
 from gateway.auth.sources import source_of
-from gateway.clients.counting import Counting
+from gateway.clients.ban_sweep import BanSweep
+from gateway.clients.places import ClientPlaces
 from gateway.clients.registry import SessionRegistry
-from gateway.clients.tenants import Tenants
 from gateway.mqtt.codec import encode
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import Auth, Connect
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection, Phase, address_of
-from store.audit import Audit, AuditEvent
+from gateway.sessions.core import Core
+from store.audit import AuditEvent
 from store.namespaces import Namespace
-from store.ratelimit import RateLimitedLog
-from store.state.deadlines import Deadlines
 
 SLOW_PART = 50
 """Where logins failed lately, this part of those that may wait from one address may be of one user."""
 MAX_EXPIRY_AHEAD_S = 10 * 365 * 24 * 3600
-GONE = ("its password was changed or taken away", "the key of its token was taken away")
 UNBOUND = (
     "its rules have %c, the client identifier, and user {} may have any; write %u in the rules, or bind client "
     'identifiers to users with auth.client_ids = "%u-*" or auth.jwt_client_id_claim'
@@ -60,37 +54,33 @@ class _Entering:
 
 
 class Admission:
-    """Owner of who waits to be let in (for gateway.connect_timeout_s at most), or is in the midst of an exchange."""
+    """Owner of the clients that wait to be let in (gateway.connect_timeout_s at most), or authenticate in steps."""
 
     def __init__(
         self,
-        access: Access | None,
+        core: Core,
+        recognition: Recognition,
         guard: Guard,
-        quotas: Quotas,
-        counting: Counting,
+        ban_sweep: BanSweep,
+        places: ClientPlaces,
         registry: SessionRegistry,
-        deadlines: Deadlines,
-        events: RateLimitedLog,
-        bans: Bans,
-        tenants: Tenants,
-        audit: Audit,
     ) -> None:
-        """Without `access` everybody comes in who is not banned."""
-        self._access = access
+        self.recognition = recognition
+        self._access = recognition.access
         self._guard = guard
-        self._quotas = quotas
-        self._counting = counting
+        self._places = places
         self._registry = registry
-        self._deadlines = deadlines
-        self._events = events
-        self._bans = bans
-        self._tenants = tenants
-        self._audit = audit
+        self._deadlines = core.deadlines
+        self._events = core.events
+        self._audit = core.audit
+        self._soon = core.scheduler.soon
+        self._ban_sweep = ban_sweep
+        self._bans = ban_sweep.bans
         self._entering: dict[Connection, _Entering] = {}
         self._entering_from: dict[str | tuple[str, str], int] = {}  # of these, by source, and by that and user
         self.abandoned = 0
         self._again = 0  # of these, those that are in already
-        self.refused: Counter[str] = Counter({"not_authorized": 0})  # connections by reason code
+        self.refused = recognition.refused  # connections by reason code
 
     @property
     def waiting(self) -> int:
@@ -119,8 +109,7 @@ class Admission:
                 return
             connection.version = connect.protocol_version
             if self._enters(connection, connect, Identity()) is not None and self._has_room(connection, connect, ""):
-                self._quotas.entered(connection, "")
-                self._guard.watch(connection, self._counting.watch(connection))
+                self._places.take(connection, "")
                 self._registry.open(connection, connect)
             return
         connection.version = connect.protocol_version
@@ -198,7 +187,7 @@ class Admission:
             self._events.warning("ban", "%s is banned for %d s: %s", source, settings.ban_s, reason)
 
     def _answered(self, entering: _Entering, verdict: Verdict) -> None:
-        """It is known who the client is, or that it is not to come in."""
+        """The authenticator has answered: an identity, or why the client is refused."""
         connection = entering.connection
         entering.attempt.abandon()
         if entering.exchange is None:
@@ -245,8 +234,7 @@ class Admission:
         assert identity is not None
         has_room = self._has_room(connection, entering.connect, identity.account)
         if has_room and self._expires(connection, identity, entering.connect):
-            self._quotas.entered(connection, identity.account)
-            self._guard.watch(connection, self._counting.watch(connection))
+            self._places.take(connection, identity.account)
             try:
                 self._registry.open(connection, entering.connect)
             except ProtocolError as error:
@@ -254,25 +242,16 @@ class Admission:
 
     def _enters(self, connection: Connection, connect: Connect, identity: Identity) -> Identity | None:
         """Have a client be of its namespace. None: it is refused."""
-        entrance = connection.entrance
-        named = (
-            ("the listener", entrance.namespace if entrance is not None else ""),
-            ("its certificate", connection.peer_namespace),
-        )
-        separator = self._access.namespace_separator if self._access is not None else ""
-        found = settled(identity, named, separator)
+        found = self._places.enter(connection, connect, identity)
         if isinstance(found, Identity):
-            refused = self._tenants.enter(connection, connect, found.namespace)
-            if refused is None:
-                return found
-            found = refused
+            return found
         self._refuse(connection, found, connect)
         return None
 
     def _has_room(self, connection: Connection, connect: Connect, user: str) -> bool:
         """Whether a client's user and namespace may have one more connection. If not it is refused."""
         session = self._registry.sessions.get(connect.client_id)
-        why = self._quotas.fault(user, connection.names.name, session.link if session is not None else None)
+        why = self._places.fault(connection, user, session.link if session is not None else None)
         if why:
             self._refuse(connection, Refused(why, ReasonCode.QUOTA_EXCEEDED), connect)
         return not why
@@ -416,17 +395,19 @@ class Admission:
 
     # --- leaving, and being judged again
 
+    def opened(self, connection: Connection) -> None:
+        """A client that came in is judged once more if what it was judged by was replaced meanwhile."""
+        if not self.recognition.is_known(connection):
+            self._soon(partial(self.recognition.check, connection))
+        self._ban_sweep.look_at(connection)  # it may have been banned while it came in
+
     def left(self, connection: Connection) -> None:
+        """The connection has ended."""
         self._ends(connection)
         self._deadlines.cancel((connection, "auth"))
-        self._tenants.left(connection)
+        self._places.left(connection)
         if connection.session is not None:
-            self._counting.left(connection.session)
-        self._quotas.left(connection, connection.username)
-
-    def is_known(self, connection: Connection) -> bool:
-        """Whether what let a client in still does."""
-        return connection.identity is None or self._access is None or self._access.still_knows(connection.identity)
+            self._registry.left(connection)
 
     def give_up(self, connection: Connection) -> None:
         """It has waited for too long."""
@@ -438,28 +419,6 @@ class Admission:
         unanswered = Refused("no answer about this client in time", ReasonCode.SERVER_UNAVAILABLE)
         known = Connect(client_id=connection.client_id, username=connection.username)
         self._refuse(connection, unanswered, entering.connect if entering is not None else known, unanswered.message)
-
-    def is_known_still(self, connection: Connection) -> bool:
-        """After a reload: who would not be let in by what let him in has to go."""
-        if self.is_known(connection):
-            return True
-        self.refused["not_authorized"] += 1
-        connection.close(ReasonCode.NOT_AUTHORIZED, GONE[bool(connection.identity and connection.identity.key)])
-        return False
-
-    @property
-    def limited(self) -> Mapping[str, int]:
-        """Attempts that were refused unheard, by which limit."""
-        return self._access.attempts.limited if self._access is not None else dict.fromkeys(LIMITS, 0)
-
-    @property
-    def failures(self) -> int:
-        return self._access.attempts.failures if self._access is not None else 0
-
-    @property
-    def requests(self) -> Mapping[str, int]:
-        """To other servers, about clients: how many came to what."""
-        return self._access.requests if self._access is not None else NO_REQUESTS
 
 
 def _words(ban: Ban) -> str:

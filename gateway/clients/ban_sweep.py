@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 
 from gateway.auth.bans import Ban, BanKind, Bans
 from gateway.auth.errors import AuthError
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection, Phase
-from gateway.sessions.session import Session
-from notify.bans import StoreBans, info_of
+from gateway.sessions.core import Core
+from notify.bans import info_of
 from notify.steps import Steps
-from store.ratelimit import RateLimitedLog
 from store.wire.operator_messages import BanInfo
 
 LOOKED_AT = 100
@@ -23,46 +22,32 @@ LOOKED_AT = 100
 class BanSweep:
     """Tells a gateway's Bans what the store has, and the store what they have."""
 
-    def __init__(
-        self,
-        bans: Bans,
-        store: StoreBans,
-        sessions: Mapping[str, Session],
-        new: Iterable[Connection],
-        soon: Callable[[Callable[[], None]], object],
-        events: RateLimitedLog,
-    ) -> None:
-        """`sessions` are those that are connected, `new` the connections without one; `soon`: in a later turn."""
-        self._bans = bans
-        self._store = store
-        self._sessions = sessions
-        self._new = new
-        self._soon = soon
-        self._events = events
-        self._is_told = False  # what is set just now comes from the store
-        bans.tell_automatic = self._made
-        self.take([info_of(state) for state in store.in_force()], [])
+    def __init__(self, core: Core) -> None:
+        self._store = core.store.bans
+        self._soon = core.scheduler.soon
+        self._events = core.events
+        self._is_told = False  # the ban that is being set comes from the store
+        self.bans = Bans(self._made)
+        self.take([info_of(state) for state in self._store.in_force()], [], ())
 
     def _made(self, ban: Ban) -> None:
         if not self._is_told:
             self._store.made(ban.kind, ban.value, ban.until_ms or 0, ban.reason)
 
-    def take(self, bans: Iterable[BanInfo], lifted: Iterable[tuple[BanKind, str]]) -> None:
-        """Bans were set and lifted: who is banned now has to go, in steps."""
+    def take(self, bans: Iterable[BanInfo], lifted: Iterable[tuple[BanKind, str]], here: Iterable[Connection]) -> None:
+        """Bans were set and lifted. Those of the connections that are `here` are looked at, in steps."""
         self._is_told = True
         try:
             for kind, value in lifted:
-                self._bans.lift(kind, value)
+                self.bans.lift(kind, value)
             for each in bans:
-                self._bans.ban(each.kind, each.value, each.until_ms or None, each.reason, each.automatic)
+                self.bans.ban(each.kind, each.value, each.until_ms or None, each.reason, each.automatic)
         except AuthError as error:
             self._events.error("ban", "a ban of the store's is not in force here: %s", error)
         finally:
             self._is_told = False
         if bans:
-            here = deque(session.link for session in self._sessions.values() if session.link is not None)
-            here.extend(self._new)
-            Steps(partial(self._look_at_some, here), self._soon).start()
+            Steps(partial(self._look_at_some, deque(here)), self._soon).start()
 
     def _look_at_some(self, here: deque[Connection]) -> bool:
         """The next few of them. True if there are more."""
@@ -74,10 +59,10 @@ class BanSweep:
 
     def look_at(self, connection: Connection) -> None:
         """End the connection if its client is banned."""
-        if not len(self._bans):
+        if not len(self.bans):
             return
         client_id = connection.session.client_id if connection.session is not None else ""
-        ban = self._bans.find(connection.host, connection.username, client_id, connection.turn.now_ms)
+        ban = self.bans.find(connection.host, connection.username, client_id, connection.turn.now_ms)
         if ban is not None:
             self._events.warning("ban", "%s: cut off, its %s is banned: %s", connection.peer, ban.kind, ban.reason)
             reason_code = ReasonCode.BANNED if connection.phase is Phase.NEW else ReasonCode.ADMINISTRATIVE_ACTION

@@ -1,4 +1,4 @@
-"""What clients make that counts for their users at the store: topics, retained and delayed messages, subscriptions.
+"""Quotas of users that the store counts: topics, retained and delayed messages, subscriptions, sessions.
 
 The store says how much there is and may be (notify.user_quotas). It is asked when something new is made, never for a
 message like the one before. While it is asked the client is not listened to.
@@ -13,9 +13,9 @@ from gateway.auth.access import Access
 from gateway.mqtt.packets import Publish, Subscribe
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection, Phase
+from gateway.sessions.core import Core
 from gateway.sessions.session import Session
-from notify.api import Store
-from store.audit import Audit, AuditEvent
+from store.audit import AuditEvent
 from store.state.usage import NOTHING, UNNAMED, Counted, counted_value
 
 MOST_KNOWN_TOPICS = 100_000  # that the store need not be asked about; for one more all are forgotten
@@ -26,14 +26,11 @@ Refusals = Mapping[int, ReasonCode]
 class Counting:
     """Owner of what this gateway knows of it: topics that are there, subscriptions that the log does not have."""
 
-    def __init__(
-        self, store: Store, access: Access | None, store_batch: Callable[[], object], audit: Audit | None = None
-    ) -> None:
-        """`store_batch` stores what came in so far."""
-        self._audit = audit or Audit()
-        self._store = store
+    def __init__(self, core: Core, access: Access | None) -> None:
+        self._audit = core.audit
+        self._store = core.store
+        self._store_batch = core.store_batch
         self._access = access
-        self._store_batch = store_batch
         names = ("sessions", "subscriptions", "topics", "delayed", "retained", "retained_bytes")
         self.refused: Counter[str] = Counter(dict.fromkeys([*names, *(f"namespace_{name}" for name in names)], 0))
         self._known: dict[bytes, None] = {}

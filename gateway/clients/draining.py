@@ -1,4 +1,4 @@
-"""How a gateway that stops sees its clients off: a few at a time, so as not to overrun who takes them in. No I/O.
+"""A gateway that stops sees its clients off a few at a time, so that other gateways can take them in. No I/O.
 
 Nothing new is begun (QoS 1 and 2) for a client that leaves; it has a moment to acknowledge what is in flight. Then it
 is not listened to any more, what it published is answered, and it is told. What it has not acknowledged by then, or
@@ -26,7 +26,7 @@ BURST_S = 0.1
 
 
 class Draining:
-    """Owner of who was told, and who is still to be. Go on with it until it is over, then end it."""
+    """Owner of the clients that were told and those that were not. Call go_on() until it is over, then end()."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Draining:
         timeout_s: float,
         now_s: float,
     ) -> None:
-        """`clients_per_s` becomes more if `timeout_s` would not do for all; with math.inf nobody waits for another."""
+        """`clients_per_s` becomes more if `timeout_s` would not do for all; math.inf: no client waits for another."""
         self._journal = journal
         self._reason_code = reason_code
         self._staying = deque(sessions)
@@ -101,7 +101,7 @@ class Draining:
         self._journal.when_safe(connection, partial(connection.see_off, self._reason_code))
 
     def end(self) -> None:
-        """Whoever is still here is told now, and not waited for."""
+        """Tell the clients that are left, without waiting for them."""
         for session in [*self._staying, *self._leaving]:
             if session.link is not None:
                 session.link.close(self._reason_code)

@@ -1,19 +1,15 @@
-"""Who is who: opening, taking over and leaving sessions."""
+"""The sessions of connected clients: opening, taking over and leaving them."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
-
-from gateway.access.guard import Guard
-from gateway.auth.permissions import UNANSWERED
-from gateway.delivery.delivery import Delivery
-from gateway.delivery.exchange import Exchange
-from gateway.delivery.shared_subscriptions import SharedSubscriptions
+from gateway.access.left_messages import LeftMessageGuard
+from gateway.access.session_owners import SessionOwners
+from gateway.clients.session_reading import SessionReading
 from gateway.mqtt.codec import encode
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import ConnAck, Connect
@@ -21,17 +17,12 @@ from gateway.mqtt.properties import Properties, encode_properties, has_its_forma
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.mqtt.topics import is_servers_own, topic_fault
 from gateway.sessions.connection import Connection, Phase
-from gateway.sessions.journal import Journal
-from gateway.sessions.session import Session
-from gateway.settings import GatewaySettings
-from lightqueue.reading.following import FROM_NOW, Followed
-from notify.api import Store
+from gateway.sessions.core import Core
+from gateway.sessions.session import Session, restored
 from notify.owners import ClaimDenied
-from notify.steps import in_steps
 from store.namespaces import MARK, is_reserved
-from store.ratelimit import RateLimitedLog
-from store.state.changes import Progress, SessionClosed, SessionOpened, SubscriptionState, Unsubscribed, WillState
-from store.state.sessions import NEVER_EXPIRES_S, SessionState, is_shared, renewed
+from store.state.changes import Progress, SessionClosed, SessionOpened, WillState
+from store.state.sessions import NEVER_EXPIRES_S, SessionState, renewed
 
 GRACE = 1.5
 
@@ -54,31 +45,17 @@ class SessionRegistry:
     """Owner of the sessions that are connected to this gateway."""
 
     def __init__(
-        self,
-        store: Store,
-        settings: GatewaySettings,
-        journal: Journal,
-        exchange: Exchange,
-        delivery: Delivery,
-        shared: SharedSubscriptions,
-        events: RateLimitedLog,
-        guard: Guard,
-        soon: Callable[[Callable[[], None]], object],
-        opened: Callable[[Connection], None],
+        self, core: Core, left_messages: LeftMessageGuard, owners: SessionOwners, reading: SessionReading
     ) -> None:
-        """`soon` has something done in a later turn; `opened` is told of each connection that has its session."""
-        self._store = store
-        self._settings = settings
-        self._journal = journal
-        self._exchange = exchange
-        self._delivery = delivery
-        self._shared = shared
-        self._events = events
-        self._guard = guard
-        self._soon = soon
-        self._tell_opened = opened
-        self.judge_again: Callable[[Session, Callable[[set[str]], None]], None]  # Judging's
+        self._store = core.store
+        self._settings = core.settings
+        self._journal = core.journal
+        self._events = core.events
+        self._left_messages = left_messages
+        self._owners = owners
+        self._reading = reading
         self.sessions: dict[str, Session] = {}
+        self.progressed: set[Session] = set()  # clients acknowledged something since note_positions()
         self.taken_over = 0
         self.will_grace_s = 0  # once the gateway stops
         self._opening: dict[tuple[str, str], _Opening] = {}  # by client_id and user
@@ -97,7 +74,7 @@ class SessionRegistry:
             connect.client_id = connection.names.client_id(f"penstock-{secrets.token_hex(8)}")
         held = self.sessions.get(connect.client_id)
         if held is not None and held.connection.username != connection.username:
-            self._guard.refuse_session(connection, connect.client_id, has_owner=True)
+            self._owners.refuse_session(connection, connect.client_id, has_owner=True)
             return
         self._end(connect.client_id, connection.username)
         opening = _Opening(connection, connect, will, assigned)
@@ -121,7 +98,7 @@ class SessionRegistry:
         """`reads`: filters that are allowed to the client, if it is asked for a session without an owner."""
         connect = opening.connect
         self._journal.settle(connect.client_id)  # what is left of it must be known before it is claimed
-        claimant = self._guard.claimant(opening.connection, reads)
+        claimant = self._owners.claimant(opening.connection, reads)
         answered = partial(self._answered, opening, reads)
         self._store.claim(connect.client_id, connect.clean_start, answered, claimant)
 
@@ -130,7 +107,7 @@ class SessionRegistry:
             self._claimed(opening, answer)
         elif answer.filters and not reads:
             judged = partial(self._may_adopt, opening, answer.filters)
-            self._guard.may_adopt(opening.connection, opening.connect.client_id, answer.filters, judged)
+            self._owners.may_adopt(opening.connection, opening.connect.client_id, answer.filters, judged)
         else:
             self._refused(opening, not answer.filters, answer.quota)
 
@@ -144,9 +121,9 @@ class SessionRegistry:
         if self._opening.get(opening.key) is opening:
             del self._opening[opening.key]
         if opening.connection.phase is Phase.NEW and quota:
-            self._guard.refuse_quota(opening.connection, opening.connect.client_id, quota)
+            self._owners.refuse_quota(opening.connection, opening.connect.client_id, quota)
         elif opening.connection.phase is Phase.NEW:
-            self._guard.refuse_session(opening.connection, opening.connect.client_id, has_owner)
+            self._owners.refuse_session(opening.connection, opening.connect.client_id, has_owner)
 
     def _will_state(self, connection: Connection, connect: Connect) -> WillState | None:
         will = connect.will
@@ -167,7 +144,7 @@ class SessionRegistry:
         delay_s = will.properties.will_delay_interval or 0
         will.properties.will_delay_interval = None
         properties = encode_properties(will.properties)
-        left_by = self._guard.left_by(connection, connect.client_id, topic_name, will.retain)
+        left_by = self._left_messages.left_by(connection, connect.client_id, topic_name, will.retain)
         return WillState(topic_name, will.payload, int(will.qos), will.retain, properties, delay_s, left_by)
 
     def _end(self, client_id: str, user: str) -> None:
@@ -215,7 +192,7 @@ class SessionRegistry:
         is_told = state is not None and not state.gap  # else it has to subscribe again: what it had may be incomplete
         if state is not None and not is_told:
             state = renewed(state)
-        session = Session.restored(state) if state is not None else Session(connect.client_id, self._store.end)
+        session = restored(state) if state is not None else Session(connect.client_id, self._store.end)
         self.sessions[connect.client_id] = session
         self._configure(opening, session, is_renewed=state is not None and not is_told)
         properties = self._connack_properties(connect, session, opening.assigned)
@@ -251,101 +228,11 @@ class SessionRegistry:
             return
         link = session.connection
         link.write(connack)
-        link.phase = Phase.OPEN
+        link.enter(Phase.OPEN)
         link.max_packet_in = self._settings.maximum_packet_size_bytes
         link.opened_ms = link.turn.now_ms
         link.behind = True  # nothing is delivered before all readers are there
-        if state is None or not state.subscriptions:
-            self._all_there(session, [], link.turn.permit_epoch)
-        else:
-            self._follow_all(session, list(state.subscriptions.values()), link.turn.permit_epoch)
-
-    def _follow_all(self, session: Session, known: list[SubscriptionState], epoch: int) -> None:
-        """Have a session read again what it is subscribed to, as far as that is still allowed."""
-        shares: list[SubscriptionState] = []
-        missing = len(known)
-
-        def came() -> None:
-            nonlocal missing
-            missing -= 1
-            if not missing:
-                self._all_there(session, shares, epoch)
-
-        def followed(subscription: SubscriptionState, start: int, queues: list[Followed]) -> None:
-            self._read(session, subscription, start, queues)
-            came()
-
-        def judged(subscription: SubscriptionState, allowed: int) -> None:
-            if allowed == UNANSWERED and session.link is not None:
-                session.connection.close(ReasonCode.SERVER_BUSY, "no answer about what it may subscribe to")
-                return
-            if allowed < 0 or session.link is None or not session.link.names.has_filter(subscription.topic_filter):
-                self._forget(session, subscription)
-                came()
-                return
-            subscription = msgspec.structs.replace(subscription, qos=min(subscription.qos, allowed))
-            if is_shared(subscription.topic_filter):
-                shares.append(subscription)
-                came()
-                return
-            start = max(session.frontier, subscription.since) if subscription.qos else FROM_NOW
-            then = partial(followed, subscription, start)
-            self._store.follow(subscription.topic_filter, start, subscription.qos > 0, subscription.qos > 0, then)
-
-        def judge() -> Iterator[None]:
-            for subscription in known:
-                if session.link is None or self.sessions.get(session.client_id) is not session:
-                    return  # no answer about one of them
-                self._guard.may_subscribe(session.link, subscription.topic_filter, partial(judged, subscription))
-                yield
-
-        in_steps(judge(), self._soon)
-
-    def _forget(self, session: Session, subscription: SubscriptionState) -> None:
-        """It was allowed when it was made, and is not any more."""
-        if session.link is not None:
-            self._guard.took_away(session.connection, session.client_id, subscription.topic_filter)
-            self._journal.record(Unsubscribed(session.client_id, [subscription.topic_filter]))
-
-    def _read(self, session: Session, subscription: SubscriptionState, start: int, followed: list[Followed]) -> None:
-        if session.link is None:
-            for each in followed:
-                self._store.unfollow(each.queue)
-            return
-        if not followed:
-            session.connection.close(ReasonCode.QUOTA_EXCEEDED, "the store follows no more queues")
-            return
-        end = self._store.end
-        for reader in session.add_readers(subscription, followed, start if start != FROM_NOW else end):
-            reader.skip_qos0_before = 0 if self._settings.queue_qos0 else end
-            self._delivery.add(reader)
-
-    def _all_there(self, session: Session, shares: list[SubscriptionState], epoch: int) -> None:
-        """`epoch`: of permissions, when the first of its subscriptions was judged."""
-        link = session.link
-        if link is None or epoch == link.turn.permit_epoch:
-            self._read_on(session, shares)
-        else:  # a reload looked only at what was there then
-            self._shared.start(session, shares)
-            self.judge_again(session, lambda _: self._read_on(session, []))
-
-    def _read_on(self, session: Session, shares: list[SubscriptionState]) -> None:
-        """All readers are there."""
-        if session.link is None:
-            return
-        session.reading = True
-        if not self._guard.is_open(session.connection):
-            held = [each.topic_filter for each in session.readers.values()] + [each.topic_filter for each in shares]
-            held += list(session.shares)
-            self._exchange.judge(session, self._guard.reads(session.connection, lambda: held))
-        session.connection.behind = False
-        self._exchange.resend(session)
-        self._delivery.room([session])
-        session.link.turn.request()
-        self._shared.start(session, shares)
-        self._tell_opened(session.link)
-        if session.link.waiting:
-            self._soon(session.link.proceed)
+        self._reading.begin(session, [] if state is None else list(state.subscriptions.values()))
 
     def _expiry_s(self, connect: Connect) -> int:
         """A session of MQTT 3.1.1 without the clean flag never ends; each is cut to max_session_expiry_s."""
@@ -361,7 +248,7 @@ class SessionRegistry:
         return min(connect.keep_alive_s or most, most) if most else connect.keep_alive_s
 
     def _connack_properties(self, connect: Connect, session: Session, assigned: bool) -> Properties:
-        """What an MQTT 5 client has to know of this server."""
+        """The limits of this server, for the CONNACK of an MQTT 5 client."""
         if connect.protocol_version != 5:
             return Properties()
         settings = self._settings
@@ -391,13 +278,12 @@ class SessionRegistry:
     def left(self, connection: Connection) -> None:
         """A connection with a session ended, for whatever reason. What becomes of its will is the store's business."""
         session: Session = connection.session
-        shared = self._shared.leave(session)
+        shared = self._reading.leave_groups(session)
         end = self._store.end
         if session.expiry_s:
             session.acked = max(session.acked, session.position(end))
         frontier = max(session.acked, session.read_until(end))  # a replay may stand further back
-        self._delivery.stop(session)
-        self._exchange.left(session)
+        self._reading.end(session)
         session.link = None
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
@@ -420,14 +306,16 @@ class SessionRegistry:
                 self._journal.record(Progress(session.client_id, acked=position))
 
     def disown(self) -> None:
-        """The sessions are not ours any more: the log is to be told nothing of how they end here."""
+        """The sessions are not this gateway's any more: the log is told nothing of how they end here."""
         for session in self.sessions.values():
             session.logged = False
             session.expiry_s = 0
         self._opening.clear()
 
-    def note_positions(self, sessions: set[Session]) -> None:
-        for session in sessions:
+    def note_positions(self) -> None:
+        """To be called several times a second: have the log know how far sessions came since the last time."""
+        progressed, self.progressed = self.progressed, set()
+        for session in progressed:
             if session.link is not None:
                 self._note_position(session)
 

@@ -20,7 +20,7 @@ class Tenants:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._tenants: OrderedDict[str, Tenant] = OrderedDict()  # who came last is last
+        self._tenants: OrderedDict[str, Tenant] = OrderedDict()  # the one that was entered last is the last
 
     def __iter__(self) -> Iterator[Tenant]:
         return iter(self._tenants.values())

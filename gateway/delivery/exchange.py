@@ -17,7 +17,7 @@ from gateway.mqtt.codec import encode, success
 from gateway.mqtt.packets import PacketType, PubComp, PubRel
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.journal import Journal
-from gateway.sessions.session import Listed, Outgoing, Session, Waiting, as_sent
+from gateway.sessions.session import BacklogItem, HeldMessage, RetainedBatch, Session, as_sent
 from notify.api import Store
 from store.records._records import Records
 from store.records.records import Record
@@ -31,7 +31,7 @@ SENT_BYTES_PER_ROUND = 1 << 20
 
 Place = tuple[Records, int] | None
 """Where a record stands; None if it is gone."""
-Started = tuple[int, Outgoing, Place]
+Started = tuple[int, HeldMessage, Place]
 
 
 class Exchange:
@@ -59,10 +59,12 @@ class Exchange:
         if not session.backlog:
             return
         kept = [
-            item for item in session.backlog if not (isinstance(item, Listed) and item.topic_filter == topic_filter)
+            item
+            for item in session.backlog
+            if not (isinstance(item, RetainedBatch) and item.topic_filter == topic_filter)
         ]
         for item in session.backlog:
-            if isinstance(item, Listed) and item.topic_filter == topic_filter and item.then is not None:
+            if isinstance(item, RetainedBatch) and item.topic_filter == topic_filter and item.then is not None:
                 session.listings -= 1  # which would have gone on with the next page
         session.backlog = deque(kept) if kept else ()
         session.connection.behind = session.has_something_first
@@ -78,21 +80,21 @@ class Exchange:
             found = next_at_qos2(readers, ranges, most, stop)
             for log_offset, retain, subscription_ids, records, place in found:
                 if log_offset not in session.skip:
-                    outgoing = Outgoing(log_offset, 2, retain, subscription_ids)
+                    outgoing = HeldMessage(log_offset, 2, retain, subscription_ids)
                     started.append((inflight.hold(outgoing), outgoing, (records, place)))
             if len(found) < most:
                 break
         self._start(session, started)
         return not session.inflight.blocked
 
-    def owe(self, session: Session, retained: list[Outgoing]) -> None:
+    def owe(self, session: Session, retained: list[HeldMessage]) -> None:
         """Retained messages for a new subscription: a durable session gets them even if this process dies first."""
         owed = [as_sent(0, item) for item in retained if item.qos] if session.expiry_s else []
         for at in range(0, len(owed), OWED_PER_RECORD):
             self._journal.record(Progress(session.client_id, owed=owed[at : at + OWED_PER_RECORD]))
         self.put_off(session, retained)
 
-    def put_off(self, session: Session, items: Sequence[Waiting]) -> None:
+    def put_off(self, session: Session, items: Sequence[BacklogItem]) -> None:
         """Have something sent before anything more from the queues."""
         if not items:
             return
@@ -110,7 +112,7 @@ class Exchange:
         link.behind = session.has_something_first
         return goes_on
 
-    def _send_listed(self, session: Session, listed: Listed) -> bool:
+    def _send_listed(self, session: Session, listed: RetainedBatch) -> bool:
         """Send some of one list, by the compiled path: what it puts in flight is acknowledged there as well."""
         link = session.connection
         log_offsets = listed.log_offsets[listed.asked_from :] if listed.asked_from else listed.log_offsets
@@ -150,9 +152,9 @@ class Exchange:
             return None
         return (place, 0) if records is place[0] else ((records, 0), Record._make(records[0]).length)
 
-    def _take_backlog(self, session: Session, backlog: deque[Waiting], started: list[Started]) -> bool:
+    def _take_backlog(self, session: Session, backlog: deque[BacklogItem], started: list[Started]) -> bool:
         first = backlog[0]
-        if isinstance(first, Listed):
+        if isinstance(first, RetainedBatch):
             goes_on = self._send_listed(session, first)
             if first.sent == len(first.log_offsets):
                 backlog.popleft()
@@ -165,7 +167,7 @@ class Exchange:
             self._judged.pop(session, None)
         return goes_on
 
-    def _send_singly(self, session: Session, backlog: deque[Waiting], started: list[Started]) -> bool:
+    def _send_singly(self, session: Session, backlog: deque[BacklogItem], started: list[Started]) -> bool:
         inflight = session.inflight
         ring = dict(inflight.unacknowledged()) if isinstance(backlog[0], int) else {}
         items = [(item, _position(item, inflight, ring)) for item in _singles(backlog)]
@@ -251,7 +253,7 @@ class Exchange:
             self._finish(session, packet_id)
         _write(session, packet)
 
-    def _give_up(self, session: Session, packet_id: int, outgoing: Outgoing) -> bytes:
+    def _give_up(self, session: Session, packet_id: int, outgoing: HeldMessage) -> bytes:
         """A QoS 2 message that is gone. The client may hold its identifier: it must not take the next one for it."""
         outgoing.released = True
         if session.expiry_s:
@@ -315,17 +317,17 @@ class Exchange:
             session.link.accept_more()
 
 
-def _singles(backlog: Iterable[Waiting]) -> Iterator[int | Outgoing]:
+def _singles(backlog: Iterable[BacklogItem]) -> Iterator[int | HeldMessage]:
     """The first of what was put off, up to a list."""
     for item in islice(backlog, SENT_PER_ROUND):
-        if isinstance(item, Listed):
+        if isinstance(item, RetainedBatch):
             return
         yield item
 
 
-def _position(item: int | Outgoing, inflight: Inflight, ring: dict[int, int]) -> int | None:
+def _position(item: int | HeldMessage, inflight: Inflight, ring: dict[int, int]) -> int | None:
     """log_offset of the record that it takes to send something that was put off; None if it takes none."""
-    if isinstance(item, Outgoing):
+    if isinstance(item, HeldMessage):
         return item.log_offset
     outgoing = inflight.held.get(item)
     if outgoing is None:
@@ -338,7 +340,7 @@ def _topic_at(place: tuple[Records, int]) -> bytes:
     return Record._make(records[i]).topic
 
 
-def _encode(session: Session, packet_id: int, outgoing: Outgoing, place: Place, dup: bool = False) -> bytes | None:
+def _encode(session: Session, packet_id: int, outgoing: HeldMessage, place: Place, dup: bool = False) -> bytes | None:
     """The PUBLISH, or None if the message is gone, expired or too large for this client."""
     if outgoing.lost:
         session.connection.misses(outgoing.lost)
@@ -350,17 +352,17 @@ def _encode(session: Session, packet_id: int, outgoing: Outgoing, place: Place, 
     )
 
 
-def _as_subscribed(session: Session, log_offset: int, place: Place) -> Outgoing:
+def _as_subscribed(session: Session, log_offset: int, place: Place) -> HeldMessage:
     """A QoS 1 message from the queues as it went out: with what the subscriptions that match say together."""
     if place is None:
-        return Outgoing(log_offset, 1, False, ())
+        return HeldMessage(log_offset, 1, False, ())
     records, i = place
     record = Record._make(records[i])
     topic_name = record.topic.decode()
     subscriptions = (reader for reader in session.readers.values() if not reader.only_live)
     readers = [reader for reader in subscriptions if matches(reader.topic_filter, topic_name)]
     retain = record.retain and any(reader.retain_as_published for reader in readers)
-    return Outgoing(log_offset, 1, retain, tuple(r.subscription_id for r in readers if r.subscription_id))
+    return HeldMessage(log_offset, 1, retain, tuple(r.subscription_id for r in readers if r.subscription_id))
 
 
 def _write(session: Session, packet: bytes | None) -> None:

@@ -1,4 +1,4 @@
-"""Messages that were stored compressed, as MQTT clients get them: decompressed once for all who read them.
+"""Messages that were stored compressed, as MQTT clients get them: decompressed once for all their readers.
 
 Decompressed records are kept for a while, within a bound, so that readers at different places share one copy. A large
 payload is decompressed in steps, one payload after another; sessions that come to it meanwhile wait.
@@ -31,7 +31,7 @@ _log = RateLimitedLog(logging.getLogger(__name__))
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A record whose payload is decompressed in steps, and who waits for it."""
+    """A record whose payload is decompressed in steps, and the sessions that wait for it."""
 
     record: bytes  # with room for the payload
     frame: bytes
@@ -108,7 +108,7 @@ class Expander:
         return False
 
     def _work(self) -> Iterator[None]:
-        yield  # whoever asked for the first one goes on with what it was doing
+        yield  # the session that asked for the first one goes on with its turn
         while self._pending:
             head, pending = next(iter(self._pending.items()))
             whole: bytes | None = pending.record

@@ -9,14 +9,15 @@ from typing import NamedTuple
 from gateway.mqtt._mqtt import Reader
 from gateway.sessions.session import Session
 
-# Publishers wait for who is this many messages behind. The log has about as much in memory, where reading costs least.
+# Publishers wait for a subscriber that is this many messages behind. The log has about as much in memory, where
+# reading costs least.
 FAR_BEHIND = 16_384
 FAST_PER_S = 10_000  # if it takes so many a second, or it is not known yet,
 HELD_S = 0.05  # and for so long after it could take something
 MEASURED_S = 0.05  # how many it takes is measured for so long at least
 
 
-class Pace(NamedTuple):
+class ReadingPace(NamedTuple):
     """How a session reads, by the messages that one of its readers takes."""
 
     reader: Reader
@@ -26,14 +27,14 @@ class Pace(NamedTuple):
 
 
 class Outrun:
-    """Owner of who is far behind, and of how fast they read.
+    """Owner of the sessions that are far behind, and of how fast they read.
 
     A slow client takes what fits into its socket at once and then nothing for some time, so what it takes at once says
     little.
     """
 
     def __init__(self) -> None:
-        self._paces: dict[Session, Pace] = {}
+        self._paces: dict[Session, ReadingPace] = {}
         self._waited_for: dict[Session, float] = {}  # when they could take something, the latest at the end
 
     def __bool__(self) -> bool:
@@ -49,11 +50,11 @@ class Outrun:
             if reader is None:
                 self.is_through(session)
                 return
-            pace = self._paces[session] = Pace(reader, now_s, reader.position, math.inf)
+            pace = self._paces[session] = ReadingPace(reader, now_s, reader.position, math.inf)
         elif now_s - pace.since_s >= MEASURED_S:
             reader = pace.reader
             per_s = (reader.position - pace.position) / (now_s - pace.since_s)
-            pace = self._paces[session] = Pace(reader, now_s, reader.position, per_s)
+            pace = self._paces[session] = ReadingPace(reader, now_s, reader.position, per_s)
         self._waited_for.pop(session, None)
         if pace.per_s >= FAST_PER_S:
             self._waited_for[session] = now_s

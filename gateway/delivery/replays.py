@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from gateway.delivery.delivery import Delivery
 from gateway.delivery.exchange import Exchange
-from gateway.mqtt._mqtt import Turn
 from gateway.mqtt.packets import Subscribe
-from gateway.sessions.session import Outgoing, Replay, Session
-from notify.api import Store
+from gateway.sessions.core import Core
+from gateway.sessions.session import HeldMessage, HistoryReplay, Session
 from notify.history import Page, Past, SoughtPosition
 
 FROM_PROPERTY = "penstock-from"
@@ -35,21 +33,13 @@ def reads_history(subscribe: Subscribe) -> bool:
 class Replays:
     """The rules of replaying; sessions own which replays go on."""
 
-    def __init__(
-        self,
-        store: Store,
-        turn: Turn,
-        exchange: Exchange,
-        delivery: Delivery,
-        soon: Callable[[Callable[[], None]], object],
-    ) -> None:
-        """`soon` has something done in a later turn."""
-        self._store = store
-        self._turn = turn
+    def __init__(self, core: Core, exchange: Exchange, room: Callable[[list[Session]], object]) -> None:
+        """`room` is told of sessions that can take more than before."""
+        self._store = core.store
+        self._turn = core.turn
         self._exchange = exchange
-        self._delivery = delivery
-        self._soon = soon
-        delivery.go_on_replaying = self.go_on
+        self._room = room
+        self._soon = core.scheduler.soon
 
     def seek(self, topic_filter: str, where: str, then: Callable[[int | None], None], start: int = 0) -> None:
         """The log_offset that `where` stands for; None if it stands for none. Each step looks at a part of the log."""
@@ -62,18 +52,18 @@ class Replays:
 
         self._store.history.seek(topic_filter, where, start, sought)
 
-    def begin(self, session: Session, replay: Replay) -> None:
+    def begin(self, session: Session, replay: HistoryReplay) -> None:
         """The subscription's readers are there; what they have comes behind it."""
         session.replays = [*session.replays, replay]
         session.connection.behind = True
-        self._delivery.room([session])
+        self._room([session])
         self._turn.request()
 
-    def end(self, session: Session, replay: Replay) -> None:
+    def end(self, session: Session, replay: HistoryReplay) -> None:
         """It is not allowed any more; what its subscription's queues have comes at once."""
         session.replays = [each for each in session.replays if each is not replay]
         session.connection.behind = session.has_something_first
-        self._delivery.room([session])
+        self._room([session])
         self._turn.request()
 
     def go_on(self, session: Session) -> None:
@@ -84,7 +74,7 @@ class Replays:
             page = partial(self._came, session, replay)
             self._store.history.page(replay.subscription.topic_filter, replay.next, replay.stop, page)
 
-    def _came(self, session: Session, replay: Replay, page: Page | None) -> None:
+    def _came(self, session: Session, replay: HistoryReplay, page: Page | None) -> None:
         replay.asked = False
         if session.link is None or replay not in session.replays:
             return
@@ -98,12 +88,12 @@ class Replays:
                 session.connection.misses(replay.lost)
         self._exchange.put_off(session, found)
         session.connection.behind = session.has_something_first
-        self._delivery.room([session])
+        self._room([session])
         self._turn.request()
 
 
-def _outgoing(session: Session, replay: Replay, messages: list[Past]) -> Iterator[Outgoing]:
-    """What a client is sent of these. What is lost in front of one that it is not sent, the next one says."""
+def _outgoing(session: Session, replay: HistoryReplay, messages: list[Past]) -> Iterator[HeldMessage]:
+    """The messages that the client is sent of these. One that is left out passes its count of lost messages on."""
     subscription = replay.subscription
     ids = (subscription.subscription_id,) if subscription.subscription_id else ()
     client_id = session.client_id.encode()
@@ -112,5 +102,5 @@ def _outgoing(session: Session, replay: Replay, messages: list[Past]) -> Iterato
         if subscription.no_local and past.client_id == client_id:
             continue
         qos, retain = min(past.qos, subscription.qos), past.retain and subscription.retain_as_published
-        yield Outgoing(past.log_offset, qos, retain, ids, owed=True, lost=replay.lost)
+        yield HeldMessage(past.log_offset, qos, retain, ids, owed=True, lost=replay.lost)
         replay.lost = 0

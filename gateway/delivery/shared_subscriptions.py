@@ -10,19 +10,17 @@ with when the client has it, or the connection ends.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
 from gateway.delivery.expander import EXPANDED_BYTES, Expander
-from gateway.mqtt._mqtt import Parcel, Parcels, Turn, cross, deal
+from gateway.mqtt._mqtt import Delivery, cross, deal
 from gateway.mqtt.topics import split_shared
-from gateway.sessions.journal import Journal
-from gateway.sessions.session import NONE, Outgoing, Session, as_sent, packed_inflight
-from gateway.settings import GatewaySettings
-from notify.api import GroupConsumer, LeasedMessages, Receipt, Store
+from gateway.sessions.core import Core
+from gateway.sessions.group_subscription import GroupSubscription, HandedRange
+from gateway.sessions.session import NONE, HeldMessage, Session, as_sent, packed_inflight
+from notify.api import GroupConsumer, LeasedMessages, Receipt
 from store.namespaces import namespace_of
-from store.records._records import Records
 from store.records.records import Record
 from store.state.changes import GroupAdvanced, Progress, SubscriptionState
 from store.state.group_settings import LATEST, MOST_IN_FLIGHT, GroupSettings, Strategy
@@ -40,74 +38,22 @@ STICKY = "sticky"
 STICKY_PARTITIONS = 64
 
 
-class Run:
-    """Messages that were handed out together and not sent so far: `number` from `first` on, at `place`."""
-
-    __slots__ = ("first", "is_plain", "number", "place", "records", "serial")
-
-    def __init__(
-        self, records: Records, place: int, serial: int, first: int, number: int, is_plain: bool = False
-    ) -> None:
-        """`is_plain`: no payload is to be decompressed before it is sent."""
-        self.is_plain = is_plain
-        self.records = records
-        self.place = place
-        self.serial = serial
-        self.first = first
-        self.number = number
-
-    def skip(self, number: int) -> None:
-        self.place += number
-        self.first += number
-        self.number -= number
-
-
-class Share(Parcels):
-    """A session's part in a group."""
-
-    def __init__(self, owner: SharedSubscriptions, session: Session, subscription: SubscriptionState) -> None:
-        super().__init__()
-        self.session = session
-        self.subscription = subscription
-        self.seat: GroupConsumer | None = None
-        self.group = group_of(subscription.topic_filter)
-        self.is_wanting = False  # messages were asked for, and did not come so far
-        self.is_fresh = False  # it was handed a message that nobody had before, so what went back is dealt
-        self.prompt = True
-        self.is_leaving = False  # the client has unsubscribed, but not acknowledged all
-        self.pending: deque[Run] = deque()
-        self.sent_until = 0  # queue_offset: none from here on was sent
-        self.settling: set[int] = set()  # the client has these, but the log does not have that so far
-        self._owner = owner
-
-    def was_settled(self, parcel: Parcel) -> None:
-        """It is to be told; but for plain PUBACKs, of which the session says once a turn that it has room again."""
-        if parcel.qos == 2:
-            self.settling.add(parcel.queue_offset)
-        self._owner.has_work(self)
-
-    @property
-    def subscription_ids(self) -> tuple[int, ...]:
-        number = self.subscription.subscription_id
-        return (number,) if number else ()
-
-
 class SharedSubscriptions:
-    """Owner of the Shares of this gateway's sessions."""
+    """Owner of the GroupSubscriptions of this gateway's sessions."""
 
-    def __init__(
-        self, store: Store, settings: GatewaySettings, turn: Turn, journal: Journal, expander: Expander
-    ) -> None:
-        self._store = store
+    def __init__(self, core: Core, expander: Expander, knows_users: Callable[[], bool]) -> None:
+        """`knows_users`: whether clients have users."""
+        settings = core.settings
+        self._store = core.store
         self._expander = expander
         self._strategy = settings.shared_strategy
         self._strategies = dict(each.rsplit("=", 1) for each in settings.shared_strategies)
-        self._turn = turn
-        self._journal = journal
-        self._active: dict[Share, None] = {}  # have something to be done
-        self._shares: dict[Share, None] = {}
+        self._turn = core.turn
+        self._journal = core.journal
+        self._knows_users = knows_users
+        self._active: dict[GroupSubscription[Session], None] = {}  # have something to be done
+        self._shares: dict[GroupSubscription[Session], None] = {}
         self._extended_s = 0.0
-        self.knows_users: Callable[[], bool] = lambda: False  # whether clients say who they are
         self.transient = 0  # those of sessions that end with their connection
         self.durable = 0
 
@@ -125,7 +71,7 @@ class SharedSubscriptions:
             self.has_work(share)
             then("")
             return
-        share = Share(self, session, subscription)
+        share = GroupSubscription(session, subscription, group_of(subscription.topic_filter), self.has_work)
         session.add_share(subscription.topic_filter, share)
         self._shares[share] = None
         self._count(share, 1)
@@ -154,9 +100,11 @@ class SharedSubscriptions:
     def _user(self, session: Session) -> str | None:
         """Whose group it becomes, if it is made."""
         identity = session.link.identity if session.link is not None else None
-        return identity.account if identity is not None and self.knows_users() else None
+        return identity.account if identity is not None and self._knows_users() else None
 
-    def _opened(self, share: Share, then: Callable[[str], None], seat: GroupConsumer | str) -> None:
+    def _opened(
+        self, share: GroupSubscription[Session], then: Callable[[str], None], seat: GroupConsumer | str
+    ) -> None:
         if share not in self._shares:  # the client left
             if not isinstance(seat, str):
                 seat.close()
@@ -170,13 +118,13 @@ class SharedSubscriptions:
         self.has_work(share)
         then("")
 
-    def _forget(self, share: Share) -> None:
+    def _forget(self, share: GroupSubscription[Session]) -> None:
         self._count(share, -1)
         del self._shares[share]
         self._active.pop(share, None)
         share.session.drop_share(share.subscription.topic_filter)
 
-    def _count(self, share: Share, number: int) -> None:
+    def _count(self, share: GroupSubscription[Session], number: int) -> None:
         if share.session.expiry_s:
             self.durable += number
         else:
@@ -195,8 +143,8 @@ class SharedSubscriptions:
         self.has_work(share)
         return True
 
-    def _give_back(self, share: Share) -> None:
-        """What was not sent is for others."""
+    def _give_back(self, share: GroupSubscription[Session]) -> None:
+        """Return messages that were not sent to the group."""
         if share.pending and share.seat is not None:
             share.seat.give_back([(run.serial, run.first, run.number) for run in share.pending])
         share.pending.clear()
@@ -225,16 +173,16 @@ class SharedSubscriptions:
 
     # --- per turn
 
-    def _handed(self, share: Share, handed: LeasedMessages) -> None:
+    def _handed(self, share: GroupSubscription[Session], handed: LeasedMessages) -> None:
         share.is_wanting = False
         place = 0
         for serial, deliveries, first, number in handed.ranges:
             share.is_fresh = share.is_fresh or deliveries == 1
-            share.pending.append(Run(handed.records, place, serial, first, number))
+            share.pending.append(HandedRange(handed.records, place, serial, first, number))
             place += number
         self.has_work(share)
 
-    def has_work(self, share: Share) -> None:
+    def has_work(self, share: GroupSubscription[Session]) -> None:
         if share not in self._active:
             self._active[share] = None
             if not self._turn.ending:  # else deliver() is about to come, or sees to it
@@ -265,7 +213,7 @@ class SharedSubscriptions:
         if self._active:
             self._turn.request()
 
-    def _tell_acks(self, share: Share) -> None:
+    def _tell_acks(self, share: GroupSubscription[Session]) -> None:
         if share.seat is None:
             return
         acks = share.take_acks()
@@ -273,7 +221,7 @@ class SharedSubscriptions:
             then = partial(share.settling.difference_update, set(share.settling)) if share.settling else None
             share.seat.ack(acks, then)
 
-    def _want(self, share: Share, seat: GroupConsumer) -> None:
+    def _want(self, share: GroupSubscription[Session], seat: GroupConsumer) -> None:
         session = share.session
         if share.is_wanting or share.pending or session.connection.paused:
             return
@@ -287,10 +235,10 @@ class SharedSubscriptions:
         share.is_wanting = True
         seat.want(most, WANTED_BYTES, INVISIBLE_MS)
 
-    def _send(self, share: Share) -> None:
+    def _send(self, share: GroupSubscription[Session]) -> None:
         """Send what was handed out, as far as the window and the buffer have room."""
         link, pending = share.session.connection, share.pending
-        own: list[tuple[int, Outgoing, int, bytes]] = []
+        own: list[tuple[int, HeldMessage, int, bytes]] = []
         while pending and not link.paused:
             run = self._to_send(share)
             if run is None:
@@ -307,7 +255,7 @@ class SharedSubscriptions:
         if session.given_back and all(each.is_fresh and not each.pending for each in session.shares.values()):
             session.given_back = NONE
 
-    def _to_send(self, share: Share) -> Run | None:
+    def _to_send(self, share: GroupSubscription[Session]) -> HandedRange | None:
         """The first run, with payloads as they were published; only a part of it if these are large. None: the session
         is told when they are there."""
         pending = share.pending
@@ -318,7 +266,7 @@ class SharedSubscriptions:
                 return None
             run.is_plain = records is run.records
             if not run.is_plain:
-                part = Run(records, 0, run.serial, run.first, records.count, is_plain=True)
+                part = HandedRange(records, 0, run.serial, run.first, records.count, is_plain=True)
                 run.skip(records.count)
                 if not run.number:
                     pending.popleft()
@@ -326,7 +274,7 @@ class SharedSubscriptions:
                 return part
         return run
 
-    def _deal(self, share: Share, run: Run) -> None:
+    def _deal(self, share: GroupSubscription[Session], run: HandedRange) -> None:
         """Send the first of a run, as many as go out at QoS 0 and 1."""
         link, subscription = share.session.connection, share.subscription
         retain, ids = subscription.retain_as_published, share.subscription_ids
@@ -335,7 +283,9 @@ class SharedSubscriptions:
         run.skip(end - run.place)
         share.sent_until = run.first
 
-    def _send_next(self, share: Share, run: Run, own: list[tuple[int, Outgoing, int, bytes]]) -> bool:
+    def _send_next(
+        self, share: GroupSubscription[Session], run: HandedRange, own: list[tuple[int, HeldMessage, int, bytes]]
+    ) -> bool:
         """Send one message, of any kind. False: the window is full."""
         session, link, subscription = share.session, share.session.connection, share.subscription
         records, i, serial, queue_offset = run.records, run.place, run.serial, run.first
@@ -352,9 +302,9 @@ class SharedSubscriptions:
             return True
         retain, ids = record.retain and subscription.retain_as_published, share.subscription_ids
         is_own = qos == 2 and session.expiry_s > 0
-        outgoing = Outgoing(record.log_offset, qos, retain, ids)
-        parcel = Parcel(share, serial, queue_offset, record.log_offset, qos)
-        packet_id, is_again = _hold(session, record.log_offset, outgoing if is_own else parcel) if qos else (0, False)
+        outgoing = HeldMessage(record.log_offset, qos, retain, ids)
+        delivery = Delivery(share, serial, queue_offset, record.log_offset, qos)
+        packet_id, is_again = _hold(session, record.log_offset, outgoing if is_own else delivery) if qos else (0, False)
         packet = link.encode_publish(records, i, qos, packet_id, is_again, retain, ids)
         if packet is None or not qos:  # expired, or too large for this client
             session.inflight.held.pop(packet_id, None)
@@ -363,21 +313,21 @@ class SharedSubscriptions:
             own.append((packet_id, outgoing, queue_offset, packet))
             return True
         else:
-            share.carry(parcel)
+            share.carry(delivery)
         if packet is not None:
             (link.answer_when_safe if qos == 2 else link.write)(packet)
         return True
 
-    def _is_known(self, share: Share, serial: int, queue_offset: int) -> bool:
+    def _is_known(self, share: GroupSubscription[Session], serial: int, queue_offset: int) -> bool:
         """Whether the client has this message already: a store that was restarted may have forgotten that."""
-        parcel = share.in_flight.get(queue_offset)
-        if parcel is not None:
-            parcel.serial = serial
+        delivery = share.in_flight.get(queue_offset)
+        if delivery is not None:
+            delivery.serial = serial
         elif queue_offset in share.settling:
             share.done(serial, queue_offset)
-        return parcel is not None or queue_offset in share.settling
+        return delivery is not None or queue_offset in share.settling
 
-    def _make_own(self, share: Share, own: list[tuple[int, Outgoing, int, bytes]]) -> None:
+    def _make_own(self, share: GroupSubscription[Session], own: list[tuple[int, HeldMessage, int, bytes]]) -> None:
         """Have these QoS 2 messages be the session's, and the group's no more; then they may be sent."""
         session = share.session
         sent = [as_sent(packet_id, outgoing) for packet_id, outgoing, _, _ in own]
@@ -392,7 +342,7 @@ class SharedSubscriptions:
     # --- several times a second
 
     def tick(self) -> None:
-        """What clients take long over is to stay theirs."""
+        """Keep the messages that clients take long over from going to other consumers."""
         now_s = self._turn.now_s
         if now_s - self._extended_s < EXTEND_S:
             return
@@ -401,7 +351,7 @@ class SharedSubscriptions:
             if share.pending and share.session.connection.paused:
                 self._give_back(share)  # its client reads nothing
             if share.seat is not None and (share.in_flight or share.pending):
-                had = [(parcel.serial, parcel.queue_offset, 1) for parcel in share.in_flight.values()]
+                had = [(delivery.serial, delivery.queue_offset, 1) for delivery in share.in_flight.values()]
                 had += [(run.serial, run.first, run.number) for run in share.pending]
                 share.seat.extend(_merged(had), INVISIBLE_MS)
 
@@ -414,20 +364,20 @@ def group_of(topic_filter: str) -> GroupKey:
 
 
 def _is_awaited(settings: GroupSettings) -> bool:
-    """Whether an acknowledgement may let somebody else have a message."""
+    """Whether an acknowledgement may let another consumer have a message."""
     is_least = settings.strategy is Strategy.LEAST_IN_FLIGHT
     return settings.partitions > 0 or is_least or settings.most_in_flight < MANY_IN_FLIGHT
 
 
 def _consumer(client_id: str) -> str:
-    """What the group calls a client."""
+    """The name of a client as a consumer of its group."""
     if len(client_id) <= MOST_CONSUMER_CHARACTERS:
         return client_id
     digest = hashlib.sha256(client_id.encode()).hexdigest()
     return client_id[: MOST_CONSUMER_CHARACTERS - len(digest)] + digest
 
 
-def _hold(session: Session, log_offset: int, item: Outgoing | Parcel) -> tuple[int, bool]:
+def _hold(session: Session, log_offset: int, item: HeldMessage | Delivery) -> tuple[int, bool]:
     """Its packet_id; that which it had, if it went back to the group when the last connection ended."""
     packet_id = session.given_back.get(log_offset, 0)
     inflight = session.inflight
@@ -455,4 +405,4 @@ def _merged(receipts: Iterable[Receipt]) -> list[Receipt]:
 
 
 def _nothing(_: str) -> None:
-    """Nobody waits for it."""
+    """For a caller that does not wait for the answer."""

@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: what a subscription takes effect on, the retained messages it brings, and replay."""
+"""SUBSCRIBE: what a subscription takes effect on, and from where it reads."""
 
 from __future__ import annotations
 
@@ -7,34 +7,31 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from gateway.delivery.delivery import Delivery
-from gateway.delivery.exchange import SENT_PER_ROUND, Exchange
+from gateway.delivery.deliverer import Deliverer
 from gateway.delivery.replays import FROM_PROPERTY as FROM_PROPERTY
-from gateway.delivery.replays import Replays, reads_history, replay_from
-from gateway.delivery.retained_lookups import RetainedLookups
+from gateway.delivery.replays import reads_history, replay_from
+from gateway.delivery.retained_messages import Pages, RetainedMessages
 from gateway.delivery.shared_subscriptions import MOST_NAME_CHARACTERS, SharedSubscriptions
-from gateway.delivery.sys_topics import SysTopics
-from gateway.mqtt._mqtt import Turn
-from gateway.mqtt.codec import encode
+from gateway.delivery.withdrawal import Withdrawal
 from gateway.mqtt.errors import ProtocolError
-from gateway.mqtt.packets import RetainHandling, SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
+from gateway.mqtt.packets import SubAck, Subscribe, SubscriptionRequest
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.mqtt.topics import split_shared, topic_fault
-from gateway.sessions.journal import Journal
-from gateway.sessions.session import Listed, Outgoing, Replay, Session
-from gateway.settings import GatewaySettings
+from gateway.sessions.awaited import Awaited
+from gateway.sessions.core import Core
+from gateway.sessions.session import HistoryReplay, Session
 from lightqueue.queues.matching import has_wildcard
 from lightqueue.reading.following import FROM_NOW, Followed
-from notify.api import RetainedMessage, RetainedPage, Store
+from notify.api import RetainedPage
 from notify.steps import in_steps
-from store.state.changes import Subscribed, SubscriptionState, Unsubscribed
+from store.state.changes import Subscribed, SubscriptionState
 from store.state.group_settings import LATEST
 from store.state.sessions import is_shared
 
 MOST_NAMED_CHARACTERS = 100  # of a topic filter in a reason string
 
-GRANTED_PER_TURN = 16  # subscriptions, of all who ask: some 0.5 ms
+GRANTED_PER_TURN = 16  # subscriptions of all clients together: some 0.5 ms
 GRANTED_CHARACTERS = 32  # of a filter, that take as much as one more
 GRANTED_SHARED = 3  # a shared subscription takes as much as so many more
 
@@ -44,13 +41,13 @@ Granted = tuple[SubscriptionState, int]
 
 
 @dataclass(slots=True)
-class _Request:
+class _PendingSubscribe:
     """A SUBSCRIBE that is being dealt with."""
 
     session: Session
     subscribe: Subscribe
     epoch: int  # of permissions, by which it was judged
-    missing: int = 0  # answers of the store, and one more until all subscriptions were looked at
+    answered: Awaited  # answers of the store, and one more until all subscriptions were looked at
     replay_from: str | None = None
     looked_at: int = 0  # subscriptions that are granted or refused
     added: set[str] = field(default_factory=set)  # new subscriptions that are granted, and not in the session so far
@@ -62,7 +59,7 @@ class _Request:
     places: dict[str, list[int]] = field(default_factory=dict)  # by topic filter, once that is asked for
     answers: list[ReasonCode] = field(default_factory=list)
     why: str = ""  # one of them is a refusal
-    pages: list[tuple[SubscriptionState, RetainedPage]] = field(default_factory=list)  # retained messages to be sent
+    pages: Pages = field(default_factory=list)  # retained messages to be sent
 
     def places_of(self, topic_filter: str) -> list[int]:
         """Where a filter stands in the packet."""
@@ -72,7 +69,7 @@ class _Request:
         return self.places[topic_filter]
 
     def refusal(self, i: int) -> Refusal | None:
-        """What the client may not have."""
+        """Why the client may not have the i-th subscription; None if it may."""
         reason_code = self.refusals.get(i)
         if reason_code is None:
             return None
@@ -97,30 +94,27 @@ class Subscriptions:
 
     def __init__(
         self,
-        store: Store,
-        settings: GatewaySettings,
-        turn: Turn,
-        journal: Journal,
-        exchange: Exchange,
-        delivery: Delivery,
+        core: Core,
+        deliverer: Deliverer,
         shared: SharedSubscriptions,
-        sys_topics: SysTopics,
-        soon: Callable[[Callable[[], None]], object],
+        retained: RetainedMessages,
+        withdrawal: Withdrawal,
+        judge_again: Callable[[Session, Callable[[set[str]], None]], None],
     ) -> None:
-        """`soon` has something done in a later turn."""
-        self._arrived: deque[_Request] = deque()  # to be granted at the end of this turn
-        self._lookups = RetainedLookups(store, soon)
-        self._store = store
-        self._settings = settings
-        self._turn = turn
-        self._journal = journal
-        self._exchange = exchange
-        self._delivery = delivery
+        """`judge_again`: AccessReview.judge()."""
+        self._arrived: deque[_PendingSubscribe] = deque()  # to be granted at the end of this turn
+        self._store = core.store
+        self._settings = core.settings
+        self._turn = core.turn
+        self._journal = core.journal
+        self._soon = core.scheduler.soon
+        self._deliverer = deliverer
+        self._replays = deliverer.replays
         self._shared = shared
-        self._sys_topics = sys_topics
-        self._soon = soon
-        self.replays = Replays(store, turn, exchange, delivery, soon)
-        self.judge_again: Callable[[Session, Callable[[set[str]], None]], None]  # Judging's
+        self._retained = retained
+        self._lookups = retained.lookups
+        self._withdrawal = withdrawal
+        self._judge_again = judge_again
 
     def subscribe(
         self, session: Session, subscribe: Subscribe, epoch: int, refusals: Mapping[int, ReasonCode], quota: str = ""
@@ -130,43 +124,38 @@ class Subscriptions:
         `epoch`: of permissions, when what is refused was being found out. `quota`: why some are refused by
         QUOTA_EXCEEDED.
         """
-        request = _Request(session, subscribe, epoch, refusals=refusals, quota=quota)
-        request.replay_from = replay_from(subscribe)
+        answered = Awaited(0, lambda: self._all_answered(request))
+        request = _PendingSubscribe(
+            session, subscribe, epoch, answered, replay_from(subscribe), refusals=refusals, quota=quota
+        )
         session.connection.wait(is_read=True)  # to take it from epoll and back would put it behind others there
         if request.replay_from is None:
             self._ready(request)
         else:
-            request.missing = len(subscribe.subscriptions)
             in_steps(self._locate_all(request, request.replay_from), self._soon)
 
-    def _locate_all(self, request: _Request, where: str) -> Iterator[None]:
+    def _locate_all(self, request: _PendingSubscribe, where: str) -> Iterator[None]:
+        located = Awaited(len(request.subscribe.subscriptions), partial(self._ready, request))
         for i, wanted in enumerate(request.subscribe.subscriptions):
             if request.session.link is None:
                 return
             if is_shared(wanted.topic_filter):  # a group that is there goes on where it is
-                self._located(request, request.positions, i, 0)
+                _located(located, request.positions, i, 0)
             else:
-                self._locate(request, i, wanted.topic_filter, where)
+                self._locate(request, located, i, wanted.topic_filter, where)
             yield
 
-    def _locate(self, request: _Request, i: int, topic_filter: str, where: str) -> None:
+    def _locate(self, request: _PendingSubscribe, located: Awaited, i: int, topic_filter: str, where: str) -> None:
         """A queue_offset is one of the filter's own queue; for all else only a queue that is whole will do."""
         is_offset = where.removeprefix("@").isdecimal()
         if where == "now" or where.startswith("="):
-            self._located(request, {}, i, None)
+            _located(located, {}, i, None)
         elif is_offset or _has_queue(topic_filter):
-            self._store.locate(topic_filter, where, partial(self._located, request, request.positions, i))
+            self._store.locate(topic_filter, where, partial(_located, located, request.positions, i))
         else:
-            self.replays.seek(topic_filter, where, partial(self._located, request, request.log_offsets, i))
+            self._replays.seek(topic_filter, where, partial(_located, located, request.log_offsets, i))
 
-    def _located(self, request: _Request, found: dict[int, int], i: int, position: int | None) -> None:
-        if position is not None:
-            found[i] = position
-        request.missing -= 1
-        if not request.missing:
-            self._ready(request)
-
-    def _ready(self, request: _Request) -> None:
+    def _ready(self, request: _PendingSubscribe) -> None:
         self._arrived.append(request)
         self._turn.has_asked = True
         self._turn.request()
@@ -193,22 +182,22 @@ class Subscriptions:
             for request, granted, wanted_retained in parts:
                 self._follow(request, granted, wanted_retained)
                 if request.looked_at == len(request.subscribe.subscriptions):
-                    self._came(request)
+                    request.answered.came()
             self._lookups.go_on()
         if self._arrived:
             self._turn.request()
 
-    def _check_next(self, request: _Request, most: int) -> tuple[list[Granted], list[SubscriptionState]]:
+    def _check_next(self, request: _PendingSubscribe, most: int) -> tuple[list[Granted], list[SubscriptionState]]:
         """Fill in what is granted and what is answered, and record it. Returns what is granted, and what of that wants
         retained messages."""
         session, begin = request.session, request.looked_at
         wanted_now = request.subscribe.subscriptions[begin : begin + most]
-        room = session.room_for(len(wanted_now), self._settings.max_subscriptions_per_session) - len(request.added)
+        room = _room(session, len(wanted_now), self._settings.max_subscriptions_per_session) - len(request.added)
         granted: list[Granted] = []
-        request.missing += not begin
+        request.answered.number += not begin
         for i, wanted in enumerate(wanted_now, begin):
             is_new = not any(wanted.topic_filter in each for each in (session.readers, session.shares, request.added))
-            refusal = request.refusal(i) or self._check(session, wanted, is_new, room) or request.fault(i)
+            refusal = request.refusal(i) or _check(session, wanted, is_new, room) or request.fault(i)
             if refusal is None:
                 if is_new:
                     request.added.add(wanted.topic_filter)
@@ -221,15 +210,17 @@ class Subscriptions:
                 request.why = request.why or f"{topic_filter[:MOST_NAMED_CHARACTERS]}: {refusal[1]}"
         request.looked_at += len(wanted_now)
         states = [state for state, _ in granted]
-        wanted_retained = [state for state in states if self._wants_retained(session, state)]
-        request.missing += len(states) + len(wanted_retained)
+        wanted_retained = [state for state in states if self._retained.are_wanted(session, state)]
+        request.answered.number += len(states) + len(wanted_retained)
         if states and session.expiry_s:
-            request.missing += 1
+            request.answered.number += 1
             self._journal.record(Subscribed(session.client_id, states))
-            self._journal.when_safe(session.connection, partial(self._came, request))
+            self._journal.when_safe(session.connection, request.answered.came)
         return granted, wanted_retained
 
-    def _follow(self, request: _Request, granted: list[Granted], wanted_retained: list[SubscriptionState]) -> None:
+    def _follow(
+        self, request: _PendingSubscribe, granted: list[Granted], wanted_retained: list[SubscriptionState]
+    ) -> None:
         session = request.session
         for state, i in granted:
             if is_shared(state.topic_filter):
@@ -242,17 +233,7 @@ class Subscriptions:
         for state in wanted_retained:
             self._lookups.add(state.topic_filter, None, partial(self._first_page, request, state))
 
-    def _check(self, session: Session, wanted: SubscriptionRequest, is_new: bool, room: int) -> Refusal | None:
-        """Why a subscription is refused; None if it is granted."""
-        if is_shared(wanted.topic_filter) and not _is_group(wanted.topic_filter):
-            return ReasonCode.TOPIC_FILTER_INVALID, "it names no group"
-        if session.connection.tenant is not None and (fault := topic_fault(wanted.topic_filter)):
-            return ReasonCode.TOPIC_FILTER_INVALID, f"with its namespace it {fault}"
-        if is_new and room <= 0:
-            return ReasonCode.QUOTA_EXCEEDED, "max_subscriptions_per_session is reached"
-        return None
-
-    def _followed(self, request: _Request, state: SubscriptionState, i: int, followed: list[Followed]) -> None:
+    def _followed(self, request: _PendingSubscribe, state: SubscriptionState, i: int, followed: list[Followed]) -> None:
         """Replace or add one subscription; a replaced one goes on from its place."""
         session = request.session
         if session.link is None:
@@ -272,26 +253,26 @@ class Subscriptions:
                 if old.queue is each.queue and (old.qos or not state.qos) and log_offset is None:
                     each.position, each.reached, each.since = old.position, old.reached, old.since
                     each.skip_qos0_before = old.skip_qos0_before
-            self._delivery.remove(old)
+            self._deliverer.remove(old)
         if position is not None:
             new[0].position = position
             new[0].since = new[0].reached = new[0].skip_qos0_before = 0
         for each in new:
-            self._delivery.add(each)
+            self._deliverer.add(each)
         if log_offset is not None:
-            self.replays.begin(session, Replay(state, log_offset, end))
-        self._came(request)
+            self._replays.begin(session, HistoryReplay(state, log_offset, end))
+        request.answered.came()
 
-    def _joined(self, request: _Request, state: SubscriptionState, why_not: str) -> None:
+    def _joined(self, request: _PendingSubscribe, state: SubscriptionState, why_not: str) -> None:
         """A shared subscription takes effect, or its group is not to be had."""
         if not why_not:
-            self._came(request)
+            request.answered.came()
             return
         is_new = request.replay_from is None
         reason_code = ReasonCode.QUOTA_EXCEEDED if is_new else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         self._refused(request, state.topic_filter, reason_code, why_not)
 
-    def _refused(self, request: _Request, topic_filter: str, reason_code: ReasonCode, why: str) -> None:
+    def _refused(self, request: _PendingSubscribe, topic_filter: str, reason_code: ReasonCode, why: str) -> None:
         """A subscription that was granted cannot take effect after all."""
         plain_filter = request.session.connection.names.plain_filter(topic_filter)
         request.why = request.why or f"{plain_filter[:MOST_NAMED_CHARACTERS]}: {why}"
@@ -299,20 +280,19 @@ class Subscriptions:
         for i in request.places_of(topic_filter):
             if i < len(request.answers):
                 request.answers[i] = reason_code
-        self.take_away(request.session, [topic_filter])
-        self._came(request)
+        self._withdrawal.take_away(request.session, [topic_filter])
+        request.answered.came()
 
-    def _came(self, request: _Request) -> None:
-        """One of the answers that a SUBACK waits for."""
-        request.missing -= 1
-        if request.missing or request.session.link is None:
+    def _all_answered(self, request: _PendingSubscribe) -> None:
+        """The SUBACK waits for nothing more."""
+        if request.session.link is None:
             return
         if request.epoch == self._turn.permit_epoch:
             self._answer(request)
         else:  # a reload looked only at what had taken effect then
-            self.judge_again(request.session, partial(self._judged_again, request))
+            self._judge_again(request.session, partial(self._judged_again, request))
 
-    def _judged_again(self, request: _Request, taken: set[str]) -> None:
+    def _judged_again(self, request: _PendingSubscribe, taken: set[str]) -> None:
         if request.session.link is None:
             return
         for i, wanted in enumerate(request.subscribe.subscriptions):
@@ -322,134 +302,47 @@ class Subscriptions:
         request.pages = [each for each in request.pages if each[0].topic_filter not in taken]
         self._answer(request)
 
-    def _answer(self, request: _Request) -> None:
+    def _answer(self, request: _PendingSubscribe) -> None:
         session, link = request.session, request.session.connection
         properties = Properties(reason_string=request.why or None)
         link.write(link.fitting(SubAck(request.subscribe.packet_id, tuple(request.answers), properties)))
         if request.pages:
-            session.listings += 1  # nothing newer overtakes them
-            in_steps(self._send_pages(session, request.pages, self._store.end), self._soon)
+            self._retained.send(session, request.pages)
         if link.waiting:
             self._soon(link.proceed)
 
-    def _send_pages(
-        self, session: Session, pages: list[tuple[SubscriptionState, RetainedPage]], end: int
-    ) -> Iterator[None]:
-        for state, page in pages:
-            if session.link is None:
-                return
-            self._sys_topics.send_to(session, state)
-            self._found_retained(session, state, page, end)
-            yield
-        session.listings -= 1
-        if session.link is not None:
-            session.link.behind = session.has_something_first
-            self._delivery.room([session])
-            self._turn.request()
-
-    # --- retained messages
-
-    def _wants_retained(self, session: Session, subscription: SubscriptionState) -> bool:
-        """MQTT 5, 3.8.3.1: at each subscribe, only at a new one, or never. To be asked before it takes effect."""
-        if is_shared(subscription.topic_filter):
-            return False
-        if subscription.retain_handling == RetainHandling.SEND_IF_NEW_SUBSCRIPTION:
-            return subscription.topic_filter not in session.readers
-        return subscription.retain_handling == RetainHandling.SEND_AT_SUBSCRIBE
-
-    def _first_page(self, request: _Request, subscription: SubscriptionState, page: RetainedPage) -> None:
-        """What was retained when the subscription took effect: newer than it is only what its queues give."""
+    def _first_page(self, request: _PendingSubscribe, subscription: SubscriptionState, page: RetainedPage) -> None:
+        """The messages that were retained when the subscription took effect. Newer ones come from its queues."""
         request.pages.append((subscription, page))
-        self._came(request)
-
-    def _next_retained(self, session: Session, subscription: SubscriptionState, after: str, end: int) -> None:
-        """One page after another, so that others have theirs in between."""
-        if session.link is not None and not self._is_over(session, subscription):
-            then = partial(self._found_more, session, subscription, end)
-            self._lookups.add(subscription.topic_filter, after, then)
-
-    def _is_over(self, session: Session, subscription: SubscriptionState) -> bool:
-        """Whether a subscription ended while its retained messages were listed; then that is at an end as well."""
-        if session.link is None or subscription.topic_filter in session.readers:
-            return False
-        session.listings -= 1
-        session.connection.behind = session.has_something_first
-        self._delivery.room([session])
-        self._turn.request()
-        return True
-
-    def _found_more(self, session: Session, subscription: SubscriptionState, end: int, page: RetainedPage) -> None:
-        if self._is_over(session, subscription):
-            return
-        session.listings -= 1
-        older = [message for message in page.messages if message.log_offset < end]
-        self._found_retained(session, subscription, RetainedPage(older, page.after), end)
-        self._turn.request()
-
-    def _found_retained(self, session: Session, subscription: SubscriptionState, page: RetainedPage, end: int) -> None:
-        """`end`: what lies behind it comes from the subscription's queues, if it is not in the first page."""
-        if session.link is None:
-            return
-        goes_on: Callable[[], object] | None = None
-        if page.after is not None:
-            session.listings += 1
-            goes_on = partial(self._soon, partial(self._next_retained, session, subscription, page.after, end))
-        messages = page.messages
-        if subscription.no_local:
-            client_id = session.client_id.encode()
-            messages = [message for message in messages if message.client_id != client_id]
-        if session.expiry_s or (subscription.qos == 2 and any(message.qos == 2 for message in messages)):
-            self._exchange.owe(session, _owed(subscription, messages))
-        elif messages:
-            lists = list(_lists(subscription, messages))
-            lists[-1].then, goes_on = goes_on, None  # what is not sent yet of other pages need not be known either
-            self._exchange.put_off(session, lists)
-        if goes_on is not None:
-            goes_on()
-        session.connection.behind = session.has_something_first
-        self._delivery.room([session])
-
-    # --- leaving
-
-    def take_away(self, session: Session, topic_filters: list[str]) -> None:
-        """These subscriptions are not allowed any more, or cannot be had."""
-        for topic_filter in topic_filters:
-            for reader in session.drop_readers(topic_filter):
-                self._delivery.remove(reader)
-            self._shared.unsubscribe(session, topic_filter)
-            self._exchange.withdraw(session, topic_filter)
-        if topic_filters and session.expiry_s:
-            self._journal.record(Unsubscribed(session.client_id, topic_filters))
-
-    def unsubscribe(self, session: Session, unsubscribe: Unsubscribe) -> None:
-        answers: list[ReasonCode] = []
-        in_steps(self._unsubscribe_all(session, unsubscribe, answers), self._soon)
-        if len(answers) < len(unsubscribe.topic_filters):
-            session.connection.wait()
-
-    def _unsubscribe_all(self, session: Session, unsubscribe: Unsubscribe, answers: list[ReasonCode]) -> Iterator[None]:
-        for topic_filter in unsubscribe.topic_filters:
-            if session.link is None:
-                return
-            readers = session.drop_readers(topic_filter)
-            if readers or self._shared.unsubscribe(session, topic_filter):
-                for reader in readers:
-                    self._delivery.remove(reader)
-                if session.expiry_s:
-                    self._journal.record(Unsubscribed(session.client_id, [topic_filter]))
-                answers.append(ReasonCode.SUCCESS)
-            else:
-                answers.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
-            if len(answers) < len(unsubscribe.topic_filters):
-                yield
-        link = session.connection
-        codes = tuple(answers) if link.version == 5 else ()
-        link.answer_when_safe(encode(UnsubAck(unsubscribe.packet_id, codes), link.version))
-        if link.waiting:
-            self._soon(link.proceed)
+        request.answered.came()
 
 
-def _next_of(request: _Request, most: int) -> tuple[int, int]:
+def _check(session: Session, wanted: SubscriptionRequest, is_new: bool, room: int) -> Refusal | None:
+    """Why a subscription is refused; None if it is granted."""
+    if is_shared(wanted.topic_filter) and not _is_group(wanted.topic_filter):
+        return ReasonCode.TOPIC_FILTER_INVALID, "it names no group"
+    if session.connection.tenant is not None and (fault := topic_fault(wanted.topic_filter)):
+        return ReasonCode.TOPIC_FILTER_INVALID, f"with its namespace it {fault}"
+    if is_new and room <= 0:
+        return ReasonCode.QUOTA_EXCEEDED, "max_subscriptions_per_session is reached"
+    return None
+
+
+def _located(located: Awaited, found: dict[int, int], i: int, position: int | None) -> None:
+    """Where the i-th subscription's replay begins; None: nowhere."""
+    if position is not None:
+        found[i] = position
+    located.came()
+
+
+def _room(session: Session, number: int, most: int) -> int:
+    """How many more subscriptions make `most`; perhaps fewer than that, if there is room for `number` at least."""
+    most -= len(session.shares)
+    room = most - len(session.readers)
+    return room if room >= number else most - sum(not each.only_live for each in session.readers.values())
+
+
+def _next_of(request: _PendingSubscribe, most: int) -> tuple[int, int]:
     """(how many of a packet's subscriptions are next, what they take), one at least."""
     cost = 0
     for count, wanted in enumerate(request.subscribe.subscriptions[request.looked_at :][:most], 1):
@@ -476,18 +369,6 @@ def _state(request: SubscriptionRequest, subscription_id: int, log_offset: int) 
         subscription_id,
         log_offset,
     )
-
-
-def _owed(subscription: SubscriptionState, messages: list[RetainedMessage]) -> list[Outgoing]:
-    ids = (subscription.subscription_id,) if subscription.subscription_id else ()
-    return [Outgoing(each.log_offset, min(each.qos, subscription.qos), True, ids, owed=True) for each in messages]
-
-
-def _lists(subscription: SubscriptionState, messages: list[RetainedMessage]) -> Iterator[Listed]:
-    ids = (subscription.subscription_id,) if subscription.subscription_id else ()
-    for at in range(0, len(messages), SENT_PER_ROUND):
-        log_offsets = [message.log_offset for message in messages[at : at + SENT_PER_ROUND]]
-        yield Listed(log_offsets, subscription.qos, ids, subscription.topic_filter)
 
 
 def _is_group(topic_filter: str) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from gateway.delivery.delivery import Delivery
+from gateway.delivery.deliverer import Deliverer
+from gateway.delivery.shared_subscriptions import SharedSubscriptions
 from gateway.mqtt._mqtt import Reader, Tenant, Turn
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Publish
 from gateway.mqtt.properties import Properties
+from gateway.sessions.connection_table import ConnectionTable
 from gateway.sessions.session import Session
 from notify.api import Store, StoreStatus
 from store.namespaces import is_servers
@@ -27,27 +28,28 @@ PREFIX = "$SYS/broker/"
 AVERAGED_MIN = (1, 5, 15)
 
 
-class Status(Protocol):
-    """What is said of a server is read here."""
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where the values of the topics are read."""
+
+    turn: Turn
+    store: Store
+    deliverer: Deliverer
+    shared: SharedSubscriptions
+    connections: ConnectionTable
+    started_s: float
+    """When the gateway started, by the loop's clock."""
 
     @property
-    def turn(self) -> Turn: ...
+    def subscription_count(self) -> int:
+        """Subscriptions of all sessions where the store is in this process, otherwise of the connected ones."""
+        status = self.store.status
+        durable = status.subscriptions if status is not None else self.deliverer.durable + self.shared.durable
+        return self.deliverer.transient + self.shared.transient + durable
+
     @property
-    def store(self) -> Store: ...
-    @property
-    def delivery(self) -> Delivery: ...
-    @property
-    def online(self) -> int: ...
-    @property
-    def most_online(self) -> int: ...
-    @property
-    def subscription_count(self) -> int: ...
-    @property
-    def sockets_total(self) -> int: ...
-    @property
-    def opened_total(self) -> int: ...
-    @property
-    def uptime_s(self) -> float: ...
+    def uptime_s(self) -> float:
+        return float(self.turn.now_s - self.started_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def _of_turn(name: str) -> Callable[[Status], int]:
 def _dropped(status: Status) -> int:
     counts = status.turn.counters()
     return int(
-        status.delivery.dropped + counts["expired"] + counts["too_large"] + counts["unreadable"] + counts["lost"]
+        status.deliverer.dropped + counts["expired"] + counts["too_large"] + counts["unreadable"] + counts["lost"]
     )
 
 
@@ -90,12 +92,16 @@ SYS_TOPICS = (
     SysTopic(
         "uptime", "Seconds since the start, and the word `seconds`.", lambda status: f"{status.uptime_s:.0f} seconds"
     ),
-    SysTopic("clients/connected", "Clients connected now.", lambda status: status.online),
+    SysTopic("clients/connected", "Clients connected now.", lambda status: status.connections.online),
     SysTopic("clients/disconnected", "Sessions whose client is not connected.", _offline),
     SysTopic(
-        "clients/total", "Sessions, with and without a client.", lambda status: status.online + (_offline(status) or 0)
+        "clients/total",
+        "Sessions, with and without a client.",
+        lambda status: status.connections.online + (_offline(status) or 0),
     ),
-    SysTopic("clients/maximum", "Most clients that were connected at a time.", lambda status: status.most_online),
+    SysTopic(
+        "clients/maximum", "Most clients that were connected at a time.", lambda status: status.connections.most_online
+    ),
     SysTopic("clients/expired", "Sessions that expired.", _of_store(lambda store: store.expired_sessions)),
     SysTopic("subscriptions/count", "Subscriptions of all sessions.", lambda status: status.subscription_count),
     SysTopic("retained messages/count", "Topics with a retained message.", _of_store(lambda store: store.retained)),
@@ -135,13 +141,13 @@ LOADS: dict[str, Callable[[Status], int]] = {
     "publish/dropped": _dropped,
     "bytes/received": _of_turn("bytes_in"),
     "bytes/sent": _of_turn("sent_bytes"),
-    "sockets": lambda status: status.sockets_total,
-    "connections": lambda status: status.opened_total,
+    "sockets": lambda status: status.connections.sockets_total,
+    "connections": lambda status: status.connections.opened_total,
 }
 """`load/NAME/1min`, `5min` and `15min`: by how much each of these grows in a minute, averaged over that time."""
 
 
-class Load:
+class LoadAverage:
     """Moving averages of how fast one count grows, weighted as Mosquitto's are."""
 
     def __init__(self) -> None:
@@ -157,7 +163,7 @@ class Load:
 
 
 def _values_of(tenant: Tenant, status: Status) -> dict[str, bytes]:
-    """What is said to the clients of a namespace: of the server only what it is, of what was done only their own."""
+    """The values for clients of a namespace: version and uptime, and the counts of that namespace alone."""
     read: dict[str, object] = {
         "version": f"penstock version {VERSION}",
         "uptime": f"{status.uptime_s:.0f} seconds",
@@ -177,7 +183,7 @@ class SysTopics:
         """A new value is looked for every `interval_s`; with 0 nothing is published."""
         self._status = status
         self._interval_s = interval_s
-        self._loads = {name: Load() for name in LOADS}
+        self._loads = {name: LoadAverage() for name in LOADS}
         self._counted_at_s = status.turn.now_s
         self._published: dict[Tenant | None, dict[str, bytes]] = {}  # to the clients of each namespace
 
@@ -192,8 +198,8 @@ class SysTopics:
         self._publish()
 
     def _publish(self) -> None:
-        """To those who are subscribed here: what a server says of itself is its own, and goes to no store."""
-        readers = self._status.delivery.of_server
+        """Send the values to subscribers at this gateway. They are not stored."""
+        readers = self._status.deliverer.of_server
         if not readers:
             self._published.clear()
             return
@@ -211,7 +217,7 @@ class SysTopics:
             self._send(session, wanted, changed[session.connection.tenant], False)
 
     def values(self, tenant: Tenant | None = None) -> dict[str, bytes]:
-        """What each topic says now: of all that is done here, or of what a namespace's clients do."""
+        """The value of each topic now: of the whole server, or of one namespace."""
         if tenant is not None:
             return _values_of(tenant, self._status)
         read = {topic.name: topic.read(self._status) for topic in SYS_TOPICS}

@@ -511,6 +511,6 @@ cdef class Link:
 include "parts/_lost.pxi"
 include "parts/_delivering.pxi"
 include "parts/_fan_out.pxi"
-include "parts/_parcels.pxi"
+include "parts/_deliveries.pxi"
 include "parts/_held.pxi"
 include "parts/_sockets.pxi"

@@ -11,9 +11,9 @@ from store.figures import Figure, Value
 
 def _turned_away(broker: Broker) -> Value:
     """What other metrics say of it, too, and what only `turned_away` counts."""
-    found = Counter(broker.turned_away) + broker.limits.refused + broker.admission.refused
-    found |= Counter(connecting_bytes=broker.relief.shed["connecting"])
-    found["banned"] = sum(broker.bans.refused.values())  # some of them were refused at their CONNECT
+    found = Counter(broker.connections.turned_away) + broker.connections.limits.refused + broker.admission.refused
+    found |= Counter(connecting_bytes=broker.connections.relief.shed["connecting"])
+    found["banned"] = sum(broker.ban_sweep.bans.refused.values())  # some of them were refused at their CONNECT
     return {reason: float(count) for reason, count in found.items()}
 
 
@@ -22,7 +22,7 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_connections_refused_total",
         "counter",
         "Connections closed at once since there were enough: in all, at the listener, or from the address.",
-        lambda broker: broker.limits.refused,
+        lambda broker: broker.connections.limits.refused,
         "limit",
     ),
     Figure(
@@ -44,28 +44,28 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_bans",
         "gauge",
         "Addresses and networks, users and client identifiers that this gateway keeps out, by kind.",
-        lambda broker: broker.bans.counts(),
+        lambda broker: broker.ban_sweep.bans.counts(),
         "kind",
     ),
     Figure(
         "penstock_ban_refused_total",
         "counter",
         "Connections refused because of a ban, by what is banned.",
-        lambda broker: broker.bans.refused,
+        lambda broker: broker.ban_sweep.bans.refused,
         "kind",
     ),
     Figure(
         "penstock_logins_limited_total",
         "counter",
         "Logins refused unheard since too many failed: of the user at that address, at that address, of the user.",
-        lambda broker: broker.admission.limited,
+        lambda broker: broker.admission.recognition.limited,
         "by",
     ),
     Figure(
         "penstock_logins_failed_total",
         "counter",
         "Logins that were wrong, or refused unheard.",
-        lambda broker: broker.admission.failures,
+        lambda broker: broker.admission.recognition.failures,
     ),
     Figure(
         "penstock_connects_abandoned_total",
@@ -84,7 +84,7 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_incomplete_closed_total",
         "counter",
         "Connections closed since gateway.connecting_bytes or gateway.incomplete_bytes was used up.",
-        lambda broker: broker.relief.shed,
+        lambda broker: broker.connections.relief.shed,
         "phase",
     ),
     Figure(
@@ -97,7 +97,7 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_auth_requests_total",
         "counter",
         "HTTP requests about clients, and for keys: sent; failed, of these; and spared, since they would fail or wait.",
-        lambda broker: broker.admission.requests,
+        lambda broker: broker.admission.recognition.requests,
         "outcome",
     ),
     Figure(
@@ -113,14 +113,14 @@ ACCESS: tuple[Figure[Broker], ...] = (
         "penstock_quota_refused_total",
         "counter",
         "What was refused because a quota is reached.",
-        lambda broker: {**broker.quotas.refused, **broker.counting.refused},
+        lambda broker: {**broker.places.quotas.refused, **broker.places.counting.refused},
         "quota",
     ),
     Figure(
         "penstock_quota_pauses_total",
         "counter",
         "Times that a client was not listened to for a while because it had published its share.",
-        lambda broker: broker.quotas.pauses,
+        lambda broker: broker.places.quotas.pauses,
     ),
     *NAMESPACES,
 )

@@ -37,11 +37,11 @@ _DROPPED = ("expired", "too_large", "unreadable", "lost")
 
 def _dropped(broker: Broker) -> Value:
     counts = broker.turn.counters()
-    return {"behind": broker.delivery.dropped} | {why: counts[why] for why in _DROPPED}
+    return {"behind": broker.deliverer.dropped} | {why: counts[why] for why in _DROPPED}
 
 
 def _refused(broker: Broker) -> Value:
-    of_rules = broker.rules.refused
+    of_rules = broker.connections.rules.refused
     return {
         "not_stored": broker.journal.refused_messages,
         "not_authorized": of_rules[ReasonCode.NOT_AUTHORIZED],
@@ -52,11 +52,13 @@ def _refused(broker: Broker) -> Value:
 
 def _sessions(broker: Broker) -> Value:
     status = broker.store.status
-    return {"online": broker.online} | ({"offline": status.absent_sessions} if status is not None else {})
+    return {"online": broker.connections.table.online} | (
+        {"offline": status.absent_sessions} if status is not None else {}
+    )
 
 
 def _reads(broker: Broker) -> Value:
-    return {"store": broker.delivery.store_reads, "shared": broker.delivery.shared_reads}
+    return {"store": broker.deliverer.store_reads, "shared": broker.deliverer.shared_reads}
 
 
 def _delivery_times(broker: Broker) -> Value:
@@ -118,7 +120,7 @@ TRAFFIC: tuple[Figure[Broker], ...] = (
         "penstock_waiting_messages",
         "gauge",
         "Messages that connected clients have not acknowledged, or were not sent so far; counted once a second.",
-        lambda broker: broker.waiting,
+        lambda broker: broker.silent.waiting,
     ),
     Figure(
         "penstock_inflight_messages",
@@ -129,14 +131,24 @@ TRAFFIC: tuple[Figure[Broker], ...] = (
 )
 
 CLIENTS: tuple[Figure[Broker], ...] = (
-    Figure("penstock_connections", "gauge", "Network connections open.", lambda broker: broker.connections),
+    Figure(
+        "penstock_connections",
+        "gauge",
+        "Network connections open.",
+        lambda broker: broker.connections.table.connections,
+    ),
     Figure(
         "penstock_connections_opened_total",
         "counter",
         "Network connections that clients opened.",
-        lambda broker: broker.sockets_total,
+        lambda broker: broker.connections.table.sockets_total,
     ),
-    Figure("penstock_connects_total", "counter", "CONNECT packets accepted.", lambda broker: broker.opened_total),
+    Figure(
+        "penstock_connects_total",
+        "counter",
+        "CONNECT packets accepted.",
+        lambda broker: broker.connections.table.opened_total,
+    ),
     Figure("penstock_sessions", "gauge", "Sessions with and without a connected client.", _sessions, "state"),
     Figure(
         "penstock_sessions_taken_over_total",
@@ -145,19 +157,22 @@ CLIENTS: tuple[Figure[Broker], ...] = (
         lambda broker: broker.registry.taken_over,
     ),
     Figure(
-        "penstock_subscriptions", "gauge", "Subscriptions of all sessions.", lambda broker: broker.subscription_count
+        "penstock_subscriptions",
+        "gauge",
+        "Subscriptions of all sessions.",
+        lambda broker: broker.status.subscription_count,
     ),
     Figure(
         "penstock_keep_alive_timeouts_total",
         "counter",
         "Connections closed because the client was silent for too long.",
-        lambda broker: broker.keep_alive_timeouts,
+        lambda broker: broker.silent.keep_alive_timeouts,
     ),
     Figure(
         "penstock_bad_input_total",
         "counter",
         "Connections closed over what the client sent, by MQTT 5 reason code.",
-        lambda broker: broker.bad_input,
+        lambda broker: broker.connections.bad_input,
         "reason",
     ),
 )
@@ -205,7 +220,7 @@ def read_steps(
     `messages`, `link`: the store in this process, or the connection to another. To be called from the loop, which owns
     what is read; the answers are the caller's own.
     """
-    audit = broker.audit if broker is not None else None
+    audit = broker.core.audit if broker is not None else None
     yield [
         *readings(GATEWAY, broker),
         *readings(AUDIT, audit),

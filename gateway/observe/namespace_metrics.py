@@ -13,13 +13,13 @@ from store.figures import Figure
 
 
 def _of_each(read: Callable[[Tenant], int]) -> Callable[[Broker], dict[str, float]]:
-    return lambda broker: {tenant.names.name: read(tenant) for tenant in broker.tenants}
+    return lambda broker: {tenant.names.name: read(tenant) for tenant in broker.places.tenants}
 
 
 def _sessions(broker: Broker) -> dict[str, float]:
     """Of those that have the most. Where the store is another process it is not known here."""
     status = broker.store.status
-    return status.sessions_by_namespace(broker.tenants.most) if status is not None else {}
+    return status.sessions_by_namespace(broker.places.tenants.most) if status is not None else {}
 
 
 NAMESPACES: tuple[Figure[Broker], ...] = (

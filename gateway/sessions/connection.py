@@ -6,7 +6,7 @@ The byte work is in the compiled Link; the transport is anything with write(), c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol
 
@@ -31,15 +31,15 @@ LINGER_S = 5
 """How long a closed connection may take to write what it still holds."""
 
 
-class Meter(Protocol):
+class Allowance(Protocol):
     """How much may be published."""
 
     def settle(self, connection: Connection, now_s: float) -> float:
         """Give the connection an allowance; or say for how long it is not to be listened to (s)."""
 
 
-class Rules(Protocol):
-    """What a connection does with the packets that the compiled part leaves. May raise ProtocolError."""
+class PacketTaker(Protocol):
+    """Takes the packets that the compiled part leaves. May raise ProtocolError."""
 
     def take(self, connection: Connection, packet: Packet) -> None: ...
 
@@ -48,7 +48,7 @@ class Rules(Protocol):
 
 
 class Owner(Protocol):
-    """Who has all connections: what it shares among them, and what each tells it."""
+    """The owner of all connections: what they share, and what each of them reports."""
 
     settings: GatewaySettings
     turn: Turn
@@ -58,13 +58,16 @@ class Owner(Protocol):
     packet_limits: Limits
 
     @property
-    def rules(self) -> Rules: ...
+    def rules(self) -> PacketTaker: ...
 
     def arrived(self, connection: Connection) -> None: ...
 
+    def opened(self, connection: Connection) -> None:
+        """The connection has its session, and its CONNACK is written."""
+
     @property
     def congested(self) -> bool:
-        """Nobody should be listened to for a while."""
+        """The store has more to do than it can, so publishers wait."""
 
     def hold_back(self, connection: Connection) -> None:
         """To be listened to again, by listen_again(), once that is over."""
@@ -91,12 +94,12 @@ class Owner(Protocol):
 
 
 class Entrance:
-    """What the connections of one listener have in common: how many there are, and may be."""
+    """What the connections of one listener share: their number, its limit, and a namespace."""
 
     __slots__ = ("connections", "most", "namespace")
 
     def __init__(self, most: int, namespace: str = "") -> None:
-        """`namespace`: of all who come in here; empty: what else names one decides."""
+        """`namespace`: of all clients of this listener; empty: the certificate, user name or token may name one."""
         self.most = most
         self.namespace = namespace
         self.connections = 0
@@ -107,11 +110,28 @@ Answer = PubAck | PubRec | SubAck
 
 
 class Phase(Enum):
-    """Where a connection is in its life."""
+    """Where a connection is in its life. TRANSITIONS says what follows what."""
 
-    NEW = "not connected yet"  # until the CONNACK is sent
+    NEW = "not connected yet"  # until the CONNACK is written
     OPEN = "connected"
-    CLOSED = "closed"
+    CLOSED = "closed"  # its session is gone; the socket may still be open, see Farewell
+
+
+class Farewell(Enum):
+    """What becomes of the socket of a connection that is closed."""
+
+    CLOSE = "the socket is closed once all that it holds is written"
+    LINGER = "the socket stays open until end() is called"
+    SEE_OFF = "the sending half is closed, and the client closes the socket"
+    CUT_OFF = "the socket is closed at once, and what it holds is dropped"
+
+
+TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
+    Phase.NEW: {Phase.OPEN: "the CONNACK is written", Phase.CLOSED: "the client is refused, or left"},
+    Phase.OPEN: {Phase.CLOSED: "the client left, or this side ends it"},
+    Phase.CLOSED: {},
+}
+"""Which phase may follow which, and when. docs/architecture.md has it as a picture."""
 
 
 def address_of(peer: object) -> str:
@@ -122,7 +142,7 @@ def address_of(peer: object) -> str:
 
 
 class Connection(Link):
-    """Part of its owner; ends by close(), whoever calls it."""
+    """One client connection. Each way to end it is in FAREWELLS."""
 
     __slots__ = (
         "aliases",
@@ -146,14 +166,14 @@ class Connection(Link):
         self.owner = owner
         self.entrance = entrance
         self.phase = Phase.NEW
-        self.peer_identity = ""  # whom its certificate names, where the listener verified one
-        self.peer_namespace = ""  # that which its certificate names
-        self.identity: Identity | None = None  # who it was found to be; None: nobody was asked
-        self.source = ""  # by which its address is counted; empty: it is not
-        self.auth_method = ""  # of enhanced authentication, if it came in by that
+        self.peer_identity = ""  # the name in its certificate, where the listener verified one
+        self.peer_namespace = ""  # the namespace that its certificate names
+        self.identity: Identity | None = None  # its user, as the authenticator says; None: there is no authenticator
+        self.source = ""  # what its address is counted by; empty: it is not counted
+        self.auth_method = ""  # the method of enhanced authentication, if the client used one
         self.keep_will = True
         self.left_from: object = None  # the client's address, for when its socket does not say it any more
-        self.meter: Meter | None = None  # what it publishes counts, if `metered`
+        self.meter: Allowance | None = None  # what it publishes counts, if `metered`
         self.held = False  # not listened to, since the store has enough to do
         self.aliases: TopicAliases | None = None
         self.tells_problems = True  # its answers may have reason strings and user properties
@@ -188,6 +208,11 @@ class Connection(Link):
         """Of the user whom it was found to be, among those of all namespaces; empty for an anonymous client."""
         return self.identity.account if self.identity is not None else ""
 
+    def enter(self, phase: Phase) -> None:
+        """Go on to another phase, which must be one of those in TRANSITIONS."""
+        assert phase in TRANSITIONS[self.phase], f"{self.phase.name} → {phase.name}"
+        self.phase = phase
+
     # --- what arrives
 
     def on_packet(self, first_byte: int, body: bytes) -> None:
@@ -219,7 +244,7 @@ class Connection(Link):
             self.refuse(MalformedPacket("fixed header: remaining length is malformed"))
 
     def _refuse_large(self, packet_type: int, size_bytes: int) -> None:
-        """A CONNECT that is too large comes on: who closes the socket over it takes back the CONNACK."""
+        """The rest of a too large CONNECT still arrives: closing the socket over it would take back the CONNACK."""
         settings = self.owner.settings
         is_connect = self.phase is not Phase.OPEN and settings.max_connect_bytes <= settings.maximum_packet_size_bytes
         limit = "max_connect_bytes" if is_connect else "maximum_packet_size_bytes"
@@ -314,45 +339,46 @@ class Connection(Link):
 
     def close(self, reason_code: ReasonCode | None, message: str = "") -> None:
         """End the connection, telling an MQTT 5 client why; `message` is for the log as well. Idempotent."""
-        if self.phase is not Phase.CLOSED:
-            self._leave(reason_code, message)
-            if self.transport is not None:
-                self._close_transport()
+        self._part(Farewell.CLOSE, reason_code, message)
 
     def leave(self, message: str) -> None:
         """As close(), but the client sees no end before end(), or before LINGER_S are over."""
-        if self.phase is not Phase.CLOSED:
-            self._leave(None, message)
-            if self.transport is not None:
-                self.owner.deadlines.set(self, self.owner.turn.now_s + LINGER_S, self.transport.abort)
+        self._part(Farewell.LINGER, None, message)
 
     def end(self) -> None:
+        """Close the socket after leave()."""
         if self.transport is not None:
             self._close_transport()
 
     def cut_off(self, message: str) -> None:
         """End the connection at once: what it still holds is dropped, and the client is told nothing."""
-        if self.phase is not Phase.CLOSED:
-            self._leave(None, message)
-            if self.transport is not None:
-                self.fd = -1
-                self.transport.abort()
+        self._part(Farewell.CUT_OFF, None, message)
 
     def see_off(self, reason_code: ReasonCode, message: str = "") -> None:
         """As close(), but the client ends the connection.
 
-        To close a socket over unread bytes takes the goodbye back, so what the client still sends is taken, unheeded.
+        Closing a socket over unread bytes takes the goodbye back, so what the client still sends is read and dropped.
         """
+        self._part(Farewell.SEE_OFF, reason_code, message)
+
+    def _part(self, farewell: Farewell, reason_code: ReasonCode | None, message: str) -> None:
         if self.phase is not Phase.CLOSED:
             self._leave(reason_code, message)
             if self.transport is not None:
-                self._wait_for_end()
+                FAREWELLS[farewell](self)
+
+    def _linger(self) -> None:
+        self.owner.deadlines.set(self, self.owner.turn.now_s + LINGER_S, self.transport.abort)
+
+    def _abort(self) -> None:
+        self.fd = -1
+        self.transport.abort()
 
     def _leave(self, reason_code: ReasonCode | None, message: str) -> None:
         """Say goodbye, and be of no use any more."""
         if reason_code is not None:
             self.write(self._goodbye(reason_code, message))
-        self.phase = Phase.CLOSED
+        self.enter(Phase.CLOSED)
         self.flush()
         self.closing = True
         self.forget_kept()
@@ -360,7 +386,7 @@ class Connection(Link):
         self.owner.left(self, why, reason_code)
 
     def _goodbye(self, reason_code: ReasonCode, message: str) -> bytes:
-        """What the client's version and phase have for it; a long reason string is left out [MQTT-3.2.2-19]."""
+        """CONNACK or DISCONNECT for the client's version, without a too long reason string [MQTT-3.2.2-19]."""
         goes_on_at = self.owner.settings.server_reference if reason_code is ReasonCode.USE_ANOTHER_SERVER else ""
         if self.phase is Phase.NEW:
             if reason_code is ReasonCode.SESSION_TAKEN_OVER:  # before it had one
@@ -383,10 +409,10 @@ class Connection(Link):
         return b""
 
     def _close_transport(self) -> None:
-        """What it still holds is written first, but a peer that takes nothing must not keep the socket for ever."""
+        """Write what the socket still holds, then close it. A peer that takes nothing keeps it for LINGER_S at most."""
         self.fd = -1
         if self.transport.get_write_buffer_size():
-            self.owner.deadlines.set(self, self.owner.turn.now_s + LINGER_S, self.transport.abort)
+            self._linger()
         self.transport.close()
 
     def _wait_for_end(self) -> None:
@@ -396,7 +422,7 @@ class Connection(Link):
             self._close_transport()
             return
         self.transport.write_eof()
-        self.owner.deadlines.set(self, self.owner.turn.now_s + LINGER_S, self.transport.abort)
+        self._linger()
         self.transport.resume_reading()
 
     # --- asyncio.BufferedProtocol
@@ -412,14 +438,14 @@ class Connection(Link):
 
     @property
     def get_buffer(self) -> Callable[[int], bytearray]:
-        """Where what comes in is to be put: a transport keeps what it finds here, and all find the same."""
+        """The buffer that the transport reads into. A transport keeps this function, and all have the same one."""
         return self.owner.get_buffer
 
     def buffer_updated(self, size: int) -> None:
         self.feed(self.owner.read_buffer, size)
 
     def on_congested(self) -> None:
-        """What it sends has to wait, if the store has still more to do than it can."""
+        """Read no more from the client while the store has more to do than it can."""
         if self.owner.congested and self.transport is not None and not (self.held or self.closing):
             self.held = True
             self.transport.pause_reading()
@@ -464,7 +490,7 @@ class Connection(Link):
         self.owner.clogged(self)
 
     def written_while_paused(self, size_bytes: int) -> None:
-        """Deliveries stop when the transport is full, so these are answers: who reads none is not read either."""
+        """Deliveries stop when the transport is full, so these are answers. A client that takes none is not read."""
         self.unread_bytes += size_bytes
         if self.unread_bytes > self.owner.settings.write_buffer_bytes:
             self.transport.pause_reading()
@@ -483,3 +509,11 @@ class Connection(Link):
         self.owner.deadlines.cancel(self)
         self.close(None, f"connection lost ({error})" if error else "connection lost")
         self.owner.lost(self)
+
+
+FAREWELLS: Mapping[Farewell, Callable[[Connection], None]] = {
+    Farewell.CLOSE: Connection._close_transport,
+    Farewell.LINGER: Connection._linger,
+    Farewell.SEE_OFF: Connection._wait_for_end,
+    Farewell.CUT_OFF: Connection._abort,
+}

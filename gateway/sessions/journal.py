@@ -1,4 +1,4 @@
-"""What goes into the log: the batch of this turn, and what waits until it is safe there (acknowledgements, answers)."""
+"""The way into the log: the batch of this turn, and the acknowledgements and answers that wait until it is safe."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Deferred(NamedTuple):
 Acks = tuple[Connection, bytes, int]  # to whom, which packets, and how many publishes they acknowledge
 
 
-class Waiting(NamedTuple):
-    """What is to be done once the store is safe up to a mark."""
+class UnsafeBatch(NamedTuple):
+    """A batch that is appended and not safe: the answers that are sent once the store is safe up to its mark."""
 
     mark: int
     since_s: float
@@ -53,7 +53,7 @@ class Journal:
         self._store = store
         self._turn = turn
         self._events = events
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[UnsafeBatch] = deque()
         self._then: list[Deferred] = []
         self._told: list[SessionClosed] = []
         self._placed: list[
@@ -73,7 +73,7 @@ class Journal:
 
     @property
     def quiet(self) -> bool:
-        """Nothing is to be stored, and nothing waits."""
+        """The batch is empty, and no batch waits to become safe."""
         return not self._turn.batch.size and not self._waiting
 
     @property
@@ -206,14 +206,14 @@ class Journal:
                 self._store.await_safe()
         except StoreError as error:
             self._events.error("store", "messages refused: %s", error)
-            self._refuse(Waiting(0, self._turn.now_s, acks, then, told), ReasonCode.QUOTA_EXCEEDED)
+            self._refuse(UnsafeBatch(0, self._turn.now_s, acks, then, told), ReasonCode.QUOTA_EXCEEDED)
             return False
         if acks or then or told:
-            self._waiting.append(Waiting(self._store.mark, self._turn.now_s, acks, then, told, begun_s))
+            self._waiting.append(UnsafeBatch(self._store.mark, self._turn.now_s, acks, then, told, begun_s))
         return True
 
     def _forget_batch(self) -> None:
-        """What belongs to the batch that was taken."""
+        """Forget what belongs to the batch that was taken."""
         self._then, self._told, self._placed, self.has_changes = [], [], [], False
         self._changes_bytes = 0
         self._ended.clear()
@@ -263,8 +263,8 @@ class Journal:
 
     # --- what was not taken
 
-    def _refuse(self, waiting: Waiting, reason_code: ReasonCode, is_known: bool = True) -> None:
-        """The batch is not in the log: whoever waits for it must not be told otherwise.
+    def _refuse(self, waiting: UnsafeBatch, reason_code: ReasonCode, is_known: bool = True) -> None:
+        """The batch is not in the log: the clients that wait for it are not acknowledged.
 
         Unless `is_known` it may get there all the same, while what is recorded from now on does not.
         """

@@ -10,17 +10,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from gateway.mqtt._inflight import Inflight
 from gateway.mqtt._mqtt import Reader
 from gateway.sessions.connection import Connection
+from gateway.sessions.group_subscription import GroupSubscription
 from lightqueue.reading.following import Followed
 from store.state.changes import Sent, SubscriptionState, WillState
 from store.state.sessions import SessionState
-
-if TYPE_CHECKING:
-    from gateway.delivery.shared_subscriptions import Share
 
 NOTHING: frozenset[int] = frozenset()  # one for all: an empty set takes 216 bytes
 NONE: Mapping[Any, Any] = MappingProxyType({})  # the same
@@ -49,7 +47,7 @@ class OneReader(Mapping[str, Reader]):
 
 
 @dataclass(slots=True)
-class Outgoing:
+class HeldMessage:
     """A message in flight that the session keeps itself: QoS 2, or QoS 1 from outside its queues (retained)."""
 
     log_offset: int
@@ -59,12 +57,12 @@ class Outgoing:
     released: bool = False
     owed: bool = False  # a retained message for a new subscription
     lost: int = 0  # messages in front of it that are lost, until it is sent
-    is_shared: ClassVar[bool] = False  # as a Parcel is
+    is_shared: ClassVar[bool] = False  # as a Delivery is
 
 
 @dataclass(slots=True, eq=False)
-class Listed:
-    """Retained messages for a subscription that ends with its connection, so that nobody keeps which of them were sent.
+class RetainedBatch:
+    """Retained messages for a subscription that ends with its connection, so that the log does not have what was sent.
 
     None of them goes out at QoS 2. Sessions that take the same page have lists of the same log_offsets.
     """
@@ -79,7 +77,7 @@ class Listed:
 
 
 @dataclass(slots=True, eq=False)
-class Replay:
+class HistoryReplay:
     """History that a subscription is given from the log, before what its queues have."""
 
     subscription: SubscriptionState
@@ -89,8 +87,8 @@ class Replay:
     lost: int = 0  # messages in front of the next one that are lost
 
 
-Waiting = int | Outgoing | Listed
-"""What is to be sent before anything from the queues: a packet_id in flight, or what is not in flight so far."""
+BacklogItem = int | HeldMessage | RetainedBatch
+"""Sent before anything from the queues: a packet_id that is in flight, or messages that are not in flight so far."""
 
 
 class Session:
@@ -125,7 +123,7 @@ class Session:
         self.reading = False  # its readers are there; until then `frontier` says how far it came
         self.inflight = Inflight(1)
         self.readers: Mapping[str, Reader] = NONE  # while connected: topic_filter → the subscription's reader
-        self.shares: Mapping[str, Share] = NONE  # by topic_filter
+        self.shares: Mapping[str, GroupSubscription[Session]] = NONE  # by topic_filter
         self.given_back: Mapping[int, int] = NONE  # log_offset → packet_id, of what is in groups again
         self.untold: tuple[int, ...] = ()  # log_offset of what is in flight first in each round not yet in the log
         self.received: set[int] | frozenset[int] = NOTHING  # packet identifiers of QoS 2 publishes not yet released
@@ -135,12 +133,12 @@ class Session:
         self.skip: frozenset[int] = NOTHING
         self.will: WillState | None = None
         self.listings = 0  # of retained messages that go on: what is newer has to wait
-        self.replays: list[Replay] | tuple[()] = ()
-        self.backlog: deque[Waiting] | tuple[()] = ()  # to be sent before anything more from the queues
+        self.replays: list[HistoryReplay] | tuple[()] = ()
+        self.backlog: deque[BacklogItem] | tuple[()] = ()  # to be sent before anything more from the queues
 
     @property
     def has_something_first(self) -> bool:
-        """Whether something is to be sent before anything more from the queues."""
+        """Whether the session sends something before anything more from its queues."""
         return bool(self.backlog or self.listings or self.replays)
 
     @property
@@ -148,25 +146,6 @@ class Session:
         """The link, where it is known that there is one."""
         assert self.link is not None
         return self.link
-
-    @classmethod
-    def restored(cls, state: SessionState) -> Session:
-        """A session as the log left it."""
-        session = cls(state.client_id, state.acked)
-        session.frontier = max(state.frontier, state.acked)
-        session.logged = True
-        session.received = set(state.received) or NOTHING
-        session.skip = _past_frontier(state)
-        session.inflight.load(state.inflight, state.acked)
-        for packet_id, sent in state.sent.items():
-            outgoing = _as_outgoing(sent)
-            outgoing.released = packet_id in state.released
-            session.inflight.restore(packet_id, outgoing)
-        if state.shared:
-            session.given_back = {log_offset: packet_id for packet_id, log_offset in _unpacked(state.shared)}
-        if state.owed:
-            session.backlog = deque(map(_as_outgoing, state.owed))
-        return session
 
     def receive(self, packet_id: int) -> None:
         """A QoS 2 publish of the client's was taken in."""
@@ -224,13 +203,7 @@ class Session:
             self._mark_alone(*self.readers.values())
         return dropped
 
-    def room_for(self, number: int, most: int) -> int:
-        """How many more subscriptions make `most`; perhaps fewer than that, if there is room for `number` at least."""
-        most -= len(self.shares)
-        room = most - len(self.readers)
-        return room if room >= number else most - sum(not each.only_live for each in self.readers.values())
-
-    def add_share(self, topic_filter: str, share: Share) -> None:
+    def add_share(self, topic_filter: str, share: GroupSubscription[Session]) -> None:
         if not isinstance(self.shares, dict):
             self.shares = {}
         self.shares[topic_filter] = share
@@ -265,7 +238,26 @@ class Session:
         return min((reached, *self.untold))
 
 
-def as_sent(packet_id: int, outgoing: Outgoing) -> Sent:
+def restored(state: SessionState) -> Session:
+    """A session as the log left it."""
+    session = Session(state.client_id, state.acked)
+    session.frontier = max(state.frontier, state.acked)
+    session.logged = True
+    session.received = set(state.received) or NOTHING
+    session.skip = _past_frontier(state)
+    session.inflight.load(state.inflight, state.acked)
+    for packet_id, sent in state.sent.items():
+        outgoing = _as_outgoing(sent)
+        outgoing.released = packet_id in state.released
+        session.inflight.restore(packet_id, outgoing)
+    if state.shared:
+        session.given_back = {log_offset: packet_id for packet_id, log_offset in _unpacked(state.shared)}
+    if state.owed:
+        session.backlog = deque(map(_as_outgoing, state.owed))
+    return session
+
+
+def as_sent(packet_id: int, outgoing: HeldMessage) -> Sent:
     return Sent(packet_id, outgoing.log_offset, outgoing.qos, outgoing.retain, outgoing.subscription_ids, outgoing.owed)
 
 
@@ -282,10 +274,10 @@ def _unpacked(data: bytes) -> Iterable[tuple[int, int]]:
 
 
 def _past_frontier(state: SessionState) -> frozenset[int]:
-    """What need not be sent, or not from the queues, although no position covers it."""
+    """log_offsets that are not sent from the queues, although no position covers them."""
     streamed = [sent.log_offset for sent in state.sent.values() if not sent.owed]
     return frozenset(state.done.union(streamed)) if state.done or streamed else NOTHING
 
 
-def _as_outgoing(sent: Sent) -> Outgoing:
-    return Outgoing(sent.log_offset, sent.qos, sent.retain, sent.subscription_ids, owed=sent.owed)
+def _as_outgoing(sent: Sent) -> HeldMessage:
+    return HeldMessage(sent.log_offset, sent.qos, sent.retain, sent.subscription_ids, owed=sent.owed)

@@ -58,7 +58,8 @@ class Listener:
             raise ListenError(f"{address}: TLS needs gateway.tls_certificate and gateway.tls_key; set both")
         self.address = address
         self._broker = broker
-        self._settings = broker.settings
+        self._connections = broker.connections
+        self._settings = broker.core.settings
         self._proxies = _networks(self._settings.proxies) if address.proxy_protocol else []
         self._tls = tls
         self._in_turn = in_turn
@@ -150,21 +151,21 @@ class Listener:
             except ConnectionAbortedError:  # it left already
                 continue
             except OSError as error:  # no descriptors to spare, as a rule
-                self._broker.events.warning("accept", "%s: cannot accept: %s", self.address, error.strerror)
+                self._broker.core.events.warning("accept", "%s: cannot accept: %s", self.address, error.strerror)
                 self._rest(listening, RETRY_S)
                 return
             self._allowed -= 1
             if self.address.proxy_protocol and listening.family != socket.AF_UNIX and not self._is_proxy(address):
                 why = "no PROXY protocol header is taken from it: it is not among gateway.proxies"
-                self._broker.count_bad_start(address_of(address), ProtocolError(ReasonCode.NOT_AUTHORIZED, why))
+                self._connections.count_bad_start(address_of(address), ProtocolError(ReasonCode.NOT_AUTHORIZED, why))
                 os.close(accepted)
                 continue
             if self._is_kept_out(address) or self._is_one_too_many(address):
                 os.close(accepted)
                 continue
             if len(self._unread) >= self._entrance.most:
-                self._broker.events.warning("limit", "%s: refused, too many have sent no header yet", self.address)
-                self._broker.turned_away[LISTENER_MAX_CONNECTIONS] += 1
+                self._broker.core.events.warning("limit", "%s: refused, too many have sent no header yet", self.address)
+                self._connections.turned_away[LISTENER_MAX_CONNECTIONS] += 1
                 os.close(accepted)
                 continue
             os.set_blocking(accepted, False)
@@ -196,25 +197,25 @@ class Listener:
         """Whether to close a client without an answer, since its address is banned. A proxy's clients are checked
         later.
         """
-        broker = self._broker
-        if not len(broker.bans) or self.address.proxy_protocol or not isinstance(address, tuple):
+        broker, bans = self._broker, self._broker.ban_sweep.bans
+        if not len(bans) or self.address.proxy_protocol or not isinstance(address, tuple):
             return False
         now_ms = broker.turn.now_ms
-        if broker.bans.find(address[0], "", "", now_ms) is None:
+        if bans.find(address[0], "", "", now_ms) is None:
             return False
         told = self._told_bans
         told.refill(self._loop.time())
         if told.tokens >= 1 and not self.address.is_tls:
             told.tokens -= 1
             return False
-        broker.bans.refuses(address[0], "", "", now_ms)
+        bans.refuses(address[0], "", "", now_ms)
         return True
 
     def _is_one_too_many(self, address: object) -> bool:
         """Whether the address has all its connections. A proxy's clients are counted once their own address
         is known.
         """
-        limits = self._broker.limits
+        limits = self._connections.limits
         if self.address.proxy_protocol or not isinstance(address, tuple) or not limits.is_full(address[0]):
             return False
         limits.refuse(address_of(address), PER_ADDRESS)
@@ -225,7 +226,7 @@ class Listener:
         try:
             clients.open(fd, self._protocol(fd), address)
         except OSError as error:  # no memory for it, as a rule
-            self._broker.events.warning("accept", "%s: cannot accept: %s", self.address, error.strerror)
+            self._broker.core.events.warning("accept", "%s: cannot accept: %s", self.address, error.strerror)
 
     async def _let_in(self, accepted: socket.socket, address: object) -> None:
         make = partial(self._protocol, accepted.fileno(), address)
@@ -238,7 +239,7 @@ class Listener:
         """The Connection of a new socket with its layers. `address`: of the client, if the transport does not
         keep it.
         """
-        connection = Connection(self._broker, self._entrance)
+        connection = Connection(self._connections, self._entrance)
         connection.left_from = address
         protocol: Above = connection
         settings = self._settings
@@ -261,16 +262,16 @@ class Listener:
         header = ProxyHeader(protocol, self._proxy_said)
         self._unread.add(header)
         late_s = self._broker.turn.now_s + settings.connect_timeout_s
-        self._broker.deadlines.set(header, late_s, lambda: self._too_late(header))
+        self._broker.core.deadlines.set(header, late_s, lambda: self._too_late(header))
         return header
 
     # --- the PROXY protocol
 
     def _proxy_said(self, header: ProxyHeader, error: ProtocolError | None) -> None:
         self._unread.discard(header)
-        self._broker.deadlines.cancel(header)
+        self._broker.core.deadlines.cancel(header)
         if error is not None:
-            self._broker.count_bad_start(header.peer, error)
+            self._connections.count_bad_start(header.peer, error)
 
     def _too_late(self, header: ProxyHeader) -> None:
         late = ProtocolError(ReasonCode.MAXIMUM_CONNECT_TIME, "no PROXY protocol header in time")

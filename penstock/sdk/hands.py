@@ -39,7 +39,7 @@ ACK = Verdict()
 GIVE_BACK = Verdict(is_retry=True, delay_ms=0, unseen=True)
 
 
-class Said:
+class PendingVerdict:
     """One verdict on some messages: a request, and those who wait for its answer."""
 
     __slots__ = ("_waiting", "deadline_s", "error", "is_answered", "places", "stale", "verdict")
@@ -97,7 +97,7 @@ class Answer:
 
     __slots__ = ("_places", "_said")
 
-    def __init__(self, said: Said, places: Sequence[Place]) -> None:
+    def __init__(self, said: PendingVerdict, places: Sequence[Place]) -> None:
         self._said = said
         self._places = places
 

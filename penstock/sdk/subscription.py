@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 from penstock.sdk.delivery import Deliveries, Delivery
 from penstock.sdk.errors import ClientError, ConnectionLost, TimedOut
-from penstock.sdk.hands import GIVE_BACK, Answer, Hand, Place, Said, Verdict
+from penstock.sdk.hands import GIVE_BACK, Answer, Hand, PendingVerdict, Place, Verdict
 from penstock.sdk.link import ClientLink
 from store.state.group_settings import GroupSettings
 from store.wire import group_messages as wire
@@ -76,9 +76,9 @@ class Subscription:
         self._taken: tuple[float, int] | None = None  # when the last batch was taken, and how many it had
         self._patience_s = 0.0  # until when its messages are to be looked at, by time.monotonic()
         # What was said of it.
-        self._saying: dict[Verdict, Said] = {}  # in this turn of the loop
-        self._unsent: list[Said] = []
-        self._unanswered: set[Said] = set()
+        self._saying: dict[Verdict, PendingVerdict] = {}  # in this turn of the loop
+        self._unsent: list[PendingVerdict] = []
+        self._unanswered: set[PendingVerdict] = set()
 
     # --- coming and going
 
@@ -383,7 +383,7 @@ class Subscription:
         """To be said at the end of this turn of the loop, unless it is `is_known` already."""
         said = self._saying.get(verdict)
         if said is None:
-            said = Said(verdict, monotonic() + self._link.requests.rules.timeout_s)
+            said = PendingVerdict(verdict, monotonic() + self._link.requests.rules.timeout_s)
             is_late = self._drained.is_set() or (verdict.invisible_ms is not None and self._ref is None)
             if is_late or not places:
                 said.answered([wire.Receipt(*place) for place in places])
@@ -410,7 +410,7 @@ class Subscription:
                 self._ask(said, self._ref)
         self._finish_if_done()
 
-    def _ask(self, said: Said, ref: int) -> None:
+    def _ask(self, said: PendingVerdict, ref: int) -> None:
         def answered(outcome: Outcome, _: Frame) -> None:
             self._unanswered.discard(said)
             if isinstance(outcome, ConnectionLost):

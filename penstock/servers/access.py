@@ -38,7 +38,7 @@ SWITCH_S = 0.001
 """How long a thread that reads files may keep the loop from running Python."""
 
 
-class Judging:
+class AccessLoader:
     """Owner of a process's Access, and of the threads and connections that it needs. Reads the files again on
     SIGHUP.
     """

@@ -17,7 +17,7 @@ from notify.remote.store_link import StoreLink
 from penstock.config.credentials import token_of_gateway
 from penstock.config.settings import Settings
 from penstock.errors import UsageError
-from penstock.servers.access import Judging
+from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls, StoreTls
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
@@ -35,7 +35,7 @@ def serve(settings: Settings) -> int:
     token = token_of_gateway(settings.gateway)
     tls = StoreTls(address, settings.gateway)
     check_exposed(settings)
-    client_tls, judging = ClientTls(settings.gateway), Judging(settings.auth)
+    client_tls, judging = ClientTls(settings.gateway), AccessLoader(settings.auth)
     return run(settings, lambda: _serve(settings, address, token, tls, client_tls, judging))
 
 
@@ -45,7 +45,7 @@ async def _serve(
     token: str,
     tls: StoreTls,
     client_tls: ClientTls,
-    judging: Judging,
+    judging: AccessLoader,
 ) -> None:
     """Accept clients once the store is there; if it goes away later, they stay connected, and wait."""
     stop = Stop()

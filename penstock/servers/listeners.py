@@ -100,7 +100,9 @@ class Listeners:
         loop = asyncio.get_running_loop()
         in_turn = InTurn(loop.call_soon)
         context = self._tls.context if self._tls.is_set else None
-        clients = Sockets(self._broker.turn, self._broker.read_buffer, loop.call_soon) if HAS_EPOLL else None
+        clients = (
+            Sockets(self._broker.turn, self._broker.connections.read_buffer, loop.call_soon) if HAS_EPOLL else None
+        )
         if clients is not None:
             loop.add_reader(clients.fileno(), clients.look)
         for url in urls:
@@ -123,11 +125,11 @@ class Listeners:
             listener.close()
         broker = self._broker
         if others and not stop.of_all:
-            broker.drain(ReasonCode.USE_ANOTHER_SERVER, broker.settings.drain_clients_per_s)
+            broker.drain(ReasonCode.USE_ANOTHER_SERVER, broker.core.settings.drain_clients_per_s)
         else:
             broker.drain(ReasonCode.SERVER_SHUTTING_DOWN)
         while not broker.drained() and not stop.is_urgent:
             await asyncio.sleep(DRAIN_STEP_S)
             tick()
         broker.end_draining()
-        broker.events.close()
+        broker.core.events.close()

@@ -13,7 +13,7 @@ from notify.local.hub import Hub
 from notify.local.store import LocalStore
 from notify.server.server import StoreServer
 from penstock.config.settings import Settings
-from penstock.servers.access import Judging
+from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
@@ -28,11 +28,11 @@ log = logging.getLogger("penstock")
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     check_exposed(settings)
-    tls, judging = ClientTls(settings.gateway), Judging(settings.auth)
+    tls, judging = ClientTls(settings.gateway), AccessLoader(settings.auth)
     return run(settings, lambda: _serve(settings, tls, judging))
 
 
-async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
+async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> None:
     """Start the admin endpoint, the store with its recovery, the gateway, and then accept clients; stop in reverse."""
     stop = Stop()
     heed_hangup(judging.reload, tls.reload)  # until there is an audit log

@@ -20,7 +20,7 @@ from notify.server.server import StoreServer
 from penstock.config.credentials import Tokens, tokens_of_namespaces, tokens_of_store, warn_of_shared_token
 from penstock.config.settings import Settings
 from penstock.errors import UsageError
-from penstock.servers.access import Judging
+from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import WireTls
 from penstock.servers.logs import announce
@@ -52,12 +52,12 @@ def serve(settings: Settings) -> int:
     tokens = tokens_of_store(settings.wire)
     tls = WireTls(settings.wire) if address.is_tls else None
     check_exposed(address, settings, tokens)
-    judging = Judging(settings.auth)
+    judging = AccessLoader(settings.auth)
     return run(settings, lambda: _serve(settings, address, tokens, tls, judging))
 
 
 async def _serve(
-    settings: Settings, address: StoreAddress, tokens: Tokens, tls: WireTls | None, judging: Judging
+    settings: Settings, address: StoreAddress, tokens: Tokens, tls: WireTls | None, judging: AccessLoader
 ) -> None:
     """Start the admin endpoint, the store with its recovery, and then accept peers; stop in reverse."""
     stop = Stop()
@@ -126,7 +126,7 @@ async def _close(server: StoreServer, messages: MessageStore) -> None:
 
 
 def _judge_clients(
-    server: StoreServer, judging: Judging, of_namespaces: Mapping[str, str], closing: AsyncExitStack
+    server: StoreServer, judging: AccessLoader, of_namespaces: Mapping[str, str], closing: AsyncExitStack
 ) -> None:
     """Apply the rules of [auth] to the store's clients as well."""
     access = judging.start(closing)

@@ -20,7 +20,7 @@ from gateway.transport.listener import BACKLOG
 from notify.links.sockets import listening_unix_socket
 from penstock.config.settings import Settings, render
 from penstock.errors import PenstockError
-from penstock.servers.access import Judging
+from penstock.servers.access import AccessLoader
 from penstock.servers.listeners import check_exposed
 from penstock.servers.logs import announce, announced
 from penstock.servers.process import ALL_STOP, AT_ONCE, SUPERVISED, TICK_S, Stop, open_admin, run
@@ -50,7 +50,7 @@ class ChildFailed(PenstockError):
 def serve(settings: Settings, gateways: int) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     check_exposed(settings)
-    Judging(settings.auth)  # reports errors in its files once, not once per gateway
+    AccessLoader(settings.auth)  # reports errors in its files once, not once per gateway
     return run(settings, lambda: _serve(settings, gateways))
 
 

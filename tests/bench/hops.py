@@ -103,7 +103,7 @@ class Gateway:
         self.broker = Broker(store, GatewaySettings(), loop)
 
     def client(self, name: str) -> tuple[Connection, Pipe]:
-        connection, pipe = Connection(self.broker), Pipe()
+        connection, pipe = Connection(self.broker.connections), Pipe()
         connection.connection_made(pipe)
         receive(connection, encode(Connect(client_id=name, protocol_version=4), 4))
         self.settle()

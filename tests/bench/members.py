@@ -36,7 +36,7 @@ class Side:
     """A client: its connection, and what was sent to it."""
 
     def __init__(self, broker: Broker, loop: Loop, name: str) -> None:
-        self.connection, self.pipe = Connection(broker), Pipe()
+        self.connection, self.pipe = Connection(broker.connections), Pipe()
         self.connection.connection_made(self.pipe)
         receive(self.connection, encode(Connect(client_id=name, protocol_version=4), 4))
         loop.run()

@@ -151,7 +151,7 @@ class Client:
         self.bench = bench
         self.version = version
         self.transport = FakeTransport()
-        self.connection = Connection(bench.broker, Entrance(MOST_CLIENTS, namespace))
+        self.connection = Connection(bench.broker.connections, Entrance(MOST_CLIENTS, namespace))
         self.connection.connection_made(self.transport)
         self._taken = 0
         self._next_id = 0

@@ -81,7 +81,7 @@ cdef bytes shared_block(Records records, Reader reader, Link link):
 
 
 def send_listed(Link link not None, listed not None, dict found not None, bint as_they_are, int64_t most_bytes):
-    """Encode what follows of a list (gateway.session.Listed) of retained messages; returns some count of their bytes.
+    """Encode what follows of a list (gateway.sessions.session.RetainedBatch) of retained messages; returns some count of their bytes.
 
     `found`: log_offset → (its range, its place there), or None if it is gone. Ends early where one is not in `found`, where the
     window is full (then `inflight` is blocked), before a compressed one unless they go `as_they_are`, or behind so many bytes.

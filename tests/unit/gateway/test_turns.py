@@ -11,7 +11,7 @@ import pytest
 
 from gateway import ending
 from gateway.delivery import exchange
-from gateway.delivery.delivery import MOST_MERGED, ROUNDS_PER_TURN, SETTLED_PER_STEP
+from gateway.delivery.deliverer import MOST_MERGED, ROUNDS_PER_TURN, SETTLED_PER_STEP
 from gateway.mqtt._mqtt import Reader, Sockets, Turn, next_at_qos2
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Publish, SubscriptionRequest
@@ -117,7 +117,7 @@ def test_a_session_with_many_queues_reads_them_once_at_a_time(
     filters = ["/".join(each) for each in itertools.product("a+", repeat=9)]
     for at in range(0, len(filters), 256):
         reader.subscribe(*filters[at : at + 256], qos=qos)
-    delivery = bench.broker.delivery
+    delivery = bench.broker.deliverer
     pull, ranges_of = delivery._pull, delivery._many_ranges_of
     reads, merges = [0], [0]  # of each pull
 
@@ -147,7 +147,7 @@ def test_a_session_with_many_queues_reads_them_once_at_a_time(
 
 def test_the_time_for_pulling_is_that_of_a_turn(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of each time in it that something grew."""
-    delivery = bench.broker.delivery
+    delivery = bench.broker.deliverer
     readers = [bench.connect(f"reader {i}") for i in range(4)]
     for reader in readers:
         reader.subscribe("a/+", "+/b")
@@ -159,7 +159,7 @@ def test_the_time_for_pulling_is_that_of_a_turn(bench: Bench, monkeypatch: pytes
         return pull(session, ends_s)
 
     monkeypatch.setattr(delivery, "_pull", pulls)
-    monkeypatch.setattr("gateway.delivery.delivery.CATCH_UP_S", 1e-9)
+    monkeypatch.setattr("gateway.delivery.deliverer.CATCH_UP_S", 1e-9)
     delivery.room([reader.connection.session for reader in readers])
     for turns in range(1, len(readers) + 1):
         delivery.grew([])
@@ -214,7 +214,7 @@ def test_however_often_it_is_asked_for_one_turn_is_ended(bench: Bench) -> None:
 def test_one_long_turn_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long turn is followed by a look at the sockets in the loop's next turn, and then that comes first."""
     monkeypatch.setattr(ending, "LONG_S", 0.0)
-    sockets = Sockets(bench.broker.turn, bench.broker.read_buffer, lambda *_: None)
+    sockets = Sockets(bench.broker.turn, bench.broker.connections.read_buffer, lambda *_: None)
     turn = bench.broker.turn
 
     def flags() -> tuple[bool, bool]:
@@ -261,7 +261,7 @@ def test_how_far_readers_have_come_is_told_in_steps(bench: Bench) -> None:
         needed_from(floors)
 
     store.needed_from = note  # type: ignore[method-assign]
-    bench.broker.delivery.settle()
+    bench.broker.deliverer.settle()
     bench.run()
     assert max(told) <= SETTLED_PER_STEP
     assert sum(told) >= 255  # the filter without wildcards has a stored queue
@@ -329,4 +329,4 @@ def test_nothing_is_asked_of_a_store_that_is_closed(bench: Bench, monkeypatch: p
     bench.broker.tick()
     bench.broker.end_turn()
     bench.broker.store_batch()
-    bench.broker.safe_advanced()
+    bench.broker.store_events.safe_advanced()

@@ -6,6 +6,7 @@ from pathlib import Path
 import grimp
 import pytest
 
+from gateway.sessions.connection import FAREWELLS, TRANSITIONS, Phase
 from tests import rooms
 
 ROOT = Path(__file__).parents[3]
@@ -14,7 +15,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 
 def drawn_arrows() -> set[tuple[str, str]]:
-    diagram = re.search(r"```mermaid\n(.*?)```", PAGE, re.DOTALL)
+    diagram = re.search(r"```mermaid\nflowchart TD\n(.*?)```", PAGE, re.DOTALL)
     assert diagram
     return {(one, other) for one, other in re.findall(r"(\w+) --> (\w+)", diagram[1])}
 
@@ -26,6 +27,16 @@ def test_the_arrows_are_the_imports() -> None:
         for imported in graph.find_modules_directly_imported_by(module):
             found.add((module.split(".")[0], imported.split(".")[0]))
     assert drawn_arrows() == {(one, other) for one, other in found if one != other}
+
+
+def test_the_life_of_a_connection_is_the_table() -> None:
+    diagram = re.search(r"```mermaid\nstateDiagram-v2\n(.*?)```", PAGE, re.DOTALL)
+    assert diagram
+    drawn = re.findall(r"(\w+|\[\*\]) --> (\w+|\[\*\])(?:: (.*))?", diagram[1])
+    table = [("[*]", Phase.NEW.name, "")]
+    table += [(one.name, other.name, why) for one, others in TRANSITIONS.items() for other, why in others.items()]
+    table += [(one.name, "[*]", ", ".join(each.name for each in FAREWELLS)) for one in Phase if not TRANSITIONS[one]]
+    assert drawn == table
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

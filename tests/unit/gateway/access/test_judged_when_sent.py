@@ -218,4 +218,4 @@ def test_a_client_that_may_do_everything_is_not_judged(start_bench: StartBench) 
     bench.connect("p").publish("a", qos=1)
     client.lose()
     assert topics(bench.durable("d")) == ["a"]
-    assert not bench.broker.exchange._judged
+    assert not bench.broker.deliverer._exchange._judged

@@ -71,7 +71,7 @@ def test_the_newest_ban_of_a_value_counts_and_keeps_what_was_counted() -> None:
 
 
 def test_their_number_is_bounded_and_what_an_operator_said_stays() -> None:
-    bans = Bans(2)
+    bans = Bans(most=2)
     bans.ban("user", "operators", None, "by hand")
     for user in ("a", "b", "c"):
         bans.ban("user", user, None, "test", automatic=True)
@@ -82,9 +82,8 @@ def test_their_number_is_bounded_and_what_an_operator_said_stays() -> None:
 
 
 def test_automatic_bans_are_told() -> None:
-    bans = Bans()
     told: list[Ban] = []
-    bans.tell_automatic = told.append
+    bans = Bans(told.append)
     bans.ban("user", "by hand", None, "test")
     bans.ban("user", "by itself", None, "test", automatic=True)
     assert [ban.value for ban in told] == ["by itself"]
@@ -113,7 +112,7 @@ def test_addresses_are_counted_by_what_one_subscriber_has() -> None:
 def test_a_banned_client_is_refused_until_the_ban_is_lifted(
     bench: Bench, version: int, kind: BanKind, value: str
 ) -> None:
-    bans = bench.broker.bans
+    bans = bench.broker.ban_sweep.bans
     bans.ban(kind, value, None, "it sends nonsense")
     client = bench.client(version)
     answer = client.connect("c", username="eve", password=b"x")

@@ -27,7 +27,7 @@ def test_a_payload_that_is_not_what_it_says_is_refused(start_bench: StartBench) 
     assert [type(ack) for ack in acks] == [PubAck, PubRec]
     assert {ack.reason_code for ack in acks if isinstance(ack, PubAck | PubRec)} == {ReasonCode.PAYLOAD_FORMAT_INVALID}
     assert sub.received() == []
-    assert bench.broker.rules.refused[ReasonCode.PAYLOAD_FORMAT_INVALID] == 3
+    assert bench.broker.connections.rules.refused[ReasonCode.PAYLOAD_FORMAT_INVALID] == 3
     for payload, indicator in ((NOT_UTF8, 0), (NOT_UTF8, None), ("é\0".encode(), 1), (b"", 1)):
         client.publish_whole("t", payload, 2, payload_format_indicator=indicator)
         assert sub.payloads() == [payload]

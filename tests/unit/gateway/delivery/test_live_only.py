@@ -231,7 +231,7 @@ def test_both_parts_count_as_one_subscription(start_live: StartLive) -> None:
     reader = bench.durable("reader")
     requests = (SubscriptionRequest("#", QoS(1)), SubscriptionRequest("+/x", QoS(1)), SubscriptionRequest("c", QoS(1)))
     assert reader.subscribe(*requests).reason_codes == (1, 1, ReasonCode.QUOTA_EXCEEDED)
-    assert bench.broker.subscription_count == 2
+    assert bench.broker.status.subscription_count == 2
     assert reader.subscribe("d", qos=1).reason_codes == (ReasonCode.QUOTA_EXCEEDED,)
 
 

@@ -80,14 +80,16 @@ def test_messages_of_qos_1_do_not_count(bench: Bench, outrun: Outrun) -> None:
 def test_nothing_is_kept_of_a_session_that_is_through_or_gone(start_bench: StartBench) -> None:
     bench = start_bench(write_buffer_bytes=2_048)
     client, _ = reader_behind(bench)
-    outrun = bench.broker.delivery._outrun
+    outrun = bench.broker.deliverer._outrun
     client.connection.resume_writing()
     bench.run()
     assert len(client.payloads()) == MESSAGES
     assert not outrun._paces
-    assert not bench.broker.delivery.is_behind
+    assert not bench.broker.deliverer.is_behind
     client, _ = reader_behind(bench)
-    bench.broker.delivery._outrun.goes_on(client.connection.session, client.connection.session.readers.values(), 1, 100)
+    bench.broker.deliverer._outrun.goes_on(
+        client.connection.session, client.connection.session.readers.values(), 1, 100
+    )
     assert outrun._paces
     client.connection.connection_lost(None)
     bench.run()

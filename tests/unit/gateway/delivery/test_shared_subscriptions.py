@@ -186,7 +186,7 @@ def test_unsubscribing(bench: Bench) -> None:
     client.send(*(PubAck(message.packet_id or 0) for message in mine))
     client.lose()
     assert other.received() == []
-    assert not bench.broker.subscription_count - 1
+    assert not bench.broker.status.subscription_count - 1
 
 
 def test_a_session_that_unsubscribed_is_no_member_any_more(bench: Bench) -> None:

@@ -78,7 +78,7 @@ def test_a_session_with_many_subscriptions_comes_back(bench: Bench) -> None:
     publisher.publish("a/4/x", b"live", 1)
     assert back.take() == [b"live"] * 2
     back.disconnect()
-    assert bench.broker.delivery.durable == 0
+    assert bench.broker.deliverer.durable == 0
     bench.connect("c", clean_start=True).lose()
 
 
@@ -94,7 +94,7 @@ def test_a_session_that_leaves_and_comes_back_in_the_midst_of_it(bench: Bench) -
     assert back.take() == [b"x"]
     back.lose()
     bench.run()
-    assert bench.broker.delivery.durable == 0
+    assert bench.broker.deliverer.durable == 0
 
 
 def _encoded_connect(client_id: str) -> bytes:

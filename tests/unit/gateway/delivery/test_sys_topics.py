@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gateway.delivery.subscriptions import FROM_PROPERTY
-from gateway.delivery.sys_topics import AVERAGED_MIN, LOADS, PREFIX, SYS_TOPICS, Load
+from gateway.delivery.sys_topics import AVERAGED_MIN, LOADS, PREFIX, SYS_TOPICS, LoadAverage
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import ConnAck, PubAck, PubRec, RetainHandling, SubAck, SubscriptionRequest, Unsubscribe, Will
 from gateway.mqtt.properties import Properties
@@ -263,7 +263,7 @@ def test_retained_messages_are_counted(bench: Bench) -> None:
 
 
 def test_a_load_is_the_growth_per_minute() -> None:
-    load = Load()
+    load = LoadAverage()
     for i in range(1, 31):
         load.count(i * 50, 10)
     assert load.per_minute[1] == pytest.approx(300, rel=0.01)
@@ -299,7 +299,7 @@ def test_an_mqtt_5_publisher_is_told(bench: Bench, topic: str, caplog: pytest.Lo
     assert bench.stored() == []
     lines = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
     assert lines == [f"client device: publish to {topic} ignored: {reason}"] * 3
-    assert bench.broker.rules.refused == {ReasonCode.NOT_AUTHORIZED: 3}
+    assert bench.broker.connections.rules.refused == {ReasonCode.NOT_AUTHORIZED: 3}
 
 
 def test_an_mqtt_3_publisher_is_acknowledged_and_ignored(bench: Bench) -> None:

@@ -107,7 +107,7 @@ def test_too_many_user_properties(bench: Bench, qos: int) -> None:
     client.publish("a", b"x", qos, user_properties=(("k", "v"),) * 257)
     assert client.one(Disconnect).reason_code is QUOTA_EXCEEDED
     assert client.is_closed
-    assert bench.broker.bad_input["quota_exceeded"] == 1
+    assert bench.broker.connections.bad_input["quota_exceeded"] == 1
     assert len([record for record in bench.stored() if record.topic == b"a"]) == 1
 
 

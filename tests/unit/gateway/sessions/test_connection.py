@@ -249,7 +249,7 @@ def test_wrong_bytes_end_the_connection_and_no_other(
     if reason_code is not None:
         refused_with(client, reason_code)
     assert client.is_closed
-    assert sum(bench.broker.bad_input.values()) == 1
+    assert sum(bench.broker.connections.bad_input.values()) == 1
     assert bench.stored() == []
     witness.subscribe("w")
     witness.publish("w", b"still here")
@@ -378,7 +378,7 @@ def test_bad_input_is_counted_and_logged_at_a_bounded_rate(bench: Bench, caplog:
     with caplog.at_level(logging.WARNING, "penstock.gateway"):
         for _ in range(200):
             bench.connect("a").send_bytes(b"\0\0")
-    assert bench.broker.bad_input == {"malformed_packet": 200}
+    assert bench.broker.connections.bad_input == {"malformed_packet": 200}
     assert len(caplog.records) <= 33
     assert "192.0.2.1:40000: " in caplog.text
 
@@ -436,7 +436,7 @@ def test_a_connection_without_connect_is_closed_in_time(start_bench: StartBench,
     bench.pass_time(1)
     assert client.transport.is_closing()
     assert not in_time.is_closed
-    assert bench.broker.bad_input == {"maximum_connect_time": 1}
+    assert bench.broker.connections.bad_input == {"maximum_connect_time": 1}
 
 
 # --- the end

@@ -65,7 +65,7 @@ class Gateway:
         broker = self.broker = Broker(LocalStore.join(Hub(store), "gateway"), settings, loop)
         clients = None
         if self._on_epoll:
-            clients = Sockets(broker.turn, broker.read_buffer, loop.call_soon)
+            clients = Sockets(broker.turn, broker.connections.read_buffer, loop.call_soon)
             loop.add_reader(clients.fileno(), clients.look)
         listener = Listener(broker, ListenAddress.parse("mqtt://127.0.0.1:0"), None, InTurn(loop.call_soon), clients)
         await listener.open()
@@ -106,7 +106,7 @@ def test_a_slow_reader_gets_all_of_it_in_order(gateway: Gateway) -> None:
     gateway.until(lambda broker: not broker.registry.sessions["reader"].connection.paused)
     for each in (reader, publisher):
         each.close()
-    gateway.until(lambda broker: not broker.connections)
+    gateway.until(lambda broker: not broker.connections.table.connections)
 
 
 def reset(plain: socket.socket) -> None:
@@ -136,7 +136,7 @@ def test_a_client_that_half_closes_is_gone(gateway: Gateway) -> None:
     assert client.recv(2, socket.MSG_WAITALL) == encode(PingResp(), 4)
     assert client.recv(1) == b""
     client.close()
-    gateway.until(lambda broker: not broker.connections)
+    gateway.until(lambda broker: not broker.connections.table.connections)
 
 
 def test_who_says_goodbye_in_one_piece_with_the_rest(gateway: Gateway) -> None:
@@ -146,7 +146,7 @@ def test_who_says_goodbye_in_one_piece_with_the_rest(gateway: Gateway) -> None:
     packets = (Connect("brief", 4), Publish("t", b"all I have"), Disconnect())
     client.sendall(b"".join(encode(packet, 4) for packet in packets))
     assert reader.payloads(1) == [b"all I have"]
-    gateway.until(lambda broker: broker.connections == 1)
+    gateway.until(lambda broker: broker.connections.table.connections == 1)
     client.close()
     reader.close()
 
@@ -174,7 +174,7 @@ def test_a_client_that_sends_without_end_keeps_nobody_waiting(gateway: Gateway) 
         thread.join()
         firehose.close()
         quiet.close()
-    gateway.until(lambda broker: not broker.connections)
+    gateway.until(lambda broker: not broker.connections.table.connections)
 
 
 @pytest.mark.slow
@@ -185,10 +185,10 @@ def test_five_thousand_leave_at_once(gateway: Gateway) -> None:
     for number in range(CLIENTS):
         clients.append(socket.create_connection(("127.0.0.1", gateway.port)))
         clients[-1].sendall(encode(Connect(f"c{number}", 4), 4))
-    gateway.until(lambda broker: broker.online == CLIENTS + 1)
+    gateway.until(lambda broker: broker.connections.table.online == CLIENTS + 1)
     for each in clients:
         each.close()  # over an unread CONNACK, so it is a reset
-    gateway.until(lambda broker: broker.connections == 1)
+    gateway.until(lambda broker: broker.connections.table.connections == 1)
     stays.send(PingReq())
     assert next(stays.packets()) == PingResp()
     stays.close()

@@ -28,7 +28,7 @@ from penstock.sdk.errors import (
     TimedOut,
 )
 from penstock.sdk.filters import matches_any
-from penstock.sdk.hands import ACK, GIVE_BACK, Answer, Hand, Place, Said, Verdict
+from penstock.sdk.hands import ACK, GIVE_BACK, Answer, Hand, PendingVerdict, Place, Verdict
 from penstock.sdk.link import MOST_PUBLISHES, request_rules
 from penstock.sdk.message import DelayedReceipt, Receipt, user_properties
 from penstock.sdk.message_id import StorePlace, parse_message_id
@@ -235,7 +235,7 @@ def test_what_means_something_on_one_connection_ends_with_it() -> None:
 
 
 def test_what_is_said_together_is_one_request() -> None:
-    said = Said(ACK, 30.0)
+    said = PendingVerdict(ACK, 30.0)
     for place in ((7, 0, 1), (7, 1, 1), (7, 2, 3), (8, 5, 1), (7, 9, 1)):
         said.add(*place)
     assert said.verdict.request(1, said.places) == group_messages.Ack(1, [(7, 0, 5), (8, 5, 1), (7, 9, 1)])  # type: ignore[list-item]

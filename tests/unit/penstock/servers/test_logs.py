@@ -242,9 +242,11 @@ def test_who_never_said_connect_leaves_no_line(bench: Bench, caught: pytest.LogC
     assert caught.records == []
 
 
-def test_the_broker_says_itself_how_many_lines_were_left_out(bench: Bench, caught: pytest.LogCaptureFixture) -> None:
+def test_the_broker_says_itself_how_many_lines_were_left_out(
+    bench: Bench, caught: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log_clock = Clock()
-    bench.broker.events = RateLimitedLog(logging.getLogger("penstock.gateway"), log_clock)
+    monkeypatch.setattr(bench.broker.core.events, "_clock", log_clock)
     for i in range(LINES_PER_SECOND + 2):
         bench.connect(f"device-{i}")
     log_clock.now_s += 1

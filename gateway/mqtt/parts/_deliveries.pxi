@@ -1,9 +1,9 @@
 # The part of _wire.pyx that is the messages of a shared subscription: handed to one session, sent, acknowledged.
 
-cdef class Parcels:
+cdef class Deliveries:
     """What a session was handed of one group, and what is to be told of it. Its acknowledgements are merged as they come."""
 
-    cdef readonly dict in_flight        # queue_offset -> Parcel
+    cdef readonly dict in_flight        # queue_offset -> Delivery
     cdef public bint prompt             # what is acknowledged is told in a turn of its own; if not, it waits for one
     cdef list said
     cdef uint64_t serial, first, number # the last of what was said, which may go on
@@ -21,20 +21,20 @@ cdef class Parcels:
         self.serial, self.first, self.number = serial, queue_offset, 1
         return 0
 
-    cdef int settled(self, Parcel parcel) except -1:
+    cdef int settled(self, Delivery delivery) except -1:
         """The client has it."""
-        parcel.is_settled = True
-        self.in_flight.pop(parcel.queue_offset, None)
-        self.say_done(parcel.serial, parcel.queue_offset)
+        delivery.is_settled = True
+        self.in_flight.pop(delivery.queue_offset, None)
+        self.say_done(delivery.serial, delivery.queue_offset)
         return 0
 
     def done(self, uint64_t serial, uint64_t queue_offset):
         """One that was not in flight is done with."""
         self.say_done(serial, queue_offset)
 
-    def carry(self, Parcel parcel not None):
+    def carry(self, Delivery delivery not None):
         """Another way than deal() put it in flight."""
-        self.in_flight[parcel.queue_offset] = parcel
+        self.in_flight[delivery.queue_offset] = delivery
 
     def take_acks(self):
         """(serial, queue_offset of the first, number) of what is done with and not told so far."""
@@ -45,10 +45,10 @@ cdef class Parcels:
         return said
 
 
-cdef class Parcel:
-    """A message of a group that was handed to a session, and is in flight; in place of an Outgoing."""
+cdef class Delivery:
+    """A message of a group that was handed to a session, and is in flight; in place of a HeldMessage."""
 
-    cdef readonly Parcels share
+    cdef readonly Deliveries share
     cdef public uint64_t serial
     cdef readonly uint64_t queue_offset
     cdef readonly uint64_t log_offset
@@ -57,7 +57,7 @@ cdef class Parcel:
     cdef readonly bint is_settled
     is_shared = True
 
-    def __init__(self, Parcels share not None, uint64_t serial, uint64_t queue_offset, uint64_t log_offset, int qos):
+    def __init__(self, Deliveries share not None, uint64_t serial, uint64_t queue_offset, uint64_t log_offset, int qos):
         self.share = share
         self.serial = serial
         self.queue_offset = queue_offset
@@ -72,19 +72,19 @@ cdef class Parcel:
 
 
 cdef bint settle_parcel(Link link, uint16_t packet_id) except -1:
-    """Take a PUBACK for what the session keeps. False: it is no Parcel at QoS 1, and the session's own business.
+    """Take a PUBACK for what the session keeps. False: it is no Delivery at QoS 1, and the session's own business.
 
     Unless somebody waits for it, no turn is asked for: what is done with is told with the next one, or the next tick.
     """
     cdef object kept = link.inflight.kept[packet_id]
-    cdef Parcel parcel
-    if type(kept) is not Parcel or (<Parcel>kept).qos != 1:
+    cdef Delivery delivery
+    if type(kept) is not Delivery or (<Delivery>kept).qos != 1:
         return False
-    parcel = <Parcel>kept
+    delivery = <Delivery>kept
     del link.inflight.kept[packet_id]
-    parcel.share.settled(parcel)
+    delivery.share.settled(delivery)
     link.turn.acknowledged += 1
-    if parcel.share.prompt or link.inflight.blocked:
+    if delivery.share.prompt or link.inflight.blocked:
         link.mark_ready()
     elif not link.is_ready:
         link.is_ready = True
@@ -92,7 +92,7 @@ cdef bint settle_parcel(Link link, uint16_t packet_id) except -1:
     return True
 
 
-def deal(Link link not None, Parcels share not None, Records records not None, Py_ssize_t start, Py_ssize_t stop,
+def deal(Link link not None, Deliveries share not None, Records records not None, Py_ssize_t start, Py_ssize_t stop,
          uint64_t serial, uint64_t queue_offset, int most_qos, bint retain_as_published, tuple subscription_ids not None):
     """Send messages of a group that go out at QoS 0 and 1, up to one at QoS 2, or one that the window has no room for.
 
@@ -102,7 +102,7 @@ def deal(Link link not None, Parcels share not None, Records records not None, P
     cdef uint32_t number = subscription_ids[0] if subscription_ids else 0
     cdef int qos, id_count = len(subscription_ids)
     cdef uint16_t packet_id
-    cdef Parcel parcel
+    cdef Delivery delivery
     while start < stop:
         record = records.items[start]
         qos = min(<int>(record.flags & FLAG_QOS), most_qos)
@@ -117,9 +117,9 @@ def deal(Link link not None, Parcels share not None, Records records not None, P
             share.say_done(serial, queue_offset)
         else:
             if qos:
-                parcel = Parcel(share, serial, queue_offset, record.log_offset, 1)
-                packet_id = link.inflight.hold(parcel)
-                share.in_flight[queue_offset] = parcel
+                delivery = Delivery(share, serial, queue_offset, record.log_offset, 1)
+                packet_id = link.inflight.hold(delivery)
+                share.in_flight[queue_offset] = delivery
             else:
                 share.say_done(serial, queue_offset)
             link.put_publish(record, qos, packet_id, retain_as_published and record.flags & FLAG_RETAIN, &number, id_count, True,

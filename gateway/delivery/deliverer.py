@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from gateway.delivery.exchange import Exchange
 from gateway.delivery.expander import EXPANDED_BYTES, Expander
 from gateway.delivery.outrun import Outrun
+from gateway.delivery.replays import Replays
 from gateway.mqtt._mqtt import (
     BLOCKED,
     DONE,
@@ -22,10 +23,9 @@ from gateway.mqtt._mqtt import (
     taking_from,
     with_more,
 )
+from gateway.sessions.core import Core
 from gateway.sessions.session import NONE, Session
-from gateway.settings import GatewaySettings
 from lightqueue.queues._queues import LIVE, Queue
-from notify.api import Store
 from notify.steps import Steps, in_steps
 from store.namespaces import is_servers
 from store.records._records import Records
@@ -35,13 +35,11 @@ RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
 ROUNDS_PER_TURN = 4
 MANY_READERS = 16  # of a session that have more: their ranges are read in one call, and have fewer records
-LEAST_MERGED, MOST_MERGED = (
-    4,
-    64,
-)  # of these are read at a time: as many as the window has room for, or to find the next
-MANY_QUEUES = 256  # that grew: a session that is behind pulls in the next turn; one that reads so many pulls one round
+LEAST_MERGED = 4  # readers that are read at a time, of a session that has many: as many as its window has room for,
+MOST_MERGED = 64  # or so many, to find those that come next
+MANY_QUEUES = 256  # grew: sessions that are behind pull in the next turn; one that reads so many pulls a round at a time
 NO_STOP = (1 << 64) - 1  # log_offset
-CATCH_UP_S = 0.002  # that all who are behind may take of one turn, or one of them, however often they pull in it
+CATCH_UP_S = 0.002  # that all sessions that are behind may take of one turn, however often they pull in it
 EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each
 SETTLED_AT_ONCE = 256  # queues of which it is said how far their readers have come, each time
 SETTLED_SHARE = 16  # and one part in this many of all
@@ -51,21 +49,14 @@ COMPRESSED = int(RecordFlag.COMPRESSED)
 NOBODY: frozenset[Session] = frozenset()
 
 
-class Delivery:
-    """Owner of who follows which queue in this gateway."""
+class Deliverer:
+    """Owner of the readers of each queue in this gateway."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: GatewaySettings,
-        exchange: Exchange,
-        expander: Expander,
-        soon: Callable[[Callable[[], None]], object],
-    ) -> None:
-        """`soon` has something done in a later turn."""
-        self._soon = soon
-        self._store = store
-        self._settings = settings
+    def __init__(self, core: Core, exchange: Exchange, expander: Expander) -> None:
+        self._soon = soon = core.scheduler.soon
+        self._store = core.store
+        self._settings = core.settings
+        self.replays = Replays(core, exchange, self.room)
         self._exchange = exchange
         self._expander = expander
         self._moved: set[Queue] = set()  # LIVE queues whose readers may have come further since settle()
@@ -82,14 +73,13 @@ class Delivery:
         self._waiting_read: dict[Queue, set[Session]] = {}  # what they have to read is on its way
         self._expanded = 0  # ranges, so far
         self._outrun = Outrun()
-        self.go_on_replaying: Callable[[Session], None]  # to be given by whoever can
         self.dropped = 0
         self.transient = 0  # subscriptions that end with their connection
         self.durable = 0  # those of connected clients that do not
         self.store_reads = 0
         self.shared_reads = 0
 
-    # --- who follows what
+    # --- readers
 
     def add(self, reader: Reader) -> None:
         queue = reader.queue
@@ -259,7 +249,7 @@ class Delivery:
             if session.listings:
                 return False
             if session.replays:
-                self.go_on_replaying(session)
+                self.replays.go_on(session)
                 return False
             pending = self._pending(session)
             if not pending:
@@ -306,7 +296,7 @@ class Delivery:
         return found is not None
 
     def _ranges_of(self, readers: list[Reader], are_of_many: bool) -> list[Records] | None:
-        """What comes next for each of a session's readers; None if the session has to wait for some of it."""
+        """The next range of each of a session's readers; None if the session has to wait for one of them."""
         ranges = []
         most_lag, share = self._settings.qos0_lag_messages, len(readers)
         self._outrun.goes_on(readers[0].session, readers[:MANY_READERS], most_lag, time.perf_counter())

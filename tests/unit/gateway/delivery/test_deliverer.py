@@ -388,7 +388,7 @@ def test_a_qos_0_subscriber_too_far_behind_loses_messages(start_bench: StartBenc
     bench.run()
     payloads = slow.payloads()
     assert payloads[-1] == b"299"
-    assert len(payloads) + bench.broker.delivery.dropped == 300
+    assert len(payloads) + bench.broker.deliverer.dropped == 300
 
 
 # --- in time
@@ -483,7 +483,7 @@ def test_subscription_requests_of_one_packet_are_each_their_own(bench: Bench, pu
 
 def test_what_is_more_than_one_range_comes_as_well(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has to wait for the queue to grow once more."""
-    monkeypatch.setattr("gateway.delivery.delivery.RANGE_RECORDS", 3)
+    monkeypatch.setattr("gateway.delivery.deliverer.RANGE_RECORDS", 3)
     readers = [bench.connect(f"reader-{qos}") for qos in range(3)]
     for qos, reader in enumerate(readers):
         reader.subscribe("a", qos=qos)

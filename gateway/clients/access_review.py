@@ -1,47 +1,41 @@
-"""Judging connected clients again: what they were allowed may not be allowed any more."""
+"""Reviewing connected clients after permissions changed: what they were allowed may not be allowed any more."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 
 from gateway.access.guard import Guard
+from gateway.access.recognition import Recognition
 from gateway.auth.permissions import REFUSED, UNANSWERED
-from gateway.clients.admission import Admission
-from gateway.clients.registry import SessionRegistry
 from gateway.delivery.exchange import Exchange
-from gateway.delivery.subscriptions import Subscriptions
-from gateway.sessions.session import Replay, Session
+from gateway.delivery.withdrawal import Withdrawal
+from gateway.sessions.core import Core
+from gateway.sessions.session import HistoryReplay, Session
 from notify.steps import in_steps
 
 
-class Judging:
-    """Ends what a client may not have any more, some of it in each turn of the loop."""
+class AccessReview:
+    """Has connected clients judged by permissions that were read again: it ends what they may not have any more.
+
+    It does some of that in each turn of the loop.
+    """
 
     def __init__(
-        self,
-        admission: Admission,
-        guard: Guard,
-        registry: SessionRegistry,
-        subscriptions: Subscriptions,
-        exchange: Exchange,
-        soon: Callable[[Callable[[], object]], object],
+        self, core: Core, guard: Guard, recognition: Recognition, withdrawal: Withdrawal, exchange: Exchange
     ) -> None:
-        """`soon` has something done in a later turn."""
-        self._admission = admission
         self._guard = guard
-        self._registry = registry
-        self._subscriptions = subscriptions
+        self._recognition = recognition
+        self._withdrawal = withdrawal
         self._exchange = exchange
-        self._soon = soon
-        subscriptions.judge_again = registry.judge_again = self.judge
+        self._soon = core.scheduler.soon
         self._to_judge: deque[Session] = deque()  # whose subscriptions to ask about again, since answers expire
 
-    def begin(self) -> None:
+    def begin(self, sessions: Iterable[Session]) -> None:
         """Judge all clients: end connections that would not be let in, and subscriptions that would be refused."""
         self._guard.forget()
-        self._judge(deque(self._registry.sessions.values()))
+        self._judge(deque(sessions))
 
     def judge(self, session: Session, then: Callable[[set[str]], None]) -> None:
         """Judge one whose subscriptions were judged before they took effect, as a reload came between.
@@ -52,18 +46,18 @@ class Judging:
 
     def _judge_one(self, session: Session, then: Callable[[set[str]], None]) -> Iterator[None]:
         taken: set[str] = set()
-        if session.link is not None and self._admission.is_known_still(session.link):
+        if session.link is not None and self._recognition.check(session.link):
             yield from self._judge_subscriptions(session, taken)
         then(taken)
 
-    def tick(self) -> None:
-        """To be called once a second: ask again about all subscriptions while answers from elsewhere count."""
+    def tick(self, sessions: Collection[Session]) -> None:
+        """To be called once a second: ask again about the subscriptions of all sessions, since answers expire."""
         lasts_s = self._guard.asks_again_s
         if not lasts_s:
             return
         if not self._to_judge:
-            self._to_judge = deque(self._registry.sessions.values())
-        number = min(-(-len(self._registry.sessions) // lasts_s), len(self._to_judge))
+            self._to_judge = deque(sessions)
+        number = min(-(-len(sessions) // lasts_s), len(self._to_judge))
         self._judge(deque(self._to_judge.popleft() for _ in range(number)))
 
     def _judge(self, sessions: deque[Session]) -> None:
@@ -73,7 +67,7 @@ class Judging:
         """One after the other, each subscription of a session by itself."""
         while sessions:
             session = sessions.popleft()
-            if session.link is not None and self._admission.is_known_still(session.link):
+            if session.link is not None and self._recognition.check(session.link):
                 yield from self._judge_subscriptions(session, set())
             yield
 
@@ -83,7 +77,7 @@ class Judging:
                 return
             taken.add(topic_filter)
             self._guard.took_away(session.connection, session.client_id, topic_filter)
-            self._subscriptions.take_away(session, [topic_filter])
+            self._withdrawal.take_away(session, [topic_filter])
             self._exchange.judge(session, self._guard.reads(session.connection, partial(_topic_filters, session)))
 
         held = [(reader.topic_filter, reader.qos) for reader in session.readers.values() if not reader.only_live]
@@ -94,9 +88,9 @@ class Judging:
             self._guard.may_subscribe(session.connection, topic_filter, partial(judged, topic_filter, qos))
             yield
 
-        def judged_replay(replay: Replay, allowed: int) -> None:
+        def judged_replay(replay: HistoryReplay, allowed: int) -> None:
             if session.link is not None and allowed == REFUSED:
-                self._subscriptions.replays.end(session, replay)
+                self._withdrawal.end_replay(session, replay)
 
         for replay in list(session.replays):
             if session.link is None:

@@ -1,38 +1,38 @@
-"""Parcels, the compiled part of a shared subscription, against plain Python: what it says is done with, merged."""
+"""Deliveries, the compiled part of a shared subscription, against plain Python: what it says is done with, merged."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.mqtt._mqtt import Parcel, Parcels
+from gateway.mqtt._mqtt import Deliveries, Delivery
 
 receipts = st.tuples(st.integers(1, 3), st.integers(0, 6))
 steps = st.lists(st.one_of(receipts, st.just("carry"), st.just("settle"), st.just("take")), max_size=60)
 
 
-class Part(Parcels):
+class Part(Deliveries):
     def __init__(self) -> None:
         self.settled: list[int] = []
 
-    def was_settled(self, parcel: Parcel) -> None:
-        self.settled.append(parcel.queue_offset)
+    def was_settled(self, delivery: Delivery) -> None:
+        self.settled.append(delivery.queue_offset)
 
 
 @given(steps)
 def test_what_is_said_is_all_of_it_in_order_and_merged(steps: list[tuple[int, int] | str]) -> None:
     part = Part()
     said: list[tuple[int, int]] = []
-    carried: list[Parcel] = []
+    carried: list[Delivery] = []
     settled: list[int] = []
     for number, step in enumerate([*steps, "take"]):
         if step == "carry":
-            carried.append(Parcel(part, 1, number, 8 * number, 1))
+            carried.append(Delivery(part, 1, number, 8 * number, 1))
             part.carry(carried[-1])
         elif step == "settle":
-            for parcel in carried[:2]:
-                parcel.settle()
-                parcel.settle()  # it counts once
-                said.append((parcel.serial, parcel.queue_offset))
-                settled.append(parcel.queue_offset)
+            for delivery in carried[:2]:
+                delivery.settle()
+                delivery.settle()  # it counts once
+                said.append((delivery.serial, delivery.queue_offset))
+                settled.append(delivery.queue_offset)
             del carried[:2]
         elif step == "take":
             taken = part.take_acks()
@@ -43,5 +43,5 @@ def test_what_is_said_is_all_of_it_in_order_and_merged(steps: list[tuple[int, in
         else:
             part.done(*step)
             said.append(step)  # type: ignore[arg-type]
-        assert part.in_flight == {parcel.queue_offset: parcel for parcel in carried}
+        assert part.in_flight == {delivery.queue_offset: delivery for delivery in carried}
     assert part.settled == settled

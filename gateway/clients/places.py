@@ -1,0 +1,53 @@
+"""What a client takes up once it is let in: a place in its namespace, in its user's quotas, and permissions. No I/O."""
+
+from __future__ import annotations
+
+from gateway.access.guard import Guard
+from gateway.access.quotas import Quotas
+from gateway.auth.access import Access
+from gateway.auth.identity import Identity, Refused
+from gateway.auth.namespaces import settled
+from gateway.clients.counting import Counting
+from gateway.clients.tenants import Tenants
+from gateway.mqtt.packets import Connect
+from gateway.sessions.connection import Connection
+
+
+class ClientPlaces:
+    """Gives clients their places, and takes them back."""
+
+    def __init__(
+        self, access: Access | None, guard: Guard, quotas: Quotas, counting: Counting, tenants: Tenants
+    ) -> None:
+        self._access = access
+        self._guard = guard
+        self.quotas, self.counting, self.tenants = quotas, counting, tenants
+
+    def enter(self, connection: Connection, connect: Connect, identity: Identity) -> Identity | Refused:
+        """Have a client be of its namespace."""
+        entrance = connection.entrance
+        named = (
+            ("the listener", entrance.namespace if entrance is not None else ""),
+            ("its certificate", connection.peer_namespace),
+        )
+        separator = self._access.namespace_separator if self._access is not None else ""
+        found = settled(identity, named, separator)
+        if isinstance(found, Refused):
+            return found
+        return self.tenants.enter(connection, connect, found.namespace) or found
+
+    def fault(self, connection: Connection, user: str, held: Connection | None) -> str:
+        """Why there is no place for one more connection; empty: there is. It may take the place of `held`."""
+        return self.quotas.fault(user, connection.names.name, held)
+
+    def take(self, connection: Connection, user: str) -> None:
+        """From now on the connection counts, and what it publishes is judged."""
+        self.quotas.entered(connection, user)
+        self._guard.watch(connection, self.counting.watch(connection))
+
+    def left(self, connection: Connection) -> None:
+        """The connection has ended."""
+        self.tenants.left(connection)
+        if connection.session is not None:
+            self.counting.left(connection.session)
+        self.quotas.left(connection, connection.username)

@@ -1,0 +1,96 @@
+"""Events of the store for its gateway: messages became safe, a session was taken over, an operator said something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gateway.access.left_messages import LeftMessageGuard
+from gateway.clients.ban_sweep import BanSweep
+from gateway.clients.connections import Connections
+from gateway.clients.registry import SessionRegistry
+from gateway.mqtt.reason_codes import ReasonCode
+from gateway.sessions.connection import Connection
+from gateway.sessions.core import Core
+from lightqueue.queues._queues import Queue
+from lightqueue.queues.left_messages import Allowed, LeftMessage
+from notify.api import Told
+from store.errors import StoreError
+from store.wire.operator_messages import BansTold, Disconnect
+
+
+class StoreEvents:
+    """The GatewayListener of notify.api."""
+
+    can_judge = True
+
+    def __init__(
+        self,
+        core: Core,
+        registry: SessionRegistry,
+        connections: Connections,
+        left_messages: LeftMessageGuard,
+        ban_sweep: BanSweep,
+    ) -> None:
+        self._core, self._turn, self._journal = core, core.turn, core.journal
+        self._registry = registry
+        self._connections = connections
+        self._left_messages = left_messages
+        self._ban_sweep = ban_sweep
+
+    def wake(self) -> None:
+        """The store has something to be taken."""
+        self._turn.request()
+
+    def safe_advanced(self) -> None:
+        """The log became safe further than before: send what waited for it."""
+        self._core.set_clock()
+        self._journal.release()
+        self._turn.request()
+
+    def refused(self, mark: int, error: StoreError) -> None:
+        """The store did not take what was appended up to this mark."""
+        self._journal.refused(mark, error)
+
+    def disowned(self, mark: int, error: StoreError) -> None:
+        """Other gateways may have this gateway's sessions: all clients are closed, and no more is recorded of them."""
+        self._registry.disown()
+        for session in list(self._registry.sessions.values()):
+            session.connection.close(ReasonCode.USE_ANOTHER_SERVER)
+        self._connections.close_new(None)
+        self._journal.discard(mark, error)
+
+    def taken_over(self, client_id: str) -> None:
+        """The client connected to another gateway."""
+        self._registry.let_go(client_id)
+        self._journal.settle(client_id)  # the other gateway need not wait for the turn's end
+
+    def told(self, message: Told) -> None:
+        """A message of an operator."""
+        if isinstance(message, BansTold):
+            self._ban_sweep.take(message.bans, message.lifted, self._connected())
+        elif isinstance(message, Disconnect):
+            self._registry.disconnect(message.client_id, message.reason)
+        self._turn.request()
+
+    def _connected(self) -> list[Connection]:
+        sessions = self._registry.sessions.values()
+        return [*(session.link for session in sessions if session.link is not None), *self._connections.table.new]
+
+    def unlogged(self) -> list[tuple[str, str]]:
+        """Clients that are connected and of whom the log knows nothing: their client identifiers and users."""
+        sessions = self._registry.sessions.values()
+        return [(session.client_id, session.connection.username) for session in sessions if not session.logged]
+
+    def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
+        """Wills and delayed messages are due: find out whether they may be sent."""
+        self._left_messages.judge(messages, then)
+
+    def lost_entries(self, queue: Queue) -> None:
+        """Readers at QoS 0 go on at the queue's end; those at QoS 1 and 2 have to begin a new session."""
+        for reader in list(queue.readers or ()):
+            if reader.link is None:
+                continue  # its connection has ended
+            if reader.qos and not reader.only_live:
+                reader.session.connection.close(ReasonCode.UNSPECIFIED_ERROR, "the store was restarted")
+            else:
+                reader.position = queue.next_offset
