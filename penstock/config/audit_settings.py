@@ -12,7 +12,9 @@ MIB = 1 << 20
 class AuditSettings:
     enabled: bool = field(
         default=True,
-        metadata={"doc": "Keep an audit log: who came in, was refused, banned, cut off, and what operators did."},
+        metadata={
+            "doc": "Keep an audit log of clients that were admitted, refused, banned or disconnected, and of what operators did."
+        },
     )
     file: Path | None = field(
         default=None,
