@@ -32,18 +32,13 @@ Image = Annotated[int | None, typer.Option("--image", metavar="N", min=0, help="
 def chaos(
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the plan of faults.")] = 1,
     duration: Annotated[
-        float,
-        typer.Option("--duration", metavar="SECONDS", min=1, max=7 * 86_400, help="No fault begins after this time."),
+        float, typer.Option("--duration", metavar="SECONDS", min=1, max=7 * 86_400, help="Time of the last fault.")
     ] = 60,
     faults: Annotated[
-        str,
-        typer.Option("--faults", metavar="KIND,...", help="Kinds of faults; default: all that this machine permits."),
+        str, typer.Option("--faults", metavar="KIND,...", help="Kinds of faults; default: all permitted ones.")
     ] = "",
     gateways: Annotated[
-        int,
-        typer.Option(
-            "--gateways", metavar="N", min=0, max=16, help="Gateways beside a store; 0: everything in one process."
-        ),
+        int, typer.Option("--gateways", metavar="N", min=0, max=16, help="Gateways; 0: all in one process.")
     ] = 2,
     redis: Annotated[bool, typer.Option(help="Gateways write the queues that they watch into Redis.")] = False,
     rate: Annotated[
@@ -58,17 +53,11 @@ def chaos(
     images: Annotated[int, typer.Option("--images", metavar="N", min=1, help="With --power: number of images.")] = 300,
     recording: Recording = None,
     image: Image = None,
-    rot: Annotated[
-        bool, typer.Option("--rot", help="Damage the files of a running store, in place of faults.")
-    ] = False,
-    injuries: Annotated[
-        int, typer.Option("--injuries", metavar="N", min=1, help="With --rot: number of injuries.")
-    ] = 40,
+    rot: Annotated[bool, typer.Option("--rot", help="Damage the files of a store, in place of faults.")] = False,
+    injuries: Annotated[int, typer.Option("--injuries", metavar="N", min=1, help="With --rot: their number.")] = 40,
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan of faults and exit.")] = False,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="File for all results, as JSON.")] = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="File for all results, as Markdown.")
-    ] = None,
+    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="File for a Markdown report.")] = None,
 ) -> None:
     """Break a deployment of its own on purpose, and check whether it keeps its promises."""
     from loadtest.power.run import PowerOptions

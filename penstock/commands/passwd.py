@@ -38,7 +38,8 @@ def passwd(
 ) -> None:
     """Set the password of one user or of many, or remove a user. Running servers read a changed file again.
 
-    The file holds argon2id hashes, never passwords. It is replaced as a whole: a reader sees the old file or the new one.
+    The file holds argon2id hashes, never passwords. It is replaced as a whole: a reader sees the
+    old file or the new one.
     """
     from gateway.auth.passwords import PasswordLine, check_name, hashed
     from gateway.auth.scram import ScramVerifier

@@ -13,7 +13,7 @@ class AuditSettings:
     enabled: bool = field(
         default=True,
         metadata={
-            "doc": "Keep an audit log of clients that were admitted, refused, banned or disconnected, and of what operators did."
+            "doc": "Keep an audit log of admitted, refused, banned and disconnected clients, and of operators' actions."
         },
     )
     file: Path | None = field(

@@ -23,7 +23,7 @@ def take_open_files(are_taken: bool) -> None:
 
 
 def read_file(file: Path, setting: str, takes_pipes: bool = False) -> bytes:
-    """The contents of a file. Pipes and devices may never end, so they are refused unless `takes_pipes`; then they are short.
+    """The contents of a file. Pipes and devices, which may never end, are refused unless `takes_pipes`.
 
     Raises PenstockError.
     """

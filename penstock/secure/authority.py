@@ -1,4 +1,4 @@
-"""A certificate authority, the certificates that it issues, and its revocations. No files; everything is PEM in bytes."""
+"""A certificate authority, its certificates and its revocations. No files; everything is PEM in bytes."""
 
 from __future__ import annotations
 

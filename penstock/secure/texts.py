@@ -110,7 +110,7 @@ def next_steps(folder: Path, host: str, device: str) -> str:
         line("penstock", "init", "--secure", folder, "--add-device", "pump-7"),
         line("penstock", "init", "--secure", folder, "--renew", device),
         line("penstock", "init", "--secure", folder, "--revoke", device),
-        f"Then move {folder / 'ca.key'} to a safe place: its owner can impersonate any device. Put it back for these commands.",
+        f"Then move {folder / 'ca.key'} to a safe place: it can make any device's certificate. These commands need it.",
     ]
     return "\n".join(lines)
 
