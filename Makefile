@@ -143,7 +143,7 @@ image:
 
 # The image is started by Docker or Podman as docs/operations.md says, used by stock clients, killed and started again.
 image-trial:
-	$(PYTHON) -m tests.image_trial $(IMAGE)
+	$(PYTHON) -m tests.support.image_trial $(IMAGE)
 
 # Another seed each night, but the same one all night.
 nightly: install

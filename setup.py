@@ -18,7 +18,7 @@ LEAVES = {
     "lightqueue.queues._queues": ["lightqueue/queues/_queues.pyx"],
     "gateway.mqtt._inflight": ["gateway/mqtt/_inflight.pyx"],
     "gateway.mqtt._mqtt": ["gateway/mqtt/_mqtt.pyx"],
-    "loadtest._swarm": ["loadtest/_swarm.pyx"],
+    "loadtest.devices._swarm": ["loadtest/devices/_swarm.pyx"],
 }
 
 

@@ -23,7 +23,7 @@ LEAVES = (
     "lightqueue.queues._queues",
     "gateway.mqtt._inflight",
     "gateway.mqtt._mqtt",
-    "loadtest._swarm",
+    "loadtest.devices._swarm",
 )
 CLIENT_ONLY = (
     "without a C compiler only the client was installed: install one (apt-get install gcc), "

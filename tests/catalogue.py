@@ -24,7 +24,7 @@ HEAD = """\
 The mechanisms that Penstock set out to have, how it has each of them, and the tests that show it; what is not done
 says so. Tests in `crash`, `interop` and `spark` are of real processes, files and sockets. This page is made by
 `python -m tests.catalogue` from `tests/catalogue.toml` and from the markers on the tests; it is checked by
-`tests/unit/test_catalogue.py`, which also fails if a line has neither a test nor a reason.
+`tests/unit/project/test_catalogue.py`, which also fails if a line has neither a test nor a reason.
 """
 TABLE = "| | what it must do | how Penstock does it | shown by |\n|---|---|---|---|"
 

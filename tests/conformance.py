@@ -29,8 +29,8 @@ HEAD = """\
 
 Every normative statement of MQTT 5.0 that binds a server, and those of MQTT 3.1.1 that demand something else of it,
 with the tests that show it. This page is made by `python -m tests.conformance` from `tests/conformance.toml` and from
-the markers on the tests; `tests/unit/test_conformance.py` fails if it is stale, or if a statement has neither a test
-nor a reason. The words are ours; the standards' are what counts.
+the markers on the tests; `tests/unit/project/test_conformance.py` fails if it is stale, or if a statement has neither
+a test nor a reason. The words are ours; the standards' are what counts.
 
 What the public suites ask (paho.mqtt.testing for 3.1.1 and 5, `mqtt-cli test`) is asked in
 `tests/interop/test_suites.py`, as far as no other test does. paho's suite for MQTT 5 takes settings of its own server

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import server_process
-from tests.apart_server import ApartServer
-from tests.server_process import PenstockServer, ServeOptions
+from tests.support import server_process
+from tests.support.apart_server import ApartServer
+from tests.support.server_process import PenstockServer, ServeOptions
 
 settings.register_profile("shared machine", deadline=None)  # a test is no benchmark
 settings.load_profile("shared machine")

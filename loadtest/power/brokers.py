@@ -23,7 +23,7 @@ from redis.asyncio import Redis
 from redis.exceptions import BusyLoadingError, RedisError
 
 from gateway.mqtt.packets import Disconnect, PubAck, Publish, QoS
-from loadtest.brokers import found_program
+from loadtest.brokers.kinds import found_program
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from loadtest.errors import LoadTestError
 from loadtest.ports import STOP_TIMEOUT_S, free_port, wait_for_port

@@ -12,8 +12,8 @@ import typer
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from loadtest.brokers import Kind
-    from loadtest.results import Results, Row
+    from loadtest.brokers.kinds import Kind
+    from loadtest.report.results import Results, Row
 
 EXTRA = ("hdrh", "matplotlib", "psutil", "yaml")
 
@@ -37,7 +37,7 @@ def end_in_order() -> None:
 @bench.command("list")
 def list_workloads() -> None:
     """List the built-in workloads. Your own workload is a TOML file of the same form."""
-    from loadtest.workload import load, shipped
+    from loadtest.workloads.workload import load, shipped
 
     for name in shipped():
         typer.echo(f"{name:22} {' '.join(load(name).text.split())}")
@@ -62,11 +62,11 @@ def run_workloads(
 ) -> None:
     """Run workloads on a running broker."""
     _check_extra()
-    from loadtest.address import Address
+    from loadtest.devices.address import Address
+    from loadtest.devices.run import run
+    from loadtest.report.results import Results, Row, Subject
     from loadtest.resources import listening_at
-    from loadtest.results import Results, Row, Subject
-    from loadtest.run import run
-    from loadtest.workload import load
+    from loadtest.workloads.workload import load
     from penstock.commands.progress import shown
 
     address = Address.parse(url, ca, not insecure)
@@ -99,8 +99,8 @@ def compare_brokers(
 ) -> None:
     """Start brokers on this machine and run workloads on them in turn."""
     _check_extra()
-    from loadtest.compare import Comparison, Cores
-    from loadtest.workload import load
+    from loadtest.brokers.compare import Comparison, Cores
+    from loadtest.workloads.workload import load
     from penstock.commands.progress import one_after_another, shown
 
     asked = [load(name) for name in workloads]
@@ -139,9 +139,9 @@ def compare_fully(
 ) -> None:
     """Run the comparison of docs/benchmarks.md: all workloads, each on the brokers that support it."""
     _check_extra()
-    from loadtest.full import compare
-    from loadtest.overview import drawn
-    from loadtest.tables import benchmarks
+    from loadtest.brokers.full import compare
+    from loadtest.report.overview import drawn
+    from loadtest.report.tables import benchmarks
     from penstock.commands.progress import one_after_another
 
     if brokers:
@@ -171,7 +171,7 @@ def _show(rows: list[Row]) -> None:
 
 
 def _kinds(names: str) -> list[Kind]:
-    from loadtest.brokers import KINDS
+    from loadtest.brokers.kinds import KINDS
 
     known = ", ".join(KINDS)
     wanted = (
@@ -211,7 +211,7 @@ def show_model(
     _check_extra()
     import msgspec
 
-    from loadtest.model import Demand, count, needs, read, table
+    from loadtest.model.needs import Demand, count, needs, read, table
 
     if measure is not None:
         _measure(measure, seconds)
@@ -241,9 +241,9 @@ def replay_scaling(
 ) -> None:
     """Replay a load against the chart's HorizontalPodAutoscaler: does it scale in time, does it flap?"""
     _check_extra()
-    from loadtest.autoscaler import Pod, rules_in
-    from loadtest.model import read
-    from loadtest.scaling import read_load, replay
+    from loadtest.model.autoscaler import Pod, rules_in
+    from loadtest.model.needs import read
+    from loadtest.model.scaling import read_load, replay
 
     try:
         text = sys.stdin.read() if str(rules) == "-" else rules.read_text(encoding="utf-8")
@@ -257,7 +257,7 @@ def replay_scaling(
         f"the busiest gateway did {found.fullest:.0%} of what it can, above all of it for {found.saturated_s} s"
     )
     if plot is not None:
-        from loadtest.scaling_plot import drawn
+        from loadtest.model.scaling_plot import drawn
 
         _write_text(plot, drawn(found), "--plot")
 
@@ -265,7 +265,7 @@ def replay_scaling(
 def _measure(path: Path, seconds: float) -> None:
     import msgspec
 
-    from loadtest.measure import measure
+    from loadtest.model.measure import measure
     from penstock.commands.progress import shown
 
     with shown("measuring") as progress:
@@ -280,8 +280,8 @@ def show_report(
 ) -> None:
     """Print results as Markdown, or write them as a page with plots."""
     _check_extra()
-    from loadtest.results import read
-    from loadtest.tables import markdown
+    from loadtest.report.results import read
+    from loadtest.report.tables import markdown
 
     found = read(results)
     if html is None:
@@ -291,8 +291,8 @@ def show_report(
 
 
 def _line(row: Row) -> str:
-    from loadtest.report import cores, duration, number
-    from loadtest.results import percentile
+    from loadtest.report.page import cores, duration, number
+    from loadtest.report.results import percentile
 
     if row.workload.steps:
         steps = "; ".join(f"{each.do} {each.seconds:.2f} s" for each in row.runs[-1].steps if each.measured)
@@ -315,8 +315,8 @@ def _line(row: Row) -> str:
 
 
 def _write(results: Results, json: Path | None, html: Path | None) -> None:
-    from loadtest.report import page
-    from loadtest.results import write
+    from loadtest.report.page import page
+    from loadtest.report.results import write
 
     if json is not None:
         write(results, json)

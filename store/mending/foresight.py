@@ -1,7 +1,8 @@
 """What the next start would find in a log, and do about it. Reads only.
 
 It follows store.recovery step by step, by the same rules (store.placing, store.salvage, store.recovery_rules), but
-verifies every record of every file, and changes nothing. tests/unit/test_check.py holds the two together.
+verifies every record of every file, and changes nothing. tests/unit/lightqueue/mending/test_checking.py holds the two
+together.
 """
 
 from __future__ import annotations

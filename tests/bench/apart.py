@@ -15,8 +15,8 @@ from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Publish
 from loadtest.chaos.cluster import Cluster
 from tests.bench.probe import client
-from tests.server_process import ROOT
-from tests.swarm import Swarm, raise_descriptor_limit
+from tests.support.mqtt_swarm import Swarm, raise_descriptor_limit
+from tests.support.server_process import ROOT
 
 CLIENTS = 10_000
 REPEATS = 3

@@ -12,7 +12,7 @@ from statistics import quantiles
 from penstock import Client
 from penstock.sdk.message import Receipt
 from penstock.sdk.subscription import Subscription
-from tests.store_process import StoreProcess
+from tests.support.store_process import StoreProcess
 
 PAYLOAD = bytes(100)
 READ_MESSAGES = 1_000_000

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from loadtest.brokers import KINDS, Running, running
-from loadtest.compare import Cores
-from loadtest.run import run
-from loadtest.workload import Publishers, Subscribers, Timing, Workload
+from loadtest.brokers.compare import Cores
+from loadtest.brokers.kinds import KINDS, Running, running
+from loadtest.devices.run import run
+from loadtest.workloads.workload import Publishers, Subscribers, Timing, Workload
 from tests.bench.run import LOAD_CORE, mqload_binary
 
 SECONDS = 2.0

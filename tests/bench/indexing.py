@@ -20,8 +20,8 @@ from store.records.records import Attribute, RecordType, encode_attribute
 from store.settings import StoreSettings
 from store.state.changes import SessionOpened, Subscribed, SubscriptionState, encode_change
 from store.wire.messages import Find, Found, Publish, Published, Role, Wait
-from tests.group_consumer import GroupConsumer
-from tests.store_process import StoreProcess
+from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_consumer import GroupConsumer
 
 MESSAGES = 1_000_000
 TURN_MESSAGES = 1_000

@@ -30,8 +30,8 @@ from gateway.auth.passwords import hashed
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect, Disconnect
 from gateway.mqtt.properties import Properties
-from tests.login_flood import Flood, answer, attempt
-from tests.server_process import PenstockServer, ServeOptions
+from tests.support.mqtt_login_flood import Flood, answer, attempt
+from tests.support.server_process import PenstockServer, ServeOptions
 
 USERS = 20
 RIGHT = "right"

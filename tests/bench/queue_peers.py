@@ -21,9 +21,9 @@ from penstock import Client
 from penstock.sdk.message import PAYLOAD
 from store.records.record_bytes import walk
 from store.wire.group_messages import Ack, Pop, Popped, Receipt, Settled
-from tests.group_consumer import GroupConsumer
-from tests.server_process import START_TIMEOUT_S, STOP_TIMEOUT_S, free_port, wait_for_port
-from tests.store_process import StoreProcess
+from tests.support.server_process import START_TIMEOUT_S, STOP_TIMEOUT_S, free_port, wait_for_port
+from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_consumer import GroupConsumer
 
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 GROUP = "bench"

@@ -25,7 +25,7 @@ import redis.asyncio
 
 from penstock import Client, sync
 from tests.bench.queue_peers import RedisStream
-from tests.store_process import StoreProcess
+from tests.support.store_process import StoreProcess
 
 ROUNDS = 21
 MESSAGES = 500  # of a round

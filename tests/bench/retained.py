@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect, PubAck, Publish, QoS, Subscribe, SubscriptionRequest, Unsubscribe
-from tests.server_process import PenstockServer, ServeOptions
+from tests.support.server_process import PenstockServer, ServeOptions
 
 SITES = VALUES = 10
 FILTERS = (("s3/7/v4", 1), ("s3/7/+", 10), ("s3/7/#", 10), ("+/7/v4", 10))

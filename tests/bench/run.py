@@ -38,7 +38,7 @@ from tests.bench.whole import (  # noqa: E402
     offline_backlog,
     restart_time,
 )
-from tests.server_process import PenstockServer, ServeOptions, free_port, start_mosquitto  # noqa: E402
+from tests.support.server_process import PenstockServer, ServeOptions, free_port, start_mosquitto  # noqa: E402
 
 BROKER_CORE, LOAD_CORE = "0", "1"
 APART_GOAL = 0.6

@@ -27,8 +27,8 @@ from pyspark.sql.streaming.query import StreamingQuery  # noqa: E402
 from loadtest.chaos.cluster import Cluster  # noqa: E402
 from loadtest.chaos.part import Part  # noqa: E402
 from tests.bench.spark_run import _session, _write_log  # noqa: E402
-from tests.server_process import free_port  # noqa: E402
 from tests.spark.fleet import connected, leave  # noqa: E402
+from tests.support.server_process import free_port  # noqa: E402
 
 WARM_UP_S = 15
 PATIENCE_S = 120

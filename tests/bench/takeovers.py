@@ -24,7 +24,7 @@ from typing import NamedTuple
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect, Disconnect, Packet, QoS, Subscribe, SubscriptionRequest
 from gateway.mqtt.properties import Properties
-from tests.server_process import PenstockServer, ServeOptions, find_mosquitto, free_port, start_mosquitto
+from tests.support.server_process import PenstockServer, ServeOptions, find_mosquitto, free_port, start_mosquitto
 
 CONNACK_BYTE = 0x20
 TIMEOUT_S = 60

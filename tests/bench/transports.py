@@ -24,8 +24,8 @@ from pathlib import Path
 
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
-from tests.certificates import Certificate, authority, vouched_for
-from tests.server_process import PenstockServer, ServeOptions, free_port, start_mosquitto
+from tests.support.certificates import Certificate, authority, vouched_for
+from tests.support.server_process import PenstockServer, ServeOptions, free_port, start_mosquitto
 
 TRANSPORTS = ("tcp", "tls", "ws", "wss")
 BROKERS = ("mosquitto", "penstock")

@@ -17,7 +17,7 @@ from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect, Disconnect, Publish, QoS, Subscribe, SubscriptionRequest
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.part import Part
-from tests.server_process import PenstockServer, ServeOptions, free_port
+from tests.support.server_process import PenstockServer, ServeOptions, free_port
 
 CONNECTIONS = 10_000
 WARM_UP = 1_000

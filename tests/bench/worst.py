@@ -30,9 +30,9 @@ from tests.bench import worst_apart, worst_others
 from tests.bench.turn_clock import TurnClocks, clocked
 from tests.bench.worst_frames import FRAMES
 from tests.bench.worst_frames import results as of_frames
-from tests.byte_client import PINGREQ, ByteClient, connected, packet, text
-from tests.certificates import authority, vouched_for
-from tests.server_process import PenstockServer, ServeOptions
+from tests.support.certificates import authority, vouched_for
+from tests.support.mqtt_byte_client import PINGREQ, ByteClient, connected, packet, text
+from tests.support.server_process import PenstockServer, ServeOptions
 
 MIB = 1 << 20
 PACKET_BYTES = MIB - 16  # the default of gateway.maximum_packet_size_bytes, less a header

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from loadtest.chaos.part import Part
 from tests.bench.turn_clock import TurnClocks, clocked
-from tests.byte_client import connected
 from tests.interop.programs import mark_ready
-from tests.server_process import free_port
-from tests.store_process import StoreProcess
+from tests.support.mqtt_byte_client import connected
+from tests.support.server_process import free_port
+from tests.support.store_process import StoreProcess
 
 Longest = dict[str, float]
 """Milliseconds, by process: `store`, `gateway`."""

@@ -36,8 +36,8 @@ from store.wire.messages import (
 )
 from store.wire.session_messages import Judged
 from tests.bench.turn_clock import TurnClocks, clocked
-from tests.store_process import StoreProcess
-from tests.wire_peer import WirePeer
+from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_client import WirePeer
 
 FRAME_BYTES = 4 << 20  # the default of wire.max_frame_bytes
 MANY = 10_000

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from gateway.transport.proxy_protocol import MOST_BYTES, SIGNATURE
 from tests.bench.turn_clock import TurnClocks, clocked
-from tests.byte_client import ByteClient, connected, packet, subscribe, text
-from tests.http_answers import HttpAnswers
-from tests.server_process import PenstockServer, ServeOptions
+from tests.support.http_answers import HttpAnswers
+from tests.support.mqtt_byte_client import ByteClient, connected, packet, subscribe, text
+from tests.support.server_process import PenstockServer, ServeOptions
 
 MEMBERS = 512
 HEADERS = 256

@@ -18,10 +18,10 @@ from pathlib import Path
 from loadtest.chaos.part import Part
 from penstock.sync import Client
 from tests.bench.turn_clock import TurnClocks, clocked
-from tests.byte_client import ByteClient, connected, subscribe
 from tests.interop.programs import mark_ready
-from tests.server_process import free_port
-from tests.store_process import StoreProcess
+from tests.support.mqtt_byte_client import ByteClient, connected, subscribe
+from tests.support.server_process import free_port
+from tests.support.store_process import StoreProcess
 
 MOST_BYTES = 4_000_000  # store.max_plain_bytes and wire.max_frame_bytes are 4 MiB
 READERS = 11

@@ -14,8 +14,8 @@ from store.files.folder import INDEX
 from store.records.records import RecordType, read_records
 from store.settings import StoreSettings
 from store.state.sessions import SessionState
-from tests.index_entries import stored_entries
-from tests.stores import SOCKETS, indexed_keys
+from tests.support.index_entries import stored_entries
+from tests.support.stores import SOCKETS, indexed_keys
 
 READ_BYTES = 1 << 20
 

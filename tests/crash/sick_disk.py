@@ -28,7 +28,7 @@ from loadtest.chaos.load import Load
 from loadtest.chaos.mqtt_client import MqttConnection
 from loadtest.errors import LoadTestError
 from tests.conftest import QUICK
-from tests.server_process import PenstockServer, ServeOptions
+from tests.support.server_process import PenstockServer, ServeOptions
 
 DISK_BYTES = 96 << 20
 FEED_S = 0.02

@@ -20,8 +20,8 @@ from store.mending.backup import read_manifest
 from store.mending.foresight import foresee
 from store.records.records import RecordType, read_records
 from tests.conftest import ServerFactory
-from tests.server_process import PenstockServer
-from tests.stores import wait_until
+from tests.support.server_process import PenstockServer
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.crash
 

@@ -11,8 +11,8 @@ from loadtest.preloaded import compile_preloaded
 from store.files.segment import segment_paths
 from tests.conftest import ServerFactory
 from tests.crash.test_damaged_log import Subscriber, messages_of, publish
-from tests.server_process import PenstockServer
-from tests.stores import wait_until
+from tests.support.server_process import PenstockServer
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.crash
 

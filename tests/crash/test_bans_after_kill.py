@@ -11,7 +11,7 @@ import pytest
 
 from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.cluster import Cluster
-from tests.auth_client import Device
+from tests.support.mqtt_packet_client import Device
 
 pytestmark = pytest.mark.crash
 

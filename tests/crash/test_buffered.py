@@ -13,7 +13,7 @@ from store.log.commitlog import BUFFERED_COMMIT_BYTES
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay, payloads
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash
 

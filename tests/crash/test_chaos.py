@@ -23,7 +23,7 @@ from loadtest.chaos.load import Load
 from loadtest.chaos.results import Chaos
 from loadtest.chaos.wire import Wire
 from tests.conftest import ServerFactory
-from tests.server_process import ROOT
+from tests.support.server_process import ROOT
 
 pytestmark = pytest.mark.crash
 

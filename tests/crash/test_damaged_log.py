@@ -15,8 +15,8 @@ from store.files.segment import HEADER_BYTES, segment_paths
 from store.records._records import verify
 from store.records.records import RecordType, read_records
 from tests.conftest import ServerFactory
-from tests.server_process import PenstockServer
-from tests.stores import flip, wait_until
+from tests.support.server_process import PenstockServer
+from tests.support.stores import flip, wait_until
 
 pytestmark = pytest.mark.crash
 

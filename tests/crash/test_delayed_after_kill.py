@@ -16,8 +16,8 @@ from store.records.records import Attribute, Record, RecordFlag, RecordType, dec
 from store.settings import StoreSettings
 from tests.conftest import SHARED_PORT, ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
-from tests.server_process import PenstockServer
-from tests.stores import SOCKETS
+from tests.support.server_process import PenstockServer
+from tests.support.stores import SOCKETS
 
 pytestmark = pytest.mark.crash
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock import Client
-from tests.store_process import StoreProcess
-from tests.stores import wait_until
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
 

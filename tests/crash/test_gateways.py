@@ -16,8 +16,8 @@ from gateway.mqtt.properties import Properties
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from loadtest.chaos.wrong_clock import WrongClock
-from tests.auth_client import until
 from tests.conftest import QUICK
+from tests.support.mqtt_packet_client import until
 
 pytestmark = pytest.mark.crash
 

@@ -17,11 +17,11 @@ from store.settings import StoreSettings
 from store.state.group_settings import GroupSettings
 from store.wire.messages import Append, Appended
 from tests.crash.replayed import assert_index_equals_replay
-from tests.group_consumer import GroupConsumer, Handed
-from tests.server_process import ROOT
-from tests.store_process import StoreProcess
-from tests.stores import batch_of, wait_until
-from tests.wire_peer import PeerClosed
+from tests.support.server_process import ROOT
+from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_client import PeerClosed
+from tests.support.store_protocol_consumer import GroupConsumer, Handed
+from tests.support.stores import batch_of, wait_until
 
 pytestmark = pytest.mark.crash
 
@@ -174,11 +174,20 @@ def test_nothing_is_lost_in_kills(tmp_path: Path, flush: str) -> None:
 
 
 class ConsumerProcess:
-    """tests.group_consumer as a process."""
+    """tests.support.store_protocol_consumer as a process."""
 
     def __init__(self, store: StoreProcess, name: str, folder: Path, work_s: float) -> None:
         self._output = folder / f"{name}.out"
-        command = [sys.executable, "-m", "tests.group_consumer", store.url, name, "g", "work/#", str(work_s)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.store_protocol_consumer",
+            store.url,
+            name,
+            "g",
+            "work/#",
+            str(work_s),
+        ]
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output)
 

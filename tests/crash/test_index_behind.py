@@ -13,7 +13,7 @@ from penstock import Client
 from penstock.sdk.message import Message
 from store.settings import StoreSettings
 from tests.crash.replayed import assert_index_equals_replay
-from tests.store_process import StoreProcess
+from tests.support.store_process import StoreProcess
 
 pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
 

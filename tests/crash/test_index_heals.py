@@ -12,7 +12,7 @@ from gateway.mqtt.packets import PubAck, Publish, QoS
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from loadtest.errors import LoadTestError
 from tests.conftest import ServerFactory
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash
 

@@ -16,7 +16,7 @@ from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash import strace
 from tests.crash.replayed import assert_index_equals_replay
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash
 

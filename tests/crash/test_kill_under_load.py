@@ -9,7 +9,7 @@ from loadtest.chaos.load import Load
 from store.settings import StoreSettings
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

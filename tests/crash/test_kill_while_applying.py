@@ -15,9 +15,9 @@ from store.records.records import RecordType
 from store.state.changes import SessionOpened, Subscribed, SubscriptionState, encode_change
 from store.wire.client_messages import Publish, Published, Scan, Scanned, Wait
 from store.wire.messages import Append, Appended, Claim, Claimed, Follow, Following, Message, Role
-from tests.store_process import StoreProcess
-from tests.stores import wait_until
-from tests.wire_peer import WirePeer
+from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_client import WirePeer
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.crash
 

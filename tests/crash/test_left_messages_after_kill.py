@@ -10,7 +10,7 @@ import pytest
 from gateway.mqtt.packets import Disconnect, PubAck, Publish, QoS, Will
 from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.cluster import Cluster
-from tests.auth_client import Device, until, write_passwords
+from tests.support.mqtt_packet_client import Device, until, write_passwords
 
 pytestmark = pytest.mark.crash
 

@@ -12,8 +12,8 @@ from penstock import Client
 from store.log.index import Index
 from store.settings import StoreSettings
 from tests.crash.replayed import assert_index_equals_replay
-from tests.index_entries import neighbours_keys
-from tests.store_process import StoreProcess
+from tests.support.index_entries import neighbours_keys
+from tests.support.store_process import StoreProcess
 
 pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
 

@@ -13,8 +13,8 @@ from gateway.mqtt.packets import Connect, PubAck, Publish, QoS
 from gateway.mqtt.properties import Properties
 from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
-from tests.server_process import PenstockServer
-from tests.stores import wait_until
+from tests.support.server_process import PenstockServer
+from tests.support.stores import wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
 

@@ -12,7 +12,7 @@ from gateway.mqtt.packets import ConnAck, PingReq, PingResp, Publish
 from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.part import Part
-from tests.auth_client import Device, until, write_passwords
+from tests.support.mqtt_packet_client import Device, until, write_passwords
 
 pytestmark = pytest.mark.crash
 

@@ -13,7 +13,7 @@ import pytest
 
 from loadtest.power.run import Power, PowerOptions, power
 from penstock.commands.chaos_power import consumers
-from tests.server_process import ROOT
+from tests.support.server_process import ROOT
 
 pytestmark = pytest.mark.crash
 

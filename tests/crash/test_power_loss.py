@@ -12,7 +12,7 @@ from store.files.segment import segment_paths
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay, payloads
-from tests.stores import SOCKETS
+from tests.support.stores import SOCKETS
 
 pytestmark = pytest.mark.crash
 

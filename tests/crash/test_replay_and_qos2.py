@@ -9,7 +9,7 @@ from gateway.mqtt.packets import PubComp, Publish, PubRec, PubRel, QoS, SubAck, 
 from gateway.mqtt.properties import Properties
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import SHARED_PORT, ServerFactory
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = [pytest.mark.crash, SHARED_PORT]
 

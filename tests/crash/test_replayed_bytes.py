@@ -12,8 +12,8 @@ from lightqueue import message_store
 from lightqueue.message_store import MessageStore
 from lightqueue.queues.projection import Projection
 from store.log.index import UNFLUSHED
-from tests.append_load import SETTINGS
-from tests.stores import crash_copy, publish, small, wait_until
+from tests.support.append_load import SETTINGS
+from tests.support.stores import crash_copy, publish, small, wait_until
 
 pytestmark = pytest.mark.crash
 
@@ -25,7 +25,7 @@ MOST_REPLAYED = 12_000_000  # index_flush_log_bytes, what is appended while a bu
 @pytest.mark.parametrize("kind", ["large", "topics", "sessions"])
 def test_a_start_after_a_kill_replays_a_bounded_part(tmp_path: Path, kind: str) -> None:
     randomly = random.Random(kind)
-    run = [sys.executable, "-m", "tests.append_load", str(tmp_path / "data"), kind, str(BYTES_PER_S)]
+    run = [sys.executable, "-m", "tests.support.append_load", str(tmp_path / "data"), kind, str(BYTES_PER_S)]
     for _ in range(2):
         process = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None

@@ -8,7 +8,7 @@ import pytest
 from gateway.mqtt.packets import Connect, PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
 from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash
 

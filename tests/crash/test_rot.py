@@ -18,8 +18,8 @@ from loadtest.power.injuries import chosen, lost_by_a_lie
 from loadtest.power.rot import Rot
 from store.files.marks import MARKS
 from store.recovery.quarantine import Quarantine
-from tests.server_process import ROOT
-from tests.stores import Stores, fill, small
+from tests.support.server_process import ROOT
+from tests.support.stores import Stores, fill, small
 
 pytestmark = pytest.mark.crash
 

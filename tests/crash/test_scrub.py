@@ -11,10 +11,10 @@ from lightqueue.message_store import MessageStore
 from store.files.segment import segment_paths
 from store.files.sums import read_sums
 from tests.conftest import ServerFactory
-from tests.server_process import PenstockServer
-from tests.store_process import StoreProcess
-from tests.stores import fill, flip, wait_until
-from tests.stores import small as small_store
+from tests.support.server_process import PenstockServer
+from tests.support.store_process import StoreProcess
+from tests.support.stores import fill, flip, wait_until
+from tests.support.stores import small as small_store
 
 pytestmark = pytest.mark.crash
 

@@ -13,9 +13,9 @@ import pytest
 
 from penstock import Client
 from penstock.sdk.hands import Answer
-from tests.server_process import ROOT
-from tests.store_process import StoreProcess
-from tests.stores import wait_until
+from tests.support.server_process import ROOT
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
 

@@ -12,8 +12,8 @@ import pytest
 from penstock import Client
 from penstock.sdk.message import Receipt
 from store.wire.messages import Published
-from tests.frame_wire import FrameWire
-from tests.store_process import StoreProcess
+from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_relay import FrameWire
 
 pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
 

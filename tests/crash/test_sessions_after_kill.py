@@ -12,7 +12,7 @@ from loadtest.chaos.ledger import Message
 from loadtest.chaos.load import Load
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash
 

@@ -12,7 +12,7 @@ from loadtest.chaos.ledger import until
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
 from tests.crash import strace
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash
 

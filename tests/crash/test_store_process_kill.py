@@ -15,9 +15,9 @@ from store.records.records import RecordType, read_records
 from store.settings import StoreSettings
 from store.state.changes import PeerAppended, decode_change
 from store.wire.messages import Append, Appended
-from tests.store_process import StoreProcess
-from tests.stores import batch_of, payloads
-from tests.wire_peer import PeerClosed, WirePeer
+from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_client import PeerClosed, WirePeer
+from tests.support.stores import batch_of, payloads
 
 pytestmark = pytest.mark.crash
 

@@ -8,7 +8,7 @@ import pytest
 from gateway.mqtt.packets import Connect, Publish, QoS, UnsubAck, Unsubscribe
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash
 

@@ -13,8 +13,8 @@ from gateway.mqtt.packets import Connect, Publish, QoS
 from loadtest.chaos.cluster import Cluster
 from tests.conftest import QUICK
 from tests.interop.programs import PahoClient
-from tests.raw_client import RawClient
-from tests.swarm import Swarm
+from tests.support.mqtt_slow_reader import RawClient
+from tests.support.mqtt_swarm import Swarm
 
 pytestmark = pytest.mark.crash
 

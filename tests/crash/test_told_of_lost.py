@@ -14,10 +14,10 @@ from penstock import Client
 from store.files.segment import HEADER_BYTES, segment_paths
 from store.records._records import verify
 from store.records.records import RecordType, read_records
-from tests.apart_server import ApartServer
 from tests.conftest import ServerFactory
-from tests.server_process import PenstockServer
-from tests.stores import flip
+from tests.support.apart_server import ApartServer
+from tests.support.server_process import PenstockServer
+from tests.support.stores import flip
 
 pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
 

@@ -14,7 +14,7 @@ from loadtest.chaos.ledger import Message
 from loadtest.chaos.load import Load
 from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = pytest.mark.crash
 

@@ -1,4 +1,5 @@
-"""Makes the data folders that tests/unit/test_upgrade.py opens. Each was made by the version that wrote its format:
+"""Makes the data folders that tests/unit/store/test_upgrade.py opens. Each was made by the version that wrote its
+format:
 
     git archive COMMIT | tar -x -C OLD && cd OLD && python setup.py build_ext --inplace
     PYTHONPATH=. python .../tests/data/make_folder.py FOLDER && tar -czf .../tests/data/NAME.tar.gz -C FOLDER .
@@ -14,7 +15,7 @@ from pathlib import Path
 from lightqueue.message_store import MessageStore
 from store.state.changes import GroupMade
 from store.state.group_settings import GroupSettings
-from tests.stores import change, publish, publish_delayed, small, subscribe
+from tests.support.stores import change, publish, publish_delayed, small, subscribe
 
 data = Path(sys.argv[1])
 store = MessageStore(small(data))

@@ -23,7 +23,7 @@ import psutil
 from gateway.mqtt.errors import ProtocolError
 from tests.fuzz.grammar import Talker
 from tests.fuzz.neighbours import Neighbour, packets
-from tests.server_process import PenstockServer, ServeOptions
+from tests.support.server_process import PenstockServer, ServeOptions
 
 TALKERS = 12
 CONVERSATION_S = 3.0

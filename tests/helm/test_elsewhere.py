@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.auth_client import write_secret
 from tests.helm.chart import HERE, VALUES, Rendered, pod_of, render, template, variables_of
 from tests.helm.test_settings_given import Command, command_of
+from tests.support.mqtt_packet_client import write_secret
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tests.helm.chart import (
     values_of,
     variables_of,
 )
-from tests.server_process import free_port, wait_for_port
+from tests.support.server_process import free_port, wait_for_port
 
 
 def test_nothing_runs_as_root_or_can_become_it(rendered: Rendered) -> None:

@@ -50,7 +50,7 @@ def test_a_builder_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_an_image_that_does_not_get_ready_fails_with_what_it_said(tmp_path: Path) -> None:
     log = tmp_path / "calls"
     _program(tmp_path, "docker", f'echo "$*" >> {log}\ncase $1 in logs) echo "penstock: no space left" ;; esac')
-    line = [sys.executable, "-m", "tests.image_trial", "penstock:test"]
+    line = [sys.executable, "-m", "tests.support.image_trial", "penstock:test"]
     environment = _on_path(tmp_path)
     done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == 1

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from loadtest.autoscaler import Pod, rules
-from loadtest.model import read
-from loadtest.scaling import Load, Replay, read_load, replay
+from loadtest.model.autoscaler import Pod, rules
+from loadtest.model.needs import read
+from loadtest.model.scaling import Load, Replay, read_load, replay
 from tests.helm.chart import quantity, render
 
 MOST_TURNS = {"day": 8, "burst": 2}

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from penstock.config.settings_tree import SETTINGS
-from tests.auth_client import write_secret
 from tests.helm.chart import ROOT, VALUES, Object, Rendered, pod_of, render, variables_of
+from tests.support.mqtt_packet_client import write_secret
 
 NAMES = {name for setting in SETTINGS.values() for name in setting.environment_names}
 START_TIMEOUT_S = 30

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store_process import StoreProcess
+from tests.support.store_process import StoreProcess
 
 ALONE = {"test_lookup.py", "test_storm.py"}
 """Nothing else is to run meanwhile: leases of 0.9 s that three gateways must not miss, and 10,000 clients that come at

@@ -19,7 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.server_process import ROOT
+from tests.support.server_process import ROOT
 
 TIMEOUT_S = 30
 READY = "ready/now"

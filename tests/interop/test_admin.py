@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from penstock.servers.admin_server import HEAD_BYTES, MOST_CONNECTIONS, MOST_OF_ADDRESS, WORKERS
 from tests.conftest import ServerFactory
-from tests.server_process import ROOT, PenstockServer
+from tests.support.server_process import ROOT, PenstockServer
 
 pytestmark = pytest.mark.interop
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from loadtest.chaos.part import Part
 from tests.conftest import ServerFactory
 from tests.interop.test_admin import admin_url, eventually, get
-from tests.server_process import free_port
+from tests.support.server_process import free_port
 
 pytestmark = pytest.mark.interop
 

@@ -22,11 +22,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Publish, PubRec, PubRel, QoS, Will
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.auth_client import Device, reload, until, write_passwords, write_secret
-from tests.byte_client import connect as raw_connect
-from tests.byte_client import publish as raw_publish
 from tests.conftest import ServerFactory, SharedServers
-from tests.server_process import PenstockServer
+from tests.support.mqtt_byte_client import connect as raw_connect
+from tests.support.mqtt_byte_client import publish as raw_publish
+from tests.support.mqtt_packet_client import Device, reload, until, write_passwords, write_secret
+from tests.support.server_process import PenstockServer
 
 OK, BAD = ReasonCode.SUCCESS, ReasonCode.BAD_USER_NAME_OR_PASSWORD
 SECRET = "a secret of more than thirty-two bytes, for tokens"

@@ -8,10 +8,10 @@ import pytest
 
 from gateway.mqtt.packets import ConnAck, Connect, Disconnect
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.audit_lines import audit_files, audit_lines, wait_for_audit
-from tests.auth_client import Device, reload, until, write_passwords
 from tests.conftest import ServerFactory
-from tests.server_process import PenstockServer
+from tests.support.audit_lines import audit_files, audit_lines, wait_for_audit
+from tests.support.mqtt_packet_client import Device, reload, until, write_passwords
+from tests.support.server_process import PenstockServer
 
 pytestmark = pytest.mark.interop
 IN_SEVERAL_PROCESSES = pytest.mark.topologies("one process", "shared port")

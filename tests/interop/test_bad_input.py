@@ -13,8 +13,8 @@ import pytest
 
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory
 from tests.interop.programs import TIMEOUT_S, PahoClient, run
-from tests.mutations import must_be_closed, stream
-from tests.server_process import PenstockServer
+from tests.support.mqtt_mutations import must_be_closed, stream
+from tests.support.server_process import PenstockServer
 
 pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 

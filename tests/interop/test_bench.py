@@ -15,17 +15,17 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from loadtest import streams, worth
-from loadtest.address import Address
-from loadtest.brokers import KINDS, Kind, Start, running
+from loadtest.brokers import streams, worth
+from loadtest.brokers.kinds import KINDS, Kind, Start, running
+from loadtest.devices.address import Address
+from loadtest.devices.run import Run, run
 from loadtest.errors import BrokerRefuses
-from loadtest.results import read
-from loadtest.run import Run, run
-from loadtest.workload import Publishers, Step, Subscribers, Timing, Workload, load, shipped
-from tests.certificates import authority, vouched_for
+from loadtest.report.results import read
+from loadtest.workloads.workload import Publishers, Step, Subscribers, Timing, Workload, load, shipped
 from tests.interop.programs import penstock
 from tests.interop.programs import run as run_program
-from tests.server_process import PenstockServer, ServeOptions, free_port
+from tests.support.certificates import authority, vouched_for
+from tests.support.server_process import PenstockServer, ServeOptions, free_port
 
 pytestmark = pytest.mark.interop
 

@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.certificates import authority, vouched_for
 from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.interop.browser import Browser
 from tests.interop.client_table import ROWS
 from tests.interop.programs import PahoClient
 from tests.interop.test_client_table import JS, node
-from tests.server_process import PenstockServer
+from tests.support.certificates import authority, vouched_for
+from tests.support.server_process import PenstockServer
 
 pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server_process import ROOT
-from tests.store_process import StoreProcess
+from tests.support.server_process import ROOT
+from tests.support.store_process import StoreProcess
 
 pytestmark = pytest.mark.interop
 

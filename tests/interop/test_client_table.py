@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import authority, vouched_for
 from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.interop.client_table import ROWS, TRANSPORTS, Row, table
 from tests.interop.programs import READY, TIMEOUT_S, LineSubscriber, Message, PahoClient, mark_ready, run
-from tests.server_process import ROOT, PenstockServer
+from tests.support.certificates import authority, vouched_for
+from tests.support.server_process import ROOT, PenstockServer
 
 pytestmark = pytest.mark.interop
 

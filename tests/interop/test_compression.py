@@ -20,8 +20,8 @@ from penstock.spark.folder import LogFolder
 from store.records.records import RecordFlag
 from tests.interop.conftest import StartStore
 from tests.interop.programs import PahoClient, penstock, run
-from tests.server_process import free_port
-from tests.store_process import StoreProcess
+from tests.support.server_process import free_port
+from tests.support.store_process import StoreProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 

@@ -15,13 +15,13 @@ from websockets.frames import Frame, Opcode
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect
 from gateway.transport.proxy_protocol import SIGNATURE
-from tests.audit_lines import audit_lines
-from tests.auth_client import until
-from tests.certificates import authority, vouched_for
 from tests.conftest import ServerFactory
 from tests.interop.test_bad_input import metric
 from tests.interop.test_websocket import HANDSHAKE
-from tests.server_process import PenstockServer
+from tests.support.audit_lines import audit_lines
+from tests.support.certificates import authority, vouched_for
+from tests.support.mqtt_packet_client import until
+from tests.support.server_process import PenstockServer
 
 TIMEOUT_S = 20
 MOST = 3

@@ -12,8 +12,8 @@ import pytest
 from loadtest.chaos.cluster import Cluster
 from tests.conftest import ServerFactory
 from tests.interop.programs import TIMEOUT_S, PahoClient
-from tests.server_process import PenstockServer
-from tests.stores import wait_until
+from tests.support.server_process import PenstockServer
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.interop
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from loadtest.chaos.part import Part
-from tests.server_process import ROOT, free_port
-from tests.store_process import StoreProcess
-from tests.stores import wait_until
+from tests.support.server_process import ROOT, free_port
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.interop
 

@@ -12,7 +12,7 @@ import pytest
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect, Publish, QoS, Subscribe, SubscriptionRequest
 from tests.conftest import ServerFactory
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.topologies("one process", "two gateways", "shared port")]
 

@@ -12,11 +12,11 @@ import pytest
 from store.state.group_settings import GroupSettings, Strategy
 from store.wire.group_messages import Receipt, Reject, Settled
 from store.wire.messages import Append, Appended
-from tests.group_consumer import GroupConsumer
 from tests.interop.programs import penstock, run
-from tests.server_process import free_port
-from tests.store_process import StoreProcess
-from tests.stores import batch_of, wait_until
+from tests.support.server_process import free_port
+from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_consumer import GroupConsumer
+from tests.support.stores import batch_of, wait_until
 
 pytestmark = pytest.mark.interop
 

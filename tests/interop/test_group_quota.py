@@ -13,11 +13,11 @@ from loadtest.chaos.part import Part
 from penstock.sync import Client
 from store.wire import group_messages as wire
 from store.wire.messages import Role
-from tests.auth_client import Device, write_passwords
 from tests.interop.programs import TIMEOUT_S
-from tests.server_process import free_port
-from tests.store_process import StoreProcess
-from tests.stores import wait_until
+from tests.support.mqtt_packet_client import Device, write_passwords
+from tests.support.server_process import free_port
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.interop
 

@@ -12,10 +12,10 @@ import pytest
 
 from gateway.mqtt.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest, Will
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.auth_client import Device, reload, until, write_secret
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
-from tests.http_answers import HttpAnswers, Respond
-from tests.server_process import PenstockServer
+from tests.support.http_answers import HttpAnswers, Respond
+from tests.support.mqtt_packet_client import Device, reload, until, write_secret
+from tests.support.server_process import PenstockServer
 
 pytestmark = IN_ALL_TOPOLOGIES
 

@@ -10,9 +10,9 @@ import pytest
 from gateway.mqtt.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
 from gateway.mqtt.reason_codes import ReasonCode
 from penstock.sync import Client
-from tests.apart_server import ApartServer
-from tests.auth_client import Device
 from tests.conftest import ServerFactory
+from tests.support.apart_server import ApartServer
+from tests.support.mqtt_packet_client import Device
 
 pytestmark = pytest.mark.interop
 

@@ -9,10 +9,10 @@ import pytest
 from gateway.mqtt.packets import Publish, QoS, Will
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.audit_lines import audit_lines, wait_for_audit
-from tests.auth_client import Device, reload, until, write_passwords
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory
-from tests.server_process import PenstockServer
+from tests.support.audit_lines import audit_lines, wait_for_audit
+from tests.support.mqtt_packet_client import Device, reload, until, write_passwords
+from tests.support.server_process import PenstockServer
 
 pytestmark = IN_ALL_TOPOLOGIES
 

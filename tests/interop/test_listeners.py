@@ -10,11 +10,11 @@ import pytest
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect
 from gateway.transport.proxy_protocol import SIGNATURE
-from tests.certificates import authority, vouched_for
 from tests.conftest import IN_ALL_TOPOLOGIES, ONE_PROCESS, SHARED_PORT, ServerFactory
 from tests.crash import strace
 from tests.interop.programs import TIMEOUT_S, PahoClient
-from tests.server_process import PenstockServer
+from tests.support.certificates import authority, vouched_for
+from tests.support.server_process import PenstockServer
 
 pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 

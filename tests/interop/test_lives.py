@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import IN_ALL_TOPOLOGIES, QUICK, ServerFactory, SharedServers
 from tests.interop.programs import PUBLISHERS, PahoClient, Subscriber, mark_ready, mosquitto_sub, run
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 

@@ -20,10 +20,10 @@ from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Auth, ConnAck, Connect, Disconnect, Publish, QoS, Will
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.auth_client import Device, until, write_passwords
 from tests.conftest import ServerFactory
-from tests.login_flood import Flood, answer, attempt
-from tests.server_process import PenstockServer
+from tests.support.mqtt_login_flood import Flood, answer, attempt
+from tests.support.mqtt_packet_client import Device, until, write_passwords
+from tests.support.server_process import PenstockServer
 
 OK, WRONG = ReasonCode.SUCCESS, ReasonCode.BAD_USER_NAME_OR_PASSWORD
 LIMITED = ReasonCode.CONNECTION_RATE_EXCEEDED

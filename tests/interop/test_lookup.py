@@ -17,7 +17,7 @@ from loadtest.chaos.ledger import until
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from notify.events.redis_lookup import CHANNEL
 from store.wire.messages import Grew, GrewNamed, Pushed
-from tests.frame_wire import FrameWire
+from tests.support.store_protocol_relay import FrameWire
 
 StartCluster = Callable[..., Cluster]
 LEASE_MS = 900

@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.chaos.cluster import Cluster
 from tests.interop.programs import run
-from tests.swarm import Swarm, raise_descriptor_limit
+from tests.support.mqtt_swarm import Swarm, raise_descriptor_limit
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

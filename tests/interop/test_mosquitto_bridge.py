@@ -21,10 +21,10 @@ from gateway.mqtt.codec import decode, decode_varint, encode
 from gateway.mqtt.packets import Connect, Publish
 from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.wire import Wire
-from tests.auth_client import Device
 from tests.conftest import ServerFactory, StartMosquitto
-from tests.server_process import PenstockServer
-from tests.stores import wait_until
+from tests.support.mqtt_packet_client import Device
+from tests.support.server_process import PenstockServer
+from tests.support.stores import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -12,10 +12,10 @@ from gateway.mqtt.packets import Publish, Will
 from gateway.mqtt.reason_codes import ReasonCode
 from penstock.errors import PenstockError
 from penstock.sync import Client
-from tests.apart_server import ApartServer
-from tests.auth_client import Device, until
 from tests.conftest import ServerFactory
 from tests.interop.test_user_quotas import Site, published, subscribed, unsubscribed
+from tests.support.apart_server import ApartServer
+from tests.support.mqtt_packet_client import Device, until
 
 pytestmark = pytest.mark.interop
 

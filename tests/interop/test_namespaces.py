@@ -15,11 +15,11 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from gateway.mqtt.packets import Publish, QoS, Will
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.auth_client import Device, until, write_passwords, write_secret
-from tests.certificates import Certificate, authority, client_certificate, vouched_for
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
-from tests.http_answers import HttpAnswers
-from tests.server_process import PenstockServer
+from tests.support.certificates import Certificate, authority, client_certificate, vouched_for
+from tests.support.http_answers import HttpAnswers
+from tests.support.mqtt_packet_client import Device, until, write_passwords, write_secret
+from tests.support.server_process import PenstockServer
 
 pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 

@@ -19,9 +19,9 @@ from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
 from store.wire.messages import Failed, FailureCode, Role
-from tests.auth_client import Device
-from tests.server_process import free_port, wait_for_port
-from tests.store_process import StoreProcess
+from tests.support.mqtt_packet_client import Device
+from tests.support.server_process import free_port, wait_for_port
+from tests.support.store_process import StoreProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 

@@ -12,12 +12,12 @@ import pytest
 
 from loadtest.chaos.part import Part
 from penstock import Client
-from tests.byte_client import connect, subscribe
 from tests.conftest import ServerFactory
 from tests.interop.programs import PahoClient
-from tests.server_process import free_port
-from tests.store_process import StoreProcess
-from tests.stores import wait_until
+from tests.support.mqtt_byte_client import connect, subscribe
+from tests.support.server_process import free_port
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.interop
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from store.files.segment import segment_paths
-from tests.injuries import make_store
-from tests.server_process import ROOT
-from tests.stores import flip
+from tests.support.injuries import make_store
+from tests.support.server_process import ROOT
+from tests.support.stores import flip
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 

@@ -11,10 +11,10 @@ import pytest
 
 from gateway.mqtt.packets import ConnAck, Disconnect, Publish
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.audit_lines import wait_for_audit
-from tests.auth_client import Device, until, write_passwords
 from tests.conftest import ServerFactory
-from tests.server_process import ROOT, PenstockServer
+from tests.support.audit_lines import wait_for_audit
+from tests.support.mqtt_packet_client import Device, until, write_passwords
+from tests.support.server_process import ROOT, PenstockServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.topologies("one process", "shared port")]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.auth_client import write_secret
-from tests.certificates import authority, vouched_for
-from tests.server_process import ROOT
-from tests.store_process import StoreProcess
+from tests.support.certificates import authority, vouched_for
+from tests.support.mqtt_packet_client import write_secret
+from tests.support.server_process import ROOT
+from tests.support.store_process import StoreProcess
 
 TIMEOUT_S = 60
 TOKENS = {"operator": "what-operators-show", "client": "what-clients-show", "gateway": "what-gateways-show"}

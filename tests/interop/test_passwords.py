@@ -14,10 +14,10 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from gateway.auth.passwords import HASHER, parse_passwords
 from gateway.mqtt.packets import ConnAck, PingReq, PingResp, PubAck, Will
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.auth_client import Device, reload, until, write_passwords
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import penstock, run
-from tests.server_process import PenstockServer
+from tests.support.mqtt_packet_client import Device, reload, until, write_passwords
+from tests.support.server_process import PenstockServer
 
 pytestmark = IN_ALL_TOPOLOGIES
 

@@ -19,10 +19,10 @@ from gateway.mqtt.packets import (
     Will,
 )
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.auth_client import Device, reload, until, write_passwords
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import penstock
-from tests.server_process import PenstockServer
+from tests.support.mqtt_packet_client import Device, reload, until, write_passwords
+from tests.support.server_process import PenstockServer
 
 pytestmark = IN_ALL_TOPOLOGIES
 

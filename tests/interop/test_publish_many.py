@@ -13,7 +13,7 @@ from penstock import Client, sync
 from penstock.sdk.errors import BadMessage, ClientClosed, NotAllStored, StoreRefused, TimedOut
 from penstock.sdk.many import ToPublish
 from tests.interop.conftest import StartStore
-from tests.store_process import StoreProcess
+from tests.support.store_process import StoreProcess
 
 pytestmark = pytest.mark.interop
 

@@ -9,9 +9,9 @@ import pytest
 
 from gateway.mqtt.packets import PingReq, PingResp, PubAck, Publish
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.auth_client import Device, write_passwords
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
-from tests.server_process import PenstockServer
+from tests.support.mqtt_packet_client import Device, write_passwords
+from tests.support.server_process import PenstockServer
 
 pytestmark = IN_ALL_TOPOLOGIES
 

@@ -15,7 +15,7 @@ from penstock.sdk.errors import StoreRefused
 from penstock.spark.errors import RequestFailed
 from penstock.spark.remote import RemoteLog
 from penstock.spark.store_options import store_of
-from tests.store_process import StoreProcess
+from tests.support.store_process import StoreProcess
 
 pytestmark = pytest.mark.interop
 

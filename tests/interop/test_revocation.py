@@ -16,17 +16,17 @@ import pytest
 from gateway.mqtt.codec import decode, encode
 from gateway.mqtt.packets import Connect, Disconnect
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.certificates import (
+from tests.conftest import ServerFactory
+from tests.interop.test_listeners import wait_for_log
+from tests.interop.test_tls import listener_settings, port_of, refused, session, trusting
+from tests.support.certificates import (
     Certificate,
     authority,
     client_certificate,
     revocation_list,
     short_lived,
 )
-from tests.conftest import ServerFactory
-from tests.interop.test_listeners import wait_for_log
-from tests.interop.test_tls import listener_settings, port_of, refused, session, trusting
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.topologies("one process", "two gateways")]
 ONE = pytest.mark.topologies("one process")

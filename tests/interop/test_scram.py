@@ -9,10 +9,10 @@ from scramp import ScramClient
 from gateway.mqtt.packets import Auth, ConnAck, Disconnect, PingReq, PingResp, Publish
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.auth_client import Device, reload, write_passwords
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import penstock, run
-from tests.server_process import PenstockServer
+from tests.support.mqtt_packet_client import Device, reload, write_passwords
+from tests.support.server_process import PenstockServer
 
 pytestmark = IN_ALL_TOPOLOGIES
 

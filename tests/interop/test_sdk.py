@@ -36,8 +36,8 @@ from penstock.sdk.errors import (
 from penstock.sdk.message import Message, Receipt
 from tests.interop.conftest import StartStore
 from tests.interop.programs import PahoClient, mark_ready, mosquitto_sub, run
-from tests.server_process import free_port
-from tests.store_process import StoreProcess
+from tests.support.server_process import free_port
+from tests.support.store_process import StoreProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 

@@ -13,10 +13,10 @@ from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.part import Part
 from penstock import Client
 from penstock.sdk.delivery import Delivery
-from tests.auth_client import Device
 from tests.interop.programs import mark_ready, mosquitto_sub, run
-from tests.server_process import free_port
-from tests.store_process import StoreProcess
+from tests.support.mqtt_packet_client import Device
+from tests.support.server_process import free_port
+from tests.support.store_process import StoreProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 

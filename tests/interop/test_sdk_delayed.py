@@ -16,7 +16,7 @@ from penstock import Client
 from penstock.sdk.errors import BadMessage, BatchRefused
 from tests.interop.programs import penstock as command
 from tests.interop.programs import run
-from tests.store_process import StoreProcess
+from tests.support.store_process import StoreProcess
 
 pytestmark = pytest.mark.interop
 

@@ -15,7 +15,7 @@ from penstock import Client
 from penstock.sdk.delivery import Delivery
 from penstock.sdk.errors import AlreadySettled, BadOption, BadPosition, ClientClosed, StoreRefused, TimedOut
 from store.wire.group_messages import GroupInfo, GroupList, GroupsListed
-from tests.store_process import StoreProcess
+from tests.support.store_process import StoreProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 LONG_S = 3_600  # an invisible time that no test waits for

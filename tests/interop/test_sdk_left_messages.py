@@ -11,7 +11,7 @@ from penstock.sync import Client
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_sdk_users import RULES, Site, payloads
 from tests.interop.test_sdk_users import site as site
-from tests.stores import wait_until
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.interop
 

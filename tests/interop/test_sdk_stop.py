@@ -14,8 +14,8 @@ import pytest
 
 import penstock.sync
 from penstock import Client, Delivery, Subscription
-from tests.server_process import ROOT
-from tests.store_process import StoreProcess
+from tests.support.server_process import ROOT
+from tests.support.store_process import StoreProcess
 
 pytestmark = pytest.mark.interop
 

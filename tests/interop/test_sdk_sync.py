@@ -14,7 +14,7 @@ import penstock.sync
 from penstock.sdk import address, filters, group_options, message_id, outgoing, positions
 from penstock.sdk import client as client_module
 from penstock.sdk.errors import CannotConnect, ClientClosed, NotFound, StoreRefused
-from tests.server_process import ROOT, free_port
+from tests.support.server_process import ROOT, free_port
 
 pytestmark = pytest.mark.interop
 

@@ -21,8 +21,8 @@ from penstock.sdk import bell, loop_thread, room
 from penstock.sdk.errors import BadMessage, ClientClosed, TimedOut
 from penstock.sync import Client
 from tests.interop.programs import TIMEOUT_S
-from tests.store_process import StoreProcess
-from tests.stores import wait_until
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.interop
 

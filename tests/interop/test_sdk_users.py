@@ -19,8 +19,8 @@ from penstock.spark.store_options import store_of
 from penstock.sync import Client
 from store.wire.log_messages import LogRead, ReadLog
 from tests.interop.programs import TIMEOUT_S
-from tests.store_process import StoreProcess
-from tests.stores import wait_until
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.interop
 

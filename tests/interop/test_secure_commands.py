@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import Certificate, authority, client_certificate, vouched_for
 from tests.conftest import ServerFactory
 from tests.interop.programs import TIMEOUT_S, penstock, run
-from tests.server_process import PenstockServer
+from tests.support.certificates import Certificate, authority, client_certificate, vouched_for
+from tests.support.server_process import PenstockServer
 
 pytestmark = pytest.mark.interop
 

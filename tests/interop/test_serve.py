@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ServerFactory
 from tests.interop.programs import TIMEOUT_S, PahoClient, mark_ready, mosquitto_sub, penstock, run
-from tests.server_process import ROOT
+from tests.support.server_process import ROOT
 
 pytestmark = pytest.mark.interop
 

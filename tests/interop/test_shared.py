@@ -14,11 +14,11 @@ from gateway.mqtt.packets import PubAck, Publish
 from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.cluster import Cluster
 from store.state.group_settings import GroupSettings
-from tests.auth_client import Device
 from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
-from tests.group_consumer import GroupConsumer
 from tests.interop.programs import PUBLISHERS, LineSubscriber, PahoClient, mark_ready, mosquitto_sub, penstock, run
-from tests.stores import wait_until
+from tests.support.mqtt_packet_client import Device
+from tests.support.store_protocol_consumer import GroupConsumer
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.interop
 

@@ -7,8 +7,8 @@ import pytest
 from gateway.mqtt.packets import QoS
 from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.interop.programs import PahoClient
-from tests.raw_client import RawClient
-from tests.server_process import PenstockServer
+from tests.support.mqtt_slow_reader import RawClient
+from tests.support.server_process import PenstockServer
 
 pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.byte_client import ByteClient, block, connect, connected, packet, publish, subscribe, text
 from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
-from tests.server_process import PenstockServer
+from tests.support.mqtt_byte_client import ByteClient, block, connect, connected, packet, publish, subscribe, text
+from tests.support.server_process import PenstockServer
 
 pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 

@@ -26,8 +26,8 @@ from loadtest.chaos.mqtt_client import MqttConnection
 from loadtest.chaos.part import Part
 from tests.interop.test_admin import get
 from tests.interop.test_admin_apart import WithAdmin
-from tests.store_process import StoreProcess
-from tests.stores import wait_until
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.interop
 

@@ -14,14 +14,14 @@ import pytest
 from loadtest.chaos.part import Part
 from store.wire.frames import encode
 from store.wire.messages import Refused, RefusedReason
-from tests.auth_client import write_secret
-from tests.certificates import authority, vouched_for
 from tests.interop.programs import TIMEOUT_S, PahoClient
 from tests.interop.test_admin import get
 from tests.interop.test_admin_apart import WithAdmin
-from tests.server_process import free_port
-from tests.store_process import StoreProcess
-from tests.stores import wait_until
+from tests.support.certificates import authority, vouched_for
+from tests.support.mqtt_packet_client import write_secret
+from tests.support.server_process import free_port
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.interop
 

@@ -54,11 +54,11 @@ from store.wire.messages import (
     TakenOver,
     Unfollow,
 )
-from tests.auth_client import write_secret
-from tests.server_process import ROOT, free_port
-from tests.store_process import StoreProcess
-from tests.stores import batch_of
-from tests.wire_peer import PeerClosed, WirePeer, connect
+from tests.support.mqtt_packet_client import write_secret
+from tests.support.server_process import ROOT, free_port
+from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_client import PeerClosed, WirePeer, connect
+from tests.support.stores import batch_of
 
 StartStore = Callable[..., StoreProcess]
 HOSTILE_FRAMES = 60_000
@@ -424,7 +424,7 @@ def test_too_much_at_a_time_ends_a_connection(start_store: StartStore) -> None:
 
 HOLDER = """
 import sys
-from tests.wire_peer import *
+from tests.support.store_protocol_client import *
 from tests.interop.test_store_process import *
 peer = WirePeer(sys.argv[1], "stopped")
 peer.call(Claim("c", False))

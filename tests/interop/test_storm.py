@@ -13,7 +13,7 @@ from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect
 from tests.conftest import ServerFactory
 from tests.interop.programs import TIMEOUT_S
-from tests.swarm import Swarm, raise_descriptor_limit
+from tests.support.mqtt_swarm import Swarm, raise_descriptor_limit
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

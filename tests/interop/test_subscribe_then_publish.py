@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.mqtt.packets import Publish, QoS, SubAck, Subscribe, SubscriptionRequest
-from tests.auth_client import Device
 from tests.conftest import SharedServers
+from tests.support.mqtt_packet_client import Device
 
 pytestmark = [pytest.mark.interop, pytest.mark.topologies("one process", "unix socket")]
 

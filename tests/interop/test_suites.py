@@ -10,8 +10,8 @@ import pytest
 
 from gateway.mqtt.packets import Disconnect, PubAck, Publish
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.auth_client import Device
-from tests.server_process import PenstockServer, ServeOptions
+from tests.support.mqtt_packet_client import Device
+from tests.support.server_process import PenstockServer, ServeOptions
 
 pytestmark = pytest.mark.interop
 

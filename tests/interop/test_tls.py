@@ -15,11 +15,11 @@ import pytest
 
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect
-from tests.certificates import Certificate, authority, client_certificate, vouched_for
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_listeners import wait_for_log
-from tests.server_process import ROOT, PenstockServer, ServeOptions
+from tests.support.certificates import Certificate, authority, client_certificate, vouched_for
+from tests.support.server_process import ROOT, PenstockServer, ServeOptions
 
 pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.auth_client import Device, reload, until, write_secret
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
-from tests.http_answers import HttpAnswers
-from tests.server_process import PenstockServer
+from tests.support.http_answers import HttpAnswers
+from tests.support.mqtt_packet_client import Device, reload, until, write_secret
+from tests.support.server_process import PenstockServer
 
 pytestmark = IN_ALL_TOPOLOGIES
 

@@ -23,9 +23,9 @@ from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.part import Part
 from penstock.errors import PenstockError
 from penstock.sync import Client
-from tests.auth_client import Device, until, write_passwords
-from tests.server_process import free_port
-from tests.store_process import StoreProcess
+from tests.support.mqtt_packet_client import Device, until, write_passwords
+from tests.support.server_process import free_port
+from tests.support.store_process import StoreProcess
 
 pytestmark = pytest.mark.interop
 

@@ -18,7 +18,7 @@ from gateway.mqtt.packets import Connect
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_listeners import wait_for_log
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
 

@@ -16,11 +16,11 @@ from penstock.spark.errors import SparkSourceError
 from penstock.spark.store_options import store_of
 from penstock.sync import Client
 from store.wire.log_messages import Topics, TopicsFound
-from tests.certificates import Certificate, authority, client_certificate
 from tests.interop.programs import TIMEOUT_S, PahoClient
 from tests.interop.test_store_link import Site, complaint, counted
-from tests.store_process import StoreProcess
-from tests.stores import wait_until
+from tests.support.certificates import Certificate, authority, client_certificate
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
 
 pytestmark = pytest.mark.interop
 

@@ -31,8 +31,8 @@ from store.wire import quota_messages as of_quota
 from store.wire.frames import encode
 from store.wire.messages import KINDS, Claim, Claimed, Failed, Goodbye, Message, Role
 from store.wire.pace_messages import Behind
-from tests.store_process import StoreProcess
-from tests.wire_peer import PeerClosed, WirePeer
+from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_client import PeerClosed, WirePeer
 
 TOKENS = {Role.GATEWAY: "for-gateways-only", Role.CLIENT: "for-clients-only", Role.OPERATOR: "for-operators-only"}
 SETTINGS = {f"wire.{role.value}_token": token for role, token in TOKENS.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.programs import TIMEOUT_S, run
-from tests.server_process import ServeOptions
+from tests.support.server_process import ServeOptions
 
 pytestmark = pytest.mark.interop
 

@@ -10,8 +10,8 @@ import pytest
 from tests.bench import worst_frames, worst_others
 from tests.bench.turn_clock import TurnClocks, clocked
 from tests.bench.worst import LAYERED, run
-from tests.certificates import authority, vouched_for
 from tests.conftest import ServerFactory
+from tests.support.certificates import authority, vouched_for
 
 LIMIT_MS = 100  # all of these took some 200 ms to 20 s; they take less than 5 on a quiet machine
 QUICK = (

@@ -11,7 +11,7 @@ import pytest
 from lightqueue.message_store import MessageStore
 from lightqueue.upkeep import dispatching, retention
 from store.state import delayed
-from tests.stores import KEPT_BYTES, crash_copy, fill, publish_delayed, read_all, run_upkeep, small
+from tests.support.stores import KEPT_BYTES, crash_copy, fill, publish_delayed, read_all, run_upkeep, small
 
 pytestmark = pytest.mark.property
 

@@ -35,8 +35,8 @@ from store.state.changes import (
 from store.state.group_settings import GroupSettings
 from store.state.groups import ConsumerKey
 from store.state.sessions import renewed
-from tests.store_workload import Workload
-from tests.stores import change, crash_copy, read_all, small
+from tests.support.store_workload import Workload
+from tests.support.stores import change, crash_copy, read_all, small
 
 pytestmark = pytest.mark.property
 

@@ -10,8 +10,8 @@ from lightqueue.queues import table
 from store.files.marks import Marks
 from store.files.segment import segment_paths
 from store.state import delayed, retained
-from tests.store_workload import Workload, state_of
-from tests.stores import crash_copy, small
+from tests.support.store_workload import Workload, state_of
+from tests.support.stores import crash_copy, small
 
 pytestmark = pytest.mark.property
 

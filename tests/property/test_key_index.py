@@ -12,7 +12,7 @@ from lightqueue.queues._queues import Dispatcher, KeyPart, key_hash, places_in_o
 from lightqueue.queues.keys import PART_BITS, KeyIndex
 from lightqueue.queues.table import QueueTable
 from store.log.index import Index
-from tests.stores import Stores
+from tests.support.stores import Stores
 
 pytestmark = pytest.mark.property
 

@@ -14,7 +14,7 @@ from store.files.segment import HEADER_BYTES, segment_paths
 from store.log.commitlog import CommitLog
 from store.records._records import RecordBatch
 from store.records.records import Record, RecordType, read_records
-from tests.stores import batch_of, small
+from tests.support.stores import batch_of, small
 
 pytestmark = pytest.mark.property
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gateway.mqtt.packets import PingReq, PingResp
-from tests.mutations import must_be_closed, stream
-from tests.wire_client import Bench, WallClock
+from tests.support.mqtt_bench import Bench, WallClock
+from tests.support.mqtt_mutations import must_be_closed, stream
 
 pytestmark = pytest.mark.property
 

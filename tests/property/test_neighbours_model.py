@@ -18,8 +18,8 @@ from lightqueue.queues._queues import ENTRY_BYTES, Queue, newest_neighbour, pack
 from lightqueue.upkeep import trimming
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordType, encode_attribute
-from tests.index_entries import neighbours_keys, stored_entries
-from tests.stores import crash_copy, read_all, run_upkeep, small
+from tests.support.index_entries import neighbours_keys, stored_entries
+from tests.support.stores import crash_copy, read_all, run_upkeep, small
 
 pytestmark = pytest.mark.property
 

@@ -37,8 +37,8 @@ from gateway.mqtt.packets import (
 from gateway.mqtt.reason_codes import ReasonCode
 from lightqueue.queues.matching import matches
 from store.log.checkpoint import copy_flushed
-from tests.auth_client import access_of
-from tests.wire_client import Bench, Client, SlowDisk, WallClock, connect_packet
+from tests.support.mqtt_bench import Bench, Client, SlowDisk, WallClock, connect_packet
+from tests.support.mqtt_packet_client import access_of
 
 pytestmark = pytest.mark.property
 

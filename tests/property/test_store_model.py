@@ -34,7 +34,7 @@ from store.state.changes import (
     WillFired,
     WillState,
 )
-from tests.stores import change, crash_copy, read_all, small
+from tests.support.stores import change, crash_copy, read_all, small
 
 pytestmark = pytest.mark.property
 

@@ -14,7 +14,7 @@ from store.errors import HandshakeRefused, WireError
 from store.wire.frames import HEAD, Frame, FrameReader, encode, frame_head
 from store.wire.handshake import MAGIC, ClientHandshake, ServerHandshake
 from store.wire.messages import KINDS, Append, Hello, Kind, Message, Role, Welcome
-from tests.stores import batch_of
+from tests.support.stores import batch_of
 
 pytestmark = pytest.mark.property
 

@@ -26,8 +26,8 @@ from store.wire.group_messages import (
     Reject,
 )
 from store.wire.messages import Append, Message, Role
-from tests.stores import batch_of
-from tests.wire_bench import Talk, WireBench, changes_of
+from tests.support.store_protocol_bench import Talk, WireBench, changes_of
+from tests.support.stores import batch_of
 
 pytestmark = pytest.mark.property
 

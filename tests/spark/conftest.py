@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loadtest.chaos.cluster import Cluster
-from tests.server_process import PenstockServer, ServeOptions
 from tests.spark.fleet import Fleet
 from tests.spark.session import environment, java_is_there, session_builder
+from tests.support.server_process import PenstockServer, ServeOptions
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.server_process import ROOT
+from tests.support.server_process import ROOT
 
 TIMEOUT_S = 300
 KILLS = int(os.environ.get("PENSTOCK_SPARK_KILLS", "2"))

@@ -10,7 +10,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from lightqueue.queues.matching import matches
-from tests.server_process import PenstockServer
+from tests.support.server_process import PenstockServer
 
 TIMEOUT_S = 30
 FILTERS = ("#", "line/#", "line", "line/+", "+/7/temp", "line/+/temp", "+/+", "/#", "+", "x/y")

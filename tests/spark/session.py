@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.server_process import ROOT
+from tests.support.server_process import ROOT
 
 DEBIAN_JAVA = Path("/usr/lib/jvm/java-17-openjdk-amd64")
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a session takes half of the time until it is there

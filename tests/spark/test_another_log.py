@@ -16,8 +16,8 @@ from store.log.commitlog import CommitLog
 from store.mending.backup import backup
 from store.mending.restore import restore
 from tests.spark.test_stream import Numbers
-from tests.store_process import StoreProcess
-from tests.stores import batch_of, small
+from tests.support.store_process import StoreProcess
+from tests.support.stores import batch_of, small
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from penstock.spark.folder import LogFolder
 from store.files.segment import segment_paths
 from store.log.commitlog import CommitLog
 from tests.spark.fleet import FILTERS, HEADERS, Fleet, Sent, publish
-from tests.stores import batch_of, small
+from tests.support.stores import batch_of, small
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ from store.records._records import RecordBatch
 from store.records.records import RecordType
 from store.wire.log_messages import LogRead, QueueOffsets, QueueOffsetsFound, ReadLog, Segments, SegmentsFound
 from store.wire.messages import Append, Appended
-from tests.certificates import authority, vouched_for
-from tests.server_process import free_port
+from tests.support.certificates import authority, vouched_for
+from tests.support.server_process import free_port
 
 LEASE_MS = 400
 END = Segments(2**63 - 1)

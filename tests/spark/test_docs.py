@@ -11,9 +11,9 @@ from penstock.spark.export import Export
 from penstock.spark.options import OPTIONS
 from penstock.spark.sink import WRITABLE
 from penstock.spark.source import PenstockSource
-from tests.server_process import ROOT
 from tests.spark.fleet import Fleet
 from tests.spark.test_wire import TOKEN, url_of
+from tests.support.server_process import ROOT
 
 pytestmark = pytest.mark.slow
 

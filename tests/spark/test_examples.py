@@ -17,8 +17,8 @@ from nbclient import NotebookClient
 from pyspark.sql import SparkSession
 
 from loadtest.chaos.cluster import Cluster
-from tests.server_process import ROOT
 from tests.spark.fleet import connected, leave
+from tests.support.server_process import ROOT
 
 pytestmark = pytest.mark.slow
 

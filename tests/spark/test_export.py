@@ -25,8 +25,8 @@ from penstock.spark.manifest import (
     read_manifest,
     write_manifest,
 )
-from tests.server_process import ROOT
-from tests.stores import KEPT_BYTES, Stores, publish, run_upkeep, wait_until
+from tests.support.server_process import ROOT
+from tests.support.stores import KEPT_BYTES, Stores, publish, run_upkeep, wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from store.files.segment import segment_paths
 from store.log.commitlog import CommitLog
 from store.records._records import RecordBatch
 from store.records.records import RecordType
-from tests.stores import batch_of, small
+from tests.support.stores import batch_of, small
 
 PAYLOAD = bytes(20_000)
 

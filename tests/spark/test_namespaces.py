@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.spark.errors import BadOption
 from penstock.spark.options import parse_options
 from penstock.sync import Client
-from tests.store_process import StoreProcess
+from tests.support.store_process import StoreProcess
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 
 from store.log.commitlog import CommitLog
 from tests.spark.session import DEBIAN_JAVA, environment
-from tests.stores import batch_of, small
+from tests.support.stores import batch_of, small
 
 TIMEOUT_S = 120.0
 SESSION = """

@@ -13,7 +13,7 @@ from penstock.spark.folder import LogFolder
 from penstock.spark.options import parse_options
 from penstock.spark.reading import LogRange, rows
 from store.files.folder import CHECKPOINT, INDEX
-from tests.stores import KEPT_BYTES, Stores, fill, publish, run_upkeep
+from tests.support.stores import KEPT_BYTES, Stores, fill, publish, run_upkeep
 
 SCHEMA = pa.schema([(name, COLUMNS[name].type) for name in ("topic", "log_offset", "queue_offset")])
 Found = dict[int, tuple[str, int | None]]

@@ -19,7 +19,7 @@ from penstock.spark.reading import LogRange
 from penstock.spark.selecting import Selected
 from penstock.spark.source import PenstockSource
 from store.files.segment import segment_paths
-from tests.stores import KEPT_BYTES, Stores, fill, publish, run_upkeep
+from tests.support.stores import KEPT_BYTES, Stores, fill, publish, run_upkeep
 
 RARE = '["rare/1", "rare/2", "never"]'
 

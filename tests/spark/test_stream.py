@@ -21,7 +21,7 @@ from store.log.commitlog import CommitLog
 from store.records._records import RecordBatch
 from store.records.records import RecordType
 from tests.spark.fleet import Fleet, Sent, publish
-from tests.stores import batch_of, small
+from tests.support.stores import batch_of, small
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from penstock.spark.columns import COLUMNS
 from penstock.spark.errors import BadOption, DataLost, StoreAway
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream import StreamReader
-from tests.server_process import free_port
 from tests.spark.fleet import HEADERS, Sent, publish, telemetry
+from tests.support.server_process import free_port
 
 pytestmark = pytest.mark.slow
 

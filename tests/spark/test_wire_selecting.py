@@ -21,7 +21,7 @@ from penstock.spark.topic_ranges import OfTopics
 from store.records._records import RecordBatch
 from store.records.records import RecordType
 from tests.spark.fleet import Sent, publish
-from tests.stores import small
+from tests.support.stores import small
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the gateway without sockets; see tests/wire_client.py."""
+"""Fixtures for the tests of the gateway without sockets; see tests/support/mqtt_bench.py."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.wire_client import Bench, SlowDisk, WallClock
+from tests.support.mqtt_bench import Bench, SlowDisk, WallClock
 
 StartBench = Callable[..., Bench]
 

@@ -1,0 +1,63 @@
+"""Where a broker listens, and what lies between its socket and MQTT."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from loadtest.devices.layers import Layer, Tls, TlsWebSocket, WebSocket
+from loadtest.errors import LoadTestError
+
+PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+
+
+class Address(NamedTuple):
+    """Of a broker; `tls` says whom to trust, where the scheme is mqtts or wss."""
+
+    host: str
+    port: int
+    scheme: str = "mqtt"
+    path: str = ""
+    tls: ssl.SSLContext | None = None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, url: str, ca_file: Path | None = None, is_verified: bool = True) -> Address:
+        """`mqtt://`, `mqtts://`, `ws://` or `wss://HOST[:PORT]`, the last two with a path. Raises LoadTestError.
+
+        ca_file: certificates to trust; without it those that the system trusts.
+        """
+        parts = urlsplit(url)
+        try:
+            port = parts.port or PORTS.get(parts.scheme, 0)
+        except ValueError:
+            port = 0
+        is_web_socket = parts.scheme in ("ws", "wss")
+        if not parts.hostname or not port or (parts.path.strip("/") and not is_web_socket):
+            raise LoadTestError(f"{url}: no broker's address; use mqtt://HOST:PORT, or mqtts://, ws:// or wss://")
+        tls = _context(ca_file, is_verified) if parts.scheme in ("mqtts", "wss") else None
+        return cls(parts.hostname, port, parts.scheme, parts.path or "/mqtt" if is_web_socket else "", tls)
+
+    def layer(self) -> Layer | None:
+        """Of one connection; None if MQTT goes over TCP as it is."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        uri = f"{self.scheme}://{host}:{self.port}{self.path}"
+        if self.tls is None:
+            return WebSocket(uri) if self.scheme == "ws" else None
+        tls = Tls(self.tls, self.host)
+        return TlsWebSocket(tls, WebSocket(uri)) if self.scheme == "wss" else tls
+
+
+def _context(ca_file: Path | None, is_verified: bool) -> ssl.SSLContext:
+    """Raises LoadTestError."""
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise LoadTestError(f"{ca_file}: {error.strerror or error}; --ca takes a file of certificates (PEM)") from None
+    if not is_verified:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context

@@ -1,0 +1,193 @@
+"""What an autoscaler makes of a load over time, replayed second by second.
+
+Connections last, so a gateway that is new gets its share only of those that are made from then on.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import deque
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from loadtest.errors import LoadTestError
+from loadtest.model.autoscaler import SYNC_S, Pod, Rules, Scaler
+from loadtest.model.needs import Costs
+
+SEEN_LATE_S = 30
+"""How old metrics are: scraped every 15 s, and asked for every 15 s."""
+RATE_WINDOW_S = 120
+"""What the Prometheus adapter's rules take a rate over."""
+READY_S = 10
+"""From the decision to the first client: scheduled in 5 s, started in 0.3 s, asked every 5 s whether it is ready."""
+LIFETIME_S = 3600
+"""How long a connection lasts, on average."""
+
+
+class Load(NamedTuple):
+    """At a time (s): connections, and messages/s that they publish."""
+
+    at_s: float
+    connections: float
+    messages: float
+
+
+class Moment(NamedTuple):
+    """A second of a replay. fullest: how much of what it can do the busiest gateway does (1: all)."""
+
+    at_s: int
+    connections: float
+    messages: float
+    ready: int
+    wanted: int
+    fullest: float
+
+
+class Replay(NamedTuple):
+    moments: list[Moment]
+
+    @property
+    def saturated_s(self) -> int:
+        """Seconds in which a gateway had more to do than it can."""
+        return sum(moment.fullest > 1 for moment in self.moments)
+
+    @property
+    def fullest(self) -> float:
+        return max(moment.fullest for moment in self.moments)
+
+    @property
+    def changes(self) -> int:
+        return sum(a.wanted != b.wanted for a, b in pairwise(self.moments))
+
+    @property
+    def turns(self) -> int:
+        """How often it went up after down, or down after up."""
+        steps = [b.wanted - a.wanted for a, b in pairwise(self.moments) if a.wanted != b.wanted]
+        return sum(a * b < 0 for a, b in pairwise(steps))
+
+    @property
+    def gateway_hours(self) -> float:
+        return sum(moment.wanted for moment in self.moments) / 3600
+
+
+# --- what is read
+
+
+def shipped_loads() -> list[str]:
+    return sorted(entry.name.removesuffix(".csv") for entry in (resources.files("loadtest.model") / "loads").iterdir())
+
+
+def read_load(name: str) -> list[Load]:
+    """Of one that comes along, or of a CSV file. Raises LoadTestError."""
+    shipped = name in shipped_loads()
+    path = Path(str(resources.files("loadtest.model") / "loads" / f"{name}.csv")) if shipped else Path(name)
+    try:
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+        found = [
+            Load(float(row["seconds"]), float(row["connections"]), float(row["messages_per_s"]))
+            for row in csv.DictReader(io.StringIO("\n".join(lines)))
+        ]
+    except OSError as error:
+        known = ", ".join(shipped_loads())
+        raise LoadTestError(f"{name}: {error.strerror}; name a CSV file, or one that comes along: {known}") from None
+    except (KeyError, TypeError, ValueError):
+        found = []
+    if len(found) < 2 or any(a.at_s >= b.at_s for a, b in pairwise(found)):
+        raise LoadTestError(f"{name}: no load; it has columns seconds, connections, messages_per_s, in order of time")
+    return found
+
+
+# --- the gateways
+
+
+class _Gateways:
+    """Connections of each that is ready, and when those that start will be."""
+
+    def __init__(self, count: int, connections: float) -> None:
+        self.connections = [connections / count] * count
+        self.starting: deque[float] = deque()
+
+    def scale(self, wanted: int, at_s: float) -> None:
+        while len(self.connections) + len(self.starting) > wanted:
+            if self.starting:
+                self.starting.pop()
+            else:
+                self._spread(self.connections.pop())  # its clients connect again
+        while len(self.connections) + len(self.starting) < wanted:
+            self.starting.append(at_s + READY_S)
+
+    def second(self, at_s: float, connections: float) -> None:
+        """Some leave, others come; who is ready gets as many of these as all others."""
+        while self.starting and self.starting[0] <= at_s:
+            self.starting.popleft()
+            self.connections.append(0.0)
+        there = sum(self.connections)
+        leaving = min(1.0, max(1 / LIFETIME_S, 1 - connections / there)) if there else 0.0
+        self.connections = [each * (1 - leaving) for each in self.connections]
+        self._spread(connections - sum(self.connections))
+
+    def _spread(self, connections: float) -> None:
+        self.connections = [each + connections / len(self.connections) for each in self.connections]
+
+
+def replay(load: Sequence[Load], by: Rules, costs: Costs, pod: Pod, fan_out: float = 1) -> Replay:
+    """Second by second. Each gateway has messages in proportion to its connections."""
+    scaler = Scaler(by)
+    message_us = costs.gateway_in_us + fan_out * costs.gateway_out_us
+    gateways: _Gateways | None = None
+    history: list[Load] = []
+    moments: list[Moment] = []
+    for now in _seconds(load):
+        if gateways is None:
+            scaler.replicas = scaler.bounded(scaler.desired(_metrics([now], now, message_us, costs, by.least)))
+            gateways = _Gateways(scaler.replicas, now.connections)
+        at_s = int(now.at_s - load[0].at_s)
+        gateways.second(at_s, now.connections)
+        history.append(now)
+        if at_s % SYNC_S == 0:
+            seen = history[max(0, at_s - SEEN_LATE_S)]
+            recent = history[max(0, at_s - SEEN_LATE_S - RATE_WINDOW_S) : max(1, at_s - SEEN_LATE_S + 1)]
+            scaler.look(at_s, _metrics(recent, seen, message_us, costs, len(gateways.connections)))
+            gateways.scale(scaler.replicas, at_s)
+        each = [now.messages * share / max(1.0, now.connections) for share in gateways.connections]
+        fullest = max(
+            _fullness(connections, messages, message_us, costs, pod)
+            for connections, messages in zip(gateways.connections, each, strict=True)
+        )
+        moments.append(Moment(at_s, now.connections, now.messages, len(gateways.connections), scaler.replicas, fullest))
+    return Replay(moments)
+
+
+def _seconds(load: Sequence[Load]) -> Iterable[Load]:
+    for a, b in pairwise(load):
+        for second in range(int(b.at_s - a.at_s)):
+            part = second / (b.at_s - a.at_s)
+            yield Load(
+                a.at_s + second,
+                a.connections + part * (b.connections - a.connections),
+                a.messages + part * (b.messages - a.messages),
+            )
+
+
+def _metrics(recent: Sequence[Load], now: Load, message_us: float, costs: Costs, pods: int) -> dict[str, float]:
+    """Sums over all gateways. Latency is left out: it is low until one is full, which is not to happen."""
+    messages = sum(each.messages for each in recent) / len(recent)
+    return {
+        "cpu": pods * costs.gateway_turning_cores + messages * message_us / 1e6,
+        "memory": pods * costs.gateway_base_bytes + now.connections * costs.gateway_connection_bytes,
+        "penstock_connections": now.connections,
+        "penstock_messages_received_per_second": messages,
+    }
+
+
+def _fullness(connections: float, messages: float, message_us: float, costs: Costs, pod: Pod) -> float:
+    memory = costs.gateway_base_bytes + connections * costs.gateway_connection_bytes
+    return max(
+        (costs.gateway_turning_cores + messages * message_us / 1e6) / pod.cpu_cores,
+        connections / pod.most_connections,
+        memory / pod.memory_limit_bytes,
+    )

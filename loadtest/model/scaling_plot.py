@@ -1,0 +1,38 @@
+"""A replay of scaling, drawn."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from matplotlib.figure import Figure
+
+from loadtest.model.scaling import Moment, Replay
+from loadtest.report.svg import as_svg
+
+FIGURE_INCHES = (8.6, 4.6)
+POINTS = 400
+
+
+def drawn(replay: Replay) -> str:
+    """As SVG: the load above, gateways and the busiest of them below."""
+    moments = _fewer(replay.moments)
+    hours = [moment.at_s / 3600 for moment in moments]
+    figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    above.plot(hours, [moment.connections / 1000 for moment in moments], label="connections (thousands)")
+    above.plot(hours, [moment.messages / 1000 for moment in moments], label="messages/s (thousands)")
+    below.step(hours, [moment.ready for moment in moments], where="post", label="gateways that are ready")
+    below.plot(hours, [100 * moment.fullest for moment in moments], label="busiest gateway (% of what it can)")
+    below.set(xlabel="hours")
+    for axes in (above, below):
+        axes.set_ylim(0, None)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    return as_svg(figure)
+
+
+def _fewer(moments: list[Moment]) -> list[Moment]:
+    """Of each part the one in which the busiest gateway has most to do, so that no peak is lost."""
+    each = max(1, len(moments) // POINTS)
+    parts = groupby(moments, lambda moment: moment.at_s // each)
+    return [max(part, key=lambda moment: moment.fullest) for _, part in parts]

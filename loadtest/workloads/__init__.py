@@ -1,0 +1,1 @@
+"""What devices publish, to which topics and how fast; the workloads that come along."""

@@ -1,0 +1,197 @@
+"""The store's side of the wire without sockets or a loop, and peers that speak to it in bytes.
+
+    bench = WireBench(tmp_path)
+    gateway = bench.connect("gw-1")
+    assert isinstance(gateway.call(Append(1), records), Appended)
+
+The clock stands until the test moves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lightqueue.message_store import MessageStore
+from notify.local.hub import Hub
+from notify.server.conversation import Conversation
+from notify.server.figures import Figures
+from notify.server.peers import Peers
+from notify.settings import WireSettings
+from store.errors import WireError
+from store.records._records import RecordBatch
+from store.state.changes import Change, encode_change
+from store.wire.frames import Frame, FrameReader, Readable, encode
+from store.wire.handshake import ClientHandshake
+from store.wire.messages import Append, Failed, Hello, Message, Ping, Role, Welcome
+from tests.support.stores import batch_of, small
+
+M = TypeVar("M", bound=Message)
+
+
+class WireBench:
+    """A store, and who is connected to it. restart() is what a kill does to it."""
+
+    def __init__(self, data: Path, wire: WireSettings | None = None, **settings: Any) -> None:
+        self.data = data
+        self.wire = wire or WireSettings()
+        self.now_s = 1_000.0
+        self.starts = 0
+        self._settings = {"segment_bytes": 8 << 20} | settings
+        self.store: MessageStore
+        self.hub: Hub
+        self.peers: Peers
+        self.start()
+
+    def start(self) -> None:
+        self.store = MessageStore(small(self.data, **self._settings))
+        self.hub = Hub(self.store, waits_for_peers=True)
+        self.starts += 1
+        self.peers = Peers(self.hub, self.wire, f"main-{self.starts}", lambda: self.now_s)
+
+    def restart(self) -> None:
+        self.store.close()
+        self.start()
+
+    def connect(self, name: str, role: Role = Role.GATEWAY, waits: bool = False) -> Talk:
+        """`waits`: it need not be let in at once."""
+        talk = Talk(self, name, role)
+        assert talk.is_welcome or waits
+        return talk
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, with the ticks that belong to it; nobody is heard of meanwhile."""
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self.now_s += 0.05
+            self.tick()
+
+    def tick(self) -> None:
+        self.hub.tick()
+        self.peers.tick()
+
+
+class Talk:
+    """A peer's end of a connection."""
+
+    def __init__(self, bench: WireBench, name: str, role: Role) -> None:
+        self.bench = bench
+        self.woken = False
+        self.frames: list[Frame] = []
+        self._request_ids = 0
+        self.figures = Figures()
+        self.conversation = Conversation(
+            bench.peers, {"gateway": None, "client": None}, self.figures, lambda: setattr(self, "woken", True)
+        )
+        self._handshake = ClientHandshake(Hello([1], role, name))
+        self.welcome: Welcome
+        self._reader: FrameReader
+        self.conversation.received(self._handshake.greeting)
+        self.take(b"".join(self.conversation.outgoing()))
+
+    @property
+    def is_welcome(self) -> bool:
+        return self._handshake.welcome is not None
+
+    def send(self, data: bytes) -> None:
+        self.conversation.received(data)
+
+    def ask(self, message: Message, records: Readable = b"") -> int:
+        self._request_ids += 1
+        self.send(encode(message, self._request_ids, records))
+        return self._request_ids
+
+    def tell(self, message: Message) -> None:
+        """The store deals with it at once, however long that takes on a busy machine."""
+        self.send(encode(message))
+        for _ in range(1_000):
+            if not self.conversation.is_full:
+                return
+            self.conversation.go_on()
+
+    def flush(self) -> None:
+        """A turn of the loop: what the store has to say comes here."""
+        for _ in range(1_000):
+            chunks = self.conversation.outgoing()
+            for chunk in chunks:
+                self.take(chunk)
+            if not chunks and not self.conversation.is_full:
+                return
+            self.conversation.go_on()
+        raise AssertionError("it never ends")
+
+    def take(self, data: bytes) -> None:
+        if not self.is_welcome:
+            welcome = self._handshake.feed(data)
+            if welcome is None:
+                return
+            self.welcome = welcome
+            self._reader = FrameReader(welcome.max_frame_bytes, Role.STORE)
+            data = self._handshake.rest
+        self.frames += self._reader.feed(data)
+
+    def answer_frame(self, request_id: int) -> Frame | None:
+        """The answer, if it was given."""
+        self.flush()
+        found = [frame for frame in self.frames if frame.request_id == request_id]
+        assert len(found) <= 1
+        for frame in found:
+            self.frames.remove(frame)
+        return found[0] if found else None
+
+    def answer(self, request_id: int) -> Message | None:
+        frame = self.answer_frame(request_id)
+        return frame.message if frame is not None else None
+
+    def call_frame(self, message: Message, records: Readable = b"") -> Frame:
+        frame = self.answer_frame(self.ask(message, records))
+        assert frame is not None
+        return frame
+
+    def call(self, message: Message, records: Readable = b"") -> Message:
+        return self.call_frame(message, records).message
+
+    def tell_log(self, sequence: int, *changes: Change) -> Message:
+        """Append state changes."""
+        return self.call(Append(sequence), changes_of(*changes))
+
+    def events(self, kind: type[M]) -> list[M]:
+        """Those of a kind that came since the last call."""
+        self.flush()
+        found = [frame.message for frame in self.frames if isinstance(frame.message, kind)]
+        self.frames = [frame for frame in self.frames if not isinstance(frame.message, kind)]
+        return found
+
+    def cut(self) -> None:
+        self.conversation.lost()
+
+    def ping(self) -> None:
+        self.tell(Ping())
+
+
+def message(payload: bytes, topic: bytes = b"t/1") -> bytes:
+    """The record of one, for an Append."""
+    return bytes(batch_of(payload, topic=topic))
+
+
+def failure(answer: object) -> str:
+    """The code of a Failed."""
+    assert isinstance(answer, Failed)
+    return answer.code
+
+
+def changes_of(*changes: Change) -> bytes:
+    batch = RecordBatch()
+    for change in changes:
+        batch.append(*encode_change(change))
+    return bytes(batch)
+
+
+def error_of(action: Callable[[], object]) -> str:
+    """What a WireError says that an action raises."""
+    try:
+        action()
+    except WireError as error:
+        return str(error)
+    raise AssertionError("it was taken")

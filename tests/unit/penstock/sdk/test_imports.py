@@ -1,0 +1,43 @@
+"""What programs import from `penstock`: all that docs/sdk.md names, without what a server needs."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import penstock
+from penstock import AutoBatch, Compression, Message, Receipt
+from tests.support.server_process import ROOT
+
+SDK = (ROOT / "docs" / "sdk.md").read_text()
+
+
+def test_types_are_where_programs_look_for_them() -> None:
+    assert (AutoBatch.__module__, Compression.__module__) == ("penstock.sdk.autobatch", "penstock.sdk.compression")
+    assert (Message.__module__, Receipt.__module__) == ("penstock.sdk.message", "penstock.sdk.message")
+
+
+@pytest.mark.parametrize("name", penstock.__all__)
+def test_each_name_is_there_and_documented(name: str) -> None:
+    assert getattr(penstock, name).__name__ == name
+    assert name in dir(penstock)
+    assert f"`{name}`" in SDK or f"`{name}(" in SDK
+
+
+def test_each_documented_error_is_there() -> None:
+    (errors,) = re.findall(r"(?ms)^## Errors$(.*)", SDK)
+    named = re.findall(r"`([A-Z][A-Za-z]+)`", errors)
+    assert len(named) > 10
+    assert set(named) <= set(penstock.__all__)
+
+
+def test_other_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Broker'"):
+        getattr(penstock, "Broker")  # noqa: B009
+
+
+def test_importing_penstock_alone_imports_no_client() -> None:
+    program = "import sys, penstock; print([name for name in sys.modules if name.startswith('penstock.')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
