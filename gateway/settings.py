@@ -31,7 +31,7 @@ class GatewaySettings:
     proxies: tuple[str, ...] = field(
         default=("127.0.0.0/8", "::1/128"),
         metadata={
-            "doc": "Networks whose proxies are believed at addresses with ?proxy_protocol=2; others are closed there.",
+            "doc": "Networks of trusted proxies, for addresses with ?proxy_protocol=2; others are closed there.",
             "shape": "an IP address or network, as 10.0.0.0/8",
             "pattern": r"[0-9A-Fa-f:.]+(/\d{1,3})?",
         },
@@ -80,27 +80,27 @@ class GatewaySettings:
     )
     listener_max_connections: int = field(
         default=0,
-        metadata={"doc": "The same for each address in `listen`; 0: only the bound on all together.", "at_least": 0},
+        metadata={"doc": "The same limit for each address in `listen`; 0: only max_connections.", "at_least": 0},
     )
     max_connections_per_address: int = field(
         default=0,
         metadata={
             "doc": "Connections from one IP address (IPv6: from one /64 network), those without a CONNECT included; "
-            "others are closed. Behind a proxy the client's address counts if the proxy tells it. 0: any number.",
+            "others are closed. Behind a proxy the client's address counts if the proxy sends it. 0: no limit.",
             "at_least": 0,
         },
     )
     listener_connects_per_s: int = field(
         default=0,
         metadata={
-            "doc": "Connections that each address in `listen` lets in within a second, others wait; 0: no such limit.",
+            "doc": "Connections that each address in `listen` accepts in a second; others wait. 0: no limit.",
             "at_least": 0,
         },
     )
     max_namespaces: int = field(
         default=1_000,
         metadata={
-            "doc": "Namespaces whose clients may be connected at a time; 0: none but the default one.",
+            "doc": "Namespaces with connected clients at a time; 0: only the default one.",
             "at_least": 0,
         },
     )
@@ -114,7 +114,7 @@ class GatewaySettings:
     max_connect_bytes: int = field(
         default=64 * 1024,
         metadata={
-            "doc": "Largest CONNECT, will included, and what is kept of the packets behind it until its CONNACK.",
+            "doc": "Largest CONNECT, will included, and most bytes kept of later packets until its CONNACK.",
             "at_least": 1_024,
             "at_most": 16 * MIB,
         },
@@ -122,15 +122,15 @@ class GatewaySettings:
     connecting_bytes: int = field(
         default=64 * MIB,
         metadata={
-            "doc": "Kept for all connections without a session: parts of packets, TLS and WebSocket handshakes. Above "
-            "it, the one that is incomplete for the longest is closed.",
+            "doc": "Bytes kept for all connections without a session: parts of packets, TLS and WebSocket handshakes. "
+            "Above it, the connection that has been incomplete for longest is closed.",
             "at_least": 1 * MIB,
         },
     )
     incomplete_bytes: int = field(
         default=128 * MIB,
         metadata={
-            "doc": "The same for connections with a session: parts of packets that are still to come in full.",
+            "doc": "The same limit for connections with a session: parts of incomplete packets.",
             "at_least": 1 * MIB,
         },
     )
@@ -153,7 +153,7 @@ class GatewaySettings:
     max_inflight: int = field(
         default=2_048,
         metadata={
-            "doc": "QoS 1 and 2 messages in flight towards an MQTT 3.1.1 client, which cannot say.",
+            "doc": "QoS 1 and 2 messages in flight towards an MQTT 3.1.1 client, which has no Receive Maximum.",
             "at_least": 1,
             "at_most": 65_535,
         },
@@ -169,14 +169,14 @@ class GatewaySettings:
     topic_alias_bytes: int = field(
         default=65_536,
         metadata={
-            "doc": "Bytes of the topic names that these aliases of a connection stand for, all together.",
+            "doc": "Bytes of the topic names of all these aliases of a connection.",
             "at_least": 1_024,
         },
     )
     max_topic_aliases_out: int = field(
         default=64,
         metadata={
-            "doc": "Topic aliases that are set towards a client that takes some; 0 for none.",
+            "doc": "Topic aliases that the gateway sets towards a client that accepts them; 0: none.",
             "at_least": 0,
             "at_most": 65_535,
         },
@@ -188,7 +188,7 @@ class GatewaySettings:
     max_session_expiry_s: int = field(
         default=7 * DAY_S,
         metadata={
-            "doc": "Longest time a session outlives its connection, whatever the client asks for.",
+            "doc": "Longest session expiry interval; a client that asks for more gets this.",
             "at_least": 0,
             "at_most": 4_294_967_294,
         },
@@ -199,12 +199,12 @@ class GatewaySettings:
     )
     shared_strategy: Literal["round_robin", "least_in_flight", "sticky"] = field(
         default="round_robin",
-        metadata={"doc": "How a new `$share` group deals: in turn, to who has least in flight, or by topic."},
+        metadata={"doc": "How a new `$share` group assigns messages: in turn, by least in flight, or by topic."},
     )
     shared_strategies: tuple[str, ...] = field(
         default=(),
         metadata={
-            "doc": "The same for the groups of one share name, when they are made: NAME=STRATEGY.",
+            "doc": "The same for new groups of one share name: NAME=STRATEGY.",
             "shape": "NAME=round_robin, NAME=least_in_flight or NAME=sticky",
             "pattern": r"[^/+#]+=(round_robin|least_in_flight|sticky)",
         },
@@ -216,8 +216,8 @@ class GatewaySettings:
     qos0_lag_messages: int = field(
         default=1_000_000,
         metadata={
-            "doc": "A QoS 0 subscriber further behind has messages dropped (and counted). Publishers wait for one that "
-            "reads fast, before it comes to that.",
+            "doc": "A QoS 0 subscriber further behind than this loses messages (counted). Publishers wait for one "
+            "that reads fast before it loses any.",
             "at_least": 1,
         },
     )
@@ -231,8 +231,8 @@ class GatewaySettings:
     max_waiting_bytes: int = field(
         default=1024 * MIB,
         metadata={
-            "doc": "Unsent bytes of all clients together; beyond it, those that have been slow for the longest are "
-            "cut off. What they did not acknowledge waits for their sessions.",
+            "doc": "Unsent bytes of all clients together; above it, the clients that have been slow for longest are "
+            "disconnected. Messages that they have not acknowledged wait for their sessions.",
             "at_least": 1 << 20,
         },
     )
@@ -261,7 +261,7 @@ class GatewaySettings:
     websocket_paths: tuple[str, ...] = field(
         default=(WEBSOCKET_PATH, "/", "/ws"),
         metadata={
-            "doc": "Where MQTT over WebSocket is, in HTTP; other paths are not found.",
+            "doc": "HTTP path of MQTT over WebSocket; other paths are answered with 404.",
             "shape": "/PATH",
             "pattern": r"/[!-~]*",
         },
@@ -274,40 +274,36 @@ class GatewaySettings:
     )
     tls_certificate: Path | None = field(
         default=None,
-        metadata={"doc": "PEM file with the certificate, and those that vouch for it, of mqtts:// and wss://."},
+        metadata={"doc": "PEM file with the certificate of mqtts:// and wss://, and its chain."},
     )
     tls_key: Path | None = field(default=None, metadata={"doc": "PEM file with its private key."})
     tls_client_certificates: Literal["no", "optional", "required"] = field(
         default="no",
-        metadata={"doc": "Whether clients show certificates too."},
+        metadata={"doc": "Whether clients present certificates, too."},
     )
     tls_client_ca_file: Path | None = field(
         default=None,
-        metadata={"doc": "PEM file of who vouches for the certificates of clients."},
+        metadata={"doc": "PEM file of the authorities that issue client certificates."},
     )
     tls_client_crl_file: Path | None = field(
         default=None,
-        metadata={"doc": "PEM file of the lists (CRLs) of revoked certificates of clients, one of each authority."},
+        metadata={"doc": "PEM file of the CRLs of client certificates, one of each authority."},
     )
     tls_client_crl_check: Literal["leaf", "chain"] = field(
         default="leaf",
-        metadata={"doc": "What is looked up in them: clients' own certificates, or those that vouch for them too."},
+        metadata={"doc": "Certificates looked up in the CRLs: clients' own, or the whole chain."},
     )
     tls_client_strict: bool = field(
         default=False,
-        metadata={"doc": "Take certificates of clients only if they keep RFC 5280 to the letter (X509_STRICT)."},
+        metadata={"doc": "Accept client certificates only if they follow RFC 5280 strictly (X509_STRICT)."},
     )
     tls_user_name: Literal["cn", "san"] = field(
         default="cn",
-        metadata={
-            "doc": "What of a client's certificate is its user name: the common name, or the first alternative name."
-        },
+        metadata={"doc": "Part of a client certificate that is the user name: common name, or first alternative name."},
     )
     tls_namespace: Literal["no", "o", "ou"] = field(
         default="no",
-        metadata={
-            "doc": "What of a client's certificate names its namespace: its organization or unit; without one, none."
-        },
+        metadata={"doc": "Part of a client certificate that names the namespace: organization or unit; `no`: none."},
     )
     store: str | None = field(
         default=None,
@@ -319,7 +315,7 @@ class GatewaySettings:
     )
     store_token: str = field(
         default="",
-        metadata={"doc": "What a gateway shows to the store to be let in; see wire.gateway_token.", "secret": "whole"},
+        metadata={"doc": "Token by which the store accepts a gateway; see wire.gateway_token.", "secret": "whole"},
     )
     store_token_file: Path | None = field(
         default=None,
@@ -327,13 +323,11 @@ class GatewaySettings:
     )
     store_ca_file: Path | None = field(
         default=None,
-        metadata={
-            "doc": "PEM file of who vouches for the certificate of a tls:// store; unset: whom the system trusts."
-        },
+        metadata={"doc": "PEM file of the authorities for the certificate of a tls:// store; unset: the system's."},
     )
     store_certificate: Path | None = field(
         default=None,
-        metadata={"doc": "PEM file with the certificate that a gateway shows to a tls:// store."},
+        metadata={"doc": "PEM file with the certificate that a gateway presents to a tls:// store."},
     )
     store_key: Path | None = field(
         default=None,
@@ -342,34 +336,34 @@ class GatewaySettings:
     store_patience_s: int = field(
         default=10,
         metadata={
-            "doc": "A message that the store of `penstock gateway`, though connected, has not confirmed for so long is "
-            "refused; while the store is away messages wait.",
+            "doc": "A message that the connected store of `penstock gateway` has not confirmed for so long is "
+            "refused; without a connection to the store messages wait.",
             "at_least": 1,
         },
     )
     range_cache_bytes: int = field(
         default=32 * MIB,
         metadata={
-            "doc": "What a gateway keeps of what it read from another process, for its other subscribers.",
+            "doc": "Cache of messages that a gateway has read from another process, for its other subscribers.",
             "at_least": 1 * MIB,
         },
     )
     drain_clients_per_s: int = field(
         default=1_000,
         metadata={
-            "doc": "Clients that a stopping gateway sends elsewhere in a second; more if drain_timeout_s would not do.",
+            "doc": "Clients that a stopping gateway disconnects in a second; more if drain_timeout_s requires it.",
             "at_least": 1,
         },
     )
     drain_timeout_s: int = field(
         default=10,
-        metadata={"doc": "Longest time a stopping gateway takes to send its clients elsewhere.", "at_least": 0},
+        metadata={"doc": "Longest time that a stopping gateway takes to disconnect its clients.", "at_least": 0},
     )
     stop_will_delay_s: int = field(
         default=60,
         metadata={
-            "doc": "When a gateway stops, its clients' wills wait so long at least for them to come back, there or at "
-            "another gateway, and are dropped if they do. 0: they are sent as when connections are lost.",
+            "doc": "When a gateway stops, its clients' wills wait at least so long for them to reconnect, there or at "
+            "another gateway, and are dropped if they do. 0: wills are sent as after a lost connection.",
             "at_least": 0,
             "at_most": 86_400,
         },
@@ -377,19 +371,19 @@ class GatewaySettings:
     server_reference: str = field(
         default="",
         metadata={
-            "doc": "Where MQTT 5 clients are told to go when a gateway stops (Server Reference); empty: they know.",
+            "doc": "Server Reference for MQTT 5 clients when a gateway stops; empty: none.",
             "shape": "HOST:PORT, several with a space in between",
             "pattern": r"(?:\S+(?: \S+)*)?",
         },
     )
     unix_socket_mode: Literal["0600", "0660"] = field(
         default="0660",
-        metadata={"doc": "Mode of unix:// addresses in `listen`: whether their group may connect too."},
+        metadata={"doc": "Mode of unix:// addresses in `listen`: whether their group may connect, too."},
     )
     receipts: Literal["full", "off"] = field(
         default="full",
         metadata={
-            "doc": "Whether clients learn where their messages are stored, if they ask: log offsets grow with what "
-            "everybody publishes. off: they get bare acknowledgements."
+            "doc": "Whether clients that ask get the positions of their messages: a log_offset grows with the messages "
+            "of all users. off: bare acknowledgements only."
         },
     )

@@ -1,5 +1,8 @@
-"""The `penstock` command. Of the commands only the one that is asked for is imported, and it imports what is slow to
-import only when it runs: importing all of them would take a tenth of the time that a server needs to start."""
+"""The `penstock` command.
+
+It imports only the given command, which imports slow modules when it runs: importing all commands would take a tenth of
+a server's start.
+"""
 
 import os
 import sys
@@ -16,7 +19,7 @@ COMMANDS = (
     *("init", "serve", "gateway", "store"),
     *("pub", "sub", "passwd", "group", "delayed", "client", "ban", "bench", "chaos"),
 )
-"""Each is what its module in penstock/commands calls so: a function, or a Typer with commands of its own."""
+"""The module in penstock/commands of each name has a function, or a Typer with subcommands, of that name."""
 
 LEAVES = (
     "store.records._records",
@@ -32,11 +35,11 @@ CLIENT_ONLY = (
 
 
 def main() -> None:
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for some takes longer than to read settings
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # a search for plugins is slower than reading settings
     try:
         app_for(sys.argv[1:])(prog_name="penstock")
     except SystemExit:
-        raise  # Here, so that package_errors() below imports the packages only for a real error.
+        raise  # here, so that package_errors() imports the packages only for a real error
     except PenstockError as error:
         fail(error, error.exit_code)
     except ModuleNotFoundError as error:
@@ -53,7 +56,7 @@ def fail(error: Exception, exit_code: int) -> NoReturn:
 
 
 def package_errors() -> tuple[type[Exception], ...]:
-    """The bases of what the packages raise for the user to read, without a traceback."""
+    """The base classes of the packages' errors that the user sees without a traceback."""
     from gateway.mqtt.errors import GatewayError
     from lightqueue.errors import LightQueueError
     from loadtest.errors import LoadTestError
@@ -70,8 +73,8 @@ def show_version(wanted: bool) -> None:
 
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:
-    """With the command that they begin with, or with all commands if it is none: for the help, or for a mistake."""
-    # No rich markup: help stays quick and errors stay plain lines that scripts can read.
+    """The app with the command that the arguments begin with, or with all commands for help and for mistakes."""
+    # No rich markup: help stays quick, and errors stay plain lines that scripts can read.
     app = typer.Typer(
         help=options.__doc__,
         no_args_is_help=True,

@@ -1,8 +1,8 @@
-"""What the container image starts: `penstock` with the same arguments, but `serve` is reachable, and not open.
+"""The entry point of the container image: runs `penstock` with its arguments; `serve` is reachable, but not open.
 
-A container's loopback is its own, so `serve` without an address to listen on takes mqtt://0.0.0.0:1883 here. Where
-other machines can connect and nothing says how clients are judged, the first start makes a user and a password, prints
-them once, and keeps the hash in `passwords` in the data folder. PENSTOCK_ALLOW_ANONYMOUS=true lets everybody in.
+A container's loopback is its own, so `serve` without an address listens on mqtt://0.0.0.0:1883 here. If other machines
+can connect and no authentication is set, the first start creates a user and a password, prints them once, and keeps the
+hash in `passwords` in the data folder. PENSTOCK_ALLOW_ANONYMOUS=true admits clients without a password.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from penstock.errors import PenstockError, SettingsError, UsageError
 LISTEN = "mqtt://0.0.0.0:1883"
 USER = "penstock"
 PASSWORDS = "passwords"
-"""In the data folder."""
-PASSWORD_BYTES = 12  # of which hexadecimal digits are made, which no shell or option takes for something else
+"""A file in the data folder."""
+PASSWORD_BYTES = 12  # written as hexadecimal digits, which no shell or option parser misreads
 ANONYMOUS, ANONYMOUS_SETTING = "PENSTOCK_ALLOW_ANONYMOUS", "PENSTOCK_AUTH__ALLOW_ANONYMOUS"
 PASSWORD_FILE_SETTING = "PENSTOCK_AUTH__PASSWORD_FILE"
 ONLY_TELLS = {"--help", "--print-config"}
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def prepared(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """With which arguments and environment `penstock` is to be started. Raises what a wrong setting raises."""
+    """The arguments and environment for `penstock`. Raises the errors of wrong settings."""
     arguments, environment = list(arguments), dict(env)
     if arguments[:1] != ["serve"] or ONLY_TELLS.intersection(arguments):
         return arguments, environment
@@ -57,7 +57,7 @@ def prepared(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[list[str
 
 
 def _let_anonymous_in(environment: dict[str, str]) -> None:
-    """PENSTOCK_ALLOW_ANONYMOUS is short for the setting's whole name."""
+    """Translate PENSTOCK_ALLOW_ANONYMOUS, short for the setting's full name."""
     said = environment.pop(ANONYMOUS, "")
     if said and environment.get(ANONYMOUS_SETTING):
         raise SettingsError(f"auth.allow_anonymous: both {ANONYMOUS} and {ANONYMOUS_SETTING} are set; unset one")
@@ -66,7 +66,7 @@ def _let_anonymous_in(environment: dict[str, str]) -> None:
 
 
 def _flags(arguments: Sequence[str]) -> tuple[dict[str, object], Path | None]:
-    """Those of `serve` that matter here. What is wrong with them `serve` itself says."""
+    """The flags of `serve` that matter here; `serve` itself reports other errors."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--listen", action="append")
     parser.add_argument("--data", type=Path)
@@ -79,7 +79,7 @@ def _flags(arguments: Sequence[str]) -> tuple[dict[str, object], Path | None]:
 
 
 def _wants_password(settings: Settings) -> bool:
-    """Other machines could connect, and nobody said how clients are judged."""
+    """Whether other machines can connect and no authentication is set."""
     from gateway.listen_address import ListenAddress
     from penstock.servers.listeners import are_credentials_needed
 
@@ -91,7 +91,7 @@ def _wants_password(settings: Settings) -> bool:
 def _passwords(data: Path) -> Path:
     """The password file of a data folder, made if it is missing.
 
-    The password is printed before it is kept: a start that is killed in between is followed by another first start.
+    The password is printed before the file is written: after a kill in between, the next start is another first start.
     """
     from gateway.auth.passwords import PasswordLine, hashed
     from penstock.commands.passwd import replace_lines

@@ -1,4 +1,4 @@
-"""The connection of an operator's command to the store that it is about."""
+"""Connects an operator's command to the store that it operates on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_S = 10**10
 
 
 def connect(settings: Settings, data: Path | None, store: str | None, token_file: Path | None) -> StoreClient:
-    """To the server of a data folder on this machine, or to a store at an address. Raises PenstockError."""
+    """Connect to the server of a data folder on this machine, or to a store at an address. Raises PenstockError."""
     from notify.links.address import StoreAddress
     from penstock.config.credentials import tls_of_gateway, token_of_operator
     from penstock.store_client import StoreClient
@@ -54,7 +54,7 @@ def connect(settings: Settings, data: Path | None, store: str | None, token_file
 
 
 def who() -> str:
-    """Who gives the command, for the audit log."""
+    """The operator's user and host name, for the audit log."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a user without a name
@@ -63,7 +63,7 @@ def who() -> str:
 
 
 def seconds_of(text: str) -> int:
-    """30s, 15m, 2h, 7d, 4w. Raises UsageError."""
+    """Seconds in 30s, 15m, 2h, 7d or 4w. Raises UsageError."""
     found = re.fullmatch(r"(\d{1,10})([smhdw])", text.strip())
     if found is None or not 0 < int(found[1]) * SECONDS[found[2]] <= MOST_S:
         raise UsageError(f"{text!r} is no length of time; write it as 30s, 15m, 2h, 7d or 4w")
@@ -71,7 +71,7 @@ def seconds_of(text: str) -> int:
 
 
 def time_of(unix_ms: int) -> str | None:
-    """For tables and JSON; None for 0."""
+    """A time for tables and JSON; None for 0."""
     return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="seconds") if unix_ms else None
 
 

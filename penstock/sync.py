@@ -6,9 +6,9 @@
 ...     client.get(receipt.message_id).payload
 b'21.5'
 
-A thread of its own looks after its connection, which so stays up whatever the program does meanwhile. All methods may
-be called from any thread. A process that is forked from one with a client (gunicorn's preload, multiprocessing) goes on
-with a connection of its own; what was begun before, such as a subscription, stays the parent's.
+The connection runs in a thread of its own, so it stays up whatever the program does meanwhile. All methods may be
+called from any thread. After a fork (gunicorn's preload, multiprocessing) the child process gets a connection of its
+own; operations begun before, such as a subscription, stay with the parent.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ UNFIT = (
     ValueError,
     AttributeError,
     ArithmeticError,
-)  # what is wrong with a message
-MOST_SENT = 10_000  # messages without a receipt; with more, send() waits
+)  # errors of a single message
+MOST_SENT = 10_000  # messages without a receipt; send() waits for fewer
 
 
 class Client:
-    """As penstock.Client, blocking. Use it inside `with`, or call connect() and close()."""
+    """As penstock.Client, but blocking. Use it inside `with`, or call connect() and close()."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Client:
         self._thread: LoopThread | None = None
         self._may_send = threading.BoundedSemaphore(MOST_SENT)
 
-    # --- coming and going
+    # --- connecting and closing
 
     def connect(self) -> None:
         """Raises CannotConnect."""
@@ -105,7 +105,7 @@ class Client:
             self._thread = self._connected()
 
     def close(self) -> None:
-        """Wait until what was sent is answered, then leave."""
+        """Wait until the store has answered everything sent, then disconnect."""
         thread, self._thread = self._thread, None
         if thread is not None and not thread.is_of_parent:
             try:
@@ -116,7 +116,9 @@ class Client:
 
     @property
     def _opened(self) -> LoopThread:
-        """In a process that was forked since it is another connection. Raises ClientClosed, CannotConnect."""
+        """The client's thread; in a forked process a new one, with a new connection. Raises ClientClosed,
+        CannotConnect.
+        """
         thread = self._thread
         if thread is None:
             raise ClientClosed
@@ -158,9 +160,9 @@ class Client:
     def send(
         self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]
     ) -> concurrent.futures.Future[Receipt]:
-        """As publish(), without waiting: the receipt, or the error, comes with the future.
+        """As publish(), without waiting: the future gets the receipt, or the error.
 
-        Waits all the same while 10,000 messages have no receipt.
+        Waits only while 10,000 messages have no receipt.
         """
         thread, may_send = self._opened, self._may_send
         may_send.acquire()
@@ -185,7 +187,7 @@ class Client:
         return SyncBatch(self._opened, self._client.batch())
 
     def delayed(self, topic_filter: str = "#", *, key: str | None = None) -> list[Pending]:
-        """Delayed messages that are yet to be published; see penstock.Client.delayed()."""
+        """Delayed messages that are not published yet; see penstock.Client.delayed()."""
         thread = self._opened
 
         async def found() -> list[Pending]:
@@ -199,7 +201,7 @@ class Client:
     def read(
         self, topic_filter: str, *, start: Position = "earliest", stop: Position | None = "now", tag: str = ""
     ) -> Reading:
-        """What was stored of a topic, a filter, or everything (`#`); see penstock.Client.read()."""
+        """Stored messages of a topic, a filter, or everything (`#`); see penstock.Client.read()."""
         thread = self._opened
 
         async def begin() -> AsyncReading:
@@ -218,7 +220,7 @@ class Client:
         prefetch: int = PREFETCH,
         **options: Unpack[GroupOptions],
     ) -> Subscription:
-        """Be a consumer of a group; see penstock.Client.subscribe().
+        """Join a consumer group; see penstock.Client.subscribe().
 
         for message in client.subscribe("line/+/temp", group="billing"):
             message.ack()
@@ -258,7 +260,7 @@ class Receipt(AsyncReceipt):
         return self._delayed[1].due_at if self._delayed is not None else None
 
     def cancel(self) -> bool:  # type: ignore[override]
-        """Take back a delayed message. False: not in time, it is published (or was cancelled before)."""
+        """Cancel a delayed message. False: too late, it is published (or was cancelled before)."""
         if self._delayed is None:
             return False
         thread, receipt = self._delayed
@@ -266,7 +268,7 @@ class Receipt(AsyncReceipt):
 
 
 class _ReceiptLater:
-    """The receiver behind a future of Client.send()."""
+    """Passes a receipt to a future of Client.send()."""
 
     __slots__ = ("_future", "_thread")
 
@@ -288,7 +290,7 @@ class _ReceiptLater:
 
 
 class Pending(NamedTuple):
-    """A delayed message that is yet to be published."""
+    """A delayed message that is not published yet."""
 
     topic: str
     key: str | None
@@ -301,12 +303,12 @@ class Pending(NamedTuple):
         return self.receipt.due_at
 
     def cancel(self) -> bool:
-        """Take it back. False: not in time, it is published (or was cancelled before)."""
+        """Cancel the message. False: too late, it is published (or was cancelled before)."""
         return self.receipt.cancel()
 
 
 class SyncBatch:
-    """What Client.batch() gives."""
+    """The result of Client.batch()."""
 
     def __init__(self, thread: LoopThread, batch: BatchOfOneTopic) -> None:
         self._thread = thread
@@ -334,7 +336,7 @@ class SyncBatch:
 
 
 class Reading:
-    """What Client.read() gives: iterate over it, or over its batches(). To be iterated over once."""
+    """The result of Client.read(): iterate over it, or over its batches(), once."""
 
     def __init__(self, thread: LoopThread, reading: AsyncReading) -> None:
         self._thread = thread
@@ -363,7 +365,7 @@ async def _closed(batches: AsyncGenerator[B, None]) -> None:
 
 
 def _say(thread: LoopThread, say: Callable[[], Answer], wait: bool) -> bool:
-    """Have something said of messages of a group."""
+    """Send an answer about messages of a group to the store."""
     if not wait:
         thread.soon(say)
         return True
@@ -375,10 +377,10 @@ def _say(thread: LoopThread, say: Callable[[], Answer], wait: bool) -> bool:
 
 
 class _Settled:
-    """What can be said of a message, or of a batch: see penstock.sdk.delivery.Settled.
+    """The answers to a message, or to a batch: see penstock.sdk.delivery.Settled.
 
-    It waits for the answer: True if the store did so; False if it was too late. With wait=False it does not, and gives
-    True; what is said so goes out together.
+    Each method waits for the store: True if the store has done it; False if it was too late. With wait=False it does
+    not wait, and returns True; such answers are sent together.
     """
 
     __slots__ = ()
@@ -386,24 +388,28 @@ class _Settled:
     _said_of: AsyncDelivery | AsyncDeliveries
 
     def ack(self, wait: bool = True) -> bool:
-        """Done with: once that is answered, it never comes again."""
+        """The message is processed: once the store has answered, it is never delivered again."""
         return _say(self._thread, self._said_of.ack, wait)
 
     def retry(self, after: Duration | None = None, wait: bool = True) -> bool:
-        """It is to come again, to whoever is free: after a while (a timedelta, or seconds), None: as the group says."""
+        """Deliver it again, to any free consumer, after a while (a timedelta, or seconds); None: as the group
+        is set.
+        """
         return _say(self._thread, lambda: self._said_of.retry(after), wait)
 
     def reject(self, why: str = "rejected", wait: bool = True) -> bool:
-        """It is of no use: a dead letter, published to `$dead/GROUP/TOPIC` with the reason."""
+        """The message cannot be processed: it becomes a dead letter, published to `$dead/GROUP/TOPIC` with
+        the reason.
+        """
         return _say(self._thread, lambda: self._said_of.reject(why), wait)
 
     def extend(self, invisible: Duration, wait: bool = True) -> bool:
-        """It is to be this consumer's for so long from now on: a timedelta, or seconds."""
+        """Keep it for this consumer for so long from now on: a timedelta, or seconds."""
         return _say(self._thread, lambda: self._said_of.extend(invisible), wait)
 
 
 class Delivery(_Settled, Message):
-    """A message that was handed out to this consumer."""
+    """A message that was delivered to this consumer."""
 
     __slots__ = ("_said_of", "_thread")
     _said_of: AsyncDelivery
@@ -415,12 +421,12 @@ class Delivery(_Settled, Message):
 
     @property
     def deliveries(self) -> int:
-        """How often it has been handed out, this time included."""
+        """How often it has been delivered, this time included."""
         return self._said_of.deliveries
 
 
 class Deliveries(_Settled):
-    """Messages that were handed out together; len() is known, and each is decoded when it is iterated over."""
+    """Messages that were delivered together; len() is known, and each is decoded when it is iterated over."""
 
     __slots__ = ("_said_of", "_thread")
     _said_of: AsyncDeliveries
@@ -441,9 +447,9 @@ class Deliveries(_Settled):
 
 
 class Subscription:
-    """What Client.subscribe() gives: iterate over it, or over its batches(); `with` says when it ends.
+    """The result of Client.subscribe(): iterate over it, or over its batches(); it ends with the `with` block.
 
-    Without that it ends with the loop. What was not acked by then goes to others at once.
+    Without `with` it ends with the loop. Messages not acknowledged by then go to other consumers at once.
     """
 
     def __init__(self, thread: LoopThread, subscription: AsyncSubscription) -> None:
@@ -458,11 +464,11 @@ class Subscription:
         self.close()
 
     def close(self) -> None:
-        """Give back what is in hand."""
+        """Return the messages in hand to the group."""
         self._thread.call(self._subscription.aclose())
 
     def stop(self) -> None:
-        """End the loops over it, with what is being worked on; from any thread, or a signal's handler."""
+        """End the loops over it after the current message; from any thread, or from a signal handler."""
         self._subscription.stop()
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -476,7 +482,7 @@ class Subscription:
                 self._thread.call(_closed(messages))
 
     def batches(self) -> Iterator[Deliveries]:
-        """The same messages as they come from the store, each decoded when it is looked at; to be settled as one."""
+        """The same messages as they come from the store, each decoded when it is read; to be acknowledged together."""
         batches = self._subscription.batches()
         try:
             while (batch := self._thread.call(_following(batches))) is not None:

@@ -1,4 +1,4 @@
-"""What clients are judged by: who may come in, and what each may do. A reload replaces it as a whole."""
+"""The current authentication and permission rules. A reload replaces them as a whole."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gateway.auth.scram import ScramExchange
 from gateway.auth.settings import AuthSettings
 
 REMEMBERED_CLIENTS = 16_384
-"""For how many clients it is known which rules of the file are for them."""
+"""Clients for which the matching rules of the permissions file are cached."""
 REMEMBERED_CHARACTERS = 512
-"""Of a client's names; for one with longer names it is found out each time."""
+"""Of a client's user name and client identifier together; for longer ones nothing is cached."""
 NO_REQUESTS: Mapping[str, int] = {"sent": 0, "failed": 0, "spared": 0}
 Allowed = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """May this client do that?"""
+    """A permission question: may this client do this action with this topic?"""
 
     username: str
     client_id: str
@@ -33,26 +33,26 @@ class Question:
     topic: str
     """A topic name, or with SUBSCRIBE, REPLAY and READ_LOG a topic filter."""
     namespace: str = ""
-    """In which these names are the client's."""
+    """The namespace of the names above."""
     group: str | None = None
-    """The share name, of a shared subscription."""
+    """The share name of a shared subscription."""
     needs_rule: bool = False
-    """Not allowed by a default, nor where there are no rules: a rule or an answer has to."""
+    """A default is not enough, nor a server without rules: a rule or a hook's answer has to allow it."""
 
 
 class PermissionSource(Protocol):
-    """Somebody elsewhere who knows what the rules leave open."""
+    """Another server that decides what the rules leave open."""
 
     def known(self, question: Question) -> int | None:
-        """The highest QoS that is allowed, or REFUSED; None: it has to be asked."""
+        """The highest allowed QoS, or REFUSED; None: call ask()."""
 
     def ask(self, question: Question, then: Allowed) -> None:
-        """Call `then` once, from the loop."""
+        """Ask, and call `then` once, from the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the settings and their files come to."""
+    """Everything that is made from the settings and the files they name."""
 
     authenticators: tuple[Authenticator, ...] = ()
     passwords: PasswordTable | None = None
@@ -61,13 +61,13 @@ class Parts:
     allow_anonymous: bool = False
     client_ids: ClientIds = ANY_CLIENT_ID
     namespace_separator: str = ""
-    asks_again_s: int = 0  # how long answers of `source` count
+    asks_again_s: int = 0  # seconds for which answers of `source` count
     requests: Callable[[], Mapping[str, int]] = lambda: NO_REQUESTS
-    token_keys: Callable[[], frozenset[bytes]] = frozenset  # fingerprints of those that count now
+    token_keys: Callable[[], frozenset[bytes]] = frozenset  # fingerprints of the keys that count now
 
 
 class Access:
-    """Answers from its parts."""
+    """Answers authentication and permission questions from its current parts."""
 
     def __init__(self, parts: Parts, settings: AuthSettings, attempts: Attempts) -> None:
         self.settings = settings
@@ -80,25 +80,25 @@ class Access:
         self._rules_for = lru_cache(REMEMBERED_CLIENTS)((parts.permissions or Permissions()).rules_for)
 
     def replace(self, parts: Parts) -> None:
-        """From now on these count. Who was judged by the old ones is to be judged again."""
+        """Use new parts from now on. The caller has connected clients judged again."""
         self._use(parts)
 
     @property
     def requests(self) -> Mapping[str, int]:
         return self._parts.requests()
 
-    # --- who may come in
+    # --- authentication
 
     @property
     def refuses_anonymous(self) -> bool:
-        """Whether no client comes in without being a user."""
+        """Whether a client without credentials is refused."""
         return bool(self._parts.authenticators) and not self._parts.allow_anonymous
 
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
         self._chain.check(credentials, answer)
 
     def exchange(self, method: str) -> ScramExchange | None:
-        """For enhanced authentication; None if there is no such method here."""
+        """The SCRAM exchange for enhanced authentication; None if the server does not support the method."""
         passwords = self._parts.passwords
         if method != "SCRAM-SHA-256" or passwords is None or passwords.fakes is None:
             return None
@@ -106,11 +106,11 @@ class Access:
 
     @property
     def namespace_separator(self) -> str:
-        """What stands between a namespace and the name of a user; empty: no user name names a namespace."""
+        """The separator between namespace and user in a user name; empty: user names have no namespace."""
         return self._parts.namespace_separator
 
     def still_knows(self, identity: Identity) -> bool:
-        """Whether the password by which a client was let in is its user's still, and its token's key a key still."""
+        """Whether a client's password verifier, and the key that signed its token, are still in use."""
         if identity.key and identity.key not in self._parts.token_keys():
             return False
         if not identity.verifier:
@@ -119,7 +119,9 @@ class Access:
         return line is not None and identity.verifier in (line.argon2, line.scram)
 
     def has_still(self, login: str | None, key: bytes) -> bool:
-        """Whether a user (None: it has no password) is in the password file, and the key of its token a key, if any."""
+        """Whether a user (None: it has no password) is in the password file, and the key of its token (if any) is still
+        used.
+        """
         has_user = login is None or login in (self._parts.passwords or ())
         return has_user and (not key or key in self._parts.token_keys())
 
@@ -128,7 +130,7 @@ class Access:
         return self._parts.client_ids.may_take(identity.username, client_id, self._parts.passwords or ())
 
     def needs_client_id(self, identity: Identity) -> bool:
-        """Whether a client's rules say `%c` while it may have the client identifier of any other."""
+        """Whether a client's rules use `%c` although it may take any other client's identifier."""
         if identity.owns_client_id or self._parts.client_ids.names_user:
             return False
         permissions = self._parts.permissions
@@ -136,29 +138,29 @@ class Access:
             rule.names_client_id for rule in identity.rules or ()
         )
 
-    # --- what it may do
+    # --- authorization
 
     @property
     def knows_users(self) -> bool:
-        """Whether clients say who they are; those that need not are anonymous."""
+        """Whether clients authenticate; otherwise all are anonymous."""
         return bool(self._parts.authenticators)
 
     @property
     def asks_elsewhere(self) -> bool:
-        """Whether there are answers that count for a while only."""
+        """Whether another server decides, whose answers count for a limited time only."""
         return self._parts.source is not None
 
     @property
     def asks_again_s(self) -> int:
-        """How long these count; 0: there are none."""
+        """Seconds for which such answers count; 0: there are none."""
         return max(1, self._parts.asks_again_s) if self.asks_elsewhere else 0
 
     def is_open_to(self, identity: Identity) -> bool:
-        """Whether a client may do everything, so that nobody need be asked."""
+        """Whether a client may do everything, so that no question is needed."""
         return identity.rules is None and self._parts.permissions is None and self._parts.source is None
 
     def decide(self, identity: Identity, question: Question) -> int | None:
-        """The highest QoS that is allowed, or REFUSED; None: ask()."""
+        """The highest allowed QoS, or REFUSED; None: call ask()."""
         if self.is_open_to(identity):
             return REFUSED if question.needs_rule else MAX_QOS
         username, client_id = question.username, question.client_id
@@ -174,7 +176,7 @@ class Access:
         return permissions.default if permissions is not None and not question.needs_rule else REFUSED
 
     def by_own_rules(self, identity: Identity, question: Question) -> bool:
-        """Whether rules that the client brought decide."""
+        """Whether rules of the client itself (from its token or the hook) decide."""
         username, client_id, namespace = question.username, question.client_id, question.namespace
         rules = identity.rules or ()
         return decide(rules, username, client_id, question.action, question.topic, namespace, None) is not None
@@ -188,7 +190,7 @@ class Access:
         return self._rules_for(username, client_id, namespace)
 
     def ask(self, question: Question, then: Allowed) -> None:
-        """What decide() could not say. If that source is gone by now, it is refused."""
+        """Ask the other server about a question that decide() left open. Without one the answer is REFUSED."""
         if self._parts.source is None:
             then(REFUSED)
         else:
@@ -196,5 +198,5 @@ class Access:
 
 
 def _for_others(question: Question) -> Question:
-    """They are asked about the topic that matters, and know nothing of groups."""
+    """The question for the other server: about the inner topic, and without a group."""
     return replace(question, topic=unwrapped(question.topic), group=None)

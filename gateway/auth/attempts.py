@@ -1,7 +1,7 @@
-"""How often clients were wrong about who they are: by address, by user, and by both. No I/O.
+"""Counts failed logins by address, by user, and by both. No I/O.
 
-Counts run out: a count of N is gone after failure_window_s, if N is its limit. What is refused unheard counts for its
-address as well, so that an address from which it goes on is banned.
+Counts run out evenly: a count of N is 0 again after failure_window_s, if N is its limit. A login refused without a look
+at its password counts for its address as well, so an address that goes on is banned.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gateway.auth.sources import is_loopback
 from gateway.mqtt.reason_codes import ReasonCode
 
 MOST_COUNTED = 20_000
-"""Of each kind of count, and of users who were right; the one that changed longest ago is forgotten first."""
+"""Entries of each kind of count, and of users with a successful login; the one changed longest ago is dropped first."""
 SLOW_AFTER = 1
-"""So many failures of an address, and its next attempts are tried after those of others."""
+"""Failures of an address after which its attempts wait behind those of others."""
 USER_WINDOW_S = 3_600
 LIMITS = ("user_at_address", "address", "user")
 LONG_NAME_CHARACTERS = 256
@@ -33,7 +33,7 @@ class _Count:
 
 
 class Counts:
-    """Counts by key, MOST_COUNTED at most. A limit of 0 is none."""
+    """Counts by key, MOST_COUNTED at most. A limit of 0 means no limit."""
 
     def __init__(self, most: int, window_s: float) -> None:
         self.most = most
@@ -68,7 +68,7 @@ class Attempts:
     """Owner of these counts."""
 
     def __init__(self, settings: AuthSettings, clock: Callable[[], float]) -> None:
-        """`clock` is in s, and never goes back."""
+        """`clock` is in seconds, and monotonic."""
         window_s = settings.failure_window_s
         self._settings = settings
         self._clock = clock
@@ -82,7 +82,7 @@ class Attempts:
         self.failures = 0
 
     def refuses(self, source: str, user: str) -> Refused | None:
-        """Whether an attempt is refused without a look at its password."""
+        """The refusal of an attempt whose password is not looked at, or None."""
         now_s, user = self._clock(), _short(user)
         if self._of_pair.is_reached((source, user), now_s):
             by = "user_at_address"
@@ -96,11 +96,11 @@ class Attempts:
         return Refused("too many failed logins; try again later", ReasonCode.CONNECTION_RATE_EXCEEDED, is_failure=True)
 
     def is_slow(self, source: str) -> bool:
-        """Whether others are to be heard first."""
+        """Whether attempts of other addresses come first."""
         return self._slow.is_reached(source, self._clock())
 
     def failed(self, source: str, user: str, refused: Refused) -> bool:
-        """A client was wrong, or was refused unheard. True: its address is to be banned."""
+        """Count a failed or refused login. True: its address must be banned now."""
         now_s, user = self._clock(), _short(user)
         self.failures += 1
         if refused.reason_code is not ReasonCode.CONNECTION_RATE_EXCEEDED:
@@ -121,7 +121,7 @@ class Attempts:
         return True
 
     def succeeded(self, source: str, user: str) -> None:
-        """Where clients are right, failures are of some among many."""
+        """Reset the counts of an address and a user after a success: its failures are some among many clients'."""
         user = _short(user)
         for counts in (self._of_address, self._slow, self._until_ban):
             counts.forget(source)

@@ -1,6 +1,6 @@
-"""Who is kept out of a gateway, until when and why: networks, users, client identifiers. No I/O, no clock.
+"""Bans of networks, users and client identifiers, each with its end and its reason. No I/O, no clock.
 
-A ban refuses connections that are to be opened; it does not end those that are open.
+A ban refuses new connections; it does not end open ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Place = tuple[int, int, int]  # IP version, bits of the prefix, the prefix
 
 @dataclass(slots=True)
 class Ban:
-    """One entry. It ends when `until_ms` has come."""
+    """One ban. It ends at `until_ms`."""
 
     kind: BanKind
     value: str
@@ -35,7 +35,7 @@ class Ban:
     reason: str
     automatic: bool = False
     refused: int = 0
-    """Connections that this gateway refused for it."""
+    """Connections that this gateway refused because of the ban."""
 
     def holds(self, now_ms: int) -> bool:
         return self.until_ms is None or now_ms < self.until_ms
@@ -48,16 +48,16 @@ class Bans:
         self._most = most
         self._bans: dict[tuple[BanKind, str], Ban] = {}
         self._networks: dict[_Place, Ban] = {}
-        self._prefixes: Counter[tuple[int, int]] = Counter()  # (IP version, bits): how many bans have it
+        self._prefixes: Counter[tuple[int, int]] = Counter()  # number of bans by (IP version, bits)
         self.refused: Counter[str] = Counter(dict.fromkeys(BAN_KINDS, 0))
         self.tell_automatic: Callable[[Ban], object] = lambda _: None
-        """Called with each ban that the gateway itself makes, so that other gateways can have it too."""
+        """Called with each ban that the gateway itself makes, so that other gateways get it, too."""
 
     def __len__(self) -> int:
         return len(self._bans)
 
     def counts(self) -> dict[str, int]:
-        """How many there are of each kind."""
+        """Number of bans by kind."""
         found = Counter(kind for kind, _ in self._bans)
         return {kind: found[kind] for kind in BAN_KINDS}
 
@@ -80,20 +80,20 @@ class Bans:
         return ban
 
     def lift(self, kind: BanKind, value: str) -> bool:
-        """End a ban. False: there is none with this value. Raises AuthError."""
+        """Lift a ban. False: there is none with this value. Raises AuthError."""
         ban = self._bans.get((kind, normal(kind, value)))
         if ban is not None:
             self._remove(ban)
         return ban is not None
 
     def listing(self, now_ms: int) -> list[Ban]:
-        """What is in force, oldest first."""
+        """The bans in force, oldest first."""
         for ban in [ban for ban in self._bans.values() if not ban.holds(now_ms)]:
             self._remove(ban)
         return list(self._bans.values())
 
     def find(self, address: str, user: str, client_id: str, now_ms: int) -> Ban | None:
-        """The ban that keeps a client out, if there is one; what is empty is not looked for."""
+        """The ban that refuses a client, or None; empty arguments are not looked up."""
         if not self._bans:
             return None
         found = self._of_address(address, now_ms)
@@ -102,7 +102,7 @@ class Bans:
         return found
 
     def refuses(self, address: str, user: str, client_id: str, now_ms: int) -> Ban | None:
-        """As find(), for a client that is refused then: it is counted."""
+        """As find(), for a client that is then refused: counts it."""
         ban = self.find(address, user, client_id, now_ms)
         if ban is not None:
             ban.refused += 1
@@ -128,7 +128,7 @@ class Bans:
         return None
 
     def _make_room(self) -> None:
-        """The oldest automatic ban gives way; what an operator said does not."""
+        """Remove the oldest automatic ban; bans of operators stay. Raises AuthError if there is no automatic one."""
         oldest = next((ban for ban in self._bans.values() if ban.automatic), None)
         if oldest is None:
             raise AuthError(f"there are {self._most} bans already; lift some, or ban a network instead of addresses")
@@ -140,11 +140,11 @@ class Bans:
             place = _place(ipaddress.ip_network(ban.value))
             del self._networks[place]
             self._prefixes[place[:2]] -= 1
-            self._prefixes += Counter()  # without those that nothing has any more
+            self._prefixes += Counter()  # drop keys with a count of 0
 
 
 def normal(kind: BanKind, value: str) -> str:
-    """The one spelling of a ban's value. Raises AuthError."""
+    """The canonical spelling of a ban's value. Raises AuthError."""
     if kind not in BAN_KINDS:
         raise AuthError(f"{kind!r}: a ban is of one of {', '.join(BAN_KINDS)}")
     if not value:

@@ -1,9 +1,9 @@
-"""Which client identifiers a user may take: `auth.client_ids`, in which %u is the user's name and * any characters.
+"""The client identifiers that a user may take: `auth.client_ids`, in which %u is the user's name and * any characters.
 
-A name may begin with another one: with `%u-*` the client identifier `dev-1-x` could be of user `dev` or `dev-1`. It is
-that of the user with the longest name that fits, of those who are known by name. `:` is in no name of a password file,
-and users of other kinds with a `:` in their name get no client identifier where `%u:` begins the pattern, so with
-`%u:*` each client identifier is one user's.
+One user name may begin with another: with `%u-*` the client identifier `dev-1-x` fits the users `dev` and `dev-1`. It
+belongs to the known user with the longest name that fits. No name in a password file has a `:`, and users of other
+kinds with a `:` in their name get no client identifier if the pattern begins with `%u:`; so with `%u:*` each client
+identifier belongs to one user.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Container
 from gateway.auth.name_patterns import STAR, Glob
 
 SEPARATOR = ":"
-MOST_CHARACTERS = 1_024  # of a client identifier in which a user's name is looked for; longer ones are no user's
+MOST_CHARACTERS = 1_024  # of a client identifier in which a user's name is looked for; a longer one belongs to no user
 
 
 class ClientIds:
-    """A pattern, put together once. Raises ValueError if it has no way to tell users apart."""
+    """A parsed pattern. Raises ValueError if the pattern cannot tell users apart."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -30,11 +30,11 @@ class ClientIds:
 
     @property
     def names_user(self) -> bool:
-        """Whether each client identifier is some user's."""
+        """Whether each client identifier belongs to a user."""
         return bool(self._has_user)
 
     def may_take(self, user: str, client_id: str, users: Container[str]) -> bool:
-        """`users` are those who are known by name."""
+        """Whether a user may take a client identifier. `users`: names of the password file."""
         if not self._pattern:
             return True
         if not self._has_user:
@@ -50,8 +50,8 @@ class ClientIds:
         return Glob((*before[:-1], before[-1] + user + after[0], *after[1:])).matches(client_id)
 
     def _others(self, client_id: str, users: Container[str]) -> list[str]:
-        """Users whose names stand in a client identifier where the pattern has %u."""
-        if len(self._before) == 1 and len(self._after) > 1:  # the name stands at the beginning, up to what follows it
+        """Users with a name that is in a client identifier where the pattern has %u."""
+        if len(self._before) == 1 and len(self._after) > 1:  # the name is at the beginning, up to the text behind it
             rest = client_id[len(self._before[0]) :]
             mark = self._after[0]
             ends = _places(rest, mark) if mark else range(1, len(rest) + 1)
@@ -70,7 +70,7 @@ ANY_CLIENT_ID = ClientIds("")
 
 
 def _places(text: str, mark: str) -> list[int]:
-    """Where `mark` stands in a text."""
+    """Positions of `mark` in a text."""
     found, at = [], text.find(mark)
     while at >= 0:
         found.append(at)

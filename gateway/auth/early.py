@@ -1,8 +1,9 @@
-"""Logins of users who exist, from addresses where logins fail: who is right comes in before all who are wrong there.
+"""Early logins: known users at an address where logins fail come in before all others that wait there.
 
-Whoever floods an address with made-up users fills its line, and those who have an account there would wait as long as
-the flood's. They are verified early, outside of the line. Only who is right learns it early: all others have their
-answer when their turn comes, after as much work as a made-up user takes, so the time does not tell who exists.
+A flood of invented users from an address fills its queue, and real users there would wait as long as the flood does. So
+their passwords are verified early, outside the queue. Only a successful login is answered early. All others get their
+answer when their turn comes, after as much work as an invented user costs, so the time does not reveal which users
+exist.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from gateway.auth.identity import Answer, Credentials, Identity, Verdict
 
 
 class Verifier(Protocol):
-    """Who knows the users and their passwords."""
+    """Knows the users and verifies their passwords."""
 
     def knows(self, username: str) -> bool:
         """Whether there is such a user."""
 
     def verify(self, credentials: Credentials, answer: Answer) -> None:
-        """Call `answer` once, from the loop."""
+        """Verify the password, and call `answer` once, from the loop."""
 
     def pretend(self, credentials: Credentials, then: Callable[[], None]) -> None:
-        """Take as long as verify() does, for nothing."""
+        """Take as long as verify() does, without effect."""
 
 
 class EarlyLogins:
-    """Owner of the logins that are verified early: at a time one of a user at an address."""
+    """Owner of the early logins: at most one at a time for a user at an address."""
 
     def __init__(self, verifier: Verifier, attempts: Attempts, queue: FairQueue, early: FairQueue) -> None:
-        """`queue` is the line for all, `early` that of these."""
+        """`queue`: for all logins; `early`: for early ones."""
         self.verifier = verifier
         self.attempts = attempts
         self.queue = queue
@@ -44,7 +45,9 @@ class EarlyLogins:
         return self.verifier.knows(user) and (credentials.source, user) not in self._under_way
 
     def begin(self, credentials: Credentials, answer: Answer) -> None:
-        """Of a login that it takes, from an address where logins failed. `answer` is called once, from the loop."""
+        """Begin a login that takes() accepted, from an address where logins failed. Calls `answer` once, from
+        the loop.
+        """
         self._under_way.add((credentials.source, credentials.username or ""))
         EarlyLogin(self, credentials, answer).begin()
 
@@ -53,7 +56,7 @@ class EarlyLogins:
 
 
 class EarlyLogin:
-    """One of them: a job in each line. Whichever has its turn first verifies the password."""
+    """One early login: a job in each queue. The job that comes first verifies the password."""
 
     __slots__ = (
         "_answer",
@@ -70,11 +73,11 @@ class EarlyLogin:
     def __init__(self, logins: EarlyLogins, credentials: Credentials, answer: Answer) -> None:
         self._logins = logins
         self._credentials = credentials
-        self._answer: Answer | None = answer  # None: it was called, or need not be
+        self._answer: Answer | None = answer  # None: it was called, or the client left
         source, user = credentials.source, credentials.username or ""
         self._turn = Job(source, user, self._have_turn)
         self._early = Job(source, user, self._verify_early)
-        self._is_early = False  # or was
+        self._is_early = False  # the early job has begun
         self._has_had_turn = False
         self._has_verified = False
         self._verdict: Verdict = None
@@ -86,7 +89,7 @@ class EarlyLogin:
             self._logins.early.put(self._early, slow=False)
 
     def _cancel(self) -> None:
-        """The client left. A password that was found wrong, or is being verified, counts all the same."""
+        """End because the client left. A password found wrong, or in verification, counts all the same."""
         if self._answer is None:
             return
         is_waiting = self._turn.lane is not None

@@ -1,4 +1,4 @@
-"""The errors of authentication and permissions, which operators read."""
+"""Errors of authentication and permissions, for operators."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from gateway.mqtt.errors import GatewayError
 
 
 class AuthError(GatewayError):
-    """A file or setting by which clients are judged is wrong; says where and what to do."""
+    """A file or setting of authentication or permissions is wrong. The message says where, and what to do."""

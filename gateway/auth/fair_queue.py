@@ -1,4 +1,6 @@
-"""Work for clients, a few pieces at a time: in turn by network, by address there, by user there. No I/O, no clock."""
+"""A fair queue of work for clients: in turn by network, by address in a network, by user at an address. No I/O, no
+clock.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +11,32 @@ from dataclasses import dataclass
 from gateway.auth.sources import network_of
 
 SLOW_SHARE = 4
-"""While there is other work, one piece in so many is from the slow lane."""
+"""While there is other work, one job in so many is from the slow lane."""
 BEGUN_AT_ONCE = 16
-"""Then the loop's other business has its turn: jobs that are over as soon as they begin cost something too."""
+"""Jobs begun in one turn of the loop; jobs that end as soon as they begin take time, too."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One piece of work that waits, or is being done."""
+    """A job that waits or runs."""
 
     source: str
     user: str
     begin: Callable[[], None]
     lane: Lane | None = None
-    """Where it waits; None: it has begun, or was cancelled."""
+    """The lane in which the job waits; None: it has begun, or was cancelled."""
 
     def cancel(self) -> None:
-        """It is not wanted any more; what has begun goes on."""
+        """Remove a waiting job; one that has begun goes on."""
         if self.lane is not None:
             self.lane.remove(self)
 
 
 class Ring:
-    """Jobs below a path of keys: the keys of each level have their turns.
+    """Jobs below a path of keys; the keys of each level take turns.
 
-    Of addresses, and of networks, those that have just come are first: a flood of others does not make them wait. Of
-    users at one address they are last: whoever waits outlasts those who only try.
+    A new network or address goes first, so that a flood from others does not delay it. A new user at an address goes
+    last: a real user waits longer than an attacker that tries many names.
     """
 
     def __init__(self) -> None:
@@ -62,7 +64,7 @@ class Ring:
             del self._parts[path[0] if path else job]
 
     def next(self) -> Job:
-        """Whose turn it is; all the keys of its path come last then."""
+        """The next job; all keys of its path then go last."""
         key, part = next(iter(self._parts.items()))
         self._parts.move_to_end(key)
         if part is not None:
@@ -72,7 +74,7 @@ class Ring:
 
 
 class Lane:
-    """Jobs that wait. Networks have their turns, within each its sources, and within these their users."""
+    """Waiting jobs. Networks take turns, in each its sources, and in each of these its users."""
 
     def __init__(self) -> None:
         self._ring = Ring()
@@ -99,16 +101,16 @@ def _path(job: Job) -> tuple[str, ...]:
 
 
 class FairQueue:
-    """Begins `slots` jobs at a time. Jobs of the slow lane have half of those slots at most, and few turns."""
+    """Runs up to `slots` jobs at a time. Jobs of the slow lane get half of the slots at most, and fewer turns."""
 
     def __init__(self, slots: int, soon: Callable[[Callable[[], None]], object]) -> None:
-        """`soon` has something done in a later turn of the loop."""
+        """`soon` runs a function in a later turn of the loop."""
         self._slots = self._free = slots
         self._slow_free = max(1, slots // 2)
         self._soon = soon
         self._lane, self._slow_lane = Lane(), Lane()
         self._turns = 0
-        self._is_beginning = False  # or will
+        self._is_beginning = False  # it is beginning jobs, or will in a later turn
 
     @property
     def waiting(self) -> int:
@@ -116,11 +118,11 @@ class FairQueue:
 
     @property
     def unfinished(self) -> int:
-        """Jobs that wait, or have begun."""
+        """Jobs that wait or have begun."""
         return self.waiting + self._slots - self._free
 
     def put(self, job: Job, slow: bool) -> None:
-        """Have it begun, now or when it has its turn; done() is to be called once it is done."""
+        """Begin a job, now or when its turn comes; the caller calls done() when the job ends."""
         (self._slow_lane if slow else self._lane).add(job)
         if not self._is_beginning:
             self._begin_some()
@@ -144,7 +146,7 @@ class FairQueue:
         self._soon(self._begin_some)
 
     def _next_lane(self) -> Lane | None:
-        """Whose turn it is; None: nobody's, or there is no slot."""
+        """The lane that is next; None: both are empty, or no slot is free."""
         has_slow = self._slow_lane.waiting > 0 and self._slow_free > 0
         if not self._free or not (has_slow or self._lane.waiting):
             return None

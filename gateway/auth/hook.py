@@ -1,13 +1,13 @@
-"""The HTTP hooks: a server elsewhere that says who may connect, and what each may do. They fail closed.
+"""The HTTP hooks: another server says which clients may connect, and what each may do. They fail closed.
 
     POST {"client_id": ..., "username": ..., "password": ..., "peer": ..., "certificate": ...}
     POST {"client_id": ..., "username": ..., "action": "publish" | "retain" | "subscribe" | "replay", "topic": ...}
 
-Both have `namespace` as well where it is not the default one.
+Both have `namespace` as well if it is not the default one.
 
-The answer is `{"result": "allow"}`, or "deny", or (to the first) "ignore": ask the next. With "allow" may come, to the
-first, `user`, `namespace`, `client_id` (to say that this one is the user's own), `permissions` (rules as in the
-permissions file) and `expires_at` (Unix time, s); to the second, `max_qos`.
+The answer is `{"result": "allow"}`, or "deny", or (to the first) "ignore": ask the next authenticator. An "allow" to
+the first may have `user`, `namespace`, `client_id` (this client identifier belongs to the user), `permissions` (rules
+as in the permissions file) and `expires_at` (Unix time, s); to the second, `max_qos`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from store.namespaces import is_namespace
 
 T = TypeVar("T")
 MOST_KEY_CHARACTERS = 200
-"""Of a question as it stands in the cache; a longer one is there as its hash, since clients choose the topics."""
+"""Of a question as a key of the cache; a longer one is hashed, since clients choose the topics."""
 
 
 class TimedCache(Generic[T]):
-    """What was answered, for a while; bounded, the oldest goes first."""
+    """Answers, kept for `lasts_s` seconds; at most `entries`, the oldest go first."""
 
     def __init__(self, entries: int, lasts_s: float, clock: Callable[[], float]) -> None:
         self._most = entries
@@ -63,7 +63,7 @@ class TimedCache(Generic[T]):
 
 
 class ConnectHook:
-    """Asks who may come in, a Costly. What was allowed is remembered under a keyed hash of the credentials."""
+    """The connect hook, a Costly. Allowed clients are cached under a keyed hash of the credentials."""
 
     def __init__(self, http: Http, url: str, breaker: Breaker, cache: TimedCache[Identity], most_rules: int) -> None:
         self._http = http
@@ -120,7 +120,7 @@ def _body(credentials: Credentials) -> dict[str, Any]:
 
 
 def _named(namespace: str) -> dict[str, str]:
-    """Of the default one nothing is said."""
+    """The namespace field; none for the default namespace."""
     return {"namespace": namespace} if namespace else {}
 
 
@@ -149,7 +149,7 @@ def _verdict(found: Any, credentials: Credentials, most_rules: int) -> Verdict:
 
 
 class PermissionHook:
-    """Asks what a client may do, topic by topic."""
+    """The permission hook: asks what a client may do, topic by topic."""
 
     def __init__(self, http: Http, url: str, breaker: Breaker, cache: TimedCache[int]) -> None:
         self._http = http
@@ -170,7 +170,7 @@ class PermissionHook:
     def ask(self, question: Question, then: Allowed) -> None:
         def heard(found: Any) -> None:
             if found is None:
-                then(UNANSWERED)  # not remembered: it is asked again
+                then(UNANSWERED)  # not cached, so that it is asked again
                 return
             allowed = _allowed(found)
             self.cache.put(self._key_of(question), allowed)

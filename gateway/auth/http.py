@@ -1,4 +1,4 @@
-"""Asking an HTTP server: pooled, in a bounded time and number, and not at all while it keeps failing."""
+"""Requests to an HTTP server: pooled, bounded in time and number, and paused while the server keeps failing."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ log = logging.getLogger("penstock.gateway")
 MOST_ANSWER_BYTES = 64 << 10
 MOST_DOCUMENT_BYTES = 512 << 10
 PARSED_AT_ONCE_BYTES = 8 << 10
-"""A longer answer is parsed in a thread."""
+"""Answers longer than this are parsed in a thread."""
 DENIALS = frozenset({401, 403})
-"""Status codes that are an answer, and not a failure."""
+"""Status codes that count as an answer, not as a failure."""
 
 
 class Breaker:
-    """Says whether to ask: after so many failures in a row not for a while, then once, to see. No I/O."""
+    """A circuit breaker: after so many failures in a row it pauses requests, then lets one through as a test.
+    No I/O.
+    """
 
     def __init__(self, failures: int, pause_s: float) -> None:
         self._most = failures
         self._pause_s = pause_s
         self._failures = 0
         self._until_s = 0.0
-        self._tries = False  # one request is under way to see
+        self._tries = False  # the test request is under way
 
     @property
     def is_open(self) -> bool:
@@ -58,9 +60,9 @@ class Breaker:
 
 
 def parse_object(data: bytes | bytearray) -> dict[str, Any]:
-    """A JSON object as the standard has it: without NaN, Infinity, and numbers that no float holds.
+    """Parse a JSON object strictly: without NaN, Infinity, and numbers that no float holds.
 
-    Raises ValueError, and RecursionError over what is nested too deeply.
+    Raises ValueError, and RecursionError if it is nested too deeply.
     """
     found = json.loads(data, parse_constant=_no_number, parse_float=_finite)
     if not isinstance(found, dict):
@@ -80,10 +82,10 @@ def _finite(text: str) -> float:
 
 
 class Http:
-    """Owner of the connections to HTTP servers, and of what waits for their answers."""
+    """Owner of the connections to HTTP servers, and of the requests under way."""
 
     def __init__(self, settings: AuthSettings, header: tuple[str, str] | None) -> None:
-        """To be made in the loop. `header` goes with what is posted."""
+        """Create in the loop. `header` is sent with each POST."""
         self.header = header
         self._most = settings.http_max_waiting
         timeout = aiohttp.ClientTimeout(total=settings.http_timeout_ms / 1000)
@@ -97,11 +99,13 @@ class Http:
         self.not_asked = 0
 
     def counts(self) -> dict[str, int]:
-        """Requests by what came of them; what was spared was refused without."""
+        """Requests by result; `spared` ones were refused without being sent."""
         return {"sent": self.requests, "failed": self.failures, "spared": self.not_asked}
 
     def post(self, url: str, breaker: Breaker, body: Mapping[str, Any], then: Callable[[Any], None]) -> None:
-        """Hand on the JSON that is answered; `{"result": "deny"}` for 401 and 403; None for every failure."""
+        """POST, and call `then` with the JSON of the answer; `{"result": "deny"}` for 401 and 403; None for every
+        failure.
+        """
         loop = asyncio.get_running_loop()
         if len(self._tasks) >= self._most or not breaker.lets(loop.time()):
             self.not_asked += 1
@@ -110,7 +114,9 @@ class Http:
         self._start(self._post(url, breaker, body), then)
 
     def get(self, url: str, read: Callable[[Any], object], then: Callable[[Any], None]) -> None:
-        """Hand on what `read` makes, in a thread, of the JSON that is there; None if there is none."""
+        """GET, and call `then` with the result of `read` (run in a thread) on the JSON document; None if
+        there is none.
+        """
         self._start(self._get(url, read), then)
 
     def _start(self, request: Any, then: Callable[[Any], None]) -> None:
@@ -142,7 +148,7 @@ class Http:
         return None if document is None else await asyncio.to_thread(read, document)
 
     async def _answer(self, method: str, url: str, **arguments: Any) -> Any:
-        """None if there is none in time, or none that makes sense; what is wrong is in the log."""
+        """The parsed answer; None if there is no valid one in time: the fault is logged."""
         self.requests += 1
         try:
             async with self._session.request(method, url, allow_redirects=False, **arguments) as response:

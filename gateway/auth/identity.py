@@ -1,4 +1,4 @@
-"""Who a client says it is, and who it is found to be."""
+"""The credentials that a client presents, and the identity that an authenticator gives it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store.namespaces import MARK
 
 
 class Attempt:
-    """What waits on behalf of a client that wants to come in; nobody needs it once the client has left."""
+    """Work that waits on behalf of a connecting client, and is cancelled if the client leaves."""
 
     __slots__ = ("_cancel",)
 
@@ -24,7 +24,7 @@ class Attempt:
         self._cancel = cancel
 
     def abandon(self) -> bool:
-        """The client left, or is answered. Whether something waited."""
+        """Cancel the waiting work, because the client left or was answered. Returns whether there was any."""
         cancel, self._cancel = self._cancel, None
         if cancel is not None:
             cancel()
@@ -33,42 +33,44 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What is known of a client that wants to come in."""
+    """Everything known of a connecting client."""
 
     client_id: str
     username: str | None
     password: bytes | None
     peer: str = ""
     peer_identity: str = ""
-    """Whom the client's certificate names, where the listener verified one."""
+    """The name in the client's certificate, if the listener verified one."""
     namespace: str = ""
-    """That which the listener or the certificate names."""
+    """The namespace that the listener or the certificate names."""
     source: str = ""
-    """What its address is counted by; see source_of()."""
+    """The unit by which its address is counted; see source_of()."""
     attempt: Attempt = field(default_factory=Attempt, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a client is, and what was learnt of it on that occasion."""
+    """A client's user, and what the authenticator said about it."""
 
-    username: str = ""  # empty: nobody in particular
+    username: str = ""  # empty: anonymous
     rules: tuple[Rule, ...] | None = None
-    """Its own permissions, asked before those of the file; None: it brought none."""
+    """Its own permissions, asked before those of the file; None: it has none."""
     expires_ms: int | None = None
-    """Unix time at which this is not true any more."""
+    """Unix time at which the identity expires."""
     verifier: str = ""
-    """By which line of the password file it was let in: if that is another one later, it has to go."""
-    namespace: str = ""  # empty: the default one, or none is named so far
-    login: str = ""  # what the password file calls the user, if that is another name
+    """The verifier of the password file that let it in: if the file has another one later, the client is
+    disconnected.
+    """
+    namespace: str = ""  # empty: the default one, or none named so far
+    login: str = ""  # the user's name in the password file, if different
     key: bytes = b""
-    """Fingerprint of the key that its token is signed by: once that is gone, it has to go too."""
+    """Fingerprint of the key that signed its token: if the key is removed, the client is disconnected."""
     owns_client_id: bool = False
-    """What let it in says that this client identifier is its own, so that rules may say `%c`."""
+    """The authenticator said that the client identifier belongs to the user, so rules may use `%c`."""
 
     @property
     def account(self) -> str:
-        """The user among those of all namespaces."""
+        """The user's name, unique among all namespaces."""
         return f"{MARK}{self.namespace}/{self.username}" if self.namespace and self.username else self.username
 
 
@@ -77,7 +79,7 @@ MOST_UNIX_TIME_S = 253_402_300_799
 
 
 def expires_ms(seconds: object, leeway_s: int = 0) -> int:
-    """A Unix time in s, of any type that JSON has, as one in ms. Raises AuthError unless it is a time."""
+    """Convert a Unix time in s, of any JSON type, to ms. Raises AuthError unless it is a time."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds <= MOST_UNIX_TIME_S:  # type: ignore[operator]  # false for NaN
         raise AuthError("the time at which it expires is no Unix time in seconds")
@@ -86,16 +88,16 @@ def expires_ms(seconds: object, leeway_s: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Not this client, and nobody else is to be asked."""
+    """The client is refused, and no other authenticator is asked."""
 
     message: str
     reason_code: ReasonCode = ReasonCode.BAD_USER_NAME_OR_PASSWORD
     is_failure: bool = False
-    """It was wrong about a secret, as somebody is who tries many."""
+    """The client had a wrong secret, as an attacker that tries many: it counts as a failed login."""
 
 
 Verdict = Identity | Refused | None
-"""None: this is not for me to say; ask the next one."""
+"""None: this authenticator cannot say; ask the next one."""
 Answer = Callable[[Verdict], None]
 
 
@@ -105,7 +107,7 @@ class Authenticator(Protocol):
 
 
 class Certificates:
-    """A verified certificate speaks for the user whom it names."""
+    """Accepts a verified certificate as proof of the user that it names."""
 
     def check(self, credentials: Credentials, answer: Answer) -> None:
         answer(Identity(credentials.peer_identity) if credentials.peer_identity else None)
@@ -115,10 +117,10 @@ UNKNOWN = Refused("nobody knows these credentials", is_failure=True)
 
 
 class Chain:
-    """Asks one authenticator after another, until one knows."""
+    """Asks one authenticator after another, until one has a verdict."""
 
     def __init__(self, authenticators: list[Authenticator], allow_anonymous: bool) -> None:
-        """Without authenticators everybody comes in, as nobody in particular."""
+        """Without authenticators every client comes in as anonymous."""
         self._authenticators = authenticators
         self._allow_anonymous = allow_anonymous or not authenticators
         self._with_certificates = any(isinstance(each, Certificates) for each in authenticators)

@@ -1,4 +1,4 @@
-"""Wills and delayed messages: who leaves one is noted, and judged by what counts when it is sent (ADR 37). No I/O."""
+"""The users of wills and delayed messages: noted with the message, and authorized when it is sent (ADR 37). No I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store.state.left_by import PUBLISH, RETAIN, LeftBy, decode, encode
 
 
 def publishing(retain: bool) -> tuple[Action, ...]:
-    """What it takes to publish a message."""
+    """The actions that publishing a message needs."""
     return (Action.PUBLISH, Action.RETAIN) if retain else (Action.PUBLISH,)
 
 
@@ -25,9 +25,9 @@ _BITS = {Action.PUBLISH: PUBLISH, Action.RETAIN: RETAIN}
 
 
 def left_by(access: Access | None, identity: Identity | None, client_id: str, topic: str, retain: bool) -> bytes:
-    """Who leaves a message, as the log has it; empty where neither users are known nor anything is asked.
+    """The user of a message as stored in the log; empty if users are not known and no permission applies.
 
-    What the client's own rules allow now is noted: they are not known any more when it is due.
+    It includes the client's own rules for this message: they are not known any more when it is due.
     """
     if access is None or identity is None or not (access.knows_users or not access.is_open_to(identity)):
         return b""
@@ -41,9 +41,9 @@ def left_by(access: Access | None, identity: Identity | None, client_id: str, to
 
 
 def left_by_client(access: Access, identity: Identity) -> bytes:
-    """The same of a client of the store, for all that it leaves on one connection.
+    """The user of an SDK client, for all messages of one connection.
 
-    Where it has rules of its own, all that it may leave counts as allowed by these.
+    If it has rules of its own, publishing and retaining count as allowed by them.
     """
     if not access.knows_users and access.is_open_to(identity):
         return b""
@@ -53,9 +53,9 @@ def left_by_client(access: Access, identity: Identity) -> bytes:
 
 
 def judge(access: Access, left: LeftBy, client_id: str, topic: str, retain: bool, then: Callable[[int], None]) -> None:
-    """Have the highest QoS found out at which a message may be sent, REFUSED or UNANSWERED.
+    """Find the highest QoS at which a message may be sent, REFUSED or UNANSWERED, and call `then` with it.
 
-    Names are as its client knows them.
+    Names are as the message's client knows them.
     """
     if not access.has_still(left.login, left.key):
         then(REFUSED)
@@ -70,7 +70,7 @@ def judge(access: Access, left: LeftBy, client_id: str, topic: str, retain: bool
 
 
 class LeftJudge:
-    """Judges messages that are due, and says which are dropped."""
+    """Authorizes messages that are due, and logs those that are dropped."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class LeftJudge:
         refused: Counter[str],
         is_banned: Callable[[str, str], bool] = lambda user, client_id: False,
     ) -> None:
-        """`refused["left"]` counts what is dropped; `is_banned`: a user or a client identifier, as the log has them."""
+        """`refused["left"]` counts dropped messages; `is_banned`: of a user or a client identifier, as in the log."""
         self._access = access
         self._events = events
         self._audit = audit
@@ -88,7 +88,7 @@ class LeftJudge:
         self._refused = refused
 
     def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
-        """Find out what of it may be sent now."""
+        """Decide for each message whether it may be sent now; None: no answer."""
         answers: list[bool | None] = [None] * len(messages)
         missing = len(messages)
 
@@ -130,7 +130,7 @@ def _account(left: LeftBy) -> str:
 
 
 def ask_all(access: Access, identity: Identity, questions: Sequence[Question], then: Callable[[int], None]) -> None:
-    """The lowest QoS at which all of this is allowed; at once if it is known."""
+    """Call `then` with the lowest QoS allowed by all of these questions; at once if all answers are known."""
     answers: list[int] = []
 
     def heard(allowed: int) -> None:

@@ -1,6 +1,6 @@
-"""Authenticators that cost something to ask: fairly, a few at a time, and not for clients that were wrong too often.
+"""Limits authenticators that are expensive to ask: a fair queue, and no turn for clients with too many failures.
 
-What is remembered is answered before all of that.
+Cached answers come before all of that.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from gateway.auth.identity import Answer, Credentials, Refused, Verdict
 
 
 class Costly(Protocol):
-    """An authenticator in two parts."""
+    """An expensive authenticator in two parts."""
 
     def recall(self, credentials: Credentials, answer: Answer) -> bool:
-        """Call `answer` at once, if that costs nothing. Whether it did."""
+        """Call `answer` at once if that costs nothing. Returns whether it did."""
 
     def verify(self, credentials: Credentials, answer: Answer) -> None:
-        """Call `answer` once, from the loop: at once, or later."""
+        """Verify, and call `answer` once, from the loop: at once, or later."""
 
 
 class Limited:
-    """An Authenticator: another one, and who may ask it when."""
+    """An Authenticator that limits the use of another one."""
 
     def __init__(
         self,
@@ -35,9 +35,10 @@ class Limited:
         full: Refused | None = None,
         early: EarlyLogins | None = None,
     ) -> None:
-        """`full`: the answer while the queue has `most` jobs that are not finished; None: no bound of its own.
+        """Limit `inner`.
 
-        `early`: has the logins of users who exist, where others fail.
+        `full`: the answer while the queue has `most` unfinished jobs; `most` None: no such limit. `early`: takes logins
+        of known users at addresses where logins fail.
         """
         self._early = early
         self._inner = inner
@@ -68,7 +69,7 @@ class Limited:
         self._queue.put(job, slow)
 
     def _begin(self, credentials: Credentials, answer: Answer, slow: bool) -> None:
-        """It has a slot. Others may have been wrong in the meantime."""
+        """The job has a slot. Other logins may have failed meanwhile."""
         refused = self._attempts.refuses(credentials.source, credentials.username or "")
         if refused is None and not slow and self._attempts.is_slow(credentials.source):
             self._wait(credentials, answer)

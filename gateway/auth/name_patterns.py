@@ -1,7 +1,7 @@
 """Patterns of names, in which * stands for any characters.
 
-Names are what clients choose, so they are matched in linear time: no regular expression, which may try all ways to
-divide a name among several stars.
+Clients choose the names, so matching takes linear time: no regular expression, which may try every way to divide a name
+among several stars.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ STAR = "*"
 
 
 class Glob(NamedTuple):
-    """A pattern with stars: the texts before, between and after them."""
+    """A pattern with stars, as the texts before, between and after them."""
 
     pieces: tuple[str, ...]
 
     @classmethod
     def parse(cls, pattern: str, username: str | None = None) -> Glob:
-        """With `username`, %u in the pattern is this name, of which every character counts as it is."""
+        """With `username`, %u in the pattern is replaced by this name, in which * has no meaning."""
         pieces = pattern.split(STAR)
         return cls(tuple(pieces if username is None else (piece.replace("%u", username) for piece in pieces)))
 
     def matches(self, name: str) -> bool:
-        """Whether the pieces are in the name, one behind the other: it is enough to take each where it comes first."""
+        """Whether the pieces are in the name in this order; taking each at its first place is enough."""
         first, last = self.pieces[0], self.pieces[-1]
         if len(self.pieces) == 1:
             return name == first

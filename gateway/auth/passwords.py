@@ -3,7 +3,7 @@
     sensor-1:$argon2id$v=19$m=19456,t=2,p=1$...
     alice:$argon2id$... SCRAM-SHA-256$4096:SALT$STORED_KEY:SERVER_KEY
 
-Empty lines and those that begin with # are left alone. The second kind of verifier is for the authentication method of
+Empty lines and lines that begin with # are ignored. The second kind of verifier is for the authentication method of
 that name; see scram.py.
 """
 
@@ -26,13 +26,13 @@ from gateway.auth.scram import FakeVerifiers, ScramVerifier
 from gateway.auth.workers import Workers
 
 HASHER = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, type=Type.ID)
-"""What OWASP recommends as the least: some 20 ms, so that ten thousand devices may reconnect."""
+"""The minimum that OWASP recommends: some 20 ms, so that ten thousand devices may reconnect."""
 MOST_NAME_BYTES = 65_535
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordLine:
-    """What the file has of one user."""
+    """The verifiers of one user."""
 
     argon2: str = ""
     scram: str = ""
@@ -45,20 +45,22 @@ Passwords = Mapping[str, PasswordLine]
 
 
 class PasswordTable(dict[str, PasswordLine]):
-    """The file's lines by user, and what stands for users who are not there."""
+    """The file's lines by user, and fake verifiers for unknown users."""
 
     fakes: FakeVerifiers | None = None
     """None: no line has a SCRAM verifier."""
 
     def make_fakes(self) -> None:
-        """Their secret is the first line with a SCRAM verifier: it is there in all copies of the file, and stays."""
+        """Make the fakes. Their secret is the first line with a SCRAM verifier: all copies of the file have it, and it
+        stays.
+        """
         lines = [line for line in self.values() if line.scram]
         if lines:
             self.fakes = FakeVerifiers((line.scram for line in lines), lines[0].text(""))
 
 
 def hashed(password: str) -> str:
-    """A verifier for a new password."""
+    """An argon2id verifier for a new password."""
     return HASHER.hash(password)
 
 
@@ -71,7 +73,7 @@ def check_name(username: str) -> None:
 
 
 def parse_passwords(text: str) -> PasswordTable:
-    """Raises AuthError, which begins with the line that is wrong."""
+    """Parse the file. Raises AuthError, whose message begins with the wrong line's number."""
     found = PasswordTable()
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -110,11 +112,11 @@ def _parse_verifiers(text: str) -> PasswordLine:
 
 
 class Remembered:
-    """Passwords that were right, as keyed hashes of verifier and password: of another verifier they say nothing."""
+    """Verified passwords, as keyed hashes of verifier and password: a changed verifier does not match."""
 
     def __init__(self, entries: int) -> None:
         self._most = entries
-        self._key = secrets.token_bytes(32)  # so they are worth nothing outside this process
+        self._key = secrets.token_bytes(32)  # so the hashes are worthless outside this process
         self._verified: OrderedDict[str, bytes] = OrderedDict()
 
     def has(self, username: str, verifier: str, password: bytes) -> bool:
@@ -136,10 +138,10 @@ class Remembered:
 
 
 class PasswordCheck:
-    """Passwords of CONNECT against the file, a Costly: verifying runs in threads, what was verified is remembered."""
+    """Checks passwords of CONNECT against the file, a Costly: verifies in threads, and caches verified passwords."""
 
     def __init__(self, passwords: Passwords, workers: Workers, remembered: Remembered, is_last: bool) -> None:
-        """`is_last`: an unknown user will not be known to anybody else, so he is to cost as much as any."""
+        """`is_last`: no later authenticator can know an unknown user, so that one costs as much time as a known one."""
         self.passwords = passwords
         self._workers = workers
         self._remembered = remembered
@@ -172,22 +174,22 @@ class PasswordCheck:
         self._workers.do(lambda: _verify(verifier or _nobodys(), password)(), heard)
 
     def knows(self, username: str) -> bool:
-        """Whether there is such a user, with a password to be verified."""
+        """Whether a user has a password to verify."""
         return bool(self._verifier(username))
 
     def pretend(self, credentials: Credentials, then: Callable[[], None]) -> None:
-        """Take as long as verify() does, for nothing."""
+        """Take as long as verify() does, without effect."""
         self._workers.do(lambda: _verify(_nobodys(), credentials.password or b"")(), lambda _: then())
 
     def _verifier(self, username: str) -> str:
-        """Empty: there is none."""
+        """The user's argon2id verifier; empty: there is none."""
         line = self.passwords.get(username)
         return line.argon2 if line is not None else ""
 
 
 @cache
 def _nobodys() -> str:
-    """Verified for users who do not exist, so that the time an answer takes does not tell who does."""
+    """A verifier for unknown users, so that the time of an answer does not reveal which users exist."""
     return HASHER.hash(secrets.token_hex())
 
 

@@ -1,19 +1,19 @@
-"""Topic permissions: rules, read from top to bottom; the first that speaks of a client, an action and a topic decides.
+"""Topic permissions: rules from top to bottom; the first that applies to a client, an action and a topic decides.
 
-    default = "deny"                        # where no rule decides; "deny" if it is not given
+    default = "deny"                        # where no rule applies; "deny" if absent
 
     [[rule]]
-    users = ["alice", "sensor-*"]           # and/or clients = [...]; * stands for any characters; none: everybody
-    namespaces = ["acme"]                   # "" is the default one; none: all of them
+    users = ["alice", "sensor-*"]           # and/or clients = [...]; * stands for any characters; absent: all
+    namespaces = ["acme"]                   # "" is the default one; absent: all
     allow = ["publish", "retain"]           # or deny = [...]; of publish, retain, subscribe, replay, read_log
     topics = ["devices/%u/#"]               # topic filters; %u is the user's name, %c the client identifier
-    groups = ["billing", "%u-*"]            # of $share; where a rule has them, joining a group needs one that names it
-    max_qos = 1                             # only with allow; 2 if it is not given
+    groups = ["billing", "%u-*"]            # of $share; if any rule has groups, joining one needs a rule that names it
+    max_qos = 1                             # only with allow; 2 if absent
 
-A retained PUBLISH needs both `publish` and `retain`, reading history both `subscribe` and `replay`. To allow a
-subscription a rule's filter has to cover it whole; to deny it, it is enough that some topic is in both. What stands
-behind `$dead/GROUP/` is judged as well: a dead letter is a message of the topic that is named there. Reading a store's
-log as it is, with what all namespaces have in it, needs `read_log` of `#` besides: no default allows that.
+A retained PUBLISH needs both `publish` and `retain`, reading history both `subscribe` and `replay`. A rule allows a
+subscription only if its filter covers the whole subscription; it denies one if any topic matches both. The topic behind
+`$dead/GROUP/` is authorized as well: a dead letter is a message of the topic named there. Reading a store's log itself,
+with the messages of all namespaces, needs `read_log` of `#` besides: no default allows that.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from gateway.mqtt.topics import validate_topic_filter
 
 MAX_QOS = 2
 REFUSED = -1
-"""In place of the highest QoS that is allowed."""
+"""In place of the highest allowed QoS."""
 UNANSWERED = -2
-"""As REFUSED, since the server that is asked gave no answer: what was allowed before is not taken away for that."""
+"""As REFUSED, because the hook gave no answer: permissions given before are not withdrawn for that."""
 MOST_RULES = 100_000
-"""In a permissions file."""
+"""Rules in a permissions file."""
 ENTRIES_PER_RULE = 4
-"""Topics and names that the rules of a token or an answer may have together, for each rule that they may have."""
+"""Topics and names that the rules of a token or an answer may have in all, for each rule that they may have."""
 Level = str | None
-"""One level of a topic filter: its text, or None for `+`. A `#` is left out, and noted apart."""
+"""One level of a topic filter: its text, or None for `+`. A `#` is left out, and noted as `is_open`."""
 
 
 class Action(Flag):
@@ -60,8 +60,8 @@ class Pattern:
     """A rule's topic filter, with its placeholders."""
 
     levels: tuple[str, ...]
-    is_open: bool  # ends with #
-    fixed: Filter | None = None  # what it is for every client, if it has no placeholders
+    is_open: bool  # it ends with #
+    fixed: Filter | None = None  # the filter for every client, if it has no placeholders
 
     @classmethod
     def parse(cls, topic_filter: str) -> Pattern:
@@ -71,10 +71,10 @@ class Pattern:
         return cls(tuple(levels[:-1] if is_open else levels), is_open, fixed)
 
     def filled(self, username: str, client_id: str, denies: bool) -> Filter | None:
-        """For one client; None if it cannot apply: a name is empty, would be more than one level, or makes a level that
-        begins with `$`, which is the server's.
+        """The filter for one client. None if it cannot apply: a name is empty, would be more than one level, or makes a
+        level that begins with `$`, which is reserved for the server.
 
-        To be safe, a rule that denies holds for any level in the place of a name that is empty or more than one.
+        To be safe, a rule that denies takes any level in place of a name that is empty or more than one level.
         """
         if self.fixed is not None:
             return self.fixed
@@ -96,13 +96,13 @@ class Pattern:
 
 
 def _fill(level: str, username: str, client_id: str) -> str:
-    """In one pass: a name may itself contain `%u`."""
+    """Fill in the placeholders in one pass, since a name may itself contain `%u`."""
     return re.sub("%[cu]", lambda found: client_id if found[0] == "%c" else username, level)
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A topic filter as levels; a topic name is one without wildcards."""
+    """A topic filter as levels; a topic name is a filter without wildcards."""
 
     levels: tuple[Level, ...]
     is_open: bool
@@ -114,7 +114,7 @@ class Filter:
         return cls(tuple(levels[:-1] if is_open else levels), is_open)
 
     def covers(self, other: Filter) -> bool:
-        """Whether every topic that the other matches is matched by this."""
+        """Whether this filter matches every topic that the other matches."""
         if self._begins_otherwise(other) or _hides(self, other):
             return False
         if len(other.levels) < len(self.levels) or (not self.is_open and len(other.levels) != len(self.levels)):
@@ -124,12 +124,13 @@ class Filter:
         return all(mine is None or mine == theirs for mine, theirs in zip(self.levels, other.levels, strict=False))
 
     def _begins_otherwise(self, other: Filter) -> bool:
-        """Whether the first level is enough to say that this does not cover the other: true of most rules."""
+        """Whether the first level already shows that this does not cover the other: true of most rules."""
         return bool(self.levels) and self.levels[0] is not None and other.levels[:1] != self.levels[:1]
 
     def meets(self, other: Filter, is_inside: bool = False) -> bool:
-        """Whether some topic is matched by both. `is_inside`: the other stands behind `$dead/GROUP/`, where a wildcard
-        means what starts with $ too."""
+        """Whether any topic matches both. `is_inside`: the other is from behind `$dead/GROUP/`, where a wildcard also
+        matches a level that starts with $.
+        """
         mine, theirs = self.levels[:1], other.levels[:1]
         if mine != theirs and mine and theirs and None not in (mine[0], theirs[0]):
             return False
@@ -143,26 +144,26 @@ class Filter:
 
 
 def _hides(wide: Filter, other: Filter) -> bool:
-    """A wildcard at the beginning does not stand for what starts with $ [MQTT-4.7.2-1]."""
+    """A wildcard at the beginning does not match a topic that starts with $ [MQTT-4.7.2-1]."""
     first = other.levels[0] if other.levels else None
     return first is not None and first.startswith("$") and (not wide.levels or wide.levels[0] is None)
 
 
 WRAPPERS = ("$dead", "$delayed", "$share")
-"""First of the two levels that stand before a topic or topic filter: `$dead/GROUP/TOPIC`, and so on."""
+"""First of the two levels before a topic or topic filter: `$dead/GROUP/TOPIC`, and so on."""
 MOST_WRAPPERS = 4
 EVERYTHING = Filter((), is_open=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A topic (filter) that a client asks for, and what it stands for."""
+    """A topic (filter) that a client asks for, with the topics inside it."""
 
     whole: Filter
     inner: Filter | None = None
-    """What stands behind `$dead/GROUP/`, where that is one filter."""
+    """The filter behind `$dead/GROUP/`, if there is one."""
     hidden: tuple[Filter, ...] = ()
-    """All that may stand there: `$dead/GROUP/+/+/x` means a topic `$dead/OTHER/x` as well."""
+    """All filters that may be behind it: `$dead/GROUP/+/+/x` matches a topic `$dead/OTHER/x` as well."""
 
     @classmethod
     def parse(cls, topic: str) -> Wanted:
@@ -174,7 +175,7 @@ class Wanted:
             if len(inner.levels) <= 2 and not inner.is_open and (len(inner.levels) < 2 or not is_plain):
                 break
             behind = Filter(inner.levels[2:], inner.is_open)
-            # a topic that would be too long loses what stands behind `$dead/GROUP`, so that may be anything
+            # A topic that would be too long loses the part behind `$dead/GROUP`, so that part may be anything.
             inner = behind if behind.levels and len(hidden) < MOST_WRAPPERS else EVERYTHING
             hidden.append(inner)
         begins_plainly = bool(hidden) and is_plain and bool(inner.levels) and inner.levels[0] is not None
@@ -188,7 +189,7 @@ class Wanted:
 
 
 def unwrapped(topic: str) -> str:
-    """What stands behind `$dead/GROUP/` and the like; `#` if that is not told."""
+    """The topic behind `$dead/GROUP/` and the like; `#` if it is not there."""
     for _ in range(MOST_WRAPPERS):
         first, *others = topic.split("/", 2)
         if first not in WRAPPERS or not others:
@@ -199,20 +200,20 @@ def unwrapped(topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is allowed, or denied, to whom."""
+    """One rule: the actions that it allows or denies, and the clients and topics that it applies to."""
 
     actions: Action
     max_qos: int  # REFUSED: this rule denies
-    bits: int  # of `actions`: to ask a Flag costs more than all the rest of a decision
+    bits: int  # of `actions`: a test of a Flag costs more than the rest of a decision
     topics: tuple[Pattern, ...]
     users: NamePattern | None
     clients: NamePattern | None
     namespaces: NamePattern | None = None
-    groups: tuple[str, ...] | None = None  # as they are written
+    groups: tuple[str, ...] | None = None  # as written in the file
 
     @property
     def names_client_id(self) -> bool:
-        """Whether what it says depends on the client identifier, by `%c`."""
+        """Whether the rule depends on the client identifier, by `%c`."""
         levels = [level for pattern in self.topics for level in pattern.levels]
         return any("%c" in text for text in (*levels, *(self.groups or ())))
 
@@ -232,7 +233,7 @@ class Rule:
         return False
 
     def has_group(self, group: str | None, username: str, client_id: str) -> bool:
-        """Whether the rule speaks of joining a group; None: of a subscription that is not shared."""
+        """Whether the rule applies to joining a group; None: to a subscription that is not shared."""
         denies = self.max_qos == REFUSED
         if self.groups is None:
             return denies or group is None
@@ -242,7 +243,7 @@ class Rule:
 
 
 def _is_group(pattern: str, group: str, username: str, client_id: str, denies: bool) -> bool:
-    """A name that is empty makes a pattern that allows nothing, or denies all."""
+    """Whether a pattern matches a share name. A pattern with an empty name allows nothing, or denies everything."""
     if any(mark in pattern and not name for mark, name in (("%c", client_id), ("%u", username))):
         return denies
     first, *others = (_fill(piece, username, client_id) for piece in pattern.split("*"))
@@ -269,9 +270,9 @@ def decide(
     namespace: str = "",
     group: str | None = None,
 ) -> int | None:
-    """The highest QoS at which a client may do one thing with a topic (filter), or REFUSED; None: no rule says.
+    """The highest QoS at which a client may do an action with a topic (filter), or REFUSED; None: no rule applies.
 
-    `group`: of a shared subscription, where groups have to be named; see name_groups().
+    `group`: of a shared subscription, if rules name groups; see name_groups().
     """
     wanted, bits = Wanted.parse(topic), action.value
     for rule in rules:
@@ -286,13 +287,13 @@ def decide(
 
 
 def name_groups(rules: Iterable[Rule]) -> bool:
-    """Whether joining a group is a right of its own among these rules: some of them name groups."""
+    """Whether any of these rules names groups, so that joining one needs a rule that names it."""
     return any(rule.groups is not None for rule in rules)
 
 
 @dataclass(frozen=True)
 class Permissions:
-    """What a permissions file says. Rules that name their users or clients are looked up by name."""
+    """A parsed permissions file. Rules that name their users or clients are looked up by name."""
 
     rules: tuple[Rule, ...] = ()
     default: int = REFUSED
@@ -306,7 +307,7 @@ class Permissions:
 
     @cached_property
     def _for_everybody(self) -> tuple[Rule, ...]:
-        """One for all who have no rules of their own."""
+        """The same tuple for all clients without rules of their own."""
         return tuple(self.rules[number] for number in self.index.for_everybody)
 
     def rules_for(self, username: str, client_id: str, namespace: str = "") -> tuple[Rule, ...]:
@@ -318,7 +319,7 @@ class Permissions:
 
 
 def parse_permissions(document: Mapping[str, Any]) -> Permissions:
-    """What a permissions file, read as TOML, says. Raises AuthError, which begins with the rule that is wrong."""
+    """Parse a permissions file, read as TOML. Raises AuthError, whose message begins with the wrong rule."""
     unknown = sorted(document.keys() - {"default", "rule"})
     if unknown:
         raise AuthError(f"{unknown[0]}: unknown; a permissions file has `default` and [[rule]]")
@@ -332,12 +333,12 @@ def parse_permissions(document: Mapping[str, Any]) -> Permissions:
     names_client_id = any(rule.names_client_id for rule in parsed)
     most_qos = MAX_QOS if default == "allow" else REFUSED
     permissions = Permissions(parsed, most_qos, name_groups(parsed), names_client_id)
-    _ = permissions.index  # now, so that what is wrong with it is said now
+    _ = permissions.index  # now, so that its errors are raised here
     return permissions
 
 
 def check_client_ids(permissions: Permissions, are_bound: bool) -> None:
-    """Raises RuleError if a rule says `%c` where each client may have the client identifier of any other."""
+    """Raise RuleError if a rule uses `%c` although each client may take any other client's identifier."""
     for number, rule in enumerate(permissions.rules, 1):
         if rule.names_client_id and not are_bound:
             raise RuleError(
@@ -348,14 +349,14 @@ def check_client_ids(permissions: Permissions, are_bound: bool) -> None:
 
 
 def parse_rules(rules: object, most: int) -> tuple[Rule, ...]:
-    """Rules out of a permissions file, a token or an answer, at most so many. Raises AuthError."""
+    """Parse rules of a permissions file, a token or an answer, at most `most`. Raises AuthError."""
     if not isinstance(rules, list) or len(rules) > most:
         raise AuthError(f"rules are a list of at most {most}")
     return tuple(_parse_rule(number, rule) for number, rule in enumerate(rules, 1))
 
 
 def parse_own_rules(rules: object, most: int) -> tuple[Rule, ...]:
-    """Rules that a client brings, in a token or an answer about it: parsed in the loop, so few. Raises AuthError."""
+    """Parse rules that a client brings, in a token or an answer: in the loop, so only a few. Raises AuthError."""
     if isinstance(rules, list):
         lists = (each for rule in rules[:most] if isinstance(rule, dict) for each in rule.values())
         if sum(len(each) for each in lists if isinstance(each, list)) > most * ENTRIES_PER_RULE:
@@ -395,7 +396,7 @@ def _parse_rule(number: int, rule: object) -> Rule:
 
 
 class RuleError(AuthError):
-    """One rule is wrong; `number` counts from 1."""
+    """A rule is wrong; `number` counts from 1."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(f"rule {number}: {message}")
@@ -441,7 +442,7 @@ def _groups(rule: Mapping[str, Any], actions: Action) -> tuple[str, ...] | None:
 
 
 def _names(rule: Mapping[str, Any], key: str) -> NamePattern | None:
-    """One pattern for all names; None if the rule does not ask."""
+    """One pattern for all names under a key; None if the rule does not have the key."""
     if key not in rule:
         return None
     names = list(_texts(rule, key))

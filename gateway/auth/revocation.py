@@ -1,4 +1,6 @@
-"""Which client certificates do not count any more: revoked by a list (CRL, RFC 5280), or vouched for by nobody now."""
+"""Client certificates that no longer count: revoked by a CRL (RFC 5280), or issued by an authority no longer
+trusted.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,20 @@ CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE---
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What certificates of clients are judged by: who vouches for them, and which are revoked."""
+    """The trusted authorities of client certificates, and the revoked certificates."""
 
     authorities: tuple[x509.Certificate, ...] = ()
     crls: tuple[x509.CertificateRevocationList, ...] = ()
     revoked: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
-    """Serial numbers by the name (DER) of who issued them."""
+    """Revoked serial numbers by issuer name (DER)."""
 
     @property
     def expires(self) -> datetime | None:
-        """When the first of its CRLs is to be replaced; None: no CRL says so."""
+        """When the first of the CRLs expires; None: no CRL says so."""
         return min((each.next_update_utc for each in self.crls if each.next_update_utc is not None), default=None)
 
     def expired(self, now: datetime) -> list[str]:
-        """Whose CRLs should have been replaced by now."""
+        """Issuers of CRLs that have expired."""
         return [
             each.issuer.rfc4514_string()
             for each in self.crls
@@ -40,11 +42,13 @@ class Trust:
         ]
 
     def without_serials(self) -> Trust:
-        """Once all connections are judged: OpenSSL has the serial numbers for new ones."""
+        """The same without the serial numbers, which are needed only while connections are checked: OpenSSL checks new
+        ones.
+        """
         return Trust(self.authorities, self.crls)
 
     def why_out(self, certificate_der: bytes, before: Trust) -> str:
-        """Why a certificate that counted `before` does not any more; empty if it does."""
+        """Why a certificate that counted `before` no longer does; empty if it does."""
         certificate = x509.load_der_x509_certificate(certificate_der)
         issuer = certificate.issuer.public_bytes()
         if certificate.serial_number in self.revoked.get(issuer, ()):
@@ -53,7 +57,7 @@ class Trust:
             return ""
         if not set(self.authorities) & set(before.authorities):
             is_out = not _issued(certificate, self.authorities)
-        else:  # it may have shown who stands between: that is looked at when it comes back
+        else:  # it may have shown an intermediate certificate: that is checked when it reconnects
             is_out = _issued(certificate, before.authorities) and not _issued(certificate, self.authorities)
         return "nobody vouches for its certificate any more" if is_out else ""
 
@@ -69,7 +73,7 @@ def _issued(certificate: x509.Certificate, authorities: Iterable[x509.Certificat
 
 
 def parse_authorities(text: str) -> tuple[x509.Certificate, ...]:
-    """The certificates of a file in PEM. Raises AuthError."""
+    """The certificates in a PEM file. Raises AuthError."""
     try:
         return tuple(x509.load_pem_x509_certificate(found[0].encode()) for found in CERTIFICATE.finditer(text))
     except ValueError as error:
@@ -77,7 +81,7 @@ def parse_authorities(text: str) -> tuple[x509.Certificate, ...]:
 
 
 def parse_crls(text: str) -> tuple[x509.CertificateRevocationList, ...]:
-    """The CRLs of a file in PEM. Raises AuthError if one is damaged, or not whole."""
+    """The CRLs in a PEM file. Raises AuthError if one is damaged or incomplete."""
     found = [each[0].encode() for each in CRL.finditer(text)]
     if len(found) != text.count(BEGIN_CRL):
         raise AuthError("a CRL in it is not whole")
@@ -88,7 +92,7 @@ def parse_crls(text: str) -> tuple[x509.CertificateRevocationList, ...]:
 
 
 def make_trust(authorities: tuple[x509.Certificate, ...], crls: tuple[x509.CertificateRevocationList, ...]) -> Trust:
-    """Some microseconds for each serial number. Raises AuthError over a CRL that its issuer did not sign."""
+    """Build a Trust; takes microseconds per serial number. Raises AuthError for a CRL that its issuer did not sign."""
     revoked: dict[bytes, frozenset[int]] = {}
     for crl in crls:
         issuer = crl.issuer.public_bytes()

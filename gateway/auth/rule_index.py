@@ -1,7 +1,7 @@
-"""Which of many rules are for a client, found by its names: a decision must not cost more the more rules there are.
+"""An index of rules by client names, so that the cost of a decision does not grow with the number of rules.
 
-Names without a star are looked up. Patterns are looked up by what they begin with, or else end with, so a name is
-compared with those alone that begin or end as it does.
+Names without a star are looked up. Patterns are looked up by their beginning, or else their end, so a name is compared
+only with patterns that begin or end as it does.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from gateway.auth.errors import AuthError
 from gateway.auth.name_patterns import Glob, NamePattern
 
 MOST_KEY_CHARACTERS = 32
-"""Of a pattern's beginning or end that count: so many lengths at most are tried for a name."""
+"""Of a pattern's beginning or end that count: at most so many lengths are tried for a name."""
 MOST_TOPICS_FOR_ONE = 4_000
-"""Topic filters in all rules that may be for one client: a decision looks at each of them, some 0.2 µs."""
+"""Topic filters in all rules that may apply to one client: a decision looks at each of them, some 0.2 µs."""
 
 
 class _ByEnd:
-    """Patterns by what they begin with; or, if told so, by what they end with."""
+    """Patterns by their beginning or by their end."""
 
     def __init__(self, key_of: Callable[[str, int], str]) -> None:
-        """`key_of` gives so many characters of a text."""
+        """`key_of(text, length)` returns the beginning or the end of a text."""
         self._key_of = key_of
         self._found: dict[str, list[tuple[Glob, int]]] = {}
         self._lengths: tuple[int, ...] = ()
 
     def add(self, text: str, glob: Glob, number: int) -> str:
-        """Returns the key that the pattern is found by."""
+        """Add a pattern. Returns the key that finds it."""
         length = min(len(text), MOST_KEY_CHARACTERS)
         key = self._key_of(text, length)
         self._found.setdefault(key, []).append((glob, number))
@@ -52,16 +52,16 @@ def _end(text: str, length: int) -> str:
 
 
 class NameIndex:
-    """Numbers of rules by the names that they are for."""
+    """Numbers of rules by the names that they apply to."""
 
     def __init__(self) -> None:
         self._plain: dict[str, list[int]] = {}
         self._beginnings = _ByEnd(_beginning)
         self._ends = _ByEnd(_end)
-        self._topics: Counter[str] = Counter()  # by what the rules are found by
+        self._topics: Counter[str] = Counter()  # number of topics by the key that finds the rules
 
     def add(self, pattern: NamePattern, number: int, topics: int) -> None:
-        """Raises AuthError if too many topics would have to be looked at for one name."""
+        """Add a rule's pattern. Raises AuthError if a decision about one name would look at too many topics."""
         for name in pattern.names:
             self._plain.setdefault(name, []).append(number)
             self._count(name, topics)
@@ -89,10 +89,10 @@ def check_topics(number: int, where: str) -> None:
 
 
 class RuleIndex:
-    """Numbers of rules by whom they are for."""
+    """Numbers of rules by the clients that they apply to."""
 
     def __init__(self, rules: Sequence[tuple[NamePattern | None, NamePattern | None, NamePattern | None, int]]) -> None:
-        """Of each its users, its clients, its namespaces, and how many topics it has. Raises AuthError."""
+        """Each rule: its users, clients, namespaces, and number of topics. Raises AuthError."""
         self._users, self._clients, self._namespaces = NameIndex(), NameIndex(), NameIndex()
         self.for_everybody: list[int] = []
         topics_for_everybody = 0
@@ -109,7 +109,7 @@ class RuleIndex:
         check_topics(topics_for_everybody, "for everybody")
 
     def find(self, username: str, client_id: str, namespace: str = "") -> list[int]:
-        """Rules that may be for a client, in their order; of those with users and more the users are looked at."""
+        """Rules that may apply to a client, in order. A rule with several keys is found by its users first."""
         named = self._clients.find(client_id) | self._namespaces.find(namespace)
         if username:
             named |= self._users.find(username)

@@ -1,6 +1,6 @@
-"""The enhanced authentication method SCRAM-SHA-256 (RFC 5802, RFC 7677), as an exchange of two steps. No I/O.
+"""The enhanced authentication method SCRAM-SHA-256 (RFC 5802, RFC 7677), an exchange of two steps. No I/O.
 
-The client shows that it knows the password without sending it, and learns that the server knows it as well.
+The client proves that it knows the password without sending it, and learns that the server knows it, too.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 from gateway.auth.errors import AuthError
 
-if TYPE_CHECKING:  # found when it is needed: a tenth of a gateway's start, and few have use for it
+if TYPE_CHECKING:  # imported when needed: a tenth of a gateway's start, and few gateways use it
     from scramp import ScramMechanism
     from scramp.core import ScramServer
 
 METHOD = "SCRAM-SHA-256"
 ITERATIONS = 4_096
 MOST_BYTES = 4_096
-"""Of one message of a client's."""
+"""Of one message of a client."""
 
 
 @cache
@@ -37,12 +37,12 @@ def _mechanism() -> ScramMechanism:
 
 
 class ScramFailed(Exception):
-    """The client did not show what it had to."""
+    """The client did not prove that it knows the password."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScramVerifier:
-    """In the form that PostgreSQL made common: `SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY`."""
+    """A verifier in PostgreSQL's text form: `SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY`."""
 
     iterations: int
     salt: bytes
@@ -76,14 +76,14 @@ class ScramVerifier:
 
 
 class FakeVerifiers:
-    """For users who do not exist: no password fits, and a challenge does not tell them from those who do.
+    """Verifiers for unknown users: no password fits, and their challenge looks like that of a known user.
 
-    Salt and iterations of a name are the same each time, at each gateway that has the password file, and as long and
-    as many as those of the file's users are.
+    Salt and iterations of a name are the same each time, at each gateway with the same password file, and have the
+    length and number of a real user's.
     """
 
     def __init__(self, verifiers: Iterable[str], secret: str) -> None:
-        """`verifiers` are those of the file, one at least; what only the file's readers know is the `secret`."""
+        """`verifiers`: those of the file, at least one; `secret`: known only to readers of the file."""
         shapes = Counter(_shape(verifier) for verifier in verifiers)
         self._users = shapes.total()
         names = sorted(shapes)
@@ -108,7 +108,7 @@ class ScramExchange:
     """One client's exchange: first(), then final(). Both raise ScramFailed."""
 
     def __init__(self, verifier_of: Callable[[str], str], fakes: FakeVerifiers) -> None:
-        """`verifier_of` gives a user's SCRAM verifier, or an empty text."""
+        """`verifier_of` returns a user's SCRAM verifier, or an empty text."""
         self._verifier_of = verifier_of
         self._fakes = fakes
         self._server: ScramServer = _mechanism().make_server(self._auth_info)
@@ -124,7 +124,7 @@ class ScramExchange:
         return known.salt, known.stored_key, known.server_key, known.iterations
 
     def first(self, message: bytes) -> bytes:
-        """What the server says to the client's first message."""
+        """The server's answer to the client's first message."""
         from scramp import ScramException
 
         try:
@@ -134,7 +134,7 @@ class ScramExchange:
             raise ScramFailed(f"SCRAM: {error}") from None
 
     def final(self, message: bytes) -> bytes:
-        """The server's proof, for a client that gave its own."""
+        """The server's proof, in answer to the client's."""
         from scramp import ScramException
 
         try:

@@ -1,4 +1,4 @@
-"""Where clients come from: the unit by which addresses are counted, limited and banned."""
+"""The units by which clients' addresses are counted, limited and banned."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 from functools import lru_cache
 
 IPV6_PREFIX = 64
-"""Of one IPv6 subscriber, who has all addresses below it."""
+"""Bits of the prefix of one IPv6 subscriber."""
 REMEMBERED_ADDRESSES = 16_384
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -15,7 +15,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @lru_cache(REMEMBERED_ADDRESSES)
 def parse_address(text: str) -> Address | None:
-    """None: no IP address, as of a Unix socket. An IPv4 address in IPv6 form is the IPv4 address."""
+    """Parse an IP address; None for other text, as of a Unix socket. An IPv4 address in IPv6 form becomes IPv4."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -27,7 +27,7 @@ def parse_address(text: str) -> Address | None:
 
 @lru_cache(REMEMBERED_ADDRESSES)
 def source_of(text: str) -> str:
-    """An IPv4 address as it is, the /64 network of an IPv6 address; empty for what is no IP address."""
+    """An IPv4 address itself, the /64 network of an IPv6 address; empty for other text."""
     address = parse_address(text)
     if address is None:
         return ""
@@ -38,7 +38,7 @@ def source_of(text: str) -> str:
 
 @lru_cache(REMEMBERED_ADDRESSES)
 def network_of(source: str) -> str:
-    """The neighbours of a source: the /24 of an IPv4 address, the /48 of an IPv6 network."""
+    """The neighbourhood of a source: the /24 of an IPv4 address, the /48 of an IPv6 network."""
     address = parse_address(source.partition("/")[0])
     if address is None:
         return ""
@@ -46,6 +46,6 @@ def network_of(source: str) -> str:
 
 
 def is_loopback(text: str) -> bool:
-    """Of this machine: loopback addresses, and what is no IP address (a Unix socket)."""
+    """Whether a client is on this machine: loopback addresses, and text that is no IP address (a Unix socket)."""
     address = parse_address(text.partition("/")[0])
     return address is None or address.is_loopback

@@ -1,6 +1,6 @@
-"""JSON Web Tokens as passwords. A key says itself which algorithms it is for; what a token says is only compared.
+"""JSON Web Tokens as passwords. The key determines the algorithms; a token's `alg` is only compared with them.
 
-So a token signed by HMAC with an RSA key's public text as its secret, or not signed at all, fits no key.
+So no key accepts a token signed by HMAC with an RSA key's public text as its secret, or an unsigned one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ LEAST_SECRET_BYTES = 32
 LEAST_RSA_BITS = 2_048
 MOST_KEYS = 1_000
 MOST_TRIES = 4
-"""Keys that are tried on a token without a key identifier."""
+"""Keys tried on a token without a key identifier."""
 MOST_AT_ONCE_BYTES = 2_048
-"""Of a token signed by a secret; a longer one is verified in a thread as well, since reading its JSON takes long."""
+"""Of a token signed by a secret; a longer one is verified in a thread, since parsing its JSON takes long."""
 MOST_HEADER_BYTES = 8_192
-"""Of a token's first part, which is read again with each key that is tried."""
+"""Of a token's first part, which is parsed again for each key that is tried."""
 TOKEN = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 PEM = re.compile(r"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
 
@@ -57,14 +57,14 @@ _PROCESS_KEY = secrets.token_bytes(32)
 
 
 def _fingerprint(value: Any) -> bytes:
-    """Of a secret, one that is worth nothing outside this process."""
+    """A key's fingerprint; that of a secret is worthless outside this process."""
     if not isinstance(value, bytes):
         value = value.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.blake2b(value, key=_PROCESS_KEY, digest_size=16).digest()
 
 
 def secret_key(secret: bytes) -> Key:
-    """Raises AuthError."""
+    """An HMAC key. Raises AuthError."""
     if len(secret) < LEAST_SECRET_BYTES:
         raise AuthError(f"a secret of {len(secret)} bytes can be guessed; use {LEAST_SECRET_BYTES} at least")
     return Key(secret, HMAC)
@@ -110,7 +110,9 @@ def _algorithms(value: object) -> tuple[str, ...]:
 
 
 def parse_jwks(document: object, with_secrets: bool) -> Keys:
-    """Keys for other purposes, or of unknown kinds, are passed over. Raises AuthError if none is left."""
+    """The keys of a JWKS; keys for other purposes, or of unknown kinds, are skipped. Raises AuthError if none
+    is left.
+    """
     found = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(found, list) or len(found) > MOST_KEYS:
         raise AuthError(f"is no JWKS: an object with `keys`, a list of at most {MOST_KEYS}")
@@ -138,12 +140,12 @@ def _parse_jwk(document: object, with_secrets: bool) -> Key | None:
 
 
 def _usual(document: Mapping[str, Any]) -> str | None:
-    """PyJWT wants to be told of one for some kinds; ours are looked up from the key itself."""
+    """The algorithm to name to PyJWT, which needs one for some kinds; the usable ones come from the key itself."""
     return {"RSA": "RS256", "oct": "HS256", "OKP": "EdDSA"}.get(str(document.get("kty")))
 
 
 class UnknownKey(Exception):
-    """No key that is known has signed this."""
+    """No known key has signed this token."""
 
 
 class KeySource(Protocol):
@@ -153,20 +155,20 @@ class KeySource(Protocol):
     def keys(self) -> Keys: ...
 
     def refresh(self, then: Callable[[], None]) -> None:
-        """Look for new ones, if that was not done just now, and go on."""
+        """Look for new keys, unless that was done just now, and call `then`."""
 
 
 class TokenCheck:
-    """A password that looks like a token is one, and nobody else is asked about it.
+    """Checks tokens. A password that looks like a token counts as one, and no other authenticator is asked about it.
 
-    Signatures by private keys take up to some milliseconds to verify (ES512, with each key that fits), so that is done
-    in threads, where each client has its turn, as with passwords. HMACs of short tokens take microseconds.
+    Verifying a signature by a private key takes up to milliseconds (ES512, for each key that fits), so it is done in
+    threads in a fair queue, as with passwords. HMACs of short tokens take microseconds.
     """
 
     def __init__(
         self, settings: AuthSettings, keys: Iterable[Key], source: KeySource | None, workers: FairWorkers | None = None
     ) -> None:
-        """Without `workers` all is done at once."""
+        """Without `workers` everything is verified at once."""
         self._workers = workers
         self._settings = settings
         self._keys = tuple(keys)
@@ -183,7 +185,7 @@ class TokenCheck:
             answer(None)
 
     def _heard(self, verdict: Verdict, credentials: Credentials, answer: Answer) -> None:
-        """None: no key that is known has signed it. There may be new ones."""
+        """Answer, or refresh the keys and try again: `verdict` None means that no known key has signed the token."""
         if verdict is not None:
             answer(verdict)
             return
@@ -201,7 +203,7 @@ class TokenCheck:
             self._workers.do(credentials, lambda: self._verdict_or_none(token, credentials), then)
 
     def key_fingerprints(self) -> frozenset[bytes]:
-        """Of all keys that tokens may be signed by now."""
+        """Fingerprints of all keys that count now."""
         fetched = self._source.keys if self._source is not None else ()
         if fetched is not self._fingerprinted[0]:
             self._fingerprinted = fetched, frozenset(key.fingerprint for key in self._known)
@@ -228,7 +230,7 @@ class TokenCheck:
             return Refused(f"token: {error}")
 
     def _claims(self, token: bytes) -> tuple[dict[str, Any], Key]:
-        """And by which key they are signed."""
+        """The claims of a token, and the key that signed it. Raises UnknownKey."""
         header = jwt.get_unverified_header(token)
         algorithm, key_id = header.get("alg"), header.get("kid")
         fitting = [
@@ -273,7 +275,7 @@ class TokenCheck:
         return Identity(user, rules, at_ms, namespace=self._namespace(claims), owns_client_id=owns_client_id)
 
     def _namespace(self, claims: Mapping[str, Any]) -> str:
-        """Empty if the token names none. Raises AuthError."""
+        """The namespace in the token; empty if it names none. Raises AuthError."""
         claim = self._settings.jwt_namespace_claim
         if not claim or claim not in claims:
             return ""
@@ -287,11 +289,11 @@ def _is_hmac(token: bytes) -> bool:
     try:
         return jwt.get_unverified_header(token).get("alg") in HMAC
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-        return True  # whatever it is, it has no signature that takes long
+        return True  # an invalid token has no signature that takes long
 
 
 def _keys_or_fault(document: object) -> Keys | str:
-    """Keys of a JWKS, or what is wrong with it."""
+    """The keys of a JWKS, or the fault in it."""
     try:
         return parse_jwks(document, with_secrets=False)
     except AuthError as error:
@@ -299,10 +301,10 @@ def _keys_or_fault(document: object) -> Keys | str:
 
 
 class FetchedKeys:
-    """The JWKS at an address: fetched at the start, now and then, and when a token names a key not known so far."""
+    """The JWKS at an address: fetched at the start, at intervals, and when a token names an unknown key."""
 
     AGAIN_S = 10.0
-    """An unknown key does not have it fetched more often."""
+    """Seconds between two fetches because of an unknown key, at least."""
 
     def __init__(
         self,
@@ -311,8 +313,9 @@ class FetchedKeys:
         refresh_s: float,
         dropped: Callable[[], object] = lambda: None,
     ) -> None:
-        """`get` fetches the document and hands on what a function makes of it, in a thread; None if it cannot.
-        `dropped` is called when a key is not there any more: who came in by it is to be judged again."""
+        """`get(read, then)` fetches the document and calls `then` with the result of `read`, run in a thread; None if
+        that fails. `dropped` is called when a key is gone: clients that it let in are judged again.
+        """
         self._get = get
         self._clock = clock
         self._refresh_s = refresh_s
@@ -333,7 +336,7 @@ class FetchedKeys:
             self.fetch()
 
     def tick(self) -> None:
-        """To be called now and then."""
+        """Fetch again if it is time; call it now and then."""
         if not self._is_fetching and self._clock() - self._fetched_s >= self._refresh_s:
             self.fetch()
 
@@ -343,7 +346,7 @@ class FetchedKeys:
         self._get(_keys_or_fault, self._got)
 
     def _got(self, found: Keys | str | None) -> None:
-        """What cannot be had does not take away what there is."""
+        """Use the fetched keys. After a failed fetch the old ones stay."""
         self._is_fetching = False
         self.fault = "could not be fetched" if found is None else found if isinstance(found, str) else ""
         if isinstance(found, tuple):

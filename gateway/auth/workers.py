@@ -1,4 +1,4 @@
-"""Threads for what takes milliseconds of CPU, so that the loop has none of it."""
+"""Threads for work that takes milliseconds of CPU, which would delay the loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Workers:
-    """How many wait here is bounded by who asks; see AuthSettings.max_waiting."""
+    """A pool of threads. The callers bound the number of waiting jobs; see AuthSettings.max_waiting."""
 
     def __init__(self, threads: int, loop: asyncio.AbstractEventLoop) -> None:
         self._pool = ThreadPoolExecutor(threads, "auth")
@@ -30,15 +30,15 @@ class Workers:
         self._pool.submit(work).add_done_callback(done)
 
     def close(self) -> None:
-        """What has not begun is not done any more."""
+        """End the threads; work that has not begun is dropped."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class FairWorkers:
-    """The same threads for clients who log in: the work of each has its turn in a queue first."""
+    """Runs clients' authentication in the same threads, after a turn in the fair queue."""
 
     def __init__(self, workers: Workers, queue: FairQueue, is_slow: Callable[[str], bool]) -> None:
-        """`is_slow` says of an address whether others are to be heard first."""
+        """`is_slow` says whether the attempts of an address wait behind those of others."""
         self._workers = workers
         self._queue = queue
         self._is_slow = is_slow
@@ -48,7 +48,7 @@ class FairWorkers:
         slow = self._is_slow(credentials.source)
 
         def begin() -> None:
-            if not slow and self._is_slow(credentials.source):  # its neighbours were wrong in the meantime
+            if not slow and self._is_slow(credentials.source):  # others at its address failed meanwhile
                 self.do(credentials, work, then)
                 self._queue.done(slow)
             else:

@@ -1,7 +1,7 @@
 """The complete MQTT 3.1.1 and 5.0 codec, without I/O.
 
-It is the readable one and knows every packet; plain PUBLISH and PUBACK have a compiled leaf as
-well, which must agree with this one.
+It is written to be read, and knows every packet. Plain PUBLISH and PUBACK have a compiled leaf as well, which must
+agree with this codec.
 """
 
 from __future__ import annotations

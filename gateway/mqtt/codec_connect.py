@@ -1,12 +1,12 @@
-"""CONNECT, the packet that says how all later ones are to be read (section 3.1 of both standards).
+"""The codec of CONNECT (section 3.1 of both standards).
 
     protocol name | level | connect flags | keep alive | properties (5.0)
     client id | will properties (5.0), will topic, will payload | user name | password
 
-Everything on the second line but the client id is there only if its flag is set.
+Each field of the second line but the client id is there only if its flag is set.
 
-The level's highest bit is no part of MQTT 3.1.1: by it Mosquitto (`try_private`) and those who learnt it from there say
-that the client is the bridge of another broker.
+The level's highest bit is no part of MQTT 3.1.1: Mosquitto (`try_private`) and its successors set it to say that the
+client is the bridge of another broker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gateway.mqtt.reason_codes import ReasonCode
 
 _PROTOCOL_NAME: Final = "MQTT"
 _BRIDGE: Final = 0x80
-"""Of the protocol level."""
+"""A bit of the protocol level."""
 
 _RESERVED: Final = 0x01
 _CLEAN_START: Final = 0x02
@@ -62,7 +62,7 @@ def decode_connect(reader: Reader) -> Connect:
 
 
 def _read_level(reader: Reader) -> int:
-    """The version, with _BRIDGE if that is set."""
+    """The protocol level: the version, with _BRIDGE if that is set."""
     name = reader.string("protocol name")
     level = reader.uint8("protocol version")
     if name == _PROTOCOL_NAME and level in (MQTT_3_1_1, MQTT_3_1_1 | _BRIDGE, MQTT_5):
@@ -71,13 +71,13 @@ def _read_level(reader: Reader) -> int:
         ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
         f"CONNECT protocol version: {name!r} {level} is not supported [MQTT-3.1.2-1]",
     )
-    # MQTT 3.1 ("MQIsdp" 3) understands the CONNACK of 3.1.1; a later one is likelier to read 5.0's.
+    # MQTT 3.1 ("MQIsdp" 3) understands the CONNACK of 3.1.1; a later version more likely that of 5.0.
     error.connack_version = MQTT_3_1_1 if level & ~_BRIDGE < MQTT_5 else MQTT_5
     raise error
 
 
 def _connack_version(version: int, reason_code: ReasonCode) -> int | None:
-    """3.1.1 answers only what it has a return code for (3.2.2.3); 5.0 may answer all (4.13.1)."""
+    """3.1.1 has a CONNACK only for reasons with a return code (3.2.2.3); 5.0 has one for all (4.13.1)."""
     return version if version == MQTT_5 or reason_code in _ANSWERED_IN_3_1_1 else None
 
 

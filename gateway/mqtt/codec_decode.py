@@ -1,7 +1,7 @@
 """Decoding: from the first byte and the body of a packet to its value.
 
-`_check_fixed_header` and one function per packet type read the bytes; whether what was read makes
-sense is asked of `codec_rules`, which encoding asks too.
+`_check_fixed_header` and one function per packet type parse the bytes. The rules for their values are in `codec_rules`,
+which encoding uses, too.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ _OPTIONS_3_1_1: Final = MappingProxyType({int(qos): _OPTIONS[qos] for qos in QoS
 
 
 def decode(first_byte: int, body: Buffer, version: int, limits: Limits = NO_LIMITS) -> Packet:
-    """The packet of which the fixed header is already split off.
+    """Decode a packet without its fixed header.
 
-    `version` (4 or 5) is the connection's; a CONNECT says itself which it is.
-    Raises ProtocolError or MalformedPacket, and nothing else, for whatever a peer may send.
+    `version` (4 or 5) is the connection's; a CONNECT has its own. Raises ProtocolError or MalformedPacket, and no other
+    error, for any bytes from a peer.
     """
     packet_type = _check_fixed_header(first_byte, version)
     reader = Reader(body, packet_type.name, 0, limits)
@@ -182,7 +182,7 @@ def _read_subscribe(reader: Reader, version: int) -> Subscribe:
 
 
 def _options_fault(options: int, version: int) -> ProtocolError:
-    """3.8.3.1; in 3.1.1 all but the two QoS bits is reserved, and QoS 3 is malformed as well."""
+    """3.8.3.1; in 3.1.1 all bits but the two of QoS are reserved, and QoS 3 is malformed as well."""
     is_v5 = version == MQTT_5
     if options & (_RESERVED_OPTIONS if is_v5 else _RESERVED_OPTIONS_3_1_1):
         return MalformedPacket("SUBSCRIBE subscription options: reserved bit set [MQTT-3.8.3-5]")
@@ -250,7 +250,7 @@ def _read_disconnect(reader: Reader, version: int) -> Disconnect:
 
 
 def _read_auth(reader: Reader, version: int) -> Auth:
-    """Unlike the others it may leave out all or nothing (3.15.2.1)."""
+    """Unlike the others, an AUTH leaves out both its reason code and its properties, or neither (3.15.2.1)."""
     if reader.at_end():
         return Auth()
     return Auth(_read_reason_code(reader), _read_properties(reader, version))

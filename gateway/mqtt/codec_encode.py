@@ -1,7 +1,7 @@
 """Encoding: from a packet's value to all its bytes, fixed header included.
 
-In MQTT 3.1.1 whatever that version cannot say (properties, the reason of an acknowledgement,
-subscription options other than QoS) is left out: so one value serves subscribers of both versions.
+Fields that MQTT 3.1.1 does not have (properties, the reason of an acknowledgement, subscription options other than QoS)
+are left out for it: so one value serves subscribers of both versions.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _FIXED_FLAGS: Final = MappingProxyType(
 
 
 def encode(packet: Packet, version: int) -> bytes:
-    """The whole packet for a connection of `version` (4 or 5; a Connect has its own).
+    """Encode a packet for a connection of `version` (4 or 5; a Connect has its own).
 
-    Raises ProtocolError or MalformedPacket rather than send what the other side must refuse.
+    Raises ProtocolError or MalformedPacket if the other side would have to refuse the packet.
     """
     check_packet(packet, version)
     packet_type = packet.packet_type
@@ -63,7 +63,7 @@ def encode(packet: Packet, version: int) -> bytes:
 
 
 def success(packet_type: PacketType, packet_id: int) -> bytes:
-    """A PUBACK, PUBREC, PUBREL or PUBCOMP that says that all is well: the same four bytes in both versions."""
+    """A PUBACK, PUBREC, PUBREL or PUBCOMP of success: the same four bytes in both versions."""
     return bytes((packet_type << 4 | _FIXED_FLAGS.get(packet_type, 0), 2, packet_id >> 8, packet_id & 255))
 
 
@@ -130,7 +130,7 @@ def _subscription(request: SubscriptionRequest, version: int) -> bytes:
 def _suback_body(packet: SubAck, version: int) -> bytes:
     reason_codes = packet.reason_codes
     if version != MQTT_5:
-        # 3.1.1 knows one failure only [MQTT-3.9.3-2].
+        # 3.1.1 has only one failure code [MQTT-3.9.3-2].
         reason_codes = tuple(min(code, ReasonCode.UNSPECIFIED_ERROR) for code in reason_codes)
     packet_id = _packet_id(packet, packet.packet_id)
     return packet_id + _property_block(packet, version) + bytes(reason_codes)

@@ -1,6 +1,6 @@
 """MQTT's data types as bytes (MQTT 5.0, 1.5): integers, UTF-8 strings, binary data.
 
-Every function takes the name of the field it works on, so that an error can say what was wrong.
+Every function takes the name of its field, for error messages.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _NOT_FOUND: Final = -1
 
 
 class Limits(NamedTuple):
-    """How many elements one packet may bring: settings of the gateway. Both checks raise QUOTA_EXCEEDED."""
+    """Limits of the elements in one packet: settings of the gateway. Both checks raise QUOTA_EXCEEDED."""
 
     max_user_properties: int = sys.maxsize
     max_filters_per_packet: int = sys.maxsize
 
     def check_properties(self, count: int) -> None:
-        """Of values of one property."""
+        """Check the number of values of one property."""
         if count > self.max_user_properties:
             raise _too_many("max_user_properties", self.max_user_properties)
 
     def check_filters(self, count: int) -> None:
-        """Of topic filters, or of the reason codes that answer them."""
+        """Check the number of topic filters, or of the reason codes that answer them."""
         if count > self.max_filters_per_packet:
             raise _too_many("max_filters_per_packet", self.max_filters_per_packet)
 
@@ -111,7 +111,7 @@ def _encode_uint(value: int, size_bytes: int, field: str) -> bytes:
 
 
 class Reader:
-    """Reads fields one after another and never past its end; errors begin with its label."""
+    """Reads fields one after another, never past its end; its errors begin with its label."""
 
     __slots__ = ("_data", "label", "limits", "pos")
 
@@ -125,7 +125,7 @@ class Reader:
         return self.pos >= len(self._data)
 
     def section(self, size_bytes: int, field: str) -> Reader:
-        """A reader of the next bytes only; this one goes on after them."""
+        """A reader of the next `size_bytes` only; this one goes on behind them."""
         return Reader(self._take(size_bytes, field), self.label, 0, self.limits)
 
     def rest(self) -> bytes:
@@ -162,7 +162,7 @@ class Reader:
         return value
 
     def string(self, field: str, part: str = "") -> str:
-        """`part` is the second half of the field's name; they are put together for an error only."""
+        """`part` is the second half of the field's name; the halves are joined only for an error."""
         data, start = self._data, self.pos + 2
         end = start + (data[start - 2] << 8 | data[start - 1]) if start <= len(data) else _NOT_FOUND
         if not start <= end <= len(data):

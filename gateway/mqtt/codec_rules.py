@@ -1,7 +1,7 @@
-"""What a packet that parses must still satisfy. Decoding and encoding both ask `check_packet`.
+"""Rules for packets beyond their syntax. Decoding and encoding both call `check_packet`.
 
-Rules of one direction only (a client may not send a subscription identifier, a server may not send
-a session expiry interval on DISCONNECT) are the protocol state's: a codec does not know its side.
+Rules for one direction only (a client may not send a subscription identifier, a server may not send a session expiry
+interval on DISCONNECT) belong to the protocol state: a codec does not know its side.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _Identified = Publish | Acknowledgement | Subscribe | SubAck | Unsubscribe | Uns
 
 
 def _packet_id(packet: _Identified, _version: int) -> None:
-    """[MQTT-2.2.1-3]; that it fits in two bytes is a matter of encoding."""
+    """[MQTT-2.2.1-3]; encoding checks that the identifier fits in two bytes."""
     if not packet.packet_id:
         raise _protocol_error(packet, "packet_id: must be present and not 0 [MQTT-2.2.1-3]")
 
@@ -171,7 +171,7 @@ def _unsubscribed_filters(packet: Unsubscribe, version: int) -> None:
 
 
 def _auth_method(packet: Auth, version: int) -> None:
-    """3.15.2.2.2 wants a method, but 3.15.2.1 lets a bare success leave everything out."""
+    """3.15.2.2.2 requires a method, but 3.15.2.1 allows a bare success without any field."""
     if version != MQTT_5:
         raise MalformedPacket("AUTH: reserved in MQTT 3.1.1")
     is_bare_success = packet == Auth()
@@ -180,7 +180,7 @@ def _auth_method(packet: Auth, version: int) -> None:
 
 
 def _check_filter(topic_filter: str, field: str, version: int) -> bool:
-    """Whether it is a shared subscription; in MQTT 3.1.1 `$share` has no meaning of its own."""
+    """Validate a topic filter. Returns whether it is a shared subscription; MQTT 3.1.1 has none."""
     if version != MQTT_5:
         validate_topic_filter(topic_filter, field)
         return False

@@ -1,4 +1,4 @@
-"""The errors of the gateway: one base, and the two that a peer can cause with what it sends."""
+"""The errors of the gateway: one base, and the two that a peer's packets can cause."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ class GatewayError(Exception):
 
 
 class ProtocolError(GatewayError):
-    """A packet was understood, but says what MQTT does not allow (MQTT 5.0, 1.2 and 4.13)."""
+    """A packet can be parsed, but breaks a rule of MQTT (MQTT 5.0, 1.2 and 4.13)."""
 
     reason_code: ReasonCode
     message: str
     connack_version: int | None
-    """For an error in a CONNECT: the MQTT version in which the peer understands a CONNACK that
-    carries `reason_code`. None: close the connection without an answer."""
+    """For an error in a CONNECT: the MQTT version in which the peer understands a CONNACK with `reason_code`. None:
+    close the connection without an answer.
+    """
 
     def __init__(self, reason_code: ReasonCode, message: str) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
 """The control packets of MQTT 3.1.1 and 5.0 as values.
 
-What only MQTT 5.0 can say (properties, reason codes of acknowledgements, subscription options)
-keeps its default in a packet of 3.1.1.
+Fields of MQTT 5.0 only (properties, reason codes of acknowledgements, subscription options) keep their defaults in a
+packet of 3.1.1.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Connect:
     password: bytes | None = None
     will: Will | None = None
     properties: Properties = field(default_factory=Properties)
-    is_bridge: bool = False  # of another broker's; MQTT 3.1.1 only
+    is_bridge: bool = False  # of another broker; MQTT 3.1.1 only
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Publish:
 
 @dataclass(slots=True)
 class Acknowledgement:
-    """What PUBACK, PUBREC, PUBREL and PUBCOMP have in common: everything but their type."""
+    """The common fields of PUBACK, PUBREC, PUBREL and PUBCOMP."""
 
     packet_type: ClassVar[PacketType]
     packet_id: int
@@ -154,7 +154,7 @@ class Unsubscribe:
 
 @dataclass(slots=True)
 class UnsubAck:
-    """In MQTT 3.1.1 it says only that the packet arrived: `reason_codes` is then empty."""
+    """In MQTT 3.1.1 it only confirms the packet: `reason_codes` is then empty."""
 
     packet_type: ClassVar[PacketType] = PacketType.UNSUBACK
     packet_id: int

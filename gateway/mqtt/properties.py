@@ -1,4 +1,4 @@
-"""The properties of MQTT 5.0 (section 2.2.2): one table says all that the codec needs to know."""
+"""The properties of MQTT 5.0 (section 2.2.2), in one table from which the codec works."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gateway.mqtt.topics import validate_topic_name
 
 
 class PacketContext(IntEnum):
-    """Where properties may stand: the packets that carry any, by packet type, and the will."""
+    """The places for properties: the packets that carry any, by packet type, and the will."""
 
     WILL = 0
     CONNECT = 1
@@ -46,7 +46,7 @@ class PacketContext(IntEnum):
 
 @dataclass(slots=True)
 class Properties:
-    """All properties that a packet or a will may carry; None or () where it does not."""
+    """All properties that a packet or a will may carry; None or () if absent."""
 
     payload_format_indicator: int | None = None
     message_expiry_interval: int | None = None
@@ -78,7 +78,7 @@ class Properties:
 
 
 class DataType(NamedTuple):
-    """How a property's value is read and written; both are told the field's name."""
+    """How a property's value is read and written; both functions take the field's name."""
 
     read: Callable[[Reader, str], Any]
     write: Callable[[Any, str], bytes]
@@ -132,7 +132,7 @@ BINARY_DATA: Final = DataType(Reader.binary, encode_binary)
 
 
 class PropertySpec(NamedTuple):
-    """One line of the standard's table 2-4, with the rules of the sections it points to."""
+    """One line of the standard's table 2-4, with the rules of the sections that the line refers to."""
 
     identifier: int
     field: str
@@ -223,7 +223,7 @@ def read_properties(reader: Reader, packet: PacketContext) -> Properties:
         value = spec.data_type.read(section, field)
         if spec.check is not _accept:
             spec.check(value, f"{packet.name} {field}")
-        if spec.is_tuple:  # a list until all are there: a tuple for each of them would take quadratic time
+        if spec.is_tuple:  # a list until all are read: building a tuple for each value would take quadratic time
             found = values.setdefault(field, [])
             found.append(value)
             section.limits.check_properties(len(found))
@@ -235,7 +235,9 @@ def read_properties(reader: Reader, packet: PacketContext) -> Properties:
 
 
 def _read_spec(section: Reader, packet: PacketContext) -> PropertySpec:
-    """An identifier that is unknown or out of place makes the packet malformed (2.2.2.2)."""
+    """The table line of the next identifier. One that is unknown or not allowed makes the packet malformed
+    (2.2.2.2).
+    """
     identifier = section.varint("property identifier")
     spec = _SPEC_OF_IDENTIFIER.get(identifier)
     if spec is None:
@@ -250,9 +252,9 @@ def encode_properties(props: Properties) -> bytes:
 
 
 def encode_property_block(props: Properties, packet: PacketContext | None = None) -> bytes:
-    """The properties with their length prefix, as they stand in a packet.
+    """The properties with their length prefix, as in a packet.
 
-    Raises a ProtocolError unless every one that is set may stand in `packet` as often as it does; None: not asked.
+    Raises a ProtocolError if a property is not allowed in `packet`, or not as often; `packet` None: not checked.
     """
     present = _present(props)
     if not present:
@@ -268,7 +270,7 @@ def _encode(present: list[_Present]) -> bytes:
     for spec, values in present:
         for value in values:
             spec.check(value, spec.field)
-            encoded.append(spec.identifier)  # all of them take a byte
+            encoded.append(spec.identifier)  # every identifier fits in one byte
             encoded += spec.data_type.write(value, spec.field)
     return bytes(encoded)
 
@@ -298,7 +300,7 @@ def _present(props: Properties) -> list[_Present]:
 
 
 def has_its_format(payload: bytes, props: Properties) -> bool:
-    """Whether a payload is what its payload format indicator says (MQTT 5, 3.3.2.3.2)."""
+    """Whether a payload has the format of its payload format indicator (MQTT 5, 3.3.2.3.2)."""
     if props.payload_format_indicator != 1:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Reason codes of MQTT 5.0 (2.4), and the return codes of MQTT 3.1.1 that stand for them."""
+"""Reason codes of MQTT 5.0 (2.4), and the corresponding return codes of MQTT 3.1.1."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _CONNACK_RETURN_CODES: Final = MappingProxyType(
 def connack_return_code(reason: ReasonCode) -> int:
     """The MQTT 3.1.1 CONNACK return code nearest to `reason`.
 
-    A reason without a counterpart becomes 3, "server unavailable". For a packet that is malformed
-    that standard wants no CONNACK at all [3.1.1 MQTT-3.2.2-6]: see `ProtocolError`.
+    A reason without a counterpart becomes 3, "server unavailable". A malformed packet gets no CONNACK at all in that
+    standard [3.1.1 MQTT-3.2.2-6]: see `ProtocolError`.
     """
     return _CONNACK_RETURN_CODES.get(reason, _SERVER_UNAVAILABLE_RETURN_CODE)

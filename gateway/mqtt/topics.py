@@ -12,10 +12,10 @@ MAX_TOPIC_BYTES: Final = 65_535
 """[MQTT-4.7.3-3]."""
 
 MAX_TOPIC_LEVELS: Final = 200
-"""Matching goes down one level at a time; gateway/mqtt/parts/_scan.pxi has the same limit."""
+"""Levels of a topic. Matching descends one level at a time; gateway/mqtt/parts/_scan.pxi has the same limit."""
 
 SERVERS_LEVELS: Final = frozenset({"$SYS", "$share", "$delayed", "$dead"})
-"""First levels that are the server's own, beside those that begin with `$ns:`; docs/mqtt.md says what each is for."""
+"""First levels reserved for the server, beside those that begin with `$ns:`; docs/mqtt.md describes each."""
 
 _BRIDGES: Final = "$SYS/broker/connection/"
 _STATE: Final = "/state"
@@ -25,7 +25,7 @@ MOST_DELAY_DIGITS: Final = 10
 
 
 class TopicAliases:
-    """What the topic aliases of a client stand for."""
+    """The topic aliases of a client, and their topic names."""
 
     __slots__ = ("names", "size_bytes")
 
@@ -34,26 +34,26 @@ class TopicAliases:
         self.size_bytes = 0  # of the names
 
     def give(self, alias: int, topic_name: str) -> None:
-        """An alias gets a name, or another one."""
+        """Set an alias to a topic name, or change it."""
         self.size_bytes += len(topic_name.encode()) - len(self.names.get(alias, "").encode())
         self.names[alias] = topic_name
 
 
 def is_servers_own(topic_name: str) -> bool:
-    """Whether only the server writes there. What else begins with $ is a topic like others [MQTT-4.7.2-1]."""
+    """Whether only the server publishes to a topic. Other topics that begin with $ are ordinary ones [MQTT-4.7.2-1]."""
     level = topic_name.partition("/")[0]
     return level in SERVERS_LEVELS or level.startswith(MARK)
 
 
 def is_state_of_bridge(topic_name: str) -> bool:
-    """Whether it is where Mosquitto says of one of its bridges that it is connected, and by a will that it is not."""
+    """Whether Mosquitto publishes to a topic that one of its bridges is connected, or, by a will, that it is not."""
     return topic_name.startswith(_BRIDGES) and topic_name.endswith(_STATE)
 
 
 def validate_topic_name(topic_name: str, field: str = "topic_name", wildcard_rule: str = "MQTT-3.3.2-2") -> None:
-    """Raise ProtocolError(TOPIC_NAME_INVALID) unless messages may be published to `topic_name`.
+    """Raise ProtocolError(TOPIC_NAME_INVALID) unless `topic_name` is valid for a PUBLISH.
 
-    `wildcard_rule`: the statement that forbids wildcards where the name stands.
+    `wildcard_rule`: the statement of the standard that forbids wildcards in this field.
     """
     fault = topic_fault(topic_name)
     if fault is None and ("+" in topic_name or "#" in topic_name):
@@ -65,7 +65,7 @@ def validate_topic_name(topic_name: str, field: str = "topic_name", wildcard_rul
 def validate_topic_filter(topic_filter: str, field: str = "topic_filter") -> None:
     """Raise ProtocolError(TOPIC_FILTER_INVALID) unless `topic_filter` is well-formed.
 
-    A shared subscription has rules of its own on top: those are in `split_shared`.
+    The further rules of shared subscriptions are in `split_shared`.
     """
     fault = topic_fault(topic_filter)
     if fault is None and not _has_good_wildcards(topic_filter):
@@ -75,7 +75,7 @@ def validate_topic_filter(topic_filter: str, field: str = "topic_filter") -> Non
 
 
 def split_shared(topic_filter: str, field: str = "topic_filter") -> tuple[str | None, str]:
-    """The share name (None if not shared) and the topic filter proper; both are valid.
+    """The share name (None if not shared) and the topic filter behind it; both are valid.
 
     `$share` without a slash is an ordinary filter [MQTT-4.8.2-1].
     """
@@ -90,7 +90,7 @@ def split_shared(topic_filter: str, field: str = "topic_filter") -> tuple[str | 
 
 
 def split_delayed(topic_name: str, max_delay_s: int, field: str = "topic_name") -> tuple[int, str]:
-    """The delay in seconds, at most `max_delay_s`, and the topic name proper of `$delayed/SECONDS/TOPIC`."""
+    """The delay in seconds, at most `max_delay_s`, and the topic name behind it of `$delayed/SECONDS/TOPIC`."""
     seconds, _, real_name = topic_name.removeprefix(DELAYED_PREFIX).partition("/")
     is_number = seconds.isascii() and seconds.isdecimal() and len(seconds) <= MOST_DELAY_DIGITS
     if not is_number or not real_name:
@@ -103,7 +103,7 @@ def split_delayed(topic_name: str, max_delay_s: int, field: str = "topic_name") 
 
 
 def topic_fault(topic: str) -> str | None:
-    """Why neither a topic name nor a filter can be that, whatever its wildcards."""
+    """Why a text is neither a topic name nor a filter, apart from its wildcards; None if it may be one."""
     if not topic:
         return "is empty [MQTT-4.7.3-1]"
     if "\0" in topic:
@@ -121,7 +121,7 @@ def topic_fault(topic: str) -> str | None:
 
 
 def _has_good_wildcards(topic_filter: str) -> bool:
-    """The same as no _wildcard_fault(), found without a look at each level: a packet may have hundreds of filters."""
+    """Whether _wildcard_fault() is None, without a look at each level: a packet may have hundreds of filters."""
     if "#" in topic_filter:
         parent = topic_filter[:-1]
         if "#" in parent or not topic_filter.endswith("#") or not (not parent or parent.endswith("/")):

@@ -1,1 +1,1 @@
-"""What is wrong with an index, and making it anew."""
+"""Inspects and checks a data folder, and rebuilds its index."""

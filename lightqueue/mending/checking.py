@@ -1,4 +1,6 @@
-"""What is damaged in a data folder, what was in it, what the next start does about it, and what can be done."""
+"""Checks a data folder: what is damaged, what it held, what the next start does about it, and what an
+operator can do.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,16 @@ from store.recovery.running import gone_kind, last_flush
 from store.recovery.salvage import Hole
 from store.settings import StoreSettings
 
-ATTEMPTS = 3  # what a server changed under our eyes looks different then
-NAMED_QUEUES = 20  # of those that had something in a lost range
-NAMED_RANGES = 100  # whose queues are looked for: each takes a look at each queue
-LOG_SHARE = 0.8  # of the work, as progress shows it
+ATTEMPTS = 3  # a change that a server made meanwhile looks different the next time
+NAMED_QUEUES = 20  # queues named for a lost range, at most
+NAMED_RANGES = 100  # lost ranges whose queues are looked up, at most: each look reads every queue
+LOG_SHARE = 0.8  # part of the progress; the index is the rest
 
 What = Literal["log", "index", "checkpoint", "format"]
 
 
 class Verdict(IntEnum):
-    """Exit codes of `penstock store check`. (2 is that of a command that was given wrongly.)"""
+    """Exit codes of `penstock store check`. (Exit code 2 is for wrong arguments.)"""
 
     INTACT = 0
     LOSS = 1
@@ -58,7 +60,7 @@ SYNC_LOSES_NOTHING = "with store.flush = sync nothing is lost"
 
 @dataclass(frozen=True)
 class Held:
-    """What a lost range had for one queue, as far as the index knows."""
+    """The messages of one queue in a lost range, as far as the index knows."""
 
     queue: str
     kind: str  # topic, level or filter
@@ -71,21 +73,21 @@ class Damage:
     """One finding."""
 
     what: What
-    kind: str  # that of a Finding; of an index `index`
+    kind: str  # kind of the Finding; `index` for an index
     file: str
-    start: int  # log_offsets; both 0 where it is not of the log
+    start: int  # log_offsets; both 0 for a finding outside the log
     end: int
     reason: str
-    start_does: str  # what the next start does about it
-    do: str  # what an operator can do
+    start_does: str  # action of the next start
+    do: str  # action that an operator can take
     verdict: Verdict
     held: list[Held] = field(default_factory=list)
-    held_unknown: bool = False  # the index cannot tell, or not all of it
+    held_unknown: bool = False  # the index does not know all of it
 
 
 @dataclass
 class CheckReport:
-    """All that was found."""
+    """All findings of a check."""
 
     folder: str
     in_use: bool
@@ -98,7 +100,7 @@ class CheckReport:
 
     @property
     def verdict(self) -> Verdict:
-        """The gravest of the findings'."""
+        """The gravest verdict of all findings."""
         found = {each.verdict for each in self.damage}
         order = (Verdict.REFUSED, Verdict.LOSS, Verdict.MENDS_ITSELF)
         return next((verdict for verdict in order if verdict in found), Verdict.INTACT)
@@ -108,7 +110,9 @@ class CheckReport:
 
 
 def check_folder(path: Path, on_progress: Progress = silent) -> CheckReport:
-    """Look at everything. Of a folder in use: sealed segments and the index's checkpoint. Raises FolderUnusable."""
+    """Check all of a data folder. Of a folder in use: sealed segments and the index's checkpoint. Raises
+    FolderUnusable.
+    """
     if not (path / LOG).is_dir():
         raise FolderUnusable(path, "holds no log")
     for attempt in range(1, ATTEMPTS + 1):
@@ -125,7 +129,7 @@ def check_folder(path: Path, on_progress: Progress = silent) -> CheckReport:
 
 
 def is_in_use(path: Path) -> bool:
-    """Whether a process has a data folder open. Keeps no lock, so that a server can start meanwhile."""
+    """Whether a process has a data folder open. Keeps no lock, so a server can start meanwhile."""
     try:
         fd = os.open(path / LOCK, os.O_RDONLY)
     except OSError:
@@ -198,7 +202,7 @@ def _of_log(path: Path, finding: Finding, known: Index | None, log: Foreseen) ->
 
 
 def _of_changed(path: Path, segment: Sealed) -> Damage:
-    """A segment whose records are valid, and not those that were there when it was first scrubbed."""
+    """Damage for a segment with valid records that differs from the file that was scrubbed first."""
     reason = "all records pass their checksums, but the file is not what it was when it was first scrubbed"
     do = (
         f"penstock store repair {path} --from COPY puts it back as it was, if a copy has it; "
@@ -210,7 +214,7 @@ def _of_changed(path: Path, segment: Sealed) -> Damage:
 
 
 def _held(finding: Finding, known: Index | None, log: Foreseen) -> tuple[list[Held], bool]:
-    """What queues had in a lost range, and whether the index may not know all of it."""
+    """The messages of queues in a lost range, and whether the index may not know all of them."""
     if not finding.is_loss or finding.end <= finding.start:
         return [], False
     losses = [each for each in log.findings if each.is_loss]
@@ -224,7 +228,7 @@ def _held(finding: Finding, known: Index | None, log: Foreseen) -> tuple[list[He
 
 
 def queues_in(index: Index, log: Foreseen, hole: Hole) -> Iterator[Held]:
-    """The queues of topics that have entries in a range of the log, as an index knows them. Raises IndexFailed."""
+    """Topics' queues with entries in a range of the log, as an index knows them. Raises IndexFailed."""
     queues: QueueTable = Projection(log, index, StoreSettings()).queues
     for queue in queues.stored_queues():
         if KIND_NAMES[queue.kind] != "topic" or queue.last_log_offset < hole.start:
@@ -239,7 +243,7 @@ def queues_in(index: Index, log: Foreseen, hole: Hole) -> Iterator[Held]:
 
 
 def _check_indexes(path: Path, log: Foreseen, report: CheckReport, copies: ExitStack) -> Index | None:
-    """Look at the index and its checkpoint; returns the one that knows most."""
+    """Check the index and its checkpoint; returns the usable one that is further on."""
     faults: dict[str, str | None] = {}
     usable: list[Index] = []
     for name in (INDEX, CHECKPOINT):
@@ -262,7 +266,7 @@ def _check_indexes(path: Path, log: Foreseen, report: CheckReport, copies: ExitS
 
 
 def _gone(path: Path, index: Index, log: Foreseen) -> list[Damage]:
-    """What only an index still knows, as a start names it."""
+    """Damage for records that only an index still knows, as a start would report it."""
     if not log.identity or (index.folder / DAMAGED).exists() or index.format != FORMAT:
         return []
     try:
@@ -277,7 +281,7 @@ def _gone(path: Path, index: Index, log: Foreseen) -> list[Damage]:
 
 
 def index_fault(path: Path, name: str, index: Index | None, log: Foreseen, in_use: bool = False) -> str | None:
-    """Why an index is not usable, or None. All of it is read."""
+    """Why an index is not usable, or None. Reads all of it."""
     folder = path / name
     if not folder.exists():
         return "missing"

@@ -1,6 +1,6 @@
-"""What a data folder holds, for people and tests to look at. Reads only, whether or not a server runs on the folder.
+"""Lists the contents of a data folder, for people and tests. Reads only, whether or not a server runs on the folder.
 
-The index is looked at in a copy that is brought up to date from the log, as a server would do at its next start.
+It reads the index in a copy that it brings up to date from the log, as a server does at its next start.
 """
 
 import os
@@ -26,10 +26,10 @@ COPY_ATTEMPTS = 5
 
 
 def inspect_folder(path: Path) -> dict[str, Any]:
-    """Everything at a glance, every checksum verified; `corruption` says what is damaged. Raises FolderUnusable."""
+    """A report of the folder, every checksum verified; `corruption` lists the damage. Raises FolderUnusable."""
     if not (path / LOG).is_dir():
         raise FolderUnusable(path, "holds no log")
-    for attempt in range(1, ATTEMPTS + 1):  # damage stays; what a server changed under our eyes looks different then
+    for attempt in range(1, ATTEMPTS + 1):  # damage stays the same, a server's changes do not
         try:
             report = _report(path)
         except OSError as error:
@@ -43,7 +43,7 @@ def inspect_folder(path: Path) -> dict[str, Any]:
 
 def _report(path: Path) -> dict[str, Any]:
     with ExitStack() as copies:
-        # The copies come first: so they are never ahead of the log that is read afterwards.
+        # Take the copies first: so they are never ahead of the log that is read afterwards.
         indexes = [copies.enter_context(copy_of(path / name)) for name in (INDEX, CHECKPOINT)]
         log = LogScan(path / LOG)
         corruption = [segment.corruption for segment in log.segments if segment.corruption]
@@ -90,7 +90,7 @@ def _type_name(record_type: int) -> str:
 
 
 def _state(log: LogScan, index: Index) -> dict[str, Any]:
-    """What there is as of the log's end; `applied_offset` is how far the folder's index has come by itself."""
+    """The state as of the log's end; `applied_offset` is where the folder's own index stands."""
     applied = index.applied_offset
     state = Projection(log, index, StoreSettings())
     for start, data in log.pieces(applied):
@@ -128,7 +128,7 @@ def _queue_rows(log: LogScan, queues: QueueTable) -> Iterator[dict[str, Any]]:
     for queue in queues.stored_queues():
         first = queues.first_offset(queue)
         if first < queue.next_offset and queues.log_offset_at(queue, first) < log.first:
-            first = queues.position_of(queue, log.first, first)  # retention has not come to these entries yet
+            first = queues.position_of(queue, log.first, first)  # retention has not trimmed these entries yet
         yield {
             "name": queue.name.decode(errors="replace"),
             "kind": KIND_NAMES[queue.kind],
@@ -149,7 +149,7 @@ def _empty_index() -> Iterator[Index]:
 
 @contextmanager
 def copy_of(folder: Path) -> Iterator[Index | None]:
-    """A copy of an index that may be in use; None if there is none that can be read."""
+    """A copy of an index that may be in use; None if there is no readable one."""
     with tempfile.TemporaryDirectory(prefix="penstock-inspect-") as temporary:
         index = _opened_copy(folder, Path(temporary) / INDEX) if folder.is_dir() else None
         try:
@@ -160,7 +160,7 @@ def copy_of(folder: Path) -> Iterator[Index | None]:
 
 
 def _opened_copy(folder: Path, copy: Path) -> Index | None:
-    for _ in range(COPY_ATTEMPTS):  # its owner may delete a file between our listing and our opening
+    for _ in range(COPY_ATTEMPTS):  # its owner may delete a file between listing and opening
         shutil.rmtree(copy, ignore_errors=True)
         try:
             _copy_files(folder, copy)
@@ -171,7 +171,7 @@ def _opened_copy(folder: Path, copy: Path) -> Index | None:
 
 
 def _copy_files(folder: Path, copy: Path) -> None:
-    """Tables never change once written, so links will do; the rest is small."""
+    """Copy an index's files; tables never change once written, so they are linked."""
     copy.mkdir()
     for name in sorted(os.listdir(folder)):
         if name.endswith(".sst"):

@@ -1,4 +1,4 @@
-"""Repairing a data folder: the log from its quarantine and from copies; and the index."""
+"""Repairs a data folder: the log from its quarantine and from copies, and the index."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from store.mending.sources import CopyOfLog, PutAside, Source
 from store.recovery.quarantine import Quarantine
 from store.settings import StoreSettings
 
-LOG_SHARE = 0.7  # of the work, as progress shows it
+LOG_SHARE = 0.7  # part of the progress; the index is the rest
 TOPICS_NAMED = 20
 
 
 @dataclass
 class RepairReport:
-    """What a repair came to."""
+    """The result of a repair."""
 
     repaired: Repaired
-    index: str  # what became of the index
-    is_index_whole: bool  # its queues have all that came back
-    undo: Path | None  # where the files lie that were replaced
+    index: str  # result for the index
+    is_index_whole: bool  # its queues have all records that came back
+    undo: Path | None  # folder with the replaced files
 
     @property
     def lost_bytes(self) -> int:
@@ -61,7 +61,7 @@ def repair_folder(
     with_index: bool = False,
     on_progress: Progress = silent,
 ) -> RepairReport:
-    """Bring back what can be brought back. Raises StoreError, OSError."""
+    """Repair a data folder as far as the sources allow. Raises StoreError, OSError."""
     sources: list[Source] = [CopyOfLog(copy) for copy in copies]
     folder = DataFolder(path, _is_group_access(path))
     try:
@@ -78,7 +78,7 @@ def repair_folder(
 
 
 def _is_group_access(path: Path) -> bool:
-    """Whether the folder's group may read: a repair leaves that as it is."""
+    """Whether the folder's group may read; a repair keeps that."""
     return bool((path / LOG).stat().st_mode & 0o040)
 
 
@@ -102,7 +102,7 @@ def _is_sound(folder: DataFolder, log: Foreseen) -> bool:
 
 
 def knows(index: Path, log: Foreseen, repaired: Repaired) -> bool:
-    """Whether an index has entries for what came back, in the right places: it was never built without it."""
+    """Whether an index has entries for the records that came back, in the right places."""
     with copy_of(index) as known:
         if known is None or not repaired.places or not known.fits(log.base, log.end, 0, log.identity):
             return False
@@ -119,10 +119,10 @@ def knows(index: Path, log: Foreseen, repaired: Repaired) -> bool:
 
 
 def build_index(folder: DataFolder, log: Foreseen, changed_from: int | None, on_progress: Progress = silent) -> None:
-    """Build the index again beside the old one, and put it in its place.
+    """Build the index again beside the old one, and replace the old one.
 
-    `changed_from`: what its checkpoint knows from this log_offset on is not so; None: all is. Raises NotRebuildable,
-    IndexFailed.
+    `changed_from`: log_offset from which on a checkpoint does not fit the repaired log; None: it fits. Raises
+    NotRebuildable, IndexFailed.
     """
     new = folder.index.with_name(INDEX + ".new")
     shutil.rmtree(new, ignore_errors=True)

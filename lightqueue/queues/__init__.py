@@ -1,1 +1,1 @@
-"""Queues of entries, the filters that match a topic, and the compiled part."""
+"""Light queues: their entries, the filters that match a topic, and the compiled part."""

@@ -1,4 +1,4 @@
-"""What queues have entries for, and the log has no more: how a read passes over it, and how much that was."""
+"""Entries whose record the log has lost: how a read skips them, and how many messages that were."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 EVENTS = RateLimitedLog(logging.getLogger("penstock.lightqueue"))
 
-MOST_NOTED = 65_536  # places of which it is known how many messages are lost in front of them; the oldest are forgotten
+MOST_NOTED = 65_536  # positions with a count of messages lost before them; the oldest are forgotten
 
 
 class Holes:
-    """Owner of what is known of them."""
+    """Owner of the counts of lost messages."""
 
     def __init__(self, log: LogReader, queues: QueueTable) -> None:
         self._log = log
         self._queues = queues
-        self._lost: dict[tuple[Queue, int], int] = {}  # messages, by the queue_offset behind them
-        self.are_known = False  # somebody has come past one
+        self._lost: dict[tuple[Queue, int], int] = {}  # number of messages, by the queue_offset behind them
+        self.are_known = False  # a read has skipped at least one hole
 
     def skip(self, queue: Queue, start: int, error: LookupError) -> tuple[int, int]:
-        """Where to go on after an entry whose record cannot be read, and how many messages are lost in front of that.
+        """The queue_offset to go on at after an entry whose record cannot be read, and the messages lost before it.
 
-        What retention dropped is not lost.
+        Messages that retention dropped do not count as lost.
         """
         kept = self._queues.position_of(queue, self._log.first, start)
         if kept > start:
@@ -42,7 +42,9 @@ class Holes:
         return start + 1, 1
 
     def _lost_in_front_of_log(self, queue: Queue, start: int, kept: int) -> int:
-        """Of the entries [start, kept), which stand before the oldest record, those that retention did not drop."""
+        """Of the entries [start, kept), which point before the oldest record: the number that retention did
+        not drop.
+        """
         lost = 0
         for begin, end in self._log.lost_ranges:
             if begin >= self._log.first:
@@ -52,9 +54,9 @@ class Holes:
         return lost
 
     def note(self, queue: Queue, queue_offset: int, lost: int) -> None:
-        """Directly in front of this place so many messages are lost: whoever begins there later is told as well.
+        """Note how many messages are lost directly before this position, for later reads that begin there.
 
-        A queue may end there so far, or what stands there may be handed out again.
+        Such a read happens if the queue ends there so far, or if its messages are delivered again.
         """
         while len(self._lost) >= MOST_NOTED:
             self._lost.pop(next(iter(self._lost)))
@@ -62,5 +64,5 @@ class Holes:
         self.are_known = True
 
     def before(self, queue: Queue, queue_offset: int) -> int:
-        """How many messages are lost directly in front of a place, as far as somebody has come past them."""
+        """Messages lost directly before a position, as far as a read has skipped them."""
         return self._lost.get((queue, queue_offset), 0)

@@ -1,14 +1,14 @@
-"""Which messages have a key: 32 bits of keys' hashes and where they are, in RocksDB over the log.
+"""The index of message keys: 32 bits of each key's hash and the message's place, in RocksDB over the log.
 
-The log has parts of 64 MiB. Of all but the newest the items lie by hash; those of the newest are in memory by age, and
-in RocksDB as well, so that nothing has to be replayed for them:
+The log has parts of 64 MiB. The items of all parts but the newest are sorted by hash; those of the newest are in memory
+by age, and in RocksDB as well, so that a start replays nothing for them:
 
-    k <part 8> <first item 8> → items       in order, up to 512 under the first one's key
-    l <log_offset of the first 8> → items   of the newest part, by age, up to 1,024 together, the last of these growing
+    k <part 8> <first item 8> → items       sorted, up to 512 under the first one's key
+    l <log_offset of the first 8> → items   of the newest part, by age, up to 1,024 together; only the last key grows
 
 An item is 8 bytes: the hash's 32 bits above the place in its part, in bytes. All integers in keys are big-endian, those
-in values little-endian. The newest parts are looked at first, each with a seek, and what retention drops is a range.
-A hash says where to look; whoever looks compares the key itself (docs/adr/0020-keys-lie-by-parts-of-the-log.md).
+in values little-endian. The newest parts are searched first, each with one seek, and retention deletes a range of keys.
+A hash only says where to look: the reader compares the key itself (docs/adr/0020-keys-lie-by-parts-of-the-log.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run_key(log_offset: int) -> bytes:
 
 
 class KeyIndex:
-    """Owner of what the index has of keys. Some parts of the log are in memory; the dispatcher adds to the newest."""
+    """Owner of the index's keys. Some parts of the log are in memory; the dispatcher adds items to the newest."""
 
     def __init__(self, index: Index, dispatcher: Dispatcher) -> None:
         self._index = index
@@ -52,9 +52,9 @@ class KeyIndex:
             dispatcher.keys_from = part.log_offset(part.count - 1) + 1
 
     def stage(self) -> None:
-        """Hand what the index does not have to it, for its next write; then call written().
+        """Stage the new items for the index's next write; call written() after it.
 
-        One part that is complete is put in order with it. A million keys take some 2 ms, a part's order some 5.
+        At most one complete part is sorted with it. A million keys take about 2 ms, sorting a part about 5 ms.
         """
         self._is_sealing = len(self._parts) > 1
         if self._is_sealing:
@@ -72,7 +72,7 @@ class KeyIndex:
         self._index.delete_range(run_key(part.start), run_key(part.start + (1 << PART_BITS)))
 
     def written(self) -> None:
-        """The index has what was staged."""
+        """Note that the index has written what was staged."""
         for part, count in self._staged:
             part.written = count
         if self._is_sealing:
@@ -81,7 +81,7 @@ class KeyIndex:
         self._is_sealing = False
 
     def trim(self, first: int) -> None:
-        """Forget what points before log_offset `first`, but for the part of the log that it is in. Before stage()."""
+        """Forget items before log_offset `first`, except in the part that contains it. Call it before stage()."""
         kept = first >> PART_BITS
         self._index.delete_range(part_key(0, 0), part_key(kept, 0))
         self._index.delete_range(run_key(0), run_key(kept << PART_BITS))
@@ -103,7 +103,7 @@ class KeyIndex:
         yield from self._ordered_candidates(hashed, before)
 
     def _ordered_candidates(self, hashed: int, before: int) -> Iterator[int]:
-        """The same of parts that lie by hash."""
+        """The candidates in parts that are sorted by hash."""
         while before > 0:
             part, place = divmod(before - 1, 1 << PART_BITS)
             found = self._index.at_or_before(part_key(part, hashed << 32 | place))
@@ -114,7 +114,7 @@ class KeyIndex:
                 before = (there + 1) << PART_BITS
                 continue
             yield from places_in_order(found[1], part, hashed, before)
-            begins_before = first >> 32 == hashed  # in the piece before this one
+            begins_before = first >> 32 == hashed  # it may begin in the piece before this one
             before = (part << PART_BITS) + (first & 0xFFFFFFFF if begins_before else 0)
 
 

@@ -1,8 +1,8 @@
-"""Where the queues stand in RocksDB.
+"""The keys of queues and entries in RocksDB.
 
 Keys:  q <kind> <name> → id 8, base 8       a queue; base = its next queue_offset when it has no entries;
-                         [began 8]          a filter's: while it has had none, the log_offset it began at
-       e <id 8> <queue_offset 8> → entries  a pack of them under the first one's queue_offset, shortened (_packs.pxi)
+                         [began 8]          of a filter's queue without entries so far: the log_offset it began at
+       e <id 8> <queue_offset 8> → entries  a pack of entries under the first one's queue_offset, shortened (_packs.pxi)
        n <group 8> <log_offset 8>           one entry each of several topics' queues (lightqueue/queues/neighbours.py)
 All integers in keys are big-endian, so that a range read is one seek.
 """
@@ -13,7 +13,7 @@ from lightqueue.queues._queues import ENTRY_BYTES, TOPIC, Queue, entry_key, pack
 from lightqueue.queues.neighbours import Neighbours
 from store.log.index import Index
 
-__all__ = ["entry_key", "queue_key", "queue_value"]  # made where entries are staged
+__all__ = ["entry_key", "queue_key", "queue_value"]  # defined in the leaf that stages entries
 
 NEXT_ID_KEY = b"m:next_queue_id"
 PACK_ENTRIES = 1_024
@@ -25,7 +25,7 @@ def pack_count(pack: bytes) -> int:
 
 
 def pack_before(index: Index, queue_id: int, queue_offset: int) -> tuple[int, bytes] | None:
-    """The pack of a queue's own that starts at or before a position (the next key may belong to another queue)."""
+    """The pack under a queue's own keys that starts at or before a position; None if there is none."""
     found = index.at_or_before(entry_key(queue_id, queue_offset))
     if found is None or found[0][:9] != entry_key(queue_id, 0)[:9]:
         return None
@@ -43,14 +43,14 @@ def last_pack(index: Index, queue_id: int) -> tuple[int, bytes] | None:
 
 
 class Entries:
-    """What RocksDB has of queues' entries, be it under keys of their own or under those of neighbours."""
+    """Reads queues' entries from RocksDB, under keys of their own or under those of neighbours."""
 
     def __init__(self, index: Index, remembered_topics: int) -> None:
         self._index = index
         self.neighbours = Neighbours(index, remembered_topics)
 
     def load(self, kind: int, name: bytes) -> Queue:
-        """A queue as it is stored, or a new one."""
+        """A queue as stored, or a new one."""
         meta = self._index.get(queue_key(kind, name))
         if meta is None:
             return Queue(name, kind)
@@ -68,9 +68,10 @@ class Entries:
     def pack_at(
         self, queue: Queue, queue_offset: int, most: int = PACK_ENTRIES, max_bytes: int = ANY_BYTES
     ) -> tuple[int, bytes] | None:
-        """Entries of a queue among which that of a position is, and the first one's queue_offset; None if it has none.
+        """Some entries of a queue, among them the one at a position, and the first one's queue_offset; None if it is
+        gone.
 
-        What has to be gathered for it are no more than `most` from there on, of `max_bytes` of messages.
+        Entries gathered from several keys are no more than `most`, of `max_bytes` of messages.
         """
         if not queue.id:
             return None
@@ -80,7 +81,7 @@ class Entries:
         return self.neighbours.pack_at(queue.id, queue_offset, most, max_bytes) if queue.kind == TOPIC else None
 
     def log_offset_at(self, queue: Queue, queue_offset: int) -> int:
-        """log_offset of one entry; 0 where it was trimmed."""
+        """log_offset of one entry; 0 if it was trimmed."""
         found = self._own_pack(queue, queue_offset)
         if found is not None:
             return pack_entry(found[1], queue_offset - found[0])
@@ -88,17 +89,17 @@ class Entries:
         return place[1] if place is not None and place[0] == queue_offset else 0
 
     def _own_pack(self, queue: Queue, queue_offset: int) -> tuple[int, bytes] | None:
-        """The pack under a key of the queue's own that has the entry at a position."""
+        """The pack under the queue's own keys with the entry at a position."""
         found = pack_before(self._index, queue.id, queue_offset)
         return found if found is not None and queue_offset < found[0] + pack_count(found[1]) else None
 
     def around(self, queue: Queue, log_offset: int) -> tuple[int, int]:
-        """Two queue_offsets between which, or at which, is that of the first entry at or after `log_offset`."""
+        """Two queue_offsets; the first entry at or after `log_offset` is at one of them or between them."""
         low, high = self.neighbours.around(queue.id, log_offset) if queue.kind == TOPIC and queue.id else (0, None)
         return low, queue.next_offset if high is None else high
 
     def first_kept(self, queue: Queue, queue_offset: int) -> int | None:
-        """The queue_offset of the first entry at or behind a position; None if there is none."""
+        """queue_offset of the first entry at or behind a position; None if there is none."""
         if not queue.id:
             return None
         own = self._index.first(entry_key(queue.id, queue_offset), entry_key(queue.id + 1, 0))

@@ -1,7 +1,8 @@
-"""Wills and delayed messages that are due and yet to be judged: asked about, a few at a time, until there is an answer.
+"""Wills and delayed messages that are due and wait for authorization: asked about in batches until there is an answer.
 
-The store has no permissions of MQTT clients. What is to be judged says who left it (LEFT_BY) and stays pending, as a
-delayed message, until a gateway has answered: after any crash it is asked about again (ADR 37). No I/O, no clock.
+The store has no permissions of MQTT clients. A message that needs authorization names its user (LEFT_BY) and stays
+pending, as a delayed message, until a gateway has answered: after any crash it is asked about again (ADR 37). No I/O,
+no clock.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import NamedTuple
 
 from store.state.left_by import is_clients
 
-AT_A_TIME = 100  # messages of one question; a gateway judges them in about 1 ms
-MOST_WAITING = 100_000  # messages that are out of the way of others while they wait: some 25 MB
-ANSWER_S = 30.0  # then they are asked about again
+AT_A_TIME = 100  # messages in one question; a gateway judges them in about 1 ms
+MOST_WAITING = 100_000  # messages that wait here instead of holding up others: some 25 MB
+ANSWER_S = 30.0  # seconds; after that a question is asked again
 RETRY_S = 1.0
 
 
 class LeftMessage(NamedTuple):
-    """A message that is due: who left it, and what of it is judged."""
+    """A message that is due: its user, and what of it the permissions depend on."""
 
     left_by: bytes
     client_id: bytes
@@ -31,31 +32,31 @@ class LeftMessage(NamedTuple):
 
 
 Allowed = Sequence[bool | None]
-"""Of each message; None, or none at all: that cannot be said now."""
+"""The answer for each message; None, or a missing one: undecided for now."""
 Judge = Callable[[Sequence[LeftMessage], Callable[[Allowed], None]], bool]
-"""Calls back, now or later, perhaps never. False: no one is there to be asked."""
+"""Calls back with the answers, now, later or never. False: no gateway is there to ask."""
 Name = tuple[int, int]
-"""due_ms and first_offset of a delayed message."""
+"""due_ms and first_offset of a delayed message, which identify it."""
 
 
 class _Line:
-    """Messages that wait for the same judges: one question at a time, in the order in which the messages became due."""
+    """Messages that wait for the same judges: one question at a time, in the order in which they became due."""
 
     def __init__(self, verdicts: dict[Name, bool]) -> None:
-        """`verdicts`: where they are noted."""
-        self._waiting: deque[Name] = deque()  # not asked about so far
+        """`verdicts`: receives the answers."""
+        self._waiting: deque[Name] = deque()  # not asked about yet
         self._asked: list[Name] = []
         self._question = 0
-        self._again_s = 0.0  # no question before
+        self._again_s = 0.0  # no question before this time
         self._late_s = 0.0
-        self._failed = False  # of the last question something was not answered
+        self._failed = False  # the last question had no or undecided answers
         self._verdicts = verdicts
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._asked)
 
     def take(self, now_s: float) -> list[Name]:
-        """Those to be asked about next, if that may be now."""
+        """The next messages to ask about, if a question may be asked now."""
         if self._asked and now_s >= self._late_s:
             self._answered(self._question, ())
         if self._failed:
@@ -69,7 +70,7 @@ class _Line:
         self._waiting.extend(names)
 
     def ask(self, judge: Judge, messages: dict[Name, LeftMessage], now_s: float) -> None:
-        """Have these judged: some now, if no question is open, and the others later."""
+        """Ask about some of these messages now, if no question is open, and about the others later."""
         names = list(messages)
         if not names or self._asked or now_s < self._again_s:
             self.wait(names)
@@ -84,7 +85,7 @@ class _Line:
 
     def _answered(self, question: int, allowed: Allowed) -> None:
         if question != self._question:
-            return  # it came too late, or twice
+            return  # the answer came too late, or twice
         asked, self._asked = self._asked, []
         self._question += 1
         for name, is_allowed in zip_longest(asked, allowed[: len(asked)]):
@@ -96,15 +97,16 @@ class _Line:
 
 
 class LeftMessages:
-    """Owner of who waits to be judged. What gateways judge and what the store's own process does (of the SDK's users)
-    wait apart, so that neither waits for the other's judges."""
+    """Owner of the messages that wait for authorization. Messages of MQTT clients, which gateways judge, and messages
+    of SDK users, which the store's own process judges, wait apart, so that neither waits for the other's judges.
+    """
 
     def __init__(self) -> None:
         self.judge: Judge = lambda _, __: False
         self.refused = 0
         self._verdicts: dict[Name, bool] = {}
         self._lines = {is_client: _Line(self._verdicts) for is_client in (False, True)}
-        self._taken: dict[Name, _Line] = {}  # those that were to be asked about next, and where they waited
+        self._taken: dict[Name, _Line] = {}  # the last take_waiting(), and each message's line
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values())) + len(self._verdicts)
@@ -118,7 +120,7 @@ class LeftMessages:
         return bool(self._verdicts)
 
     def take_verdicts(self) -> dict[Name, bool]:
-        """What was found out; to be given back by keep() where nothing could be done with it."""
+        """The answers so far. Those that the caller cannot use yet go back by keep()."""
         verdicts = self._verdicts.copy()
         self._verdicts.clear()
         return verdicts
@@ -127,17 +129,17 @@ class LeftMessages:
         self._verdicts.update(verdicts)
 
     def take_waiting(self, now_s: float) -> list[Name]:
-        """Those to be asked about next, if that may be now; each is to be given to ask() or wait(), or is done with."""
+        """The next messages to ask about; the caller gives each to ask() or wait(), or is done with it."""
         self._taken = {name: line for line in self._lines.values() for name in line.take(now_s)}
         return list(self._taken)
 
     def wait(self, names: Iterable[Name]) -> None:
-        """Of what take_waiting() gave, these are to be judged some other time."""
+        """Put messages of the last take_waiting() back, to be asked about later."""
         for name in names:
             self._taken[name].wait((name,))
 
     def ask(self, messages: dict[Name, LeftMessage], now_s: float) -> None:
-        """Have these judged: some now, where no question is open, and the others later."""
+        """Ask about some of these messages now, where no question is open, and about the others later."""
         for is_client, line in self._lines.items():
             part = {name: left for name, left in messages.items() if is_clients(left.left_by) is is_client}
             line.ask(self.judge, part, now_s)

@@ -1,4 +1,4 @@
-"""Which topic filters match a topic name (MQTT 5 section 4.7). The same file runs interpreted or compiled."""
+"""Matching of topic filters and topic names (MQTT 5 section 4.7). The same file runs interpreted or compiled."""
 
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -11,7 +11,9 @@ Value = TypeVar("Value")
 
 
 def matches(topic_filter: str, topic_name: str) -> bool:
-    """Whether one filter matches one topic name; a filter that starts with a wildcard matches no $-topic."""
+    """Whether a filter matches a topic name; a filter that starts with a wildcard matches no topic that
+    starts with $.
+    """
     if topic_name.startswith("$") and topic_filter[0] in "+#":
         return False
     levels = topic_name.split(SEPARATOR)
@@ -25,7 +27,7 @@ def matches(topic_filter: str, topic_name: str) -> bool:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether some topic name is matched by both filters ($-topics looked at like any other)."""
+    """Whether a topic name exists that both filters match ($-topics treated like any other)."""
     left, right = one.split(SEPARATOR), other.split(SEPARATOR)
     for a, b in zip(left, right, strict=False):
         if ANY_LEVELS in (a, b):
@@ -42,14 +44,14 @@ def has_wildcard(topic_filter: str) -> bool:
 
 
 def literal_prefix(topic_filter: str) -> str:
-    """What all topics that a filter matches begin with; `line` for `line/#`, which matches `line` as well."""
+    """The prefix that all topics of a filter share; `line` for `line/#`, which matches `line` as well."""
     ends = [topic_filter.index(wild) for wild in (ANY_LEVEL, ANY_LEVELS) if wild in topic_filter]
     head = topic_filter[: min(ends, default=None)]
     return head.removesuffix(SEPARATOR) if ANY_LEVELS in topic_filter else head
 
 
 class _Node(Generic[Value]):
-    """Levels that follow one another, and what may come behind them. There are two for each filter at most."""
+    """Successive levels of filters, and the nodes below them. There are at most two nodes per filter."""
 
     __slots__ = ("children", "levels", "value")
 
@@ -59,7 +61,7 @@ class _Node(Generic[Value]):
         self.value: Value | None = None
 
     def divide(self, count: int) -> "_Node[Value]":
-        """A node of its first levels, behind which it comes with the others."""
+        """Split off the first `count` levels as a node of their own, with this one, shortened, below it."""
         first: _Node[Value] = _Node(self.levels[:count])
         self.levels = self.levels[count:]
         first.children[self.levels[0]] = self
@@ -67,7 +69,7 @@ class _Node(Generic[Value]):
 
 
 class FilterTrie(Generic[Value]):
-    """Topic filters, each with a value, found by topic name in time that depends on its levels, not on the filters."""
+    """Topic filters, each with a value. A match takes time by the topic's levels, not by the number of filters."""
 
     def __init__(self) -> None:
         self._root: _Node[Value] = _Node(())
@@ -77,7 +79,7 @@ class FilterTrie(Generic[Value]):
         return self._size
 
     def set(self, topic_filter: str, value: Value) -> None:
-        """Give a filter its value."""
+        """Set a filter's value."""
         node, levels = self._root, tuple(topic_filter.split(SEPARATOR))
         while levels:
             child = node.children.get(levels[0])
@@ -90,7 +92,7 @@ class FilterTrie(Generic[Value]):
         node.value = value
 
     def remove(self, topic_filter: str) -> None:
-        """Forget a filter; one that is not there is ignored."""
+        """Remove a filter; an unknown one is ignored."""
         path, levels = [self._root], tuple(topic_filter.split(SEPARATOR))
         while levels:
             child = path[-1].children.get(levels[0])
@@ -104,7 +106,7 @@ class FilterTrie(Generic[Value]):
         if not node.children:
             del path[-1].children[node.levels[0]]
             node = path.pop()
-        if path and node.value is None and len(node.children) == 1:  # it and what comes behind it are one
+        if path and node.value is None and len(node.children) == 1:  # merge it with its only child
             (child,) = node.children.values()
             child.levels = node.levels + child.levels
             path[-1].children[child.levels[0]] = child
@@ -114,7 +116,7 @@ class FilterTrie(Generic[Value]):
         found: list[Value] = []
         levels = topic_name.split(SEPARATOR)
         count = len(levels)
-        reached: list[list[_Node[Value]]] = [[] for _ in range(count + 1)]  # by how many levels they have come
+        reached: list[list[_Node[Value]]] = [[] for _ in range(count + 1)]  # nodes by the number of levels matched
         reached[0].append(self._root)
         for at, level in enumerate(levels):
             wilds = (level, ANY_LEVEL) if at or not topic_name.startswith("$") else (level,)
@@ -143,7 +145,7 @@ NOWHERE, BEYOND = 1 << 30, 1 << 29
 
 
 def _in_common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    """How many levels two filters have in common at their beginning."""
+    """The number of levels that two filters share at their beginning."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -153,8 +155,9 @@ def _in_common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
 
 
 def _after(wanted: tuple[str, ...], levels: list[str], at: int) -> int:
-    """Where a topic goes on behind these levels of a filter, the first of which fits at `at`; BEYOND if they end in a
-    `#` that matches the rest, NOWHERE if they do not fit."""
+    """Index of the topic's level behind these levels of a filter, the first of which matches at `at`; BEYOND if they
+    end in a `#` that matches the rest, NOWHERE if they do not match.
+    """
     for i in range(1, len(wanted)):
         want, at = wanted[i], at + 1
         if want == ANY_LEVELS:
@@ -170,7 +173,7 @@ def _take(node: _Node[Value] | None, found: list[Value]) -> None:
 
 
 def any_of(topic_filters: Iterable[str]) -> Callable[[bytes], bool]:
-    """Says of a topic name whether some of these filters matches it."""
+    """A function that says whether any of these filters matches a topic name."""
     trie: FilterTrie[bool] = FilterTrie()
     for topic_filter in topic_filters:
         trie.set(topic_filter, True)

@@ -1,14 +1,14 @@
-"""One key of RocksDB for one entry each of up to 64 neighbouring queues: those of topics whose ids begin alike.
+"""One RocksDB key for one entry each of up to 64 neighbouring queues: those of topics whose ids begin alike.
 
 Key:  n <group 8> <log_offset 8>   the group is an id without its last 6 bits; log_offset is the oldest entry's
 Value, which is stored shorter (_neighbours.pxi):
         64 × (next_offset 8, last_log_offset 8)  how far the group's keys, up to this one, know each of its queues
-        bits 8                     which of them have an entry here: that before next_offset, at last_log_offset
+        bits 8                     which of them have an entry here: the one before next_offset, at last_log_offset
         (size 4, tag hash 8)       of each of those entries
 
-Every entry of a key is newer than all in the group's keys before it. So what a queue has of entries in such keys grows
-from key to key, and any of them is found by halving, whichever queues a key is of. What does not fit that, as it can
-happen after a crash, has a key `e` of its own.
+Every entry of a key is newer than all entries in the group's keys before it. So a queue's next_offset grows from key
+to key, and a binary search finds any of its entries, whichever queues a key has. Entries that would break this order,
+which can happen after a crash, have a key `e` of their own.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from lightqueue.queues._queues import (
 from store.log.index import Cursor, Index
 
 GROUP_BITS = 6
-KEYS_LOOKED_AT = 1_024  # for the entries of one queue
-KEYS_AROUND = 8  # for the next of its entries
+KEYS_LOOKED_AT = 1_024  # while gathering the entries of one queue
+KEYS_AROUND = 8  # while looking for the queue's next entry
 BITS_BYTES = 8
 LAST = (1 << 64) - 1
 
 
 class Neighbours:
-    """Knows where the queues stand in the newest keys of groups, as far as there is room, and looks for entries."""
+    """Finds entries in groups' keys, and caches the newest key of each group, as far as there is room."""
 
     def __init__(self, index: Index, remembered_topics: int) -> None:
         self._index = index
         self._most = (remembered_topics >> GROUP_BITS) + 1
-        self._newest: OrderedDict[int, bytes] = OrderedDict()  # by group, values as stored; empty if it has no key
+        self._newest: OrderedDict[int, bytes] = OrderedDict()  # by group, values as stored; empty: the group has no key
 
     def positions(self, group: int) -> bytes:
-        """Where the queues of a group stand as of its newest key; nothing if it has none."""
+        """Positions of a group's queues as of its newest key; empty if it has none."""
         found = self._newest.get(group)
         if found is None:
             last = self._index.at_or_before(neighbours_key(group, LAST))
@@ -51,7 +51,7 @@ class Neighbours:
         return unpacked_neighbours(found)[:POSITIONS_BYTES] if found else b""
 
     def remember(self, newest: dict[int, bytes]) -> None:
-        """RocksDB has newer keys of some groups, and these are their values."""
+        """Cache the values of groups' keys that were just written."""
         self._newest.update(newest)
         while len(self._newest) > self._most:
             self._newest.popitem(last=False)
@@ -69,7 +69,7 @@ class Neighbours:
         return self._place(self._cursor(queue_id), queue_id, queue_offset, end) if end[0] > queue_offset else None
 
     def around(self, queue_id: int, log_offset: int) -> tuple[int, int | None]:
-        """Two queue_offsets: entries before the one lie before `log_offset`, those from the other on do not."""
+        """Two queue_offsets: entries before the first lie before `log_offset`, entries from the second on do not."""
         group = queue_id >> GROUP_BITS
         if self.end(queue_id)[1] < log_offset:
             return self.end(queue_id)[0], None
@@ -83,14 +83,14 @@ class Neighbours:
             there = (0, 0) if following is None else neighbour_position(following[1], queue_id)
             if there[0] > low and there[1] >= log_offset:
                 return low, there[0] - 1
-            low = max(low, there[0])  # if it is more, the entry before it was trimmed
+            low = max(low, there[0])  # if the next one's is more than one higher, an entry between was trimmed
             following = None if following is None else cursor.next()
         return low, None
 
     def pack_at(self, queue_id: int, queue_offset: int, most: int, max_bytes: int) -> tuple[int, bytes] | None:
-        """The entry at a queue_offset and those that follow it in the next keys; None if it is not here.
+        """The entry at a queue_offset and those that follow it in the next keys; None if it is not in these keys.
 
-        No more than `most`, and ends with that whose message makes it `max_bytes`.
+        At most `most` entries; stops with the one that brings the messages to `max_bytes`.
         """
         end = self.end(queue_id)
         if end[0] <= queue_offset:
@@ -103,7 +103,7 @@ class Neighbours:
         return (queue_offset, pack) if pack else None
 
     def first_kept(self, queue_id: int, queue_offset: int) -> int | None:
-        """The queue_offset of a queue's first entry at or behind another that is still here."""
+        """queue_offset of a queue's first kept entry at or behind another."""
         end = self.end(queue_id)
         cursor = None
         while queue_offset < end[0]:
@@ -111,7 +111,7 @@ class Neighbours:
             place = self._place(cursor, queue_id, queue_offset, end)
             if self._gather(cursor, queue_id, place):
                 return place[0]
-            queue_offset = place[0] + 1  # trimmed; all behind the oldest key that is kept are there
+            queue_offset = place[0] + 1  # trimmed; behind the oldest kept key no entry is missing
         return None
 
     def _cursor(self, queue_id: int) -> GroupCursor:
@@ -121,14 +121,14 @@ class Neighbours:
     def _gather(
         self, cursor: GroupCursor, queue_id: int, place: tuple[int, int], most: int = 1, max_bytes: int = 1
     ) -> bytes:
-        """Entries from one on whose (queue_offset, log_offset) is known; nothing if it was trimmed."""
+        """Entries from one on whose (queue_offset, log_offset) is known; empty if it was trimmed."""
         pack: list[bytes] = []
         found = cursor.at_or_before(neighbours_key(queue_id >> GROUP_BITS, place[1]))
         for _ in range(KEYS_LOOKED_AT):
             entry = None if found is None else neighbour_entry(found[1], queue_id)
             if found is not None and entry is not None:
                 if neighbour_position(found[1], queue_id)[0] != place[0] + len(pack) + 1:
-                    break  # the next one is under a key of its own
+                    break  # the next entry has a key of its own
                 pack.append(entry)
                 max_bytes -= entry_size(entry)
             if found is None or not pack or len(pack) >= most or max_bytes <= 0:
@@ -138,13 +138,13 @@ class Neighbours:
 
     @staticmethod
     def _place(cursor: GroupCursor, queue_id: int, queue_offset: int, end: tuple[int, int]) -> tuple[int, int]:
-        """As place(); a later one's queue_offset + 1 and log_offset are known.
+        """As place(), with `end`: the queue_offset + 1 and log_offset of a later entry.
 
-        Looks where the entry is if messages came evenly, and in the middle, in turn.
+        Guesses in turn the entry's place if messages came evenly, and the middle of the range.
         """
         group = queue_id >> GROUP_BITS
-        before, behind = (0, 0), end  # queue_offset + 1 and log_offset of entries before the wanted one, and not before
-        low, high = 0, end[1]  # log_offsets between which keys may have to be looked at
+        before, behind = (0, 0), end  # queue_offset + 1 and log_offset: of an entry before, of one not before
+        low, high = 0, end[1]  # range of log_offsets whose keys may have to be read
         is_even = True
         while behind[0] != queue_offset + 1:
             guess = (low + high) // 2
@@ -158,7 +158,7 @@ class Neighbours:
                 behind, high = there, log_offset_of(found[0]) - 1
                 continue
             found = cursor.at_or_after(neighbours_key(group, 0)) if found is None else cursor.next()
-            if found is None:  # not so while RocksDB has what `end` is of
+            if found is None:  # cannot happen while RocksDB has the key of `end`
                 break
             there = neighbour_position(found[1], queue_id)
             if there[0] > queue_offset:
@@ -169,7 +169,7 @@ class Neighbours:
 
 
 class GroupCursor:
-    """A place among the keys of a group; what is found are a key and its value at full length."""
+    """A place among the keys of a group; reads return a key and its value at full length."""
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -189,20 +189,20 @@ def _read(found: tuple[bytes, bytes] | None) -> tuple[bytes, bytes] | None:
 
 
 def without_entries(value: bytes) -> bytes:
-    """Where the queues stand, and no entry; as it is stored."""
+    """A key's value with the positions of its queues and no entries, as stored."""
     return packed_neighbours(value[:POSITIONS_BYTES] + bytes(BITS_BYTES))
 
 
 def entry_size(entry: bytes) -> int:
-    """Of the message, in bytes."""
+    """Size of the entry's message in bytes."""
     return int.from_bytes(entry[8:12], "little")
 
 
 def group_of(key: bytes) -> int:
-    """The group of a key."""
+    """The group in a key."""
     return int.from_bytes(key[1:9], "big")
 
 
 def log_offset_of(key: bytes) -> int:
-    """Of the oldest entry under a key."""
+    """log_offset of the oldest entry under a key."""
     return int.from_bytes(key[9:], "big")

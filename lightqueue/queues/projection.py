@@ -1,8 +1,8 @@
-"""All that is rebuilt from the log: queues, sessions, retained and delayed messages. Applying has no clock and no I/O.
+"""The state that the log leads to: queues, sessions, retained and delayed messages. Applying has no clock and no I/O.
 
-The index follows in steps. Each writes all that changed of sessions, peers, groups and which filters are held, but only
-so many of the queue entries, retained pointers and delayed messages, oldest first. So a replay begins at the oldest
-that is missing, and up to where the index knows the sessions it applies nothing else: these may be applied twice.
+The index follows in steps. Each step writes all changes of sessions, peers, groups and held filters, but only some of
+the queue entries, retained pointers and delayed messages, oldest first. So a replay begins at the oldest of those that
+is missing; up to the index's `state_offset` it applies only those, because they may be applied twice.
 """
 
 import logging
@@ -47,12 +47,12 @@ CROSSED = (
     "with may come again, and clients with a session are told that there is none, so that they subscribe again: %s"
 )
 APPLIED_TWICE = (RecordType.DELAYED_ENDED, RecordType.TOPICS_GONE, RecordType.PEER_APPENDED)
-"""What changes something that goes to the index in steps."""
+"""Record types that change parts which go to the index in steps."""
 
 
 @dataclass
 class Crossed:
-    """Whose records may be lost: they go on with what is known, and get again what was perhaps done with."""
+    """Sessions and groups whose records may be lost. They go on from the known state, and get some messages again."""
 
     client_ids: set[str] = field(default_factory=set)
     groups: set[GroupKey] = field(default_factory=set)
@@ -67,7 +67,7 @@ class Crossed:
 
 
 class Projection:
-    """The state as of `position`; what the index does not have of it is in memory."""
+    """The state as of `position`; the part that the index does not have yet is in memory."""
 
     def __init__(self, log: LogReader, index: Index, settings: StoreSettings) -> None:
         self.index = index
@@ -80,20 +80,20 @@ class Projection:
         self.groups = GroupStates(index, self.queues.hold, self.queues.release, self.queues.end_of)
         self.bans = BanStates(index)
         self.usage = Usage(index)
-        self.position = self.applied = index.applied_offset  # before `applied` the index has everything
+        self.position = self.applied = index.applied_offset  # the index has everything before `applied`
         self._state_offset = index.state_offset
         self.crossed = Crossed()
         self._gap_end = 0
-        if log.first > HEADER_BYTES and not self._state_offset:  # nothing says what stood before
+        if log.first > HEADER_BYTES and not self._state_offset:  # nothing tells the state before it
             self._cross_gap(log.first)
 
     @property
     def has_news(self) -> bool:
-        """Whether a write would tell the index anything."""
+        """Whether a write would change the index."""
         return self.applied != self.position or self.queues.has_edits
 
     def replay(self, start: int, data: memoryview | bytes) -> None:
-        """Apply verified records that stand in the log at `start`, and write them to the index."""
+        """Apply verified records that begin in the log at `start`, and write them to the index."""
         self.queues.dispatcher.apply_bytes(data)
         self.position = start + len(data)
         self.write()
@@ -104,16 +104,16 @@ class Projection:
             pass
 
     def write_some(self, until: int, may_wait: bool = False) -> bool:
-        """Take a step that brings the index nearer to `until`. True if that was the last one.
+        """Take a step that brings the index nearer to `until`. True if it was the last one.
 
-        Raises IndexFailed: IndexBusy where it would take longer than a step, unless it `may_wait`.
+        Raises IndexFailed: IndexBusy if it would take longer than a step, unless it `may_wait`.
         """
         self.sessions.stage()
         self.peers.stage()
         self.groups.stage()
         self.bans.stage()
         missing = [part.stage(until) for part in (self.queues, self.retained, self.delayed, self.usage)]
-        self.keys.stage()  # after the queues' edits, which trim them
+        self.keys.stage()  # after the queues' edits, which trim the keys
         applied = min([self.position, *(log_offset for log_offset in missing if log_offset is not None)])
         state_offset = max(self._state_offset, self.position)
         self.index.write(applied, state_offset, may_wait)
@@ -126,13 +126,13 @@ class Projection:
         return applied >= until
 
     def _apply(self, fields: tuple[Any, ...]) -> None:
-        """Apply a record that is more than entries in queues."""
-        record: Record = tuple.__new__(Record, fields)  # Record._make() is in Python
+        """Apply a record that changes more than entries in queues."""
+        record: Record = tuple.__new__(Record, fields)  # Record._make() is in Python, and slower
         if record.type == RecordType.MESSAGE:
             self._apply_message(record)
             return
         if record.type == RecordType.GAP:
-            if record.log_offset != self._gap_end:  # a large one is several
+            if record.log_offset != self._gap_end:  # a large gap is several records
                 self._cross_gap(record.log_offset)
             self._gap_end = record.log_offset + record.length
             return
@@ -141,7 +141,7 @@ class Projection:
         if record.log_offset < self._state_offset and record.type not in APPLIED_TWICE:
             return
         change = decode_change(record.type, record.payload)
-        if isinstance(change, PeerAppended | PeerGone):  # in front, as there is one in each Append of a gateway
+        if isinstance(change, PeerAppended | PeerGone):  # first, because each Append of a gateway has one
             if record.log_offset >= self._state_offset:
                 self.peers.apply(change, record.log_offset, record.timestamp_ms)
             if isinstance(change, PeerAppended) and change.counted:
@@ -155,7 +155,7 @@ class Projection:
         elif isinstance(change, QueueDropped):
             for topic_filter in change.topic_filters:
                 while self.queues.is_held(topic_filter) and self.sessions.release_some():
-                    pass  # what live was done in steps before
+                    pass  # a live store released these in earlier steps
                 self.queues.drop(topic_filter, record.log_offset)
         elif isinstance(change, GroupMade | GroupAdvanced | GroupReset | GroupDropped):
             self.groups.apply(change, record.log_offset)
@@ -165,7 +165,7 @@ class Projection:
             self.sessions.apply(change, record.log_offset, record.timestamp_ms)
 
     def _cross_gap(self, log_offset: int) -> None:
-        """Records are lost. Up to where the index knows sessions and groups these are as they were."""
+        """Note that records are lost. State before the index's `state_offset` is not affected."""
         is_known = log_offset < self._state_offset
         groups = self.groups.cross_gap(is_known)
         self.crossed.groups.update(groups)
@@ -174,7 +174,7 @@ class Projection:
             self.peers.cross_gap()
 
     def settle(self) -> None:
-        """All of the log is applied: from now on no record is without those before it."""
+        """Note that all of the log is applied: each later record follows all records before it."""
         self.sessions.settle()
         self.peers.settle()
         self.groups.settle()
@@ -213,7 +213,7 @@ class Projection:
         self.usage.remove(Counted.DELAYED, delayed_item(due_ms, first_offset), log_offset)
 
     def _count_clients(self, change: PeerAppended, log_offset: int) -> None:
-        """What a client of the store published, which stands in front of this."""
+        """Count the messages that a client of the store published, whose records lie directly before this one."""
         for bits, topic, size_bytes, due_ms, distance in change.counted:
             if bits & Counted.TOPIC:
                 self.usage.set(Counted.TOPIC, topic.encode(), change.user, log_offset)

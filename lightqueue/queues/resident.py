@@ -1,4 +1,6 @@
-"""Which topics' queues are objects. Of the others it is remembered where they end, as far as there is room."""
+"""The cache of topics' queues as objects. Of other topics only the queue's end is remembered, as far as there
+is room.
+"""
 
 import time
 from collections import deque
@@ -9,14 +11,14 @@ from lightqueue.queues.layout import Entries
 from store.settings import StoreSettings
 
 LOOKS_PER_LOAD = 2
-COMPACT_BELOW = 4  # a table of topics that has held so many times as many is made anew
+COMPACT_BELOW = 4  # rebuild the table of topics if it once had this many times as many
 LEAST_COMPACTED = 1_000
-IDLE_S = 10.0  # after so long without a message a topic's queue leaves, after twice as long at the latest
-MOST_WAYS = 10_000  # for one more all begin anew
+IDLE_S = 10.0  # seconds without a message until a topic's queue is evicted; it takes at most twice as long
+MOST_WAYS = 10_000  # one more, and all are made again
 
 
 class Residents:
-    """Owner of topics' and first levels' queues: near `cached_topics` of them stay, besides those in use."""
+    """Owner of topics' and first levels' queues: about `cached_topics` of them stay, besides those in use."""
 
     def __init__(
         self, entries: Entries, settings: StoreSettings, dispatcher: Dispatcher, match: Callable[[bytes], list[Queue]]
@@ -26,17 +28,17 @@ class Residents:
         self._dispatcher = dispatcher
         self._match = match
         self.levels: dict[bytes, Queue] = {}
-        self._ways: dict[tuple[Queue, ...], int] = {}  # numbers in dispatcher.ways, by level and filters
-        self._ways_of = 0  # the generation that they are of
-        self._queues: deque[Queue] = deque()  # those to be evicted first in front
-        self._peak = 0  # topics in memory since the table of them was made
+        self._ways: dict[tuple[Queue, ...], int] = {}  # indexes into dispatcher.ways, by level and filters
+        self._ways_of = 0  # the generation of _ways
+        self._queues: deque[Queue] = deque()  # next one to evict first
+        self._peak = 0  # most topics in memory since the table was made
         self._newest = self._idle_before = 0  # log_offsets
         self._trimmed_at = 0  # the newest message when freed memory was last given back
         self._next_mark_s = 0.0
-        self._looks = 0  # that are to be taken at queues before the next mark
+        self._looks = 0  # queues to look at before the next mark
 
     def load(self, name: bytes) -> Topic:
-        """A topic whose queue is not in memory; others may leave for it."""
+        """Load a topic whose queue is not in memory; others may be evicted for it."""
         self.evict(LOOKS_PER_LOAD)
         own = self._dispatcher.remembered(name) or self._entries.load(TOPIC, name)
         level = self.level(name.split(b"/", 1)[0])
@@ -60,7 +62,7 @@ class Residents:
         return queue
 
     def way(self, name: bytes) -> int:
-        """Where messages to a topic go besides its own queue, as a number in dispatcher.ways, for this generation."""
+        """Index into dispatcher.ways of the queues, besides its own, that get a topic's messages in this generation."""
         ways = self._dispatcher.ways
         if len(ways) >= min(MOST_WAYS, self._most):
             self._dispatcher.generation += 1
@@ -79,9 +81,9 @@ class Residents:
         return number
 
     def evict(self, most: int) -> None:
-        """Let go of some that are idle: what is stored of them is read, or remembered, when they are needed.
+        """Evict idle queues; their stored or remembered state is read when they are needed.
 
-        Looks at no more than `most`; at each once in IDLE_S, unless there are too many.
+        Looks at no more than `most` queues; at each once in IDLE_S, unless there are too many.
         """
         self._mark()
         topics = self._dispatcher.topics
@@ -105,7 +107,7 @@ class Residents:
         if now_s >= self._next_mark_s:
             self._next_mark_s = now_s + IDLE_S
             self._idle_before, self._newest = self._newest, self._dispatcher.newest
-            if self._trimmed_at != self._newest == self._idle_before:  # nothing came since the last mark
+            if self._trimmed_at != self._newest == self._idle_before:  # no message since the last mark
                 self._trimmed_at = self._newest
                 give_memory_back()
             self._looks = len(self._queues)

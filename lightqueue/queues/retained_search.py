@@ -1,7 +1,7 @@
-"""The retained messages that a topic filter matches, a page at a time.
+"""Finds the retained messages that match a topic filter, a page at a time.
 
-Topics are walked in the order of their keys. What cannot match is jumped over, so that it is levels with a `+` that
-cost, not what lies below them: `+/7/state` takes a look or two for each name that the first level has.
+Topics are walked in the order of their keys. Ranges that cannot match are jumped over, so the cost depends on levels
+with a `+`, not on the topics below them: `+/7/state` reads one or two keys for each name of the first level.
 """
 
 import time
@@ -15,13 +15,13 @@ from store.state.retained import Retained, key_of, topic_of
 HEADS_S = 0.002
 STEPS_BEFORE_JUMP = 12  # a jump costs as much as so many steps
 
-BEHIND_BELOW = b"\1"  # behind a key: what follows it and all that lies below it
+BEHIND_BELOW = b"\1"  # appended to a key: follows it and all keys below it
 
 
 def find_retained(retained: Retained, topic_filter: str, after: str | None, limit: int) -> tuple[list[int], str | None]:
     """log_offsets of at most `limit` retained messages, and the topic to go on behind; None at the end.
 
-    Looks at no more topics than that: a thousand take 3 ms, whether or not they match.
+    Reads at most `limit` topics: a thousand take 3 ms, whether or not they match.
     """
     found: list[int] = []
     for looked_at, (topic, log_offset) in enumerate(_candidates(retained, topic_filter, after), 1):
@@ -35,10 +35,10 @@ def find_retained(retained: Retained, topic_filter: str, after: str | None, limi
 def heads_found(
     log: CommitLog, log_offsets: list[int], goes_on_behind: str | None
 ) -> tuple[list[tuple[int, int, bytes]], str | None]:
-    """(log_offset, QoS, client_id) of what find_retained() found, and the topic to go on behind; None at the end.
+    """(log_offset, QoS, client_id) of messages of find_retained(), and the topic to go on behind; None at the end.
 
-    A message is verified before it is used: 0.1 ms for each MiB, and more where that is read from the disk. So what is
-    not done after HEADS_S is left to another page, but for one message at least.
+    A message is verified before it is used: 0.1 ms for each MiB, and more if it is read from the disk. So messages not
+    reached after HEADS_S are left to the next page; at least one is read.
     """
     ends_s = time.perf_counter() + HEADS_S
     heads: list[tuple[int, int, bytes]] = []
@@ -72,7 +72,7 @@ def _candidates(retained: Retained, topic_filter: str, after: str | None) -> Ite
 
 
 def _jumping(retained: Retained, levels: list[str], start: bytes, stop: bytes) -> Iterator[tuple[bytes, int]]:
-    """What lies between two keys, without most of what cannot match."""
+    """The keys between two keys, without most of those that cannot match."""
     wanted = [level.encode() for level in levels]
     while start < stop:
         target, steps = b"", 0
@@ -90,13 +90,13 @@ def _jumping(retained: Retained, levels: list[str], start: bytes, stop: bytes) -
 
 
 def _next_key(wanted: list[bytes], key: bytes) -> bytes:
-    """Below which no key behind this one can be that of a topic which the filter matches."""
+    """The lowest key behind this one that the filter may match; empty if there is none."""
     topic = key[1:].split(b"\0")
-    plus = -1  # the last level that may be another
+    plus = -1  # the last level that the filter leaves open
     for i, level in enumerate(wanted):
         if level == b"#":
             return b""
-        if i == len(topic):  # too short: what lies below it may match
+        if i == len(topic):  # too short: topics below it may match
             return key + b"\0" + (b"" if level == b"+" else level)
         if level == b"+":
             plus = i

@@ -1,4 +1,4 @@
-"""Which queues there are, what they are called, and where their entries lie (lightqueue/queues/layout.py)."""
+"""The table of light queues: finds, watches, holds, reads and stores them (their keys: lightqueue/queues/layout.py)."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -41,15 +41,15 @@ from store.settings import StoreSettings
 
 KIND_NAMES = {TOPIC: "topic", LEVEL: "level", FILTER: "filter", LIVE: "live"}
 LIVE_ID_BIT = 1 << 63
-STEP_COST = 500  # how many queues with few entries go to the index at a time: some 1.5 ms
+STEP_COST = 500  # queues with few entries written to the index in one step: some 1.5 ms
 ENTRIES_PER_COST = 50  # so many more entries of one queue cost as much as one more queue
-LIVE_SHARE = 8  # of the LIVE queues with entries one part in this many is looked at at a time
-BACKLOG_SHARE = 128  # of what is pending beyond index_flush_entries one part in this many goes as well
-DIRTY_SHARE = 8  # of the queues beyond half of that one part in this many: each of them takes memory until it went
+LIVE_SHARE = 8  # one in so many of the LIVE queues with entries is looked at in one step
+BACKLOG_SHARE = 128  # one in so many of the pending entries beyond index_flush_entries is added to a step
+DIRTY_SHARE = 8  # one in so many of the queues beyond half of that is added: each takes memory until it is written
 
 
 class LogReader(Protocol):
-    """What queues need of the log."""
+    """The part of the log that queues use."""
 
     @property
     def memory(self) -> LogMemory: ...
@@ -60,7 +60,7 @@ class LogReader(Protocol):
 
     @property
     def lost_ranges(self) -> list[tuple[int, int]]:
-        """Which parts of it are lost to damage, in order."""
+        """Ranges [start, end) of log_offsets that are lost to damage, in order."""
 
 
 class QueueTable:
@@ -78,13 +78,13 @@ class QueueTable:
         self._residents = Residents(self._entries, settings, self.dispatcher, self.match)
         self._held: dict[str, Queue] = {}
         self._live: dict[str, Queue] = {}
-        self._born: dict[str, int] = {}  # by filter: log_offset behind which its queue has what matches
+        self._born: dict[str, int] = {}  # by filter: log_offset from which its queue has all matches
         self._held_trie: FilterTrie[Queue] = FilterTrie()
         self._live_trie: FilterTrie[Queue] = FilterTrie()
         self.is_live_only = any_of(settings.live_only)
-        """Whether messages to a topic are to be stored with LIVE_ONLY in their flags."""
+        """Whether messages of a topic are stored with LIVE_ONLY in their flags."""
         self.holes = Holes(log, self)
-        self._edits: list[Callable[[], None]] = []  # changes for the index's next write, but for entries
+        self._edits: list[Callable[[], None]] = []  # changes for the index's next write, except entries
         self._spilling: list[tuple[Queue, int]] = []
         self._spilled: set[Queue] = set()  # LIVE queues with entries in RocksDB
         self._next_id = int.from_bytes(index.get(NEXT_ID_KEY) or b"\1", "big")
@@ -92,7 +92,7 @@ class QueueTable:
         self._load_held()
         self.edit(partial(index.delete_range, entry_key(LIVE_ID_BIT, 0), b"f"))
 
-    # --- what the dispatcher asks
+    # --- called by the dispatcher
 
     def load_topic(self, name: bytes) -> Topic:
         return self._residents.load(name)
@@ -121,20 +121,20 @@ class QueueTable:
         return self._residents.topic(name).own
 
     def stored(self, topic_filter: str) -> Queue | None:
-        """The queue that holds the history of a filter, or None if the filter never had one."""
+        """The queue with the history of a filter, or None if the filter never had one."""
         if not has_wildcard(topic_filter):
             return self.topic_queue(topic_filter.encode())
         level = level_of(topic_filter)
         return self._residents.level(level.encode()) if level is not None else self._held.get(topic_filter)
 
     def kept_since(self, topic_filter: str) -> int | None:
-        """log_offset behind which stored() has whatever matches and is kept; None if it has no queue."""
+        """log_offset from which stored() has all matches that are kept; None if the filter has no queue."""
         if not has_wildcard(topic_filter) or level_of(topic_filter) is not None:
             return 0
         return self._born.get(topic_filter)
 
     def watch(self, topic_filter: str) -> Queue:
-        """A queue to follow: whatever matches `topic_filter` from now on gets an entry, and the entry an event."""
+        """A queue to follow: each match of `topic_filter` from now on gets an entry, and the entry an event."""
         queue = None if self._may_be_live(topic_filter) else self.stored(topic_filter)
         if queue is None:
             queue = self._live.get(topic_filter)
@@ -146,14 +146,16 @@ class QueueTable:
         return queue
 
     def watch_stored(self, topic_filter: str) -> Queue | None:
-        """If watch() gives a filter no stored queue since some of its matches are live-only: the one of the others."""
+        """The stored queue of a filter whose watch() returns a LIVE queue because some matches are live-only; else
+        None.
+        """
         queue = self.stored(topic_filter) if self._may_be_live(topic_filter) else None
         if queue is not None:
             queue.watchers += 1
         return queue
 
     def _may_be_live(self, topic_filter: str) -> bool:
-        """Whether some topic that the filter matches is live-only."""
+        """Whether a topic exists that the filter matches and that is live-only."""
         if topic_filter.split("/", 1)[0] == SERVER_LEVEL:
             return True
         return any(overlap(topic_filter, other) for other in self._settings.live_only)
@@ -170,7 +172,7 @@ class QueueTable:
     # --- filters that durable sessions hold
 
     def hold(self, topic_filter: str, log_offset: int) -> None:
-        """A durable session took this filter: from `log_offset` on its matches are kept in a queue."""
+        """Note that a durable session took this filter: from `log_offset` on its matches are kept in a queue."""
         queue = self.stored(topic_filter)
         if queue is None:
             queue = Queue(topic_filter.encode(), FILTER)
@@ -186,12 +188,12 @@ class QueueTable:
             queue.holders -= 1
 
     def is_held(self, topic_filter: str) -> bool:
-        """Whether anybody holds a filter that has a queue of its own."""
+        """Whether a durable session or group holds a filter that has a queue of its own."""
         queue = self._held.get(topic_filter)
         return queue is not None and queue.holders > 0
 
     def unheld(self) -> list[str]:
-        """Filters whose queue nobody holds or watches."""
+        """Filters whose queue has no holder and no watcher."""
         return [name for name, queue in self._held.items() if not queue.holders and not queue.watchers]
 
     def end_of(self, topic_filter: str) -> int:
@@ -200,9 +202,9 @@ class QueueTable:
         return queue.next_offset if queue is not None else 0
 
     def drop(self, topic_filter: str, log_offset: int) -> None:
-        """Forget a filter's queue and its entries: the record at `log_offset` says so.
+        """Delete a filter's queue and its entries, as the record at `log_offset` says.
 
-        Whoever holds it all the same let go of it in a record that is lost: for those it begins anew.
+        If the queue still has holders, the records that released it are lost: for those it begins anew.
         """
         queue = self._held.get(topic_filter)
         self._drop(topic_filter)
@@ -229,29 +231,29 @@ class QueueTable:
     def _load_held(self) -> None:
         prefix = queue_key(FILTER, b"")
         for key, value in list(self._index.scan(prefix, queue_key(FILTER + 1, b""))):
-            born = int.from_bytes(value[16:24], "big")  # 0 once retention has dropped what was there at first
+            born = int.from_bytes(value[16:24], "big")  # 0 once retention has dropped the first entries
             self._adopt_held(self._entries.load(FILTER, key[len(prefix) :]), born)
 
     # --- RocksDB
 
     def edit(self, change: Callable[[], None]) -> None:
-        """Have the index changed by its next write, in the order of these calls; again if that write fails."""
+        """Add a change for the index's next write, in the order of these calls; it is repeated if that write fails."""
         self._edits.append(change)
 
     @property
     def has_edits(self) -> bool:
-        """Whether something is to be changed in the index that is not about a record."""
+        """Whether there are changes for the index that belong to no record."""
         return bool(self._edits)
 
     def stage(self, until: int) -> int | None:
-        """Hand some of what the queues hold in memory to the index, for its next write; then call written().
+        """Stage some of the queues' entries in memory for the index's next write; call written() after it.
 
-        All that is pending since before `until` goes, but no more than takes a short time. Returns a log_offset: no
-        entry that is still missing then is older; None if nothing is.
+        All entries pending since before `until` are staged, but no more than a short step takes. Returns a log_offset:
+        no entry older than it is still missing after the write; None if none is missing.
         """
         cost = self._step_cost()
         spilling = self._shorten_live()
-        for change in self._edits:  # once all are there, and before the puts
+        for change in self._edits:  # after all edits were added, and before the puts
             change()
         self._index.put(NEXT_ID_KEY, self._next_id.to_bytes(8, "big"))
         self._spilling.clear()
@@ -268,13 +270,17 @@ class QueueTable:
         return oldest
 
     def _step_cost(self) -> int:
-        """What is behind catches up, above all where new queues come faster than a usual step writes them."""
+        """The size of a step. It grows with the backlog, above all if new queues come faster than a usual step writes
+        them.
+        """
         expected = self._settings.index_flush_entries
         entries, queues = self.dispatcher.pending - expected, len(self.dispatcher.missing) - expected // 2
         return STEP_COST + max(0, entries) // BACKLOG_SHARE + max(0, queues) // DIRTY_SHARE
 
     def _shorten_live(self) -> list[Queue]:
-        """Have LIVE queues forget what nobody wants, a share of them at a time; those that have to spill."""
+        """Drop entries of LIVE queues that no watcher needs, a share of the queues at a time. Returns those that must
+        spill.
+        """
         live = self.dispatcher.live
         spilling = []
         for _ in range(min(len(live), STEP_COST + len(live) // LIVE_SHARE)):
@@ -286,7 +292,7 @@ class QueueTable:
         return spilling
 
     def written(self) -> None:
-        """The index has what was staged."""
+        """Note that the index has written what was staged."""
         self._edits.clear()
         self._entries.neighbours.remember(self.dispatcher.missing.newest)
         queues = self.dispatcher.written()
@@ -296,11 +302,11 @@ class QueueTable:
         self._residents.evict(STEP_COST + queues)
 
     def evict_idle(self) -> None:
-        """To be called now and then: topics that nobody uses leave memory."""
+        """Evict topics that are not in use from memory; call it now and then."""
         self._residents.evict(STEP_COST)
 
     def _must_spill(self, queue: Queue) -> bool:
-        """Shorten a LIVE queue's tail; True if it has to move to RocksDB because somebody slow still needs it."""
+        """Shorten a LIVE queue's tail; True if it must move to RocksDB because a slow watcher still needs it."""
         if not queue.watchers:
             queue.drop_oldest(0)
             return False
@@ -314,7 +320,7 @@ class QueueTable:
         return False
 
     def _delete_spilled(self, queue: Queue) -> None:
-        """Nobody needs what a LIVE queue has in RocksDB any more."""
+        """Delete a LIVE queue's entries in RocksDB, which no watcher needs any more."""
         if queue in self._spilled:
             self._spilled.remove(queue)
             self.edit(partial(self._index.delete_range, entry_key(queue.id, 0), entry_key(queue.id + 1, 0)))
@@ -328,8 +334,8 @@ class QueueTable:
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
         """Records of a queue from queue_offset `start` on; their pointers are valid until the next append.
 
-        What retention has dropped is skipped: look at `first` of the answer. So is what is lost, and the record behind
-        it says how much that is: look at lost_before() of the answer.
+        Entries that retention dropped are skipped: see `first` of the result. Lost records are skipped as well, and the
+        record behind them has their number: see lost_before() of the result.
         """
         lost = 0
         while start < queue.next_offset:
@@ -363,7 +369,7 @@ class QueueTable:
     def read_tagged(
         self, queue: Queue, start: int, tag: bytes, stop: int, most_entries: int, max_bytes: int
     ) -> tuple[Records, int, int, int]:
-        """Records of a queue with a tag: as _queues.tagged_tail(), of the pack or the tail that `start` is in."""
+        """Records of a queue with a tag: as _queues.tagged_tail(), from the pack or the tail that contains `start`."""
         while start < queue.next_offset:
             if start >= queue.tail_first_offset:
                 return tagged_tail(self._log.memory, queue, start, tag, stop, most_entries, max_bytes)
@@ -380,12 +386,12 @@ class QueueTable:
         return queue.tail_first_offset if found is None else found
 
     def log_offset_at(self, queue: Queue, queue_offset: int) -> int:
-        """log_offset of one entry; 0 where it was trimmed."""
+        """log_offset of one entry; 0 if it was trimmed."""
         found = queue.entry(queue_offset)
         return self._entries.log_offset_at(queue, queue_offset) if found is None else found
 
     def stored_entries(self, queue: Queue, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Entries in [start, end) as RocksDB has them: the first one's queue_offset, and 20 bytes of each."""
+        """Entries in [start, end) as stored in RocksDB: the first one's queue_offset, and 20 bytes of each."""
         while start < end:
             found = self._entries.pack_at(queue, start)
             if found is None:
@@ -426,7 +432,7 @@ class QueueTable:
         return [queue.id for queue in self._spilled]
 
     def is_known(self, key: bytes, queue_id: int) -> bool:
-        """Whether a queue stored under `key` is still there: a dropped one may be about to be deleted."""
+        """Whether the queue stored under `key` still exists: a dropped one may not be deleted yet."""
         filter_prefix = queue_key(FILTER, b"")
         if not key.startswith(filter_prefix):
             return True
@@ -434,7 +440,7 @@ class QueueTable:
         return held is not None and held.id == queue_id
 
     def counts(self) -> dict[str, int]:
-        """How many queues of each kind are in memory; of how many topics only the end is remembered, or was once."""
+        """Number of queues in memory by kind; `remembered`: topics of which the queue's end is, or was, remembered."""
         numbers = {TOPIC: len(self.dispatcher.topics), LEVEL: len(self._residents.levels)}
         numbers |= {FILTER: len(self._held), LIVE: len(self._live)}
         named = {KIND_NAMES[kind]: number for kind, number in numbers.items()}
@@ -446,14 +452,14 @@ class QueueTable:
             yield key[1] - ord("0"), key[2:], int.from_bytes(meta[:8], "big")
 
     def topic_names(self, prefix: bytes, after: bytes = b"") -> Iterator[bytes]:
-        """The topics that have a stored queue, begin like this and come behind another, in order."""
+        """The topics with a stored queue that begin with `prefix` and come behind `after`, in order."""
         key = queue_key(TOPIC, prefix)
         start = max(key, queue_key(TOPIC, after) + b"\0") if after else key
-        for found, _ in self._index.scan(start, key + b"\xff"):  # which is in no UTF-8
+        for found, _ in self._index.scan(start, key + b"\xff"):  # \xff is in no UTF-8 text
             yield found[2:]
 
     def newest_entry(self, levels: int) -> int:
-        """log_offset of the newest entry that is stored for some first levels, as many as this; 0 if there is none."""
+        """log_offset of the newest stored entry of the first `levels` first levels; 0 if there is none."""
         newest = 0
         for _, meta in islice(self._index.scan(queue_key(LEVEL, b""), queue_key(LEVEL + 1, b"")), levels):
             last = last_pack(self._index, int.from_bytes(meta[:8], "big"))
@@ -462,7 +468,7 @@ class QueueTable:
         return newest
 
     def stored_queues(self) -> Iterator[Queue]:
-        """Every stored queue, as RocksDB has it."""
+        """Every stored queue, as in RocksDB."""
         for kind, name, _ in self.names():
             yield self._entries.load(kind, name)
 

@@ -1,4 +1,4 @@
-"""How many messages wait for sessions whose client is away: counted over and over, a few sessions at a time."""
+"""Counts the messages that wait for absent sessions, again and again, a few sessions at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from lightqueue.queues.table import QueueTable
 from store.state.sessions import Sessions, SessionState
 
 SESSIONS_PER_STEP = 50
-INFLIGHT_BYTES = 10  # of each message in SessionClosed
+INFLIGHT_BYTES = 10  # for each message in SessionClosed.inflight
 
 
 class Waiting:
-    """Owner of the count, which is as old as it takes to look at all sessions."""
+    """Owner of the count. A full count takes as long as a look at all sessions."""
 
     def __init__(self, sessions: Sessions, queues: QueueTable, end: Callable[[], int]) -> None:
-        """`end` of the log: as long as it stays where it is, there is nothing to be counted anew."""
+        """`end` of the log: while it stays the same, nothing is counted again."""
         self._sessions = sessions
         self._queues = queues
         self._end = end
@@ -25,7 +25,7 @@ class Waiting:
         self.messages = 0
 
     def step(self) -> None:
-        """Look at the next few sessions. To be called several times a second."""
+        """Look at the next few sessions. Call it several times a second."""
         for _ in range(SESSIONS_PER_STEP):
             client_id = next(self._left, None)
             if client_id is None:
@@ -39,7 +39,9 @@ class Waiting:
                 self._found += self._of(state)
 
     def _of(self, state: SessionState) -> int:
-        """What was in flight when it left, and what came since. Of several subscriptions that match each counts."""
+        """Messages that were in flight at the end of the connection, and later ones. Overlapping subscriptions each
+        count.
+        """
         since = max(state.frontier, state.acked)
         found = sum(self._of_filter(topic_filter, since) for topic_filter in state.held_filters())
         known = state.done.union(each.log_offset for each in state.sent.values() if not each.owed)

@@ -1,1 +1,1 @@
-"""Reading ranges, by position, time or filter."""
+"""Reads ranges of messages by position, time, key or filter."""

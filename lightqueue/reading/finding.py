@@ -1,4 +1,4 @@
-"""Looking messages up by their key, newest first."""
+"""Finds messages by their key, newest first."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from lightqueue.queues.matching import matches
 from lightqueue.reading.following import time_ms
 from store.records.records import Attribute, Record, decode_attributes
 
-MOST_LOOKED_AT = 500  # places, in one call
+MOST_LOOKED_AT = 500  # places in one call
 LATEST_MS = 1 << 62
 
 
 class Wanted(NamedTuple):
-    """A key, the topic or filter (empty: any), and the times between which messages were stored: since, and before."""
+    """A search: a key, a topic or filter (empty: any), and the range of store times, since <= time < until, in ms."""
 
     key: bytes
     topic_filter: str
@@ -28,7 +28,7 @@ class Wanted(NamedTuple):
         return cls(key.encode(), topic_filter, since_ms, LATEST_MS if until == "now" else time_ms(until))
 
     def fits(self, record: Record) -> bool:
-        """Whether it is one of those; the hash of the key that led here may be that of another."""
+        """Whether a record matches: the hash that led here may be that of another key."""
         if not self.since_ms <= record.timestamp_ms < self.until_ms:
             return False
         if decode_attributes(record.attributes).get(Attribute.KEY) != self.key:
@@ -37,14 +37,14 @@ class Wanted(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Places of messages, newest first, and the log_offset before which to go on (0: that was all)."""
+    """log_offsets of messages, newest first, and the log_offset before which to go on (0: no more)."""
 
     log_offsets: list[int]
     before: int
 
 
 def find(store: MessageStore, wanted: Wanted, before: int, limit: int) -> Found:
-    """Where messages are. Looks at a bounded number of places. Raises a StoreError."""
+    """Find messages. Reads at most MOST_LOOKED_AT records. Raises a StoreError."""
     later = [segment.base for segment in store.log.segments if segment.created_ms > wanted.until_ms]
     before = min([before, store.end, *later])
     found: list[int] = []

@@ -1,4 +1,4 @@
-"""Which queues give a subscription its messages, from which position on: now, a log_offset, a time, the beginning."""
+"""The queues that a subscription reads, and the position to begin at: now, a log_offset, a time, the beginning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lightqueue.errors import NoSuchPosition
 from lightqueue.queues._queues import Queue
 
-if TYPE_CHECKING:  # a gateway apart needs none of it
+if TYPE_CHECKING:  # a gateway without a store in its process does not import it
     from lightqueue.message_store import MessageStore
 
 FROM_NOW = -1
@@ -18,18 +18,18 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class Followed(NamedTuple):
-    """A queue that gives a filter's messages, and the queue_offset to begin at."""
+    """A queue with a filter's messages, and the queue_offset to begin at."""
 
     queue: Queue
     position: int
-    only_live: bool = False  # of its messages only those that no stored queue has
+    only_live: bool = False  # read only the messages that no stored queue has
 
 
 def follow(store: MessageStore, topic_filter: str, start: int, history: bool, spills: bool) -> list[Followed]:
-    """Watch what matches a filter, from log_offset `start` on (FROM_NOW: what comes). One queue, or two:
+    """Watch the matches of a filter from log_offset `start` on (FROM_NOW: new ones only). Returns one queue, or two.
 
-    What is live-only is in no stored queue. So where some of the matches are, and those before now are wanted as well
-    (`history`), one more takes the live-only ones from now on. `spills`: nothing may be lost to a slow reader.
+    No stored queue has live-only messages. So if some matches are live-only, and earlier messages are wanted as well
+    (`history`), a second queue takes the live-only ones from now on. `spills`: no message may be lost to a slow reader.
     """
     stored = store.queues.watch_stored(topic_filter) if history else None
     live = store.queues.watch(topic_filter)
@@ -50,9 +50,9 @@ def _position(store: MessageStore, queue: Queue, start: int) -> int:
 
 
 def locate(store: MessageStore, topic_filter: str, where: str) -> int:
-    """queue_offset that `earliest`, `-1h`, an RFC 3339 time or a number stands for, or the message at `=LOG_OFFSET`.
+    """queue_offset of `earliest`, `-1h`, an RFC 3339 time, a number, or of the message at `=LOG_OFFSET`.
 
-    Raises NoSuchPosition, also if the filter's messages are in no stored queue.
+    Raises NoSuchPosition, also if no stored queue has the filter's messages.
     """
     queue = store.queues.stored(topic_filter)
     if queue is None:
@@ -67,7 +67,9 @@ def locate(store: MessageStore, topic_filter: str, where: str) -> int:
 
 
 def _standing_at(store: MessageStore, queue: Queue, where: str) -> int:
-    """queue_offset of the message at log_offset `=4096`, which is a new one more often than not."""
+    """queue_offset of the message at log_offset `=4096`. Searches the tail first, because the message is
+    usually new.
+    """
     if not re.fullmatch(r"=\d{1,19}", where):
         raise NoSuchPosition(where)
     log_offset = int(where[1:])

@@ -1,8 +1,8 @@
-"""Reading what was stored again, for clients: any topic filter, in the order of the log, from any position or time.
+"""Reads stored messages again for clients: any topic filter, in the order of the log, from any position or time.
 
-A position is a log_offset, whatever the filter, so nothing has to be remembered between two requests. A topic is read
-from its own queue, `a/...` with wildcards from that of the first level, everything else from the log itself. Each call
-looks at a bounded part of it: who wants more goes on from `next`.
+A position is a log_offset, whatever the filter, so the store keeps no state between two requests. A topic is read from
+its own queue, `a/...` with wildcards from the queue of its first level, any other filter from the log itself. Each call
+reads a bounded part; the client goes on from `next`.
 """
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ from store.records._records import (
 )
 from store.records.records import RecordFlag, RecordType, read_records
 
-ROUND_BYTES = 256 << 10  # how much is read of the log, or of a queue, at a time
-LOG_BYTES = 4 << 20  # of the log that one scan looks at
-SEEK_BYTES = 16 << 20  # of the log that one seek looks at
-MOST_RECORDS = 4_096  # that one scan looks at: some 3 ms
-MOST_ENTRIES = 65_536  # the same of queue entries, where a tag says which records are wanted: some 2 ms
-LOST_ROUNDS = 2  # as many entries as that again, if what is lost could not be told so far
+ROUND_BYTES = 256 << 10  # of the log, or of a queue's messages, in one read
+LOG_BYTES = 4 << 20  # of the log, in one scan
+SEEK_BYTES = 16 << 20  # of the log, in one seek
+MOST_RECORDS = 4_096  # read in one scan: some 3 ms
+MOST_ENTRIES = 65_536  # queue entries compared in one scan for a tag: some 2 ms
+LOST_ROUNDS = 2  # scan so many times MOST_ENTRIES until a message can carry the number of lost ones
 TOPICS_REMEMBERED = 10_000
-MOST_NAMES = 1_000  # of topics that one request looks at: some 2 ms
+MOST_NAMES = 1_000  # of topics, in one request: some 2 ms
 LONGEST_NAME_BYTES = 65_535
-NAME_BYTES = 5  # in an answer, beside the name
+NAME_BYTES = 5  # added to each name in an answer
 
 _MESSAGE = bytes((RecordType.MESSAGE,))
 _IN_NO_QUEUE = RecordFlag.LIVE_ONLY | RecordFlag.CARRIED | RecordFlag.DELAYED
 
 
 class Scanned(NamedTuple):
-    """Messages in log format; where to go on; the queue_offset of the first if the filter is a topic, else -1."""
+    """Messages in log format, their number, the log_offset to go on from, and the first one's queue_offset (-1: the
+    filter is no topic).
+    """
 
     records: bytes
     number: int
@@ -58,14 +60,14 @@ class Scanned(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """A log_offset; if that is not what was sought so far, the one to go on from."""
+    """A log_offset; if it is not `found` yet, the one to go on from."""
 
     log_offset: int
     found: bool = True
 
 
 class Wanted(NamedTuple):
-    """What a scan looks for: messages of a topic filter between two log_offsets, with one tag (empty: any)."""
+    """A scan: messages of a topic filter between two log_offsets, with one tag (empty: any)."""
 
     topic_filter: str
     start: int
@@ -74,9 +76,9 @@ class Wanted(NamedTuple):
 
 
 def scan(store: MessageStore, wanted: Wanted, max_bytes: int, limit_bytes: int) -> Scanned:
-    """Messages from `start` on and before `stop`: some `max_bytes`, and never more than `limit_bytes`.
+    """Messages with start <= log_offset < stop: about `max_bytes`, and never more than `limit_bytes`.
 
-    Raises NoSuchPosition if no record begins at `start`, where that matters, or another StoreError.
+    Raises NoSuchPosition if no record begins at `start` and the log itself is read, or another StoreError.
     """
     room = _Room(max_bytes, limit_bytes)
     topic_filter, start, stop, tag = wanted
@@ -98,7 +100,7 @@ def scan(store: MessageStore, wanted: Wanted, max_bytes: int, limit_bytes: int) 
 
 
 def _queue(store: MessageStore, topic_filter: str) -> Queue | None:
-    """The queue that has all matches, and perhaps others."""
+    """The queue that has all matches, and perhaps other messages; None if there is none."""
     if not has_wildcard(topic_filter):
         return store.queues.stored(topic_filter)
     level = topic_filter.split("/", 1)[0]
@@ -106,7 +108,7 @@ def _queue(store: MessageStore, topic_filter: str) -> Queue | None:
 
 
 def _wanted(topic_filter: str) -> Callable[[bytes], bool] | None:
-    """Says of a topic in that queue whether it matches; None if all do."""
+    """A function that says whether a topic in that queue matches the filter; None if all do."""
     if not has_wildcard(topic_filter) or level_of(topic_filter) is not None:
         return None
     known: dict[bytes, bool] = {}
@@ -123,7 +125,7 @@ def _wanted(topic_filter: str) -> Callable[[bytes], bool] | None:
 
 
 class _Room:
-    """What one scan has found so far."""
+    """The messages that one scan has found so far, and the room that is left."""
 
     def __init__(self, max_bytes: int, limit_bytes: int) -> None:
         self._max_bytes = min(max_bytes, limit_bytes)
@@ -133,7 +135,7 @@ class _Room:
         self._looked_at = 0
         self.count = 0
         self.first_position = 0
-        self.lost = 0  # messages in front of what comes next
+        self.lost = 0  # messages lost before the next one
 
     @property
     def taken(self) -> tuple[bytes, int]:
@@ -141,11 +143,13 @@ class _Room:
 
     @property
     def left_bytes(self) -> int:
-        """Not more than 0 when no more is to be looked at."""
+        """Bytes that may still be read; not more than 0 at the end of the scan."""
         return self._max_bytes - self._used_bytes if self._looked_at < MOST_RECORDS else 0
 
     def take(self, records: Records, count: int, wanted: Callable[[bytes], bool] | None) -> int:
-        """Add those of the first `count` records that are wanted; how many were looked at before it was full."""
+        """Add those of the first `count` records that are wanted. Returns how many were handled before the room was
+        full.
+        """
         self._looked_at += count
         if records.count:
             self.lost += lost_before(records)
@@ -166,9 +170,10 @@ class _Room:
         return count
 
     def note_lost(self, records: Records, ends: list[int], wanted: Callable[[bytes], bool] | None) -> Records:
-        """Parts of the log are lost, up to these log_offsets; of how many messages is not known: each counts as one.
+        """Note that parts of the log are lost, up to these log_offsets. Their messages are unknown: each part counts as
+        one.
 
-        The first of these records behind it that is wanted says so, or else one that comes later.
+        The first wanted record behind a part gets the number, in this or in a later read.
         """
         topics = topics_of(records) if wanted is not None else []
         places: Counter[int] = Counter()
@@ -192,7 +197,7 @@ class _Room:
         taken = count
         while taken and self._used_bytes + len(data) > self._limit_bytes:
             if taken == 1 and not self.count:
-                return 1  # larger than any answer: passed over
+                return 1  # larger than any answer: skipped
             taken //= 2
             data = records_bytes(records, at, taken)
         if not self.count:
@@ -207,7 +212,7 @@ class _Room:
 def _scan_queue(
     store: MessageStore, queue: Queue, position: int, stop: int, room: _Room, wanted: Callable[[bytes], bool] | None
 ) -> int:
-    """The log_offset to go on from."""
+    """Read a queue; returns the log_offset to go on from."""
     behind = 0
     while room.left_bytes > 0:
         records = store.queues.read(queue, position, MOST_RECORDS, min(ROUND_BYTES, room.left_bytes))
@@ -216,7 +221,7 @@ def _scan_queue(
         count = bisect_left(range(records.count), stop, key=records.log_offset)
         taken = room.take(records, count, wanted)
         if taken:
-            behind = records.log_offset(taken - 1) + 8  # a record is longer, so that no other begins before
+            behind = records.log_offset(taken - 1) + 8  # any record is longer, so no other begins before
         if taken < count:
             return behind or records.log_offset(0)
         if count < records.count:
@@ -234,7 +239,7 @@ def _scan_tagged(
     room: _Room,
     wanted: Callable[[bytes], bool] | None,
 ) -> int:
-    """The same, of messages with a tag. What has none costs 20 bytes of the index, and no look at the log."""
+    """As _scan_queue(), of messages with a tag. Another message costs 20 bytes of the index, and no read of the log."""
     left, rounds, hole = MOST_ENTRIES, 1, 0
     while True:
         start, end = position, position + left
@@ -250,19 +255,19 @@ def _scan_tagged(
         if following >= stop or (not following and position >= queue.next_offset):
             return stop
         if room.lost and not room.count and rounds < LOST_ROUNDS and position >= end:
-            rounds, left = rounds + 1, MOST_ENTRIES  # so that what comes behind it can say so
+            rounds, left = rounds + 1, MOST_ENTRIES  # so that a message behind the lost ones can carry their number
         elif position >= end or room.left_bytes <= 0:
             if room.lost and room.count:
                 return hole
             following = following or store.queues.log_offset_at(queue, position)
-            if following:  # else retention has dropped it: what comes behind is found in the next round
+            if following:  # else retention has dropped it, and the next round skips it
                 return following
 
 
 def _scan_log(
     log: CommitLog, start: int, stop: int, tag: bytes, room: _Room, wanted: Callable[[bytes], bool] | None
 ) -> int:
-    """The same where no queue has all of it."""
+    """As _scan_queue(), from the log, for filters without a queue."""
     until = min(stop, start + LOG_BYTES)
     for at, chunk in _ranges(log, start, stop):
         records = messages_in(chunk)
@@ -295,7 +300,7 @@ def _ranges(log: CommitLog, start: int, stop: int) -> Iterator[tuple[int, memory
 
 
 def seek(store: MessageStore, topic_filter: str, where: str, start: int) -> Sought:
-    """The log_offset that `earliest`, `now`, `-1h`, an RFC 3339 time, `@7` (a queue_offset) or `=4096` stands for.
+    """The log_offset of `earliest`, `now`, `-1h`, an RFC 3339 time, `@7` (a queue_offset) or `=4096` (a log_offset).
 
     Raises NoSuchPosition, or another StoreError.
     """
@@ -325,10 +330,12 @@ def _log_offset(store: MessageStore, queue: Queue, queue_offset: int) -> int:
 
 
 def seek_log(log: CommitLog, log_offset: int, timestamp_ms: int, start: int) -> Sought:
-    """The first record at or behind a log_offset, or stored at a time or later if that is not 0."""
+    """The first record at or behind a log_offset; if `timestamp_ms` is not 0, the first that was stored at it
+    or later.
+    """
     if timestamp_ms:
         return _seek_time(log, timestamp_ms, start)
-    # From where certainly a record begins: what looks like one at that place may be in a payload.
+    # Begin where a record certainly begins: bytes in a payload may look like a record.
     before = [segment.first for segment in log.segments if segment.first <= log_offset]
     return _seek_record(log, log_offset, start or before[-1] if before else log.first)
 
@@ -348,7 +355,7 @@ def _seek_time(log: CommitLog, at_ms: int, start: int) -> Sought:
 
 
 def _seek_record(log: CommitLog, target: int, start: int) -> Sought:
-    """The first record at or behind a log_offset, which may be in the middle of one."""
+    """The first record at or behind a log_offset, which may be in the middle of a record."""
     if target <= log.first or target >= log.end:
         return Sought(max(log.first, min(target, log.end)))
     if not start and not target & 7:
@@ -371,9 +378,9 @@ def _seek_record(log: CommitLog, target: int, start: int) -> Sought:
 
 
 def get(store: MessageStore, log_offset: int) -> tuple[bytes, int] | None:
-    """A message, and its queue_offset in its topic's queue; None if none that a queue has stands there.
+    """A message, and its queue_offset in its topic's queue; None if no queue has a message at this log_offset.
 
-    A payload may look like a record: so what counts is that the queue says so.
+    Bytes in a payload may look like a record, so the queue decides.
     """
     if log_offset & 7:
         return None
@@ -391,7 +398,7 @@ def get(store: MessageStore, log_offset: int) -> tuple[bytes, int] | None:
 
 
 def queue_offset_of(store: MessageStore, topic: str, log_offset: int) -> int:
-    """Where the message at a log_offset stands in its topic's queue; -1 if it does not."""
+    """queue_offset of the message at a log_offset in its topic's queue; -1 if the queue does not have it."""
     try:
         return locate(store, topic, f"={log_offset}")
     except NoSuchPosition:
@@ -402,7 +409,7 @@ def queue_offset_of(store: MessageStore, topic: str, log_offset: int) -> int:
 
 
 class Matched(NamedTuple):
-    """Topics that a filter matches; how many were looked at for them; the one to go on behind (empty: that was all)."""
+    """Topics that match a filter, the number of topics compared, and the one to go on behind (empty: no more)."""
 
     topics: list[str]
     looked_at: int
@@ -410,7 +417,10 @@ class Matched(NamedTuple):
 
 
 def matching_topics(store: MessageStore, topic_filter: str, after: str, limit_bytes: int) -> Matched:
-    """Some of those behind `after` that RocksDB knows: all with a message that is kept and before `applied_offset`."""
+    """Topics behind `after` that match a filter, as RocksDB has them.
+
+    It has each topic with a kept message before `applied_offset`, and perhaps more.
+    """
     topics: list[str] = []
     looked_at, left_bytes = 0, limit_bytes
     prefix = literal_prefix(topic_filter).encode()
@@ -420,12 +430,12 @@ def matching_topics(store: MessageStore, topic_filter: str, after: str, limit_by
         if matches(topic_filter, topic):
             topics.append(topic)
             left_bytes -= len(name) + NAME_BYTES
-        if looked_at == MOST_NAMES or left_bytes < 2 * LONGEST_NAME_BYTES:  # another, and this one once more
+        if looked_at == MOST_NAMES or left_bytes < 2 * LONGEST_NAME_BYTES:  # room for one more name, and for `next`
             return Matched(topics, looked_at, topic)
     return Matched(topics, looked_at, "")
 
 
 def count_before(store: MessageStore, topic: str, before: int) -> int:
-    """How many messages of a topic stand before a log_offset, dropped ones included."""
+    """Number of messages of a topic before a log_offset, dropped ones included."""
     queue = store.queues.stored(topic)
     return 0 if queue is None else store.queues.position_of(queue, before)

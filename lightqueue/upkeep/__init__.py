@@ -1,1 +1,1 @@
-"""What is done now and then: retention, trimming, delayed messages, absent sessions."""
+"""The store's periodic work: retention, trimming, delayed messages, absent sessions."""

@@ -1,6 +1,6 @@
-"""What becomes of sessions whose client is away: the will after its delay, the end after the expiry.
+"""Absent sessions: publishes a will after its delay, and ends a session after its expiry interval.
 
-Both stand in the log as records, so applying stays free of any clock.
+Both are records in the log, so applying the log needs no clock.
 """
 
 import logging
@@ -25,7 +25,7 @@ WILL, EXPIRY = "will", "expiry"
 
 
 class AbsentSessions:
-    """Owner of the deadlines of all sessions that nobody has. A session is away from its SessionClosed on."""
+    """Owner of the deadlines of all sessions without a connection. A session is absent from its SessionClosed on."""
 
     def __init__(
         self,
@@ -43,15 +43,16 @@ class AbsentSessions:
         self._began_s = 0.0
         self._due: list[tuple[str, str]] = []
         self.count_will: Callable[[SessionState, WillState], tuple[bytes, str]] = _counts_for_nobody
-        """The value of a will's attribute COUNTED (empty: none), and why it may not be sent."""
-        self.expired = 0  # sessions that ended because nobody came back for them in time
+        """The value of a will's attribute COUNTED (empty: none), and the reason why it may not be sent
+        (empty: none).
+        """
+        self.expired = 0  # sessions whose expiry interval passed
 
     def begin(self, presence_changed: Callable[[str], None], waited_for: frozenset[str] = frozenset()) -> None:
-        """After a start: a session that was connected when the process died is closed now, but for those whose holder
-        is waited for.
+        """Close the sessions that were connected when the process died, except those of a holder in `waited_for`.
 
-        From here on `presence_changed` is called, with the client_id, while something is applied that says who has a
-        session or that it ended.
+        From here on `presence_changed(client_id)` is called when an applied record changes a session's holder or ends
+        it.
         """
 
         def changed(client_id: str) -> None:
@@ -62,12 +63,12 @@ class AbsentSessions:
         self._sessions.presence_changed = changed
         for state in self._sessions:
             self.look_at(state.client_id)
-        with suppress(StoreError):  # on a full disk they stay as they are, for whoever claims them
+        with suppress(StoreError):  # on a full disk they stay open until a gateway claims them
             self.close(state for state in self._sessions if state.connected and state.holder not in waited_for)
             self.do_due()
 
     def close(self, states: Iterable[SessionState]) -> None:
-        """Whoever had these sessions is gone without a word. Raises a StoreError."""
+        """Close sessions whose holder is gone without a word. Raises a StoreError."""
         batch = RecordBatch()
         for state in states:
             closed = SessionClosed(
@@ -78,9 +79,9 @@ class AbsentSessions:
             self._append(batch)
 
     def claim(self, client_id: str, clean_start: bool) -> SessionState | None:
-        """What a connection finds that takes this session now; None if it is new, or begins anew.
+        """The state for a connection that takes this session now; None if the session is new, or begins anew.
 
-        Raises a StoreError when what has to be said of the old one cannot be stored.
+        Raises a StoreError if the records that end the old session or fire its will cannot be stored.
         """
         self._cancel(client_id)
         state = self._sessions.get(client_id)
@@ -97,7 +98,7 @@ class AbsentSessions:
         return self._sessions.get(client_id)
 
     def look_at(self, client_id: str) -> None:
-        """Something was said of who has this session."""
+        """Set the deadlines of a session whose holder may have changed."""
         self._cancel(client_id)
         state = self._sessions.get(client_id)
         if state is None or state.connected:
@@ -110,18 +111,18 @@ class AbsentSessions:
             self._set(EXPIRY, client_id, max(self._expires_at_s(state), self._grace_ends_at_s(state)))
 
     def tick(self) -> None:
-        """Do what is due, so much of it at a time that the loop does not stand still. Raises a StoreError."""
+        """Handle what is due, at most PER_TICK deadlines, so that the loop goes on. Raises a StoreError."""
         self._events.settle()
         self._deadlines.run(self._clock.now_s(), PER_TICK)
         self.do_due()
 
     @property
     def has_due(self) -> bool:
-        """Whether do_due() has anything to do."""
+        """Whether do_due() has work."""
         return bool(self._due)
 
     def do_due(self) -> None:
-        """Do what became due by what was just applied. Raises a StoreError; then it is tried again later."""
+        """Fire wills and end sessions that are due. Raises a StoreError; then it is tried again after RETRY_S."""
         if not self._due:
             return
         due, self._due = self._due, []
@@ -151,13 +152,13 @@ class AbsentSessions:
         self._end(batch, state)
 
     def _end(self, batch: RecordBatch, state: SessionState, is_back: bool = False) -> None:
-        """The session ends, and with it the delay of its will [MQTT-3.1.3-9], unless the client is back in time."""
+        """End a session. That ends its will delay, too [MQTT-3.1.3-9], unless the client is back in time."""
         if not state.connected and not is_back:
             self._fire(batch, state)
         batch.append(*encode_change(SessionEnded(state.client_id)))
 
     def _fire(self, batch: RecordBatch, state: SessionState) -> None:
-        """Publish a will and record that it was: both or neither."""
+        """Publish a will, and record that it was published: both or neither."""
         will = state.will
         if will is None:
             return
@@ -171,7 +172,7 @@ class AbsentSessions:
         expires, live_only = b"\2" in will.properties, self._is_live_only(topic)
         flags = message_flags(will.qos, retain=will.retain, expires=expires, live_only=live_only)
         attributes = encode_attribute(Attribute.COUNTED, counted) if counted else b""
-        if will.left_by:  # it is judged first, as a delayed message that is due
+        if will.left_by:  # it is authorized first, as a delayed message that is due
             flags |= RecordFlag.DELAYED
             due_ms = time.time_ns() // 1_000_000
             attributes += encode_attribute(Attribute.LEFT_BY, will.left_by)
@@ -207,7 +208,9 @@ class AbsentSessions:
         return min(state.will.delay_s, state.session_expiry_interval) if state.will is not None else 0
 
     def _grace_ends_at_s(self, state: SessionState) -> float:
-        """Until when the will waits for the client since a gateway stopped. Without a store it could not come back."""
+        """Time until which a will waits for the client because a gateway stopped; at least as long after a start of the
+        store.
+        """
         if not state.will_grace_s or state.will is None:
             return 0.0
         return max(self._clock.without_jumps(state.closed_at_ms / 1000), self._began_s) + state.will_grace_s

@@ -1,6 +1,6 @@
-"""Records that are in the log and not all in their queues: they are applied some at a time, oldest first.
+"""Applies records that are in the log and not all in their queues, some at a time, oldest first.
 
-The log has them as one append, so a kill in between loses nothing: recovery applies what the index does not have.
+The log has them as one append, so a kill in between loses nothing: recovery applies the records that the index lacks.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ NEXT_WORK = 8_192
 
 
 class Applying:
-    """Owner of what is left of the last append. Nothing else is appended before it is applied."""
+    """Owner of the rest of the last append. Nothing else is appended before it is applied."""
 
     def __init__(self, memory: LogMemory, dispatcher: Dispatcher, applied: Callable[[int], None]) -> None:
-        """`applied` is told after each step up to which log_offset all records are in their queues."""
+        """`applied` is called after each step with the log_offset up to which all records are in their queues."""
         self._memory = memory
         self._dispatcher = dispatcher
         self._applied = applied
         self._then: dict[Callable[[], None], None] = {}
-        self.position = 0  # log_offset of the oldest record that is left
+        self.position = 0  # log_offset of the oldest record not applied
         self.left_bytes = 0
-        self.has_failed = False  # the last step did; the next one tries it again
+        self.has_failed = False  # the last step failed; the next one repeats it
 
     def begin(self, position: int, left_bytes: int) -> None:
-        """So much of an append is left, from log_offset `position` on."""
+        """Take on the rest of an append: `left_bytes` from log_offset `position` on."""
         self.position, self.left_bytes = position, left_bytes
 
     def fails(self, position: int, left_bytes: int) -> None:
-        """A step that began there did: it is tried again from the record at which it did."""
+        """Note that a step failed that began at `position`: it is repeated from the record that failed."""
         self.has_failed = True
         self.begin(position, left_bytes)
         self._goes_to(position + self._dispatcher.done)
@@ -45,11 +45,11 @@ class Applying:
         self._applied(position)
 
     def then(self, action: Callable[[], None]) -> None:
-        """Do something short once, when nothing is left. It may not append anything."""
+        """Call a short action once, when nothing is left. It must not append."""
         self._then[action] = None
 
     def step(self, most_work: int = NEXT_WORK) -> bool:
-        """Apply some more. True if there is more to do. Raises a StoreError; then the same may be tried again."""
+        """Apply some more records. True if there are more. Raises a StoreError; then the step may be repeated."""
         if not self.left_bytes:
             return False
         try:
@@ -67,5 +67,5 @@ class Applying:
         return False
 
     def finish(self) -> None:
-        """Apply all that is left, now. Raises a StoreError."""
+        """Apply the rest now. Raises a StoreError."""
         self.step(ALL_WORK)

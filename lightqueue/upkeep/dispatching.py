@@ -1,7 +1,7 @@
-"""Delayed messages get into their queues once they are due: each is appended again, as a message like any other.
+"""Dispatches delayed messages when they are due: each is appended again, as a normal message.
 
-That record names the one that was pending, and applying it ends that: so a message is dispatched or pending after any
-crash, never both and never neither (docs/adr/0015).
+That record names the pending one, and applying it ends the pending one: so after any crash a message is either
+dispatched or pending, never both and never neither (docs/adr/0015).
 """
 
 import logging
@@ -22,15 +22,15 @@ log = logging.getLogger("penstock.store")
 PER_STEP = 50  # some 0.8 ms
 STEP_BYTES = 1 << 20
 RETRY_S = 1.0
-GROWTH_BYTES = 32  # at most, of a record by being appended again
+GROWTH_BYTES = 32  # by which a record grows at most when it is appended again
 ASSIGNED = (Attribute.PACKET_ID, Attribute.STORED_MS, Attribute.DUE_MS, Attribute.FIRST_OFFSET)
 LATE_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000)
 
 
 def add_again(batch: RecordBatch, record: Record, pending: Pending, *, is_pending: bool, late_ms: int = 0) -> bool:
-    """Add a delayed message to a batch once more: as one that is to be dispatched, or as one that is still pending.
+    """Append a delayed message to a batch again: to dispatch it, or to carry it as still pending.
 
-    False: it is to be dispatched, but its message expiry interval, which counts from when it is due, is over.
+    False: it is due, but its message expiry interval, which counts from when it is due, has passed.
     """
     properties = expiry.age(record.properties, late_ms // 1000)
     if properties is None:
@@ -56,7 +56,7 @@ def add_again(batch: RecordBatch, record: Record, pending: Pending, *, is_pendin
 
 
 def record_of(log_: CommitLog, pending: Pending) -> Record | None:
-    """The record of a delayed message; None if it is gone, or could not be appended once more for its size."""
+    """The record of a delayed message; None if it is gone, or too large to be appended again."""
     try:
         record = log_.record(pending.log_offset)
     except LookupError:
@@ -65,13 +65,13 @@ def record_of(log_: CommitLog, pending: Pending) -> Record | None:
 
 
 def end(batch: RecordBatch, messages: list[tuple[int, int]]) -> None:
-    """Add to a batch that these (due_ms, first_offset) are pending no more."""
+    """Add to a batch that the delayed messages with these (due_ms, first_offset) have ended."""
     if messages:
         batch.append(*encode_change(DelayedEnded(messages)))
 
 
 def _left(record: Record) -> LeftMessage | None:
-    """What a message is judged by before it is sent; None: it need not be."""
+    """The part of a message that its authorization needs; None: it needs none."""
     left_by = decode_attributes(record.attributes).get(Attribute.LEFT_BY)
     if left_by is None:
         return None
@@ -80,10 +80,10 @@ def _left(record: Record) -> LeftMessage | None:
 
 @dataclass(slots=True)
 class _Step:
-    """What becomes of some messages that are due."""
+    """The decisions of one step about messages that are due."""
 
     batch: RecordBatch = field(default_factory=RecordBatch)
-    late_ms: list[int] = field(default_factory=list)  # of those that are dispatched
+    late_ms: list[int] = field(default_factory=list)  # one for each dispatched message
     expired: list[Name] = field(default_factory=list)
     refused: list[Name] = field(default_factory=list)
     lost: list[Name] = field(default_factory=list)
@@ -95,26 +95,26 @@ class _Step:
 
 
 class Dispatching:
-    """Dispatches what is due in a store; the caller keeps the clock's pace."""
+    """Dispatches the due messages of a store; the caller keeps the clock's pace."""
 
     def __init__(self, log_: CommitLog, delayed: Delayed, append: Callable[[RecordBatch], int]) -> None:
         self._log = log_
         self._delayed = delayed
         self._append = append
         self._resume_s = 0.0
-        self._look_s = 0.0  # for what is due and does not wait to be judged
+        self._look_s = 0.0  # no look at newly due messages before this time
         self.left = LeftMessages()
-        self.has_more = False  # more is due than the last step did
+        self.has_more = False  # more messages are due than the last step handled
         self.dispatched = 0
         self.expired = 0
         self.lost = 0
-        self.late = [0] * (len(LATE_BOUNDS_MS) + 1)  # how many were dispatched so late: LATE_BOUNDS_MS, and later
-        self.late_ms = 0  # of all together
+        self.late = [0] * (len(LATE_BOUNDS_MS) + 1)  # number of messages by lateness: LATE_BOUNDS_MS, and later
+        self.late_ms = 0  # sum over all messages
 
     def step(self, now_ms: int, now_s: float) -> bool:
         """Dispatch some of what is due; `now_ms`: Unix time, `now_s`: monotonic. Returns `has_more`.
 
-        What cannot be stored is tried again a second later. What is to be judged waits out of the others' way.
+        If storing fails, it is tried again a second later. Messages that wait for authorization do not hold up others.
         """
         self.has_more = False
         if now_s < self._resume_s:
@@ -133,19 +133,19 @@ class Dispatching:
         self._have_judged(step, set(waiting), now_s)
         try:
             self._take(step)
-        except StoreError:  # said already, by whoever else wants to store something
+        except StoreError:  # logged already where another append failed
             self.left.keep(verdicts)
             self._resume_s = now_s + RETRY_S
             return False
         self.left.keep({pending[:2]: verdicts[pending[:2]] for pending in aside[done:] if pending[:2] in verdicts})
         self.has_more = len(due) == PER_STEP or done < len(aside) + len(due) or self.left.has_verdicts
-        if due and self.left.is_full and not step.batch.size:  # held up by what is to be judged
+        if due and self.left.is_full and not step.batch.size:  # held up by messages that wait for authorization
             self._look_s = now_s + RETRY_S
             self.has_more = self.left.has_verdicts
         return self.has_more
 
     def _decide(self, step: _Step, found: list[Pending], verdicts: dict[Name, bool], now_ms: int) -> int:
-        """What becomes of the first of them, up to STEP_BYTES; how many that were."""
+        """Decide about the first of these messages, up to STEP_BYTES. Returns how many were decided."""
         for done, pending in enumerate(found):
             if step.batch.size >= STEP_BYTES:
                 return done
@@ -166,7 +166,7 @@ class Dispatching:
         return len(found)
 
     def _have_judged(self, step: _Step, waiting: set[Name], now_s: float) -> None:
-        """`waiting`: those that waited before. The others do from now on, if there is room for them."""
+        """Ask about messages. `waiting`: messages that waited before; others join them if there is room."""
         to_judge = step.to_judge
         if self.left.is_full:
             to_judge = {name: left for name, left in to_judge.items() if name in waiting}
@@ -175,7 +175,7 @@ class Dispatching:
         self.left.ask(to_judge, now_s)
 
     def _take(self, step: _Step) -> None:
-        """Store what becomes of messages, all of it or nothing. Raises StoreError."""
+        """Store the decisions, all of them or none. Raises StoreError."""
         end(step.batch, step.ended)
         if step.batch.size:
             self._append(step.batch)
@@ -194,13 +194,15 @@ class Dispatching:
         self.late[sum(late_ms > bound for bound in LATE_BOUNDS_MS)] += 1
 
     def topic_of(self, due_ms: int, first_offset: int) -> str:
-        """Of a message that is pending; empty if it is not (any more)."""
+        """Topic of a pending message; empty if it is not pending (any more)."""
         place = self._delayed.place(due_ms, first_offset)
         record = record_of(self._log, Pending(due_ms, first_offset, place)) if place is not None else None
         return record.topic.decode() if record is not None else ""
 
     def cancel(self, due_ms: int, first_offset: int) -> bool:
-        """Take a message back that was stored at `first_offset`. False: it is not pending (any more). StoreError."""
+        """Cancel the message that was stored at `first_offset`. False: it is not pending (any more). Raises
+        StoreError.
+        """
         if self._delayed.place(due_ms, first_offset) is None:
             return False
         batch = RecordBatch()

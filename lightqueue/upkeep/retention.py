@@ -1,12 +1,12 @@
-"""Dropping the log's oldest segments, by size and by age, without losing what must outlive them.
+"""Retention: drops the log's oldest segments, by size and by age, without losing state that must outlive them.
 
-    carry       retained and delayed messages that lie in them are appended again, flagged CARRIED; retained ones that
+    carry       retained and delayed messages in these segments are appended again, flagged CARRIED; retained ones that
                 have expired are removed
     checkpoint  the index is copied, since it can no longer be rebuilt from the beginning
-    drop        the files are deleted; queue entries that point there are trimmed afterwards (lightqueue.trimming)
+    drop        the files are deleted; queue entries that point there are trimmed afterwards (trimming.py)
 
-A crash between any two of these loses nothing: the next run does the rest. What waits for the disk, copying the index
-and deleting files, is done by a thread: to delete 256 MiB takes some 100 ms (python -m tests.bench.retention).
+A crash between any two of these loses nothing: the next run does the rest. A thread does the work that waits for the
+disk, copying the index and deleting files: deleting 256 MiB takes about 100 ms (python -m tests.bench.retention).
 """
 
 import time
@@ -31,12 +31,12 @@ from store.state.usage import Counted, counted_value
 TOPICS_PER_STEP = 200
 DELAYED_PER_STEP = 1_000
 CARRY_BYTES = 256 << 10
-FLUSH_PATIENCE_S = 60.0  # for what the index has to write; RocksDB does not say that it has given up
+FLUSH_PATIENCE_S = 60.0  # for flushing the index; RocksDB does not report that it has given up
 CARRIED_ATTRIBUTES = (Attribute.STORED_MS, Attribute.KEY, Attribute.TAG)
 
 
 class Retention:
-    """The rules of one store; the caller keeps the clock's pace."""
+    """The retention rules of one store; the caller keeps the clock's pace."""
 
     def __init__(
         self,
@@ -55,23 +55,23 @@ class Retention:
         self._worker = ThreadPoolExecutor(1, "penstock-retention")
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for work under way."""
         self._worker.shutdown()
 
     def _elsewhere(self, work: Callable[[], object]) -> Iterator[None]:
-        """Have the thread do something, and go on once it is done. Raises what it raises."""
+        """Run work in the thread; yields until it is done. Raises the work's errors."""
         doing = self._worker.submit(work)
         while not doing.done():
             yield
         doing.result()
 
     def droppable(self) -> int:
-        """How many of the oldest segments are to go now; the active one never is."""
+        """Number of oldest segments to drop now; the active one never counts."""
         segments = self._log.segments
         oldest_s = self._clock.now_s() - (self._settings.retention_age_s or 0)
         count = 0
         for segment, following in pairwise(segments):
-            # Where the last record's time is not known, it is not later than the next segment's creation.
+            # The last record's time may be unknown; the next segment was created later.
             last_ms = following.created_ms if segment.last_ms is None else segment.last_ms
             too_old = (
                 self._settings.retention_age_s is not None and self._clock.without_jumps(last_ms / 1000) < oldest_s
@@ -88,20 +88,20 @@ class Retention:
     def steps(self, count: int) -> Iterator[None]:
         """Drop the `count` oldest segments; each step is short. Raises StoreError."""
         boundary = self._log.segments[count].base
-        while self._state.applied < boundary:  # until then the index may point, and replay begin, before it
+        while self._state.applied < boundary:  # until then the index may point, and replay may begin, before it
             yield
         yield from self._carry(boundary)
         yield from self._carry_delayed(boundary)
         yield from self._checkpoint()
         self._log.marks.begin_at(boundary)
-        # Else a power cut could make what is dropped look lost.
+        # Else a power cut could make dropped segments look lost.
         yield from self._synced(lambda: self._log.marks.begin_is_safe)
         for _ in range(count):
             yield from self._elsewhere(self._log.take_first().remove)
         yield from self._elsewhere(self._log.sync_folder)
 
     def _carry(self, boundary: int) -> Iterator[None]:
-        """Append the retained messages that lie before `boundary` again."""
+        """Append the retained messages before `boundary` again."""
         after: bytes | None = b""
         while after is not None:
             topics, after = self._state.retained.older_than(boundary, after, TOPICS_PER_STEP)
@@ -131,7 +131,7 @@ class Retention:
         attributes.setdefault(Attribute.STORED_MS, record.timestamp_ms.to_bytes(8, "little"))
         kept = [encode_attribute(tag, attributes[tag]) for tag in CARRIED_ATTRIBUTES if tag in attributes]
         owner = self._state.usage.owner(Counted.RETAINED, topic)
-        if owner is not None:  # it goes on to count
+        if owner is not None:  # it still counts against the user's quota
             kept.append(encode_attribute(Attribute.COUNTED, counted_value(Counted.RETAINED, owner[0])))
         batch.append(
             RecordType.MESSAGE,
@@ -144,7 +144,7 @@ class Retention:
         )
 
     def _carry_delayed(self, boundary: int) -> Iterator[None]:
-        """Append the delayed messages that lie before `boundary` and are not due yet again."""
+        """Append the delayed messages before `boundary` that are not due yet again."""
         delayed = self._state.delayed
         after: Pending | None = None
         is_last = False
@@ -155,7 +155,7 @@ class Retention:
             for pending in found:
                 if delayed.place(pending.due_ms, pending.first_offset) == pending.log_offset:
                     record = record_of(self._log, pending)
-                    if record is not None:  # if not, it is given up once it is due
+                    if record is not None:  # else it is given up when it is due
                         add_again(batch, record, pending, is_pending=True)
                 if batch.size >= CARRY_BYTES:
                     self._append(batch)
@@ -164,8 +164,8 @@ class Retention:
             yield
 
     def _checkpoint(self) -> Iterator[None]:
-        """Replace the checkpoint, once all that is carried and all that the new one knows of is on disk."""
-        self._state.index.flush(wait=False)  # the copy has what is flushed
+        """Replace the checkpoint once all carried records, and all that the new copy has applied, are on disk."""
+        self._state.index.flush(wait=False)  # the copy has only what is flushed
         yield
         yield from self._index_flushed()
         yield from self._elsewhere(partial(write_checkpoint, self._folder))
@@ -174,7 +174,7 @@ class Retention:
         yield from self._elsewhere(partial(publish_checkpoint, self._folder))
 
     def _index_flushed(self) -> Iterator[None]:
-        """Wait for the index's files. Raises IndexFailed if that takes longer than FLUSH_PATIENCE_S."""
+        """Wait until the index is flushed. Raises IndexFailed after FLUSH_PATIENCE_S."""
         begun_s = time.monotonic()
         while self._state.index.is_flushing:
             if time.monotonic() - begun_s > FLUSH_PATIENCE_S:
@@ -182,7 +182,7 @@ class Retention:
             yield
 
     def _synced(self, is_done: Callable[[], bool]) -> Iterator[None]:
-        """Have the log synced until something is done. Raises DiskFailed if a sync has failed."""
+        """Sync the log until `is_done`. Raises DiskFailed if a sync has failed."""
         while not is_done():
             error = self._log.failed_for_good()
             if error is not None:
@@ -192,5 +192,5 @@ class Retention:
 
 
 def _remove(batch: RecordBatch, topic: bytes) -> None:
-    """A retained message without a payload takes the topic's away, as it does when a client sends it."""
+    """Append a retained message without a payload, which removes the topic's retained message."""
     batch.append(RecordType.MESSAGE, b"", topic=topic, flags=RecordFlag.RETAIN | RecordFlag.CARRIED)

@@ -1,8 +1,9 @@
-"""Taking away the queue entries whose messages retention has dropped, a few keys at a time.
+"""Trims queue entries whose messages retention has dropped, a few keys at a time.
 
-A queue's oldest entries are its first keys, so each pass costs one seek per queue and one step per key that goes.
-Packs that straddle the boundary stay. A queue left without entries keeps its next queue_offset, as its `q` key's base.
-The same for groups of neighbours; the newest key of a group stays, without entries: it says where their queues stand.
+A queue's oldest entries are its first keys, so each pass costs one seek per queue and one step per deleted key. Packs
+that straddle the boundary stay. A queue left without entries keeps its next queue_offset, as its `q` key's base. Groups
+of neighbours are trimmed likewise; a group's newest key stays without entries, because it has the positions of the
+group's queues.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ class Trimmer:
         self._keys_left = KEYS_PER_STEP
 
     def steps(self) -> Iterator[None]:
-        """Run; each step looks at about KEYS_PER_STEP keys."""
+        """Run; each step reads about KEYS_PER_STEP keys."""
         after = b"q"
         while (found := self._index.first(after, b"r")) is not None:
             key, value = found
@@ -54,14 +55,14 @@ class Trimmer:
             if gone:
                 self._queues.edit(partial(self._delete, gone))
                 if queue_key is not None and self._queues.is_known(queue_key, queue_id):
-                    # Always together with the deletes: without any entry it is what the queue goes on from.
+                    # Always in the same write as the deletes: a queue without entries goes on from this base.
                     self._queues.edit(partial(self._index.put, queue_key, queue_value(queue_id, start)))
             if not more:
                 return
             yield from self._pause()
 
     def _gone(self, queue_id: int, start: int) -> tuple[list[bytes], int, bool]:
-        """Keys to delete from queue_offset `start` on, the queue_offset behind them, whether there may be more."""
+        """Keys to delete from queue_offset `start` on, the queue_offset behind them, and whether there may be more."""
         gone: list[bytes] = []
         for first, pack in packs_from(self._index, queue_id, start):
             count = pack_count(pack)
@@ -75,7 +76,7 @@ class Trimmer:
         return gone, start, False
 
     def _trim_groups(self) -> Iterator[None]:
-        """Delete groups' keys that lie wholly before `first`, or take the entries out of those that have to stay."""
+        """Delete groups' keys that lie wholly before `first`; a group's newest key only loses its entries."""
         after = b"n"
         while (found := self._index.first(after, b"o")) is not None:
             group = group_of(found[0])
@@ -86,9 +87,9 @@ class Trimmer:
             after = neighbours_key(group + 1, 0)
 
     def _trim_group(self, group: int, start: bytes) -> bytes | None:
-        """The same for a group, from a key on; the key to go on from if that was not all."""
+        """As _trim_groups() for one group, from a key on; returns the key to go on from, or None at the end."""
         gone: list[bytes] = []
-        last: tuple[bytes, bytes] | None = None  # of those that have nothing to keep
+        last: tuple[bytes, bytes] | None = None  # the last key that lies wholly before `first`
         for key, stored in self._index.scan(start, neighbours_key(group + 1, 0)):
             value = unpacked_neighbours(stored)
             if last is not None:

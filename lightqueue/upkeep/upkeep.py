@@ -1,6 +1,6 @@
-"""What a store does on its own, by the clock, a little at a time: retention, trimming, dropping queues nobody holds.
+"""The store's own work by the clock, a little at a time: retention, trimming, dropping queues without holders.
 
-Whatever of it changes state does so by a record in the log, so applying stays free of any clock.
+Each change of state is a record in the log, so applying the log needs no clock.
 """
 
 import logging
@@ -49,16 +49,16 @@ class Upkeep:
         self._resume_s = 0.0
 
     def close(self) -> None:
-        """Wait for what its threads are at; no step comes after this."""
+        """Wait for the threads' work; call no step() after this."""
         self._retention.close()
 
     @property
     def busy(self) -> bool:
-        """Whether a pass is under way, or to be begun at the next step."""
+        """Whether a pass is under way, or begins with the next step."""
         return self._dropping is not None or self._trimming is not None or self._has_to_trim
 
     def step(self, now_s: float) -> None:
-        """Do some of what is due; `now_s` is monotonic. What fails begins anew after retention_check_s."""
+        """Do some of the work that is due; `now_s` is monotonic. A failed pass begins anew after retention_check_s."""
         if now_s < self._resume_s:
             return
         dropping, trimming = self._dropping, self._trimming
@@ -88,7 +88,7 @@ class Upkeep:
         self._trimmed_to = first
 
     def _free_topics(self, first: int) -> Iterator[None]:
-        """Have the log say which topics have no message from log_offset `first` on, so that they count for no user."""
+        """Record topics that have no message from log_offset `first` on, so that they no longer count for a user."""
         after = b""
         while topics := self._state.usage.topics(after, TOPICS_PER_STEP):
             after = topics[-1]
@@ -105,7 +105,7 @@ class Upkeep:
         return self._retention.steps(count) if count else None
 
     def _drop_unheld(self, now_s: float) -> None:
-        """Have the log say that queues go which nobody has held or watched for queue_grace_s."""
+        """Record the drop of queues that had no holder and no watcher for queue_grace_s."""
         since = self._unheld_since
         self._unheld_since = {name: since.get(name, now_s) for name in self._state.queues.unheld()}
         overdue = (name for name, at_s in self._unheld_since.items() if now_s - at_s >= self._settings.queue_grace_s)
@@ -117,7 +117,7 @@ class Upkeep:
 
 
 def _advanced(steps: Iterator[None] | None) -> Iterator[None] | None:
-    """Take one step; None once it was the last."""
+    """Take one step; None after the last one."""
     if steps is None:
         return None
     try:

@@ -1,1 +1,1 @@
-"""The processes that serve: starting, listening, reloading, metrics, stopping."""
+"""The server processes: starting, listening, reloading, metrics, stopping."""

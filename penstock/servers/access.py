@@ -1,4 +1,4 @@
-"""What clients are judged by, put together from the settings and their files: at the start, and again on SIGHUP."""
+"""Builds the Access of a process from the settings and their files: at the start, and again on SIGHUP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.config.watched_files import WatchedFiles
 from penstock.errors import PenstockError
 from store.audit import Audit, AuditEvent
 
-if TYPE_CHECKING:  # a process without their settings does without these, and what they import
+if TYPE_CHECKING:  # imported only by a process that has these settings: their imports take time
     from gateway.auth.http import Breaker, Http
     from gateway.auth.tokens import FetchedKeys
 
@@ -35,14 +35,16 @@ T = TypeVar("T")
 
 KEYS_TICK_S = 1.0
 SWITCH_S = 0.001
-"""How long a thread that reads files may keep the loop from going on, in Python."""
+"""How long a thread that reads files may keep the loop from running Python."""
 
 
 class Judging:
-    """Owner of the Access of a process, and of what it needs to live: threads, connections. Reads again on SIGHUP."""
+    """Owner of a process's Access, and of the threads and connections that it needs. Reads the files again on
+    SIGHUP.
+    """
 
     def __init__(self, settings: AuthSettings) -> None:
-        """Raises PenstockError over what is wrong in a file."""
+        """Raises PenstockError for a wrong file."""
         self._settings = settings
         try:
             self._client_ids = ClientIds(settings.client_ids)
@@ -52,7 +54,7 @@ class Judging:
         self._watched = WatchedFiles((*secrets, settings.permissions_file, settings.jwt_keys_file))
         self._files = read_files(settings)
         self._access: Access | None = None
-        self.audit = Audit()  # to be replaced once there is one
+        self.audit = Audit()  # replaced by the process's audit log once that is open
         self._workers: Workers
         self._token_keys: Callable[[], frozenset[bytes]] = frozenset
         self._attempts: Attempts
@@ -73,12 +75,12 @@ class Judging:
         return bool(settings.jwt_keys_url or settings.http_connect_url or settings.http_permission_url)
 
     def load(self) -> None:
-        """Import what start() needs, a quarter of a second of work: before a store waits to hear from this process."""
+        """Import the modules of start(), which takes 0.25 s: before a store waits for this process."""
         if self._asks_http:
             from gateway.auth import hook, http, tokens  # noqa: F401
 
     def start(self, closing: AsyncExitStack) -> Access | None:
-        """To be called in the loop. None: everybody may do everything."""
+        """Build the Access; call it in the loop. None: clients may do everything."""
         loop = asyncio.get_running_loop()
         settings = self._settings
         if not is_auth_configured(settings) and not are_permissions_configured(settings):
@@ -98,7 +100,7 @@ class Judging:
         return self._access
 
     def on_reload(self, tell: Callable[[], object]) -> None:
-        """`tell` is called whenever what clients are judged by was replaced."""
+        """`tell` is called after each reload of the rules."""
         self._tell = tell
 
     def _start_http(self, closing: AsyncExitStack) -> None:
@@ -131,7 +133,7 @@ class Judging:
         for task in list(self._tasks):
             task.cancel()
 
-    # --- putting it together
+    # --- building
 
     def _parts(self) -> Parts:
         settings, files = self._settings, self._files
@@ -150,7 +152,7 @@ class Judging:
         )
 
     def _authenticators(self, files: Files) -> list[Authenticator]:
-        """In the order in which they are asked."""
+        """The authenticators in the order in which they are asked."""
         settings = self._settings
         self._token_keys = frozenset
         found: list[Authenticator] = []
@@ -205,22 +207,22 @@ class Judging:
     def _clock(self) -> Callable[[], float]:
         return asyncio.get_running_loop().time
 
-    # --- again
+    # --- reloading
 
     def tick(self) -> None:
-        """To be called several times a second: looks at the files now and then."""
+        """Reload if a file has changed; call it several times a second."""
         if not self._is_reloading and self._watched.have_changed():
             self.reload()
 
     def reload(self) -> None:
-        """One at a time; asked again meanwhile, it is done once more."""
+        """Start a reload. A call during a reload causes one more after it."""
         self._again = True
         if not self._is_reloading:
             self._is_reloading = True
             self._start(self._read_again())
 
     async def _read_again(self) -> None:
-        """What was in force stays so if something is wrong with what is there now."""
+        """Read the files in a thread. If one is wrong, the old rules stay in force."""
         while self._again:
             self._again = False
             self._watched.note()
@@ -232,10 +234,10 @@ class Judging:
                 continue
             if not self._watched.are_as_noted():
                 log.warning("not reloaded, the old ones stay in force: a file was written to while it was read")
-                continue  # it is read again once it has settled
+                continue  # it is read again once it no longer changes
             old, self._files = [self._files], new
             self._use()
-            await _in_thread(old.clear)  # to take 100,000 users apart takes time too
+            await _in_thread(old.clear)  # freeing 100,000 users takes time, too
         self._is_reloading = False
 
     def _use(self) -> None:
@@ -252,7 +254,7 @@ class Judging:
 
 
 async def _in_thread(work: Callable[..., T], *arguments: object) -> T:
-    """Have work of Python's done besides the loop, which is let in more often meanwhile."""
+    """Run Python work in a thread, with a short switch interval so that the loop keeps running."""
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:

@@ -1,7 +1,7 @@
 """The admin endpoint: /metrics, /healthz and /readyz over HTTP, served by threads beside the loop.
 
-The loop owns what is asked for, so it is asked: a thread never looks at a session or a queue itself. It does the slow
-part (HTTP, text), and it can still answer when the loop no longer does. The HTTP server is penstock.admin_server.
+The loop owns the state, so the threads ask it: they never read a session or a queue themselves. They do the slow part
+(HTTP, text), and can still answer when the loop is stuck. The HTTP server is admin_server.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger("penstock.admin")
 ANSWER_S = 2.0
 """How long a request waits for the loop."""
 SILENT_S = 5.0
-"""A loop that has not turned for so long is stuck."""
+"""A loop without a turn for so long is stuck."""
 
 Answer = TypeVar("Answer")
 
@@ -43,7 +43,7 @@ class LoopSilent(PenstockError):
 
 
 class LoopWatch:
-    """Asks the loop things from another thread, and knows for how long it has not turned."""
+    """Asks the loop questions from other threads, and measures how long ago it last turned."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.monotonic) -> None:
         self._loop = loop
@@ -52,7 +52,7 @@ class LoopWatch:
         self._asked = False
 
     def check(self) -> None:
-        """Have the loop note that it turns. To be called several times a second."""
+        """Have the loop record that it turns. Call it several times a second."""
         if not self._asked and not self._loop.is_closed():
             self._asked = True
             self._loop.call_soon_threadsafe(self._turned)
@@ -66,7 +66,7 @@ class LoopWatch:
         return self._clock() - self._turned_at_s
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
-        """What `question` answers when the loop calls it. Raises LoopSilent."""
+        """Call `question` in the loop and return its result. Raises LoopSilent."""
         if self._loop.is_closed() or self.silent_s > SILENT_S:
             raise LoopSilent(f"the loop has not turned for {self.silent_s:.0f} s")
         answer: Future[Answer] = Future()
@@ -88,36 +88,38 @@ def _answer(question: Callable[[], Answer], answer: Future[Answer]) -> None:
 
 
 class AdminSource(Protocol):
-    """Whom the pages are about. Asked by threads of its own, so what belongs to the loop is asked of that."""
+    """The source of the pages. Threads call it, so state of the loop is asked by LoopWatch."""
 
     def collectors(self, watch: LoopWatch) -> list[Collector]:
-        """Those of /metrics."""
+        """The collectors of /metrics."""
 
     def unready(self, watch: LoopWatch) -> str:
-        """Why clients had better not be sent here now; empty if they may be. Raises LoopSilent."""
+        """Why clients should not be sent here now; empty if they may be. Raises LoopSilent."""
 
     @property
     def health(self) -> str:
-        """What an operator should look at although all works; empty if there is nothing. It is asked of any thread."""
+        """A warning for operators although the process works; empty: none. Called in any thread."""
 
     @property
     def starting(self) -> str:
-        """How far the start is, during which the loop need not turn; empty once it is over. Asked of any thread."""
+        """The progress of the start, during which the loop may not turn; empty once it is over. Called in any
+        thread.
+        """
 
 
 class LoopSource(NamedTuple):
-    """What is known on the loop of this process."""
+    """A source that is answered by the loop of this process."""
 
     readings: Callable[[], Iterator[list[Reading]]]  # in steps
     why_unready: Callable[[], str]
-    why_look: Callable[[], str] = lambda: ""  # asked of any thread
-    how_far: Callable[[], str] = lambda: ""  # asked of any thread
+    why_look: Callable[[], str] = lambda: ""  # called in any thread
+    how_far: Callable[[], str] = lambda: ""  # called in any thread
 
     def collectors(self, watch: LoopWatch) -> list[Collector]:
         return [*collectors_of_process(), FigureCollector(lambda: self._steps(watch))]
 
     def _steps(self, watch: LoopWatch) -> Iterator[list[Reading]]:
-        """Each step is a call of the loop's, which turns in between."""
+        """Each step is one call in the loop, which turns between them."""
         if self.starting:
             return
         steps = self.readings()
@@ -137,8 +139,8 @@ class LoopSource(NamedTuple):
 
 
 def collectors_of_process() -> list[Collector]:
-    """Of its memory, its CPU time, its Python."""
-    nowhere = CollectorRegistry()  # each would register itself
+    """Collectors of the process's memory, CPU time and Python."""
+    nowhere = CollectorRegistry()  # else each would register itself
     return [ProcessCollector(registry=nowhere), PlatformCollector(registry=nowhere)]
 
 
@@ -169,7 +171,7 @@ class AdminApp:
             return _text(start_response, "503 Service Unavailable", str(error))
 
     def _healthz(self, _: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Whether the loop turns. It is not asked to answer: it may be busy for longer than a probe waits."""
+        """Whether the loop turns. It need not answer: it may be busy for longer than a probe waits."""
         if starting := self._source.starting:
             return _text(start_response, "200 OK", f"ok; {starting}")
         silent_s = self._watch.silent_s
@@ -191,7 +193,7 @@ def _text(start_response: StartResponse, status: str, text: str) -> Iterable[byt
 
 
 class Admin:
-    """Serves from when it is made until close()."""
+    """The admin endpoint; serves from its construction until close()."""
 
     def __init__(self, address: str, source: AdminSource, loop: asyncio.AbstractEventLoop) -> None:
         """`address` is HOST:PORT. Raises ListenError."""
@@ -213,7 +215,7 @@ class Admin:
 
 
 def check_admin_exposure(address: str, allowed: bool) -> None:
-    """Not beyond loopback unless the operator says so, as it asks for no password. Raises ListenError."""
+    """Refuse an address beyond loopback unless the operator allows it: there is no password. Raises ListenError."""
     if not allowed and not is_loopback(_parse(address)[0]):
         raise ListenError(
             f"admin {address}: reachable by other machines, and asks nobody for a password; listen on 127.0.0.1 "

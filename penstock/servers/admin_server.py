@@ -1,8 +1,8 @@
-"""The HTTP server of the admin endpoint. One thread waits for all connections; few threads make the answers.
+"""The HTTP server of the admin endpoint. One thread waits for all connections; a few threads make the answers.
 
-Whoever connects costs a socket until its request is complete: no connection that is idle, sends slowly or reads slowly
-takes the place of a request. An address may have so many connections; when it has more, or there are too many in all,
-the oldest one without a complete request is closed. HTTP is the standard library's wsgiref, over bytes in memory.
+A connection costs only a socket until its request is complete: an idle or slow connection takes no worker. An address
+may have MOST_OF_ADDRESS connections; if it has more, or if there are too many in all, the oldest one without a complete
+request is closed. HTTP is the standard library's wsgiref, over bytes in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_OF_ADDRESS = 32
 WORKERS = 8
 HEAD_BYTES = 16 << 10
 REQUEST_S = 5.0
-"""How long a connection may take to send its request, and again to take the answer."""
+"""How long a connection may take to send its request, and again to read the answer."""
 POLL_S = 0.25
 BACKLOG = 128
 READ_BYTES = 4_096
@@ -42,7 +42,7 @@ ACCEPTED_AT_A_TIME = 64
 
 
 class _State(Enum):
-    """What a connection waits for."""
+    """The event that a connection waits for."""
 
     HEAD = "its request"
     ANSWER = "a worker"
@@ -61,14 +61,14 @@ class _Connection:
 
 
 class _Request(WSGIRequestHandler):
-    """One request whose head is in memory; so is its answer."""
+    """One request, with its head and its answer in memory."""
 
     def setup(self) -> None:
         self.rfile = io.BytesIO(self.request)
         self.wfile = io.BytesIO()
         self._errors = io.StringIO()
 
-    def get_stderr(self) -> io.StringIO:  # where wsgiref puts the traceback of what went wrong in a page
+    def get_stderr(self) -> io.StringIO:  # wsgiref writes the traceback of a page's error here
         return self._errors
 
     def finish(self) -> None:
@@ -80,7 +80,7 @@ class _Request(WSGIRequestHandler):
 
 
 class _Site:
-    """What wsgiref wants to know of the server that a request came to."""
+    """The server's attributes that wsgiref reads."""
 
     def __init__(self, app: WSGIApplication, address: Any) -> None:
         self._app = app
@@ -98,7 +98,7 @@ class _Site:
         return self._app
 
     def answer(self, head: bytes, peer: Any) -> bytes:
-        """The whole answer to a request; empty to one that is not HTTP."""
+        """The whole answer to a request; empty if the request is not HTTP."""
         try:
             request = _Request(head, peer, self)  # type: ignore[arg-type]
         except (OSError, ValueError, HTTPException) as error:
@@ -108,7 +108,7 @@ class _Site:
 
 
 class AdminServer:
-    """Listens from when it is made; serves from start() to close(). All connections are the thread's."""
+    """Listens from its construction; serves from start() to close(). The thread owns all connections."""
 
     def __init__(self, address: Any, family: int, tick: Callable[[], object]) -> None:
         """`tick` is called several times a second. Raises OSError."""
@@ -146,7 +146,7 @@ class AdminServer:
 
     def _ring(self) -> None:
         """Wake the thread."""
-        with suppress(OSError):  # full: it is awake as it is
+        with suppress(OSError):  # full: the thread is awake anyway
             self._bell.send(b"\0")
 
     # --- the thread
@@ -184,7 +184,7 @@ class AdminServer:
                 self._read(connection)  # most have sent their request by now
 
     def _close_oldest(self, host: str) -> None:
-        """One that is not being answered, of this address or of any; at worst the one that has just come."""
+        """Close the oldest connection that is not being answered, of a host or (empty) of any; at worst the newest."""
         for connection in self._connections:
             if connection.state is not _State.ANSWER and host in ("", _host(connection)):
                 self._close(connection)
@@ -199,7 +199,7 @@ class AdminServer:
             data = b""
         if not data:
             if connection.state is _State.HEAD and connection.head:
-                self._ask(connection)  # what it is without an end of the head is not our business
+                self._ask(connection)  # a head without its end: wsgiref decides what it is
             else:
                 self._close(connection)
         elif connection.state is _State.HEAD:
@@ -210,13 +210,13 @@ class AdminServer:
                 self._close(connection)
 
     def _ask(self, connection: _Connection) -> None:
-        """Have a worker answer. Meanwhile nothing is read."""
+        """Give the request to a worker. Nothing is read meanwhile."""
         connection.state = _State.ANSWER
         self._selector.unregister(connection.socket)
         self._workers.submit(self._work, connection)
 
     def _work(self, connection: _Connection) -> None:
-        """In a worker's thread."""
+        """Make the answer, in a worker's thread."""
         answer = b""
         try:
             answer = self._site.answer(bytes(connection.head), connection.peer)
@@ -245,7 +245,7 @@ class AdminServer:
         except OSError:
             self._close(connection)
             return
-        # To close a socket over unread bytes takes the answer back, so what still comes is taken, unheeded.
+        # Closing a socket with unread bytes would discard the answer, so bytes that still come are read and ignored.
         connection.state = _State.END
         self._selector.modify(connection.socket, selectors.EVENT_READ, partial(self._read, connection))
 
@@ -271,5 +271,5 @@ def _host(connection: _Connection) -> str:
 
 
 def _is_complete(head: bytearray) -> bool:
-    """Whether the empty line behind the headers is there. A request of this endpoint has no body."""
+    """Whether the empty line behind the headers is there. Requests to this endpoint have no body."""
     return b"\r\n\r\n" in head or b"\n\n" in head or head.startswith(b"\r\n")

@@ -27,7 +27,7 @@ log = logging.getLogger("penstock.audit")
 FILE = "audit.jsonl"
 MODE = 0o600
 MOST_WINDOWS = 16
-"""Windows that wait for the disk; the events of further ones are counted as lost."""
+"""Windows that may wait for the disk; the events of further ones are counted as lost."""
 SAY_EVERY_S = 60.0
 CLOSE_S = 5.0
 
@@ -35,7 +35,7 @@ Window = Mapping[AuditKey, Tally]
 
 
 class AuditFile:
-    """Owner of the file. take() and reopen() are called on the loop; the rest happens in the thread."""
+    """Owner of the file. take() and reopen() are called in the loop; the thread does the rest."""
 
     def __init__(self, path: Path, settings: AuditSettings) -> None:
         """Raises PenstockError if the file cannot be opened."""
@@ -44,13 +44,13 @@ class AuditFile:
         self._files = settings.files
         self._tasks: queue.SimpleQueue[Window | None] = queue.SimpleQueue()
         self._wants_reopening = False
-        self._lost_waiting = 0  # events for which there was no room in the queue
+        self._lost_waiting = 0  # events for which the queue had no room
         self._lost_writing = 0
-        self._lost_told = 0  # of both, those that a line in the file tells of
+        self._lost_told = 0  # of both, those that a line in the file reports
         self._said_s = -SAY_EVERY_S
         self._fd = -1
         self._size_bytes = 0
-        self._is_torn = False  # the last line was written in part
+        self._is_torn = False  # the last line is incomplete
         try:
             self._open()
         except OSError as error:
@@ -74,12 +74,12 @@ class AuditFile:
             self._tasks.put(window)
 
     def reopen(self) -> None:
-        """The file was moved away by a program that rotates logs: begin a new one."""
+        """Begin a new file, because a log rotation moved the old one away."""
         self._wants_reopening = True
         self._tasks.put({})
 
     def close(self) -> None:
-        """Write what there is, but wait no longer than CLOSE_S for the disk."""
+        """Write the waiting windows, but wait no longer than CLOSE_S for the disk."""
         self._tasks.put(None)
         self._thread.join(CLOSE_S)
 
@@ -98,7 +98,7 @@ class AuditFile:
 
     def _open(self) -> None:
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, MODE)
-        os.fchmod(self._fd, MODE)  # it may have been there, with another mode
+        os.fchmod(self._fd, MODE)  # the file may exist with another mode
         self._size_bytes = os.fstat(self._fd).st_size
         self._is_torn = False
         if self._size_bytes:
@@ -139,7 +139,7 @@ class AuditFile:
             left = left[written:]
 
     def _rotate(self) -> None:
-        """FILE becomes FILE.1, FILE.1 becomes FILE.2, and so on; `files` of them stay."""
+        """Rename FILE to FILE.1, FILE.1 to FILE.2, and so on; `files` of them stay."""
         os.close(self._fd)
         self._fd = -1
         oldest = self._files - 1
@@ -168,7 +168,7 @@ def _events_in(window: Window) -> int:
 
 
 def line_of(key: AuditKey, tally: Tally) -> str:
-    """One line, with its end. `address` has the port where it stands for one event."""
+    """One line with its newline. `address` has the port if the line is about one event."""
     line: dict[str, Any] = {"time": _time(tally.last_ms), "event": key.event.value}
     if key.user:
         line["user"] = key.user
@@ -189,9 +189,9 @@ def _time(unix_ms: int) -> str:
 def open_audit(
     settings: Settings, closing: AsyncExitStack, name: str = "", has_data_folder: bool = True
 ) -> tuple[Audit, Callable[[], None]]:
-    """The audit log of this process, closed with `closing`, and what reopens its file. Raises PenstockError.
+    """The audit log of this process, closed with `closing`, and a function that reopens its file. Raises PenstockError.
 
-    `name` tells processes apart that share the setting.
+    `name` distinguishes processes that share the setting.
     """
     path = settings.audit.file
     if path is None and has_data_folder:
@@ -211,7 +211,7 @@ def _nothing() -> None: ...
 
 
 def _access_settings(settings: Settings) -> str:
-    """What is set of who may come in, for people. Texts are left out: they may be secrets."""
+    """The non-default settings of [auth] and [quota], for people. Texts are left out: they may be secrets."""
     shown = []
     for section in (settings.auth, settings.quota):
         for each in fields(section):

@@ -1,4 +1,4 @@
-"""What mqtts:// and wss:// are secured with, out of the files that settings name."""
+"""Builds the TLS context of mqtts:// and wss:// from the files that settings name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.config.credentials import server_context
 from penstock.config.secret_files import read_file
 from penstock.errors import PenstockError, UsageError
 
-if TYPE_CHECKING:  # importing these takes time, which who has no certificates of clients need not spend
+if TYPE_CHECKING:  # imported only for client certificates: importing takes time
     from cryptography.x509 import CertificateRevocationList
 
     from gateway.auth.revocation import Trust
@@ -25,25 +25,25 @@ if TYPE_CHECKING:  # importing these takes time, which who has no certificates o
 
 @dataclass(slots=True)
 class ClientContext:
-    """What mqtts:// and wss:// are secured with."""
+    """The TLS context of mqtts:// and wss://."""
 
     context: ssl.SSLContext
-    trust: Trust | None  # None: clients show no certificates
-    expires: datetime | None  # its first CRL
+    trust: Trust | None  # None: clients present no certificates
+    expires: datetime | None  # when the first CRL expires
 
     def forget_serials(self) -> None:
-        """OpenSSL has them: this process need not."""
+        """Drop the serial numbers, which OpenSSL has as well."""
         if self.trust is not None:
             self.trust = self.trust.without_serials()
 
     def forget_sessions(self) -> None:
-        """Who comes back to a TLS session shakes hands in full, so that its certificate is looked at."""
+        """Have clients that resume a TLS session do a full handshake, so that their certificates are checked."""
         self.context.options |= ssl.OP_NO_TICKET
         self.context.num_tickets = 0
 
 
 def tls_for_clients(settings: GatewaySettings) -> ClientContext | None:
-    """None if nothing is set for it. Raises PenstockError."""
+    """The context; None without a certificate in the settings. Raises PenstockError."""
     certificate, key, ca_file = settings.tls_certificate, settings.tls_key, settings.tls_client_ca_file
     asks = settings.tls_client_certificates
     if (ca_file is None) != (asks == "no"):
@@ -67,7 +67,7 @@ def tls_for_clients(settings: GatewaySettings) -> ClientContext | None:
 
 
 def _verify_clients(context: ssl.SSLContext, ca_file: Path, settings: GatewaySettings) -> Trust:
-    """A CRL counts where it is: in a file of its own, or in that of the authorities."""
+    """Load authorities and CRLs. CRLs may be in a file of their own, or in that of the authorities."""
     from gateway.auth.revocation import make_trust, parse_authorities, parse_crls
 
     text = read_file(ca_file, "gateway.tls_client_ca_file").decode(errors="replace")
@@ -102,7 +102,7 @@ def _verify_clients(context: ssl.SSLContext, ca_file: Path, settings: GatewaySet
 
 
 def _load_crls(context: ssl.SSLContext, crls: Iterable[CertificateRevocationList]) -> None:
-    """OpenSSL takes them from a file only: not from the one that was read here, which may be another one by now."""
+    """Load CRLs, which OpenSSL reads only from a file: not from the file read before, which may have changed since."""
     from cryptography.hazmat.primitives.serialization import Encoding
 
     in_memory = os.fdopen(os.memfd_create("crls"), "wb") if hasattr(os, "memfd_create") else None

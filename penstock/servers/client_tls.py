@@ -1,4 +1,4 @@
-"""The certificate that clients are shown, and those that they have to show: made anew when the files change."""
+"""TLS contexts, for clients and for the wire, made again when their files change."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from penstock.errors import PenstockError
 from penstock.servers.client_context import ClientContext, tls_for_clients
 from store.audit import Audit, AuditEvent
 
-if TYPE_CHECKING:  # with what it imports, it is for who has certificates of clients
+if TYPE_CHECKING:  # imported only for client certificates: its imports take time
     from gateway.access.certified import Certified
 
 log = logging.getLogger("penstock")
 
 
 class ClientTls:
-    """Owner of the context for new connections; those that are open go on with what they began with."""
+    """Owner of the TLS context for new client connections; open ones keep the context they began with."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         """Raises PenstockError."""
@@ -41,8 +41,8 @@ class ClientTls:
         self._certified: Certified | None = None
         self._reading: asyncio.Task[None] | None = None
         self._again = False
-        self._is_late = False  # a CRL that should have been replaced was told of
-        self.audit = Audit()  # to be replaced once there is one
+        self._is_late = False  # an expired CRL has been reported
+        self.audit = Audit()  # replaced by the process's audit log once that is open
 
     @property
     def is_set(self) -> bool:
@@ -53,17 +53,17 @@ class ClientTls:
         return self._current.context
 
     def judges(self, certified: Certified) -> None:
-        """These connections are judged again when what counts changes."""
+        """Have these connections judged again when the trusted certificates change."""
         self._certified = certified
 
     def tick(self) -> None:
-        """To be called several times a second: looks at the files now and then."""
+        """Reload if a file has changed; call it several times a second."""
         if self._files.have_changed():
             self.reload()
         self._look_for_late_lists()
 
     def reload(self) -> None:
-        """In a thread. If the files are no good, what was there stays in force until they change again."""
+        """Read the files in a thread. If one is wrong, the old context stays in force until they change again."""
         if not self._files:
             return
         self._again = True
@@ -94,7 +94,9 @@ class ClientTls:
         self._certified.judge_again(partial(new.trust.why_out, before=before.trust), new.forget_serials)
 
     def _look_for_late_lists(self) -> None:
-        """New connections are refused from then on, by OpenSSL; so are those that go on with a TLS session."""
+        """Report an expired CRL. From then on OpenSSL refuses new connections; resumed TLS sessions must be refused as
+        well.
+        """
         current = self._current
         if self._is_late or current is None or current.trust is None or current.expires is None:
             return
@@ -112,13 +114,13 @@ class ClientTls:
 
 
 class TlsFiles:
-    """Owner of the context for new connections; those that are open go on with what they began with."""
+    """Owner of the TLS context for new connections; open ones keep the context they began with."""
 
     def __init__(self, files: Iterable[Path | None], load: Callable[[], ssl.SSLContext | None]) -> None:
-        """`load` makes the context out of the files. Raises PenstockError, as `load` does."""
+        """`load` makes the context from the files. Raises the PenstockError of `load`."""
         self._load = load
         self._files = WatchedFiles(files)
-        self.audit = Audit()  # to be replaced once there is one
+        self.audit = Audit()  # replaced by the process's audit log once that is open
         self._context = load()
 
     @property
@@ -130,12 +132,12 @@ class TlsFiles:
         return self._context
 
     def tick(self) -> None:
-        """To be called several times a second: looks at the files now and then."""
+        """Reload if a file has changed; call it several times a second."""
         if self._files.have_changed():
             self.reload()
 
     def reload(self) -> None:
-        """If the files are no good, what was there stays in force until they change again."""
+        """Make the context again. If a file is wrong, the old one stays in force until they change again."""
         if not self._files:
             return
         self._files.note()
@@ -150,7 +152,7 @@ class TlsFiles:
 
 
 class WireTls(TlsFiles):
-    """What gateways and clients of a store at a tls:// address see."""
+    """The TLS context of a store at a tls:// address."""
 
     def __init__(self, settings: WireSettings) -> None:
         """Raises PenstockError."""
@@ -159,7 +161,9 @@ class WireTls(TlsFiles):
 
 
 class StoreTls(TlsFiles):
-    """What a gateway shows to its store, and believes of it."""
+    """The TLS context of a gateway for its store: the certificate that it presents, and the authorities that
+    it trusts.
+    """
 
     def __init__(self, address: StoreAddress, settings: GatewaySettings) -> None:
         """Raises PenstockError."""

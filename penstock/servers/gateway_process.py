@@ -1,4 +1,4 @@
-"""`penstock gateway`: a gateway whose store is another process. It keeps nothing that must survive."""
+"""`penstock gateway`: a gateway that connects to a store in another process. It has no durable state."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def _serve(
     client_tls: ClientTls,
     judging: Judging,
 ) -> None:
-    """Clients are let in once a store is there; if it goes away later, they stay, and wait."""
+    """Accept clients once the store is there; if it goes away later, they stay connected, and wait."""
     stop = Stop()
     heed_hangup(judging.reload, client_tls.reload, tls.reload)
     judging.load()

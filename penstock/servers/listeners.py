@@ -1,4 +1,4 @@
-"""The side of a server process that MQTT clients and their operators see: listening, being ready, draining."""
+"""The part of a server process that faces MQTT clients and operators: listening, readiness, draining."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DRAIN_STEP_S = 0.01
 
 
 def check_exposed(settings: Settings) -> None:
-    """Nothing listens beyond loopback without authentication unless the operator says so. Raises ListenError."""
+    """Refuse addresses beyond loopback without authentication unless the operator allows them. Raises ListenError."""
     addresses = tuple(ListenAddress.parse(url) for url in settings.gateway.listen)
     check_exposure(addresses, are_credentials_needed(settings), settings.auth.allow_anonymous)
     check_admin_exposed(settings)
@@ -53,7 +53,7 @@ def say_who_may_connect(settings: Settings) -> None:
 
 
 def are_credentials_needed(settings: Settings) -> bool:
-    """Whether clients have to say who they are."""
+    """Whether clients must authenticate."""
     addresses = [ListenAddress.parse(url) for url in settings.gateway.listen]
     certificates = settings.gateway.tls_client_certificates == "required"
     return is_auth_configured(settings.auth) or (
@@ -68,9 +68,9 @@ def open_gateway_admin(
     link: RemoteStore | None,
     starting: Callable[[], str] = lambda: "",
 ) -> Admin:
-    """The admin endpoint of a gateway, and of the store where it is in the same process.
+    """The admin endpoint of a gateway, and of the store if it is in the same process.
 
-    There is no broker before the store is there; what is known of that, `link` or `starting` says.
+    There is no broker before the store is there; until then `link` or `starting` gives the reason.
     """
     from gateway.observe.metrics import read_steps
     from penstock.servers.admin import LoopSource
@@ -110,14 +110,14 @@ class Listeners:
         self._broker.listening = True
 
     def say_ready(self, **where: object) -> None:
-        """The lines that scripts wait for; `where` names what stands behind."""
+        """Print the lines that scripts wait for; `where` names the store behind the gateway."""
         for listener in self._open:
             announce("ready", str(listener.address), **where)
 
     async def close(self, stop: Stop, tick: Callable[[], object], others: bool = False) -> None:
-        """No new clients; those that are here are seen off, slowly where there are others who take them in.
+        """Stop listening and disconnect the clients, slowly if `others` (other gateways) take them in.
 
-        `tick` is what happens several times a second in any case.
+        `tick` is called several times a second meanwhile.
         """
         for listener in self._open:
             listener.close()

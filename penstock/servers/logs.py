@@ -1,7 +1,7 @@
 """Log lines on standard error: one per event, as text or JSON.
 
-Messages quote what clients send (client identifiers, topics, reasons), so nothing in them may end a line, move the
-cursor or turn the direction of the text: what is not printable is escaped.
+Messages quote text from clients (client identifiers, topics, reasons). That text must not end a line, move the cursor
+or change the direction of text, so unprintable characters are escaped.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from datetime import UTC, datetime
 TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 TRACEBACK_INDENT = "\n  | "
 
-# JSON escapes what is below U+0020 itself; these end a line, or are invalid, for some of its readers.
+# JSON itself escapes characters below U+0020; these end a line, or are invalid, for some readers of JSON.
 _NOT_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """The text with every character that is not printable written as Python would write it."""
+    """The text with every unprintable character written as a Python escape."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class TextLines(logging.Formatter):
-    """For people. A traceback's lines follow the event's, each marked, so that none can pass for an event."""
+    """Lines for people. The lines of a traceback are marked, so that none looks like an event."""
 
     def __init__(self) -> None:
         super().__init__(TEXT)
@@ -42,12 +42,12 @@ class TextLines(logging.Formatter):
 
 
 def json_line(fields: Mapping[str, object]) -> str:
-    """One JSON object in which nothing ends the line for any of its readers."""
+    """One JSON object in which no character ends the line for any reader."""
     return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(fields, ensure_ascii=False))
 
 
 class JsonLines(logging.Formatter):
-    """For collectors: one object per line. `event` is there for what happens often, and names its kind."""
+    """Lines for log collectors: one object per line. Frequent events have `event`, the name of their kind."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -64,7 +64,7 @@ class JsonLines(logging.Formatter):
 
 
 def announce(event: str, url: str, **details: object) -> None:
-    """A line on standard output that scripts wait for, in the form of the log: text, or an object as the log's are."""
+    """Print a line for scripts on standard output, in the form of the log: text, or a JSON object."""
     text = " ".join([event, url, *(f"{name}={value}" for name, value in details.items())])
     handlers = logging.getLogger("penstock").handlers
     if handlers and isinstance(handlers[0].formatter, JsonLines):
@@ -91,7 +91,7 @@ def set_up_logging(level: str, form: str) -> None:
     """`level`: debug, info, warning, error; `form`: text, json."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    for name in ("penstock", "asyncio"):  # the loop reports what nobody caught
+    for name in ("penstock", "asyncio"):  # asyncio logs errors that no code caught
         root = logging.getLogger(name)
         root.handlers[:] = [handler]
         root.setLevel(level.upper())

@@ -1,4 +1,4 @@
-"""What every server process of ours does around its work: limits, signals, the tick, the end."""
+"""The parts that all server processes share: limits, signals, the tick, the end."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ log = logging.getLogger("penstock")
 
 TICK_S = 0.05
 DISK_FAILED = 74
-"""The exit code once the disk failed to confirm a write, or damaged the index (EX_IOERR of sysexits.h)."""
+"""The exit code after the disk failed to confirm a write, or damaged the index (EX_IOERR of sysexits.h)."""
 DRAIN_S = 5.0
-"""How long a store waits at its end for what its peers are still to be told."""
+"""How long a stopping store waits until its peers have read their answers."""
 OPERATOR_SOCKET = "operator.sock"
-"""In the data folder of a store that runs."""
+"""The operators' socket in the data folder of a running store."""
 SUPERVISED = "PENSTOCK_SUPERVISED"
-"""In the environment of a process whose standard input is a pipe from the one that supervises it: its name there."""
+"""Environment variable with the name of a supervised process; its standard input is a pipe from its supervisor."""
 STARTED_AGAIN = "PENSTOCK_STARTED_AGAIN"
-"""In the environment of a process that replaced itself: when that was, in seconds of the monotonic clock."""
+"""Environment variable of a process that replaced itself: the time of that, in seconds of the monotonic clock."""
 START_AGAIN_AFTER_S = 60.0
-"""At most so often a process replaces itself."""
+"""A process replaces itself at most once in this time."""
 ALL_STOP = b"stop\n"
 AT_ONCE = b"now\n"
-"""What that one says there."""
+"""The words of the supervisor in that pipe."""
 
 
 def run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> int:
@@ -65,7 +65,7 @@ def run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> in
 
 
 def _is_first_for_a_while() -> bool:
-    """Whether it is long ago that this process started itself again; if not, that is up to who watches over it."""
+    """Whether this process has not replaced itself for START_AGAIN_AFTER_S; otherwise its service manager decides."""
     try:
         return time.monotonic() - float(os.environ.get(STARTED_AGAIN, "-inf")) > START_AGAIN_AFTER_S
     except ValueError:
@@ -73,26 +73,26 @@ def _is_first_for_a_while() -> bool:
 
 
 def _start_again() -> NoReturn:
-    """This very command, in the place of this process; nothing but the standard streams is handed on."""
+    """Replace this process by the same command; only the standard streams are kept."""
     os.environ[STARTED_AGAIN] = str(time.monotonic())
     sys.stdout.flush()
     os.execv(sys.executable, sys.orig_argv)
 
 
 def _disk_failure(error: BaseException | None) -> BaseException | None:
-    """What a new start may help with, of an error and those during which it came: a disk that fails fails again."""
+    """The failure, among an error and its contexts, that a new start may mend; a disk that fails will fail again."""
     while error is not None and not isinstance(error, DiskFailed | IndexDamaged | IndexStuck):
         error = error.__context__
     return error
 
 
 class Stop:
-    """Set by SIGTERM and SIGINT from when it is made, or by a word of whoever supervises this process."""
+    """A request to stop: by SIGTERM and SIGINT from construction on, or from the supervisor."""
 
     def __init__(self) -> None:
         self._stopped = asyncio.Event()
-        self.of_all = False  # everything that this process works with stops as well
-        self.is_urgent = False  # asked for once more: nobody is to be waited for
+        self.of_all = False  # all processes of the supervisor stop as well
+        self.is_urgent = False  # asked a second time: do not wait for any client
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._asked, number)
         if os.environ.get(SUPERVISED):
@@ -104,8 +104,9 @@ class Stop:
         self._stopped.set()
 
     def _told(self) -> None:
-        """By the process that supervises this one. If that is gone without a word, it is perhaps started again: be out
-        of the way by then; nothing that was acknowledged is lost by an end without ceremony."""
+        """Handle a message of the supervisor. If the supervisor is gone, it may be started again: exit at once to make
+        room. Nothing acknowledged is lost by that.
+        """
         words = os.read(sys.stdin.fileno(), 4096)
         if not words:
             os._exit(1)
@@ -115,7 +116,7 @@ class Stop:
         self._stopped.set()
 
     async def or_tick(self) -> bool:
-        """Wait for TICK_S at most. True once it is time to stop."""
+        """Wait for TICK_S at most. True once the process should stop."""
         try:
             await asyncio.wait_for(self._stopped.wait(), TICK_S)
         except TimeoutError:
@@ -123,7 +124,7 @@ class Stop:
         return True
 
     async def or_event(self, event: asyncio.Event) -> bool:
-        """Wait for an event. True if it is time to stop instead."""
+        """Wait for an event. True if the process should stop instead."""
         waits = [asyncio.ensure_future(each.wait()) for each in (self._stopped, event)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
@@ -131,7 +132,7 @@ class Stop:
         return self._stopped.is_set()
 
     async def tick(self, action: Callable[[], object]) -> None:
-        """Everything happens in callbacks, but for this action, several times a second."""
+        """Call `action` several times a second until the process should stop; all other work is in callbacks."""
         while True:
             action()
             if await self.or_tick():
@@ -139,7 +140,7 @@ class Stop:
 
 
 async def listen_to_operators(server: StoreServer, data: Path) -> None:
-    """At a socket in the data folder. A file system without sockets costs the operators' commands, nothing else."""
+    """Listen at a socket in the data folder. On a file system without sockets only the operators' commands fail."""
     try:
         await server.listen_to_operators(data / OPERATOR_SOCKET)
     except OSError as error:
@@ -148,7 +149,7 @@ async def listen_to_operators(server: StoreServer, data: Path) -> None:
 
 
 def check_admin_exposed(settings: Settings) -> None:
-    """The admin endpoint asks for no password. Raises ListenError."""
+    """Check the address of the admin endpoint, which has no password. Raises ListenError."""
     if settings.admin is not None:
         from penstock.servers.admin import check_admin_exposure
 
@@ -156,7 +157,7 @@ def check_admin_exposed(settings: Settings) -> None:
 
 
 def open_admin(address: str, source: AdminSource) -> Admin:
-    from penstock.servers.admin import Admin  # here, so that who has no use for it does not import an HTTP server
+    from penstock.servers.admin import Admin  # imported here, since most processes need no HTTP server
 
     admin = Admin(address, source, asyncio.get_running_loop())
     announce("admin", admin.url)
@@ -164,9 +165,10 @@ def open_admin(address: str, source: AdminSource) -> Admin:
 
 
 def tune_garbage_collection() -> None:
-    """What start-up made stays; per-turn garbage has no cycles, so full collections can be rare.
+    """Keep the objects of the start out of collections; garbage of a turn has no cycles, so full collections can be
+    rare.
 
-    Of what is new some 50 ns an object: 5,000 at a time, and 15,000 at a time of what outlived that, take 1 ms at most.
+    A new object costs about 50 ns: 5,000 at a time, and 15,000 survivors at a time, take 1 ms at most.
     """
     gc.collect()
     gc.freeze()
@@ -180,7 +182,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def heed_hangup(*reload: Callable[[], object]) -> None:
-    """Call these on SIGHUP. To be called in the loop, first of all: by itself the signal ends a process."""
+    """Call these functions on SIGHUP. Call it first in the loop: by default the signal ends the process."""
 
     def reload_all() -> None:
         for each in reload:

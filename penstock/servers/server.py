@@ -32,7 +32,7 @@ def serve(settings: Settings) -> int:
 
 
 async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
-    """The admin endpoint, the store with its recovery, the gateway, and only then the clients; the end in reverse."""
+    """Start the admin endpoint, the store with its recovery, the gateway, and then accept clients; stop in reverse."""
     stop = Stop()
     heed_hangup(judging.reload, tls.reload)  # until there is an audit log
     loop = asyncio.get_running_loop()

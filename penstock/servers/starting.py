@@ -1,4 +1,4 @@
-"""How far a store's start is: told in the log, and to whoever asks the admin endpoint meanwhile."""
+"""The progress of a store's start, for the log and the admin endpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REPORT_S = 2.0
 
 
 class Starting:
-    """Written by the loop's thread, which is busy with the start; `text` may be read from any."""
+    """The loop's thread, which is busy with the start, writes it; any thread may read `text`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.text = "starting"
@@ -21,7 +21,7 @@ class Starting:
         self._reported_s = clock()
 
     def replayed(self, done_bytes: int, of_bytes: int) -> None:
-        """So much of the log that the index does not have was replayed."""
+        """Report how much of the log that the index lacks was replayed."""
         percent = 100 * done_bytes // max(of_bytes, 1)
         self.text = f"starting: the index takes in {of_bytes >> 20} MiB of the log, {percent} % are done"
         now_s = self._clock()

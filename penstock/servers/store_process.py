@@ -59,7 +59,7 @@ def serve(settings: Settings) -> int:
 async def _serve(
     settings: Settings, address: StoreAddress, tokens: Tokens, tls: WireTls | None, judging: Judging
 ) -> None:
-    """The admin endpoint, the store with its recovery, and only then the peers; the end in reverse."""
+    """Start the admin endpoint, the store with its recovery, and then accept peers; stop in reverse."""
     stop = Stop()
     heed_hangup(judging.reload, *(each.reload for each in (tls,) if each is not None))
     judging.load()
@@ -121,14 +121,14 @@ async def _serve(
 
 
 async def _close(server: StoreServer, messages: MessageStore) -> None:
-    """A store whose disk failed has no more to tell: the answers that its peers wait for do not come."""
+    """Close the server. If the disk has failed, do not wait: the answers that peers wait for do not come."""
     await server.close(0 if messages.log.failed_for_good() else DRAIN_S)
 
 
 def _judge_clients(
     server: StoreServer, judging: Judging, of_namespaces: Mapping[str, str], closing: AsyncExitStack
 ) -> None:
-    """Where [auth] says who may come in or do what, it says so of the store's clients as well."""
+    """Apply the rules of [auth] to the store's clients as well."""
     access = judging.start(closing)
     if access is None:
         return
@@ -144,8 +144,8 @@ def _judge_clients(
 
 
 def _open_admin(address: str, server: Callable[[], StoreServer | None], starting: Starting) -> Admin:
-    """`server` is there once the start is over."""
-    from gateway.observe.metrics import read_steps  # here, so that who has no use for it does not import an HTTP server
+    """The admin endpoint of a store; `server` returns it once the start is over."""
+    from gateway.observe.metrics import read_steps  # imported here, since most processes need no HTTP server
     from penstock.servers.admin import LoopSource
 
     def readings() -> Iterator[list[Reading]]:
@@ -164,7 +164,7 @@ def _open_admin(address: str, server: Callable[[], StoreServer | None], starting
 
 
 def check_exposed(address: StoreAddress, settings: Settings, tokens: Tokens) -> None:
-    """Nothing listens beyond loopback for everybody unless the operator says so. Raises UsageError."""
+    """Refuse an open address beyond loopback unless the operator allows it. Raises UsageError."""
     allowed = settings.wire.allow_open_beyond_loopback
     if address.host and not is_loopback(address.host) and not allowed:
         lacking = [

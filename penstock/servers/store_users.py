@@ -1,4 +1,4 @@
-"""Users at a store: the SDK's, Spark's and the commands', judged by what judges MQTT clients."""
+"""Users of a store (SDK, Spark, commands), authenticated and authorized by the same rules as MQTT clients."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ WANTS_USER = "users are judged here: give user= and password="
 
 
 class StoreUsers:
-    """A Judge (notify.users) that asks Access."""
+    """A Judge (notify/requests/users.py) that asks Access."""
 
     def __init__(self, access: Access, of_namespaces: Mapping[str, str] = NO_TOKENS) -> None:
-        """`of_namespaces`: by namespace, the token that lets a client into that one alone."""
+        """`of_namespaces`: by namespace, the token that admits a client to that namespace alone."""
         self.access = access
         self._of_namespaces = of_namespaces
         self._epoch = 0
@@ -33,7 +33,7 @@ class StoreUsers:
 
     @property
     def epoch(self) -> int:
-        """What is known from elsewhere counts for a second."""
+        """A number that changes when answers must be asked again: after a reload; with a hook, each second."""
         if self.access.asks_elsewhere and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + 1.0
             self._epoch += 1
@@ -68,7 +68,9 @@ class StoreUsers:
         self.access.authenticate(credentials, heard)
 
     def _settled(self, identity: Identity, hello: Hello) -> StoreUser | str:
-        """With its namespace, or why it may not be of that one. A token proves one, what a Hello says does not."""
+        """The user with its namespace, or why it may not use that one. A token proves a namespace, a name in a Hello
+        does not.
+        """
         of_token = self._of_namespaces.get(hello.namespace)
         is_of_token = of_token is not None and same_token(of_token, hello.token)
         named = (("the token", hello.namespace if is_of_token else ""),)
@@ -85,7 +87,7 @@ def _of(namespace: str) -> str:
 
 
 class StoreUser:
-    """A User (notify.users)."""
+    """A User (notify/requests/users.py)."""
 
     def __init__(self, users: StoreUsers, identity: Identity, namespace: str = "") -> None:
         """`namespace`: of its client, as in a Hello."""
@@ -99,7 +101,7 @@ class StoreUser:
 
     @property
     def is_open(self) -> bool:
-        """Not of one that names topics of the log: what is another namespace's needs a rule."""
+        """False in a namespace that covers all others: topics of another namespace need a rule."""
         return self.namespace != ALL and self._users.access.is_open_to(self._identity)
 
     @property
@@ -130,7 +132,7 @@ class StoreUser:
         return "" if self._users.access.still_knows(self._identity) else "its password was changed"
 
     def _question(self, wanted: Wanted) -> Question:
-        """Without a client identifier: rules with %c are about MQTT clients, and allow nothing here."""
+        """The question, without a client identifier: rules with %c are about MQTT clients, and allow nothing here."""
         user, namespace = self._identity.username, self._identity.namespace
         needs_rule = wanted == READ_LOG or (not namespace and is_reserved(wanted.topic))
         return Question(user, "", ACTIONS[wanted.action], wanted.topic, namespace, wanted.group, needs_rule)

@@ -1,4 +1,4 @@
-"""`penstock serve --gateways N`: a store and N gateways that share the MQTT port, as processes that are restarted."""
+"""`penstock serve --gateways N`: a store and N gateways that share the MQTT port, as supervised processes."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ log = logging.getLogger("penstock")
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
-WELL_AFTER_S = 10.0  # a child that lived so long is started again at once
+WELL_AFTER_S = 10.0  # after so long without an exit, a child is restarted at once again
 NO_TOKENS: dict[str, Any] = {
     "token": "",
     "gateway_token": "",
     "client_token": "",
     "operator_token": "",
 } | dict.fromkeys(("token_file", "gateway_token_file", "client_token_file", "operator_token_file"))
-GRACE_S = 5.0  # beyond drain_timeout_s, before a child that does not end is killed
+GRACE_S = 5.0  # beyond drain_timeout_s, before a child is killed
 
 
 class ChildFailed(PenstockError):
-    """A process that is needed from the start on did not come up."""
+    """A process that the start needs did not come up."""
 
 
 def serve(settings: Settings, gateways: int) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     check_exposed(settings)
-    Judging(settings.auth)  # what is wrong with its files is said once, not by each gateway
+    Judging(settings.auth)  # reports errors in its files once, not once per gateway
     return run(settings, lambda: _serve(settings, gateways))
 
 
@@ -93,7 +93,7 @@ async def _serve(settings: Settings, gateways: int) -> None:
 
 
 def _open_admin(address: str, children: list[Child]) -> Admin:
-    from penstock.servers.supervisor_admin import Processes  # here, so that who has no use for it does not import HTTP
+    from penstock.servers.supervisor_admin import Processes  # imported here, since most processes need no HTTP server
 
     return open_admin(address, Processes(children))
 
@@ -103,7 +103,7 @@ def _command(name: str, address: str) -> list[str]:
 
 
 def _reload_all(children: list[Child]) -> None:
-    """SIGHUP: what the settings name is read again by each, and its audit log begun anew if it was moved away."""
+    """On SIGHUP, have each child read its files again, and reopen its audit log."""
     for child in children:
         child.send_signal(signal.SIGHUP)
 
@@ -113,9 +113,9 @@ async def _end_all(children: list[Child], stop: Stop) -> None:
 
 
 class _Reserved:
-    """An address that stays ours while processes that share it come and go; port 0 becomes a free one.
+    """An address that stays reserved while the processes that share it come and go; port 0 becomes a free one.
 
-    Processes listen on the same port each for itself. A Unix socket they inherit (`fds`).
+    Each process listens on the same port by itself. A Unix socket is inherited (`fds`).
     """
 
     def __init__(self, url: str, unix_mode: int) -> None:
@@ -139,7 +139,7 @@ class _Reserved:
 
     @property
     def url(self) -> str:
-        """For those who share it."""
+        """The address for processes that share it."""
         return str(replace(self.address, fd=self.fds[0]) if self.fds else self.address)
 
     def __enter__(self) -> _Reserved:
@@ -152,7 +152,7 @@ class _Reserved:
 
 
 def _bound(address: ListenAddress) -> socket.socket:
-    """Raises OSError."""
+    """A bound socket. Raises OSError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -166,7 +166,9 @@ def _bound(address: ListenAddress) -> socket.socket:
 
 
 class Child:
-    """A process of ours, started again whenever it ends. It ends with us: its standard input is a pipe that we hold."""
+    """A supervised process, restarted whenever it ends. It ends with this one: its standard input is a pipe
+    from here.
+    """
 
     def __init__(self, name: str, arguments: list[str], grace_s: float, fds: tuple[int, ...] = ()) -> None:
         self.name = name
@@ -184,7 +186,9 @@ class Child:
         self._watching = asyncio.create_task(self._watch())
 
     async def is_ready(self, stop: Stop) -> bool:
-        """Wait until it says so; False if we are to stop first. Raises ChildFailed if it ends instead."""
+        """Wait for its ready line; False if this process should stop first. Raises ChildFailed if the child ends
+        instead.
+        """
         while not self._ready.is_set():
             if self._watching.done() or self._process.returncode is not None:
                 raise ChildFailed(f"the {self.name} process did not come up; see its lines above")
@@ -193,7 +197,7 @@ class Child:
         return True
 
     async def end(self, stop: Stop) -> None:
-        """Have it end in good order, or after a while in any; `stop` says if there is to be no waiting."""
+        """Stop the child in good order, and kill it after a while; `stop` says whether to hurry."""
         self._ending.set()
         if not hasattr(self, "_process"):
             return
@@ -211,7 +215,7 @@ class Child:
         await self._watching
 
     def send_signal(self, number: signal.Signals) -> None:
-        """One that is being started reads what is new anyway."""
+        """Send a signal; a child that is still starting reads the new files anyway."""
         if self._ready.is_set() and self._process.returncode is None:
             self._process.send_signal(number)
 
@@ -228,7 +232,7 @@ class Child:
             stdout=asyncio.subprocess.PIPE,
             env=environment | {SUPERVISED: self.name},
             pass_fds=self._fds,
-            start_new_session=True,  # Ctrl-C is for us: gateways end before the store does
+            start_new_session=True,  # Ctrl-C is for this process alone: gateways end before the store does
         )
 
     async def _watch(self) -> None:
@@ -248,7 +252,7 @@ class Child:
             await self._spawn()
 
     async def _follow(self) -> None:
-        """Until the process ends."""
+        """Read the child's output until it ends."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             event, url = announced(line)

@@ -1,4 +1,4 @@
-"""The admin endpoint of `penstock serve --gateways N`: what each of its processes says on one of its own, as one."""
+"""The admin endpoint of `penstock serve --gateways N`, merged from the endpoints of its processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OWN_NAME = "supervisor"
 
 
 class Process(Protocol):
-    """One that has an admin endpoint of its own."""
+    """A process with an admin endpoint of its own."""
 
     name: str
     admin_url: str
@@ -26,7 +26,7 @@ class Process(Protocol):
 
 
 class Processes:
-    """An AdminSource that asks others."""
+    """An AdminSource that asks other processes."""
 
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
@@ -36,15 +36,15 @@ class Processes:
 
     @property
     def health(self) -> str:
-        """What any of them says beside `ok`."""
+        """The warnings of all processes behind their `ok`."""
         told = ((process.name, _get(process, "/healthz")) for process in self._processes)
         notes = ((name, text.strip().partition("; ")[2]) for name, (status, text) in told if status == 200)
         return "; ".join(f"{name}: {note}" for name, note in notes if note)
 
-    starting = ""  # they say that themselves
+    starting = ""  # each process reports its own start
 
     def unready(self, _: LoopWatch) -> str:
-        """All have to be ready."""
+        """The first process that is not ready, and why."""
         for process in self._processes:
             status, text = _get(process, "/readyz")
             if status != 200:
@@ -75,7 +75,7 @@ class _Merged(Collector):
         yield from families.values()
 
     def describe(self) -> list[Metric]:
-        return []  # nobody else is in the registry whose names it could have
+        return []  # no other collector of this registry has the same names
 
 
 def _merge(families: dict[str, Metric], name: str, found: Iterable[Metric]) -> None:
@@ -86,7 +86,7 @@ def _merge(families: dict[str, Metric], name: str, found: Iterable[Metric]) -> N
 
 
 def _get(process: Process, page: str) -> tuple[int, str]:
-    """(status, text); (0, why not) if there is no answer."""
+    """(status, text) of a page; (0, reason) if there is no answer."""
     url = process.admin_url
     if not url:
         return 0, "it is starting"

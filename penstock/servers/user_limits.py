@@ -1,4 +1,4 @@
-"""The quotas by user and by namespace that a store counts, from the settings to their owners."""
+"""Passes the quotas by user and by namespace from the settings to the objects that enforce them in a store."""
 
 from gateway.access.quota_settings import QuotaSettings
 from notify.local.hub import Hub
@@ -6,7 +6,7 @@ from notify.local.user_quotas import UserLimits
 
 
 def limit_users(hub: Hub, quota: QuotaSettings) -> None:
-    """Have a store's users heed their quotas. To be called before any of them is met."""
+    """Set the quotas of a store's users. Call it before any of the quotas is checked."""
     hub.consumers.most_of_user = quota.user_groups
     hub.consumers.most_in_namespace = quota.namespace_groups
     hub.consumers.bounds_default = hub.quotas.bounds_default = quota.bound_default_namespace

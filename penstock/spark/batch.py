@@ -30,13 +30,13 @@ from penstock.spark.topic_ranges import OfTopics, choose, topic_rows
 from penstock.spark.workers import keep_modules
 from store.log.index import Index
 
-TAIL_BYTES = 32 << 20  # read to find the log's end in the time that it takes to copy an index
+TAIL_BYTES = 32 << 20  # a tail this large takes as long to read for the log's end as an index to copy
 BOUNDS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The partitions of a query, why they are these, and how large the part of the log is that they are about."""
+    """The partitions of a query, the reason for them, and the size of the log range."""
 
     parts: tuple[InputPartition, ...]
     why: str
@@ -52,7 +52,7 @@ class Plan:
 
 
 class BatchReader(DataSourceReader):
-    """Reads what is in the log when the query is planned."""
+    """Reads the messages that are in the log when the query is planned."""
 
     def __init__(self, request: Request, schema: pa.Schema) -> None:
         self.request = request
@@ -63,7 +63,7 @@ class BatchReader(DataSourceReader):
         return list(self.plan().parts)
 
     def plan(self) -> Plan:
-        """What is read, and how."""
+        """Decide which ranges and topics are read, and how."""
         with ExitStack() as opening:
             log = opening.enter_context(opened(self.request))
             index = _index_for(log, self.request, opening) if isinstance(log, LogFolder) else None
@@ -76,7 +76,7 @@ class BatchReader(DataSourceReader):
         return Plan((*choice.selected, *scanned), choice.why, end - start)
 
     def range_of(self, log: Log) -> tuple[int, int]:
-        """The log_offsets between which is read."""
+        """The log_offsets [start, end) to read."""
         request = self.request
         start = locate(log, request.starting or At(), fail_on_data_loss=request.fail_on_data_loss)
         end = locate(log, request.ending or At(latest=True), fail_on_data_loss=request.fail_on_data_loss)
@@ -91,7 +91,7 @@ class BatchReader(DataSourceReader):
             return selected_rows(self.request, self.schema, partition)
         if isinstance(partition, OfTopics):
             return self._topic_rows(partition)
-        # Where there is nothing to read, Spark makes up a partition.
+        # Spark makes up a partition if there is nothing to read.
         return rows(self.request, self.schema, partition) if isinstance(partition, LogRange) else iter(())
 
     def _topic_rows(self, partition: OfTopics) -> Iterator[pa.RecordBatch]:
@@ -101,7 +101,7 @@ class BatchReader(DataSourceReader):
 
 
 def _index_for(log: LogFolder, request: Request, copies: ExitStack) -> Index | None:
-    """What knows where single topics' messages are, if some are wanted, or where the log's end is, if that is far."""
+    """An index, if single topics are wanted or the log's end is far away; else None."""
     if not request.is_filtered and log.tail_bytes() < TAIL_BYTES:
         return None
     try:
@@ -111,9 +111,9 @@ def _index_for(log: LogFolder, request: Request, copies: ExitStack) -> Index | N
 
 
 class PushingReader(BatchReader):
-    """Takes what it can of a query's WHERE: equal topics exactly, bounds of log_offset to read less of the log.
+    """Accepts some of a query's WHERE: equal topics exactly; bounds of log_offset only narrow the range.
 
-    A class of its own, since Spark refuses any reader that could do this unless it is configured for it.
+    A class of its own, since Spark refuses a reader with pushFilters unless it is configured for it.
     """
 
     def __init__(self, request: Request, schema: pa.Schema) -> None:

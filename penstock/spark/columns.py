@@ -1,7 +1,7 @@
-"""Verified log bytes become Arrow RecordBatches: a column at a time, and only the columns that are wanted.
+"""Turns verified log bytes into Arrow RecordBatches: a column at a time, and only the requested columns.
 
-Records are 8-byte aligned, so their header fields are gathered by numpy; parts of varying length are brought together
-by the compiled leaf. No Python runs per record, but for topics: each distinct one is looked at once per piece.
+Records are 8-byte aligned, so numpy gathers their header fields; the compiled leaf gathers parts of varying length. No
+Python runs per record; only topics are looked at in Python, each distinct one once per piece.
 """
 
 import re
@@ -21,12 +21,12 @@ from store.records.records import Attribute, RecordFlag
 
 HEADER_BYTES = 40  # of a record (docs/formats.md)
 MOST_ROWS = 16_384  # of a RecordBatch
-JOINED_BYTES = 1 << 20  # of a RecordBatch that is made of several
-MOST_PLAIN_BYTES = 64 << 20  # of a RecordBatch with compressed payloads, once they are decompressed
+JOINED_BYTES = 1 << 20  # of a RecordBatch joined from several
+MOST_PLAIN_BYTES = 64 << 20  # of a RecordBatch's payloads, once they are decompressed
 MOST_TOPICS_REMEMBERED = 100_000
 US_PER_MS = 1000
-# A carried message stands in the log a second time, and a live-only one is in no history.
-OF_NAMESPACE = ("topic", "queue", "client_id")  # columns with names that have its prefix in the log
+# A carried message is in the log a second time, and a live-only one is in no history.
+OF_NAMESPACE = ("topic", "queue", "client_id")  # columns with names that have the namespace's prefix in the log
 NOT_HISTORY = RecordFlag.LIVE_ONLY | RecordFlag.CARRIED | RecordFlag.DELAYED
 PAIRS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
@@ -35,16 +35,16 @@ Array = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Parts:
-    """Some bytes of each message: where they begin, and how many they are (-1: it has none)."""
+    """Some bytes of each message: where they begin, and their length (-1: absent)."""
 
     starts: Array
     lengths: NDArray[np.int32]
 
 
 class Messages:
-    """The messages of a piece of the log: `data` stands in the log from `log_offset` on; message i at positions[i].
+    """The messages of a piece of the log: `data` begins at `log_offset`; message i at data[positions[i]].
 
-    `gap` is the log_offset at which it says that something was lost, if it does.
+    `gap`: log_offset of a GAP record in the piece, where messages were lost; None: there is none.
     """
 
     def __init__(self, data: NDArray[np.uint8], log_offset: int, positions: Array, gap: int | None = None) -> None:
@@ -55,7 +55,7 @@ class Messages:
 
     @classmethod
     def find(cls, data: NDArray[np.uint8], log_offset: int) -> "Messages":
-        """Those of verified bytes that are history: each once, batches opened."""
+        """The messages of history in verified bytes: each once, batches opened."""
         positions = np.empty(len(data) // HEADER_BYTES + 1, np.int64)
         count, gap = find_messages(data, positions, NOT_HISTORY)
         return cls(data, log_offset, positions[:count], None if gap < 0 else log_offset + gap)
@@ -75,17 +75,17 @@ class Messages:
         return Messages(self.data, self.log_offset, self.positions[:count])
 
     def nearest(self, log_offset: int) -> int:
-        """log_offset of the last one that begins at or before this; of the beginning if there is none."""
+        """log_offset of the last message that begins at or before this; the piece's beginning if there is none."""
         count = int(np.searchsorted(self.positions, log_offset - self.log_offset, side="right"))
         return self.log_offset + (int(self.positions[count - 1]) if count else 0)
 
     def position_at(self, timestamp_ms: int) -> int:
-        """log_offset of the first one that was stored at this time or later; of the end if there is none."""
+        """log_offset of the first message that was stored at this time or later; the piece's end if there is none."""
         late = self._header("<u8", 16) >= timestamp_ms
         return self.log_offset + (int(self.positions[late.argmax()]) if late.any() else len(self.data))
 
     def places(self) -> tuple[Array, NDArray[np.int32]]:
-        """What their headers say: log_offset and size of each."""
+        """log_offset and size of each message, from its header."""
         return self._header("<u8", 8).astype(np.int64), self._lengths("<u4", 0)
 
     def behind(self, i: int) -> int:
@@ -93,13 +93,13 @@ class Messages:
         return int(self.log_offset + self.positions[i] + self._header("<u4", 0)[i])
 
     def batches(self) -> Iterator["Messages"]:
-        """The same, MOST_ROWS at a time."""
+        """The same messages, at most MOST_ROWS at a time."""
         for at in range(0, len(self), MOST_ROWS):
             rows = Messages(self.data, self.log_offset, self.positions[at : at + MOST_ROWS])
             yield from rows._by_size() if rows._compressed.any() else (rows,)
 
     def _by_size(self) -> Iterator["Messages"]:
-        """The same, of so many that their payloads have MOST_PLAIN_BYTES, or one message that alone has more."""
+        """The same messages, with payloads of at most MOST_PLAIN_BYTES at a time, or one larger message."""
         start, total = 0, 0
         for i, is_frame in enumerate(self._compressed):
             size = stated_bytes(self._stored_payload(i)) if is_frame else int(self.payload.lengths[i])
@@ -110,12 +110,12 @@ class Messages:
         yield Messages(self.data, self.log_offset, self.positions[start:])
 
     def _header(self, dtype: str, at: int) -> NDArray[np.int64]:
-        """A field of each header, that stands there at byte `at`."""
+        """A field of each header, at byte `at`."""
         kind = np.dtype(dtype)
         whole = len(self.data) // kind.itemsize * kind.itemsize
         return self.data[:whole].view(kind)[(self.positions + at) // kind.itemsize]
 
-    # --- parts of the record, in the order in which they stand there
+    # --- parts of the record, in their order
 
     @cached_property
     def topic(self) -> Parts:
@@ -145,7 +145,7 @@ class Messages:
 
     @cached_property
     def _found_properties(self) -> tuple[list[Parts], NDArray[np.int32]]:
-        """Content type, response topic and correlation data; and how many user properties there are."""
+        """Content type, response topic and correlation data, and the number of user properties."""
         found = np.empty((3, len(self)), np.int64)
         sizes = np.empty((3, len(self)), np.int32)
         pair_counts = np.empty(len(self), np.int32)
@@ -153,7 +153,7 @@ class Messages:
         return [Parts(starts, lengths) for starts, lengths in zip(found, sizes, strict=True)], pair_counts
 
     def distinct_topics(self) -> tuple[list[bytes], NDArray[np.int32]]:
-        """The topics that occur, and of each message which of them is its."""
+        """The distinct topics, and for each message the index of its topic."""
         topics = pc.dictionary_encode(self.binary(self.topic, pa.binary()))
         return topics.dictionary.to_pylist(), topics.indices.to_numpy()
 
@@ -175,7 +175,7 @@ class Messages:
         return pa.Array.from_buffers(type_, len(parts.starts), buffers)
 
     def _payload(self) -> pa.Array:
-        """As it was published; null where it was compressed and cannot be decompressed."""
+        """The payload as published; null if it was compressed and cannot be decompressed."""
         if not self._compressed.any():
             return self.binary(self.payload, pa.binary())
         payloads = (self._stored_payload(i) for i in range(len(self)))
@@ -239,14 +239,14 @@ def _plain(frame: bytes) -> bytes | None:
 
 @dataclass(frozen=True)
 class Column:
-    """One that can be asked for: its type, and how it is made."""
+    """A column that can be requested: its type, and the function that builds it."""
 
     type: pa.DataType
     build: Callable[[Messages], pa.Array]
 
 
 def _nulls(type_: pa.DataType) -> Column:
-    """What is not known of any message so far."""
+    """A column that is null for every message."""
     return Column(type_, lambda messages: pa.nulls(len(messages), type_))
 
 
@@ -269,7 +269,7 @@ COLUMNS: dict[str, Column] = {
 
 
 class TopicChoice:
-    """Which messages are wanted by their topic. What was found out about a topic is remembered, of so many."""
+    """Chooses messages by topic. Remembers the result for up to MOST_TOPICS_REMEMBERED topics."""
 
     def __init__(self, matches: Callable[[bytes], bool]) -> None:
         self._matches = matches
@@ -292,14 +292,14 @@ class TopicChoice:
 
 
 def record_batch(messages: Messages, schema: pa.Schema, queue_offset: pa.Array | None = None) -> pa.RecordBatch:
-    """The columns of a schema, whose names are some of COLUMNS; queue_offset is not in the records."""
+    """The columns of a schema, whose names are in COLUMNS; queue_offset is not in the records."""
     columns = {} if queue_offset is None else {"queue_offset": queue_offset}
     arrays = [columns[name] if name in columns else messages.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def plain_names(batches: Iterator[pa.RecordBatch], names: Namespace) -> Iterator[pa.RecordBatch]:
-    """The same rows by the names that clients of a namespace know, whose rows they are."""
+    """The same rows, with names as the clients of their namespace know them."""
     if not names.name:
         yield from batches
         return
@@ -313,7 +313,7 @@ def plain_names(batches: Iterator[pa.RecordBatch], names: Namespace) -> Iterator
 
 
 def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches, where those are small: each costs Spark and its worker some 0.3 ms by itself."""
+    """The same rows in fewer batches if they are small: each batch costs Spark and its worker some 0.3 ms."""
     some: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in batches:

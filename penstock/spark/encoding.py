@@ -1,6 +1,6 @@
-"""Rows become records in log format: a column at a time. No Python runs per row.
+"""Turns rows into records in log format: a column at a time. No Python runs per row.
 
-The opposite of penstock.spark.columns. What a store would refuse is found here, where the row is still known.
+The opposite of columns.py. It refuses rows that a store would refuse, while the row's number is still known.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Sizes = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Parts:
-    """Some bytes for each row: where in `data` they begin, and how many they are."""
+    """Some bytes of each row: where they begin in `data`, and their length."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -57,7 +57,7 @@ class Parts:
 
     @classmethod
     def of(cls, column: pa.Array) -> Parts:
-        """Those of strings or binaries; none of a null."""
+        """The parts of strings or binaries; empty for a null."""
         if not len(column):
             return cls(np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int32))
         _, offsets_buffer, values = column.cast(pa.binary()).buffers()
@@ -70,7 +70,7 @@ class Parts:
 
     @classmethod
     def fixed(cls, rows: NDArray[np.void], present: NDArray[np.bool_] | None = None) -> Parts:
-        """One row of a structured array for each; nothing for those that are not `present`."""
+        """One element of a structured array for each row; empty for rows that are not `present`."""
         size = rows.dtype.itemsize
         lengths = np.full(len(rows), size, np.int32)
         if present is not None:
@@ -79,7 +79,7 @@ class Parts:
 
 
 def joined(columns: list[Parts], count: int, align: int = 1) -> Parts:
-    """Of each row its parts one behind the other, and zeros up to a multiple of `align`."""
+    """For each row its parts one behind the other, with zeros up to a multiple of `align`."""
     lengths = np.zeros(count, np.int64)
     for column in columns:
         lengths += column.lengths
@@ -95,24 +95,24 @@ def joined(columns: list[Parts], count: int, align: int = 1) -> Parts:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What holds for rows that do not say it."""
+    """Values for rows that do not have them."""
 
     topic: str | None = None
     qos: int = 1
     retain: bool = False
-    names: Namespace = DEFAULT  # of the namespace that messages go to
+    names: Namespace = DEFAULT  # of the namespace to which messages are published
 
 
 class Encoder:
-    """Makes records of the rows of one partition, and says which row cannot be one."""
+    """Makes records from the rows of one partition, and names the row that cannot be one."""
 
     def __init__(self, defaults: Defaults, partition: int) -> None:
         self._defaults = defaults
         self._partition = partition
-        self._rows = 0  # so far
+        self._rows = 0  # encoded so far
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
-        """Raises BadRow."""
+        """Encode a batch. Raises BadRow."""
         count = batch.num_rows
         topics, topic = self._topics(batch)
         payloads = batch.column("payload")
@@ -143,7 +143,7 @@ class Encoder:
         return topics, self._sized("topic", self._of_log(topics), topics)
 
     def _of_log(self, topics: pa.Array) -> pa.Array:
-        """As the log has them. Raises BadRow."""
+        """The topics as in the log. Raises BadRow."""
         names = self._defaults.names
         if not names.name:
             return topics
@@ -202,14 +202,14 @@ class Encoder:
         return joined(parts, batch.num_rows)
 
     def _pairs(self, name: str, column: pa.Array, topics: pa.Array) -> Parts:
-        """All pairs as properties one behind the other, and which of them are a row's."""
+        """All pairs as properties one behind the other, and the bytes of each row among them."""
         offsets = column.offsets.to_numpy().astype(np.int64)
         if pa.types.is_map(column.type):
             keys, items = column.keys, column.items
         else:
             keys, items = (pc.struct_field(column.values, side) for side in ("key", "value"))
         count = len(keys)
-        # What belongs to no row, as the pairs of a null may, is passed over below.
+        # Pairs that belong to no row, as those of a null may, are skipped below.
         owner = np.searchsorted(offsets, np.arange(count), side="right") - 1
         sides = []
         for side, dtype, values in (("key", _PROPERTY, keys), ("value", _LENGTH, items)):
@@ -236,7 +236,7 @@ class Encoder:
         return Parts(flat.data, starts, lengths)
 
     def _check(self, records: Parts, topics: pa.Array) -> None:
-        """As the store does. Raises BadRow."""
+        """Check the records as the store does. Raises BadRow."""
         reserved = pc.starts_with(topics.cast(pa.binary()), RESERVED)
         self._refuse_where(reserved, topics, "topic: what begins with $SYS is for the server to publish")
         try:

@@ -1,4 +1,4 @@
-"""What the Spark source tells its user, in one line each."""
+"""Errors of the Spark source, one line each for its user."""
 
 from pathlib import Path
 from typing import Self
@@ -7,15 +7,15 @@ from penstock.errors import PenstockError
 
 
 class SparkSourceError(PenstockError):
-    """Base of what the Spark source reports."""
+    """Base of the Spark source's errors."""
 
 
 class BadOption(SparkSourceError):
-    """An option, or the schema, asks for something there is not."""
+    """An option or the schema asks for something that does not exist."""
 
 
 class WrongPython(SparkSourceError):
-    """Spark's workers run a Python that has no Penstock."""
+    """Spark's workers run a Python without Penstock."""
 
     def __init__(self, theirs: str, ours: str) -> None:
         super().__init__(
@@ -25,14 +25,14 @@ class WrongPython(SparkSourceError):
 
 
 class FolderUnreadable(SparkSourceError):
-    """There is no log at this path that this process may read."""
+    """There is no readable log at this path."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}; load() wants the data folder of a Penstock server, readable on every node")
 
 
 class LogDamaged(SparkSourceError):
-    """What was complete does not read back."""
+    """Complete bytes of the log do not read back valid."""
 
     def __init__(self, segment: Path, log_offset: int, reason: str) -> None:
         super().__init__(
@@ -52,7 +52,7 @@ class IndexUnreadable(SparkSourceError):
 
 
 class DataLost(SparkSourceError):
-    """A position is not in the log (any more)."""
+    """The log does not have a position (any more)."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}; set failOnDataLoss to false to go on without what is gone")
@@ -63,7 +63,7 @@ class DataLost(SparkSourceError):
 
 
 class AnotherLog(SparkSourceError):
-    """A checkpoint is of another log than the one that is read."""
+    """A checkpoint belongs to another log than the one that is read."""
 
     def __init__(self, path: object, theirs: str, ours: str) -> None:
         super().__init__(
@@ -74,15 +74,15 @@ class AnotherLog(SparkSourceError):
 
 
 class StoreAway(SparkSourceError):
-    """No store answers at its address, and none did for as long as was to be waited."""
+    """No store has answered at its address within the timeout."""
 
 
 class StoreRefusesUs(SparkSourceError):
-    """There is a store, which does not let this program in; or one that is not to be trusted."""
+    """A store refuses this program, or cannot be trusted."""
 
 
 class RequestFailed(SparkSourceError):
-    """The store did not do what it was asked for. `code` is that of the wire protocol."""
+    """The store refused a request. `code` is that of the wire protocol."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
@@ -90,21 +90,21 @@ class RequestFailed(SparkSourceError):
 
 
 class ReadDamaged(SparkSourceError):
-    """What a store sent does not read back."""
+    """Bytes that a store sent do not read back valid."""
 
     def __init__(self, url: str, log_offset: int, reason: str) -> None:
         super().__init__(f"{url}: damaged at log_offset {log_offset} ({reason}); see `penstock store check` there")
 
 
 class BadRow(SparkSourceError):
-    """A row that cannot be a message. Nothing of its batch is published."""
+    """A row cannot be a message. No row of its batch is published."""
 
     def __init__(self, partition: int, row: int, topic: str, reason: str) -> None:
         super().__init__(f"row {row} of partition {partition} (topic {topic}) is no message: {reason}")
 
 
 class ExportUnusable(SparkSourceError):
-    """An export's folder, or one of its files, is not as it should be."""
+    """An export's folder, or one of its files, is not valid."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

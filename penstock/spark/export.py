@@ -1,13 +1,13 @@
-"""Exports a store's messages to Parquet, step by step, each step checked against the store before it counts.
+"""Exports a store's messages to Parquet, step by step; each step is compared with the store before it counts.
 
     python -m penstock.spark.export DATA TARGET
 
-TARGET/data/date=D/level=L/*.parquet   by the day (UTC) of storing and the first level of the topic; the rows of a file
-                                       are sorted by topic, then log_offset
-TARGET/manifest.json                   the files that count (penstock.spark.manifest)
+TARGET/data/date=D/level=L/*.parquet   by day (UTC) of storing and first level of the topic; the rows of a file are
+                                       sorted by topic, then log_offset
+TARGET/manifest.json                   the files that count (manifest.py)
 
-Run it again to export what has come since. Killed anywhere, the manifest is the one before, and the next run removes
-what was left behind.
+Run it again to export newer messages. After a kill at any moment the manifest is the previous one, and the next run
+removes leftover files.
 """
 
 import argparse
@@ -37,14 +37,14 @@ from penstock.spark.reading import check_position
 from penstock.spark.source import PenstockSource, register
 
 STEP_BYTES = 4 << 30
-FILE_BYTES = 256 << 20  # of log that go into one task
+FILE_BYTES = 256 << 20  # of log for one task
 MB = 1_000_000
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Export:
-    """From which data folder to which folder, how much of the log at a time."""
+    """The data folder, the target folder, and how much of the log one step exports."""
 
     data: str
     target: Path
@@ -52,7 +52,7 @@ class Export:
     allow_gap: bool = False
 
     def run(self, spark: SparkSession, say: Say) -> Manifest:
-        """Export what is in the log now and not in the manifest. Raises SparkSourceError."""
+        """Export everything in the log that is not in the manifest yet. Raises SparkSourceError."""
         with locked(self.target):
             log = LogFolder(self.data)
             manifest = read_manifest(self.target) or Manifest(log.base(), log.base())
@@ -87,7 +87,9 @@ class Export:
             start = until
 
     def _rows(self, spark: SparkSession, start: int, until: int) -> DataFrame:
-        """The store's. Fails where retention is quicker, whatever was allowed: a step is of what was there."""
+        """The store's rows. Fails if retention drops some meanwhile, with allow_gap as well: a step has all rows of its
+        range.
+        """
         places = {"startingOffsets": json.dumps({"log": start}), "endingOffsets": json.dumps({"log": until})}
         return spark.read.format("penstock").options(**places).load(self.data)
 
@@ -100,7 +102,7 @@ class Export:
         sorted_rows.write.partitionBy("date", "level").mode("append").parquet(str(self.target / FILES))
 
     def _verify(self, spark: SparkSession, files: list[str], start: int, until: int) -> None:
-        """Raises ExportUnusable unless the files have the same rows as the store."""
+        """Raise ExportUnusable unless the files have the same rows as the store."""
         store = _fingerprint(self._rows(spark, start, until))
         exported = _fingerprint(_parquet(spark, self.target, files)) if files else (0, 0)
         if store != exported:
@@ -123,12 +125,12 @@ def _parquet(spark: SparkSession, target: Path, files: list[str]) -> DataFrame:
 
 
 def _day() -> Column:
-    """The day of storing in UTC, whatever the session's time zone."""
+    """The day of storing in UTC, in any time zone of the session."""
     return F.date_from_unix_date(F.floor(F.unix_millis("timestamp") / 86_400_000).cast("int"))
 
 
 def _fingerprint(rows: DataFrame) -> tuple[int, int]:
-    """How many rows, and the sum of their hashes, in whatever order they are."""
+    """Number of rows, and the sum of their hashes, which does not depend on their order."""
     hashed = rows.select(F.xxhash64(*COLUMNS).cast("decimal(38,0)").alias("hash"))
     count, total = hashed.agg(F.count("*"), F.sum("hash")).collect()[0]
     return count, int(total or 0)

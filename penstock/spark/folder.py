@@ -1,8 +1,8 @@
-"""A store's log read from outside, while the store may be writing it: no lock, no mapping, nothing changed.
+"""Reads a store's log from its folder while the store may be writing it: no lock, no mapping, no change.
 
-What may be read: a segment that has a successor ends where that one begins. The last one ends behind its last record
-whose checksum is right, and that is looked for again whenever somebody asks. All bytes are verified before they are
-given out. Nothing is mapped: a store cuts segments, and whoever reads past the end of a mapping then is killed.
+A segment with a successor ends where the successor begins. The last one ends behind its last record with a valid
+checksum, which is looked for at each end(). All bytes are verified before they are returned. Files are not mapped: a
+store truncates segments, and a reader past the end of a mapping would be killed by SIGBUS.
 """
 
 import os
@@ -25,17 +25,17 @@ from store.records._records import verify
 from store.records.records import RecordType
 
 PIECE_BYTES = 2 << 20  # read at a time: some thousand records, which stay in the processor's cache
-FIRST_BYTES = 64 << 10  # then twice as much each time, where it is not known whether anything follows
+FIRST_BYTES = 64 << 10  # first read where the end is unknown; doubled each time
 Array = NDArray[np.int64]
 Sizes = NDArray[np.int32]
 Bytes = NDArray[np.uint8]
 Chosen = NDArray[np.bool_]
 _CREATED_AT, _IDENTITY_AT = slice(32, 40), slice(40, 40 + IDENTITY_BYTES)  # of a segment's header
-_TYPE_AT = 24  # of a record's
+_TYPE_AT = 24  # of a record's header
 
 
 class Piece(NamedTuple):
-    """Whole verified records that stand in the log from `log_offset` on. `data` is overwritten by the next piece."""
+    """Whole verified records; `data` begins at `log_offset`, and is overwritten by the next piece."""
 
     log_offset: int
     data: NDArray[np.uint8]
@@ -51,7 +51,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class SegmentFile:
-    """One file of the log. `end` is where the next one begins; None for the last."""
+    """One file of the log. `end` is the next one's base; None for the last."""
 
     path: Path
     base: int
@@ -65,7 +65,7 @@ class SegmentFile:
 
 
 class LogFolder:
-    """The log of a data folder. Raises FolderUnreadable where there is none, LogDamaged where it does not read back."""
+    """The log of a data folder. Raises FolderUnreadable if there is none, LogDamaged if it does not read back valid."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -90,13 +90,13 @@ class LogFolder:
         return [replace(segment, end=end) for segment, end in zip(segments, ends, strict=False)]
 
     def identity(self) -> str:
-        """What this log has and no other, in hexadecimal; empty: a version wrote it that gave it none."""
+        """The log's identity in hexadecimal; empty if an early version wrote it, which gave it none."""
         said = next((found.identity for found in reversed(self.segments()) if any(found.identity)), b"")
         marks = None if said else read_marks(self.path / LOG)
         return said.hex() or (marks.identity.hex() if marks is not None else "")
 
     def base(self) -> int:
-        """log_offset at which the oldest segment begins: nothing before it is kept."""
+        """log_offset at which the oldest segment begins: no earlier record is kept."""
         return next((segment.base for segment in self.segments()), 0)
 
     def end(self) -> int:
@@ -111,7 +111,7 @@ class LogFolder:
         return end
 
     def tail_bytes(self) -> int:
-        """How much there is of the last file, at most, that end() looks through the first time."""
+        """Size of the last file: end() reads at most so much the first time."""
         segments = self.segments()
         try:
             return segments[-1].path.stat().st_size if segments else 0
@@ -119,9 +119,9 @@ class LogFolder:
             return 0
 
     def look_from(self, log_offset: int, reaches: int) -> None:
-        """Look for the end from a record on that an index knows, if it is there and valid ones go on to `reaches`.
+        """Begin the search for the end at a record that an index knows, if valid records go on from it to `reaches`.
 
-        It saves reading the last file from its beginning.
+        That saves reading the last file from its beginning.
         """
         segments = self.segments()
         if not segments or not max(self._known_end, segments[-1].first) < log_offset < reaches:
@@ -131,10 +131,10 @@ class LogFolder:
             self._known_end = known
 
     def pieces(self, start: int, end: int, skips_lost: bool = False) -> Iterator[Piece]:
-        """All records that begin in [start, end), an end that was there before; a last batch may reach past it.
+        """All records that begin in [start, end); `end` existed before. A last batch may reach past it.
 
-        `start` is the log_offset of a record, or lies between two segments. What retention has dropped raises DataLost,
-        or is passed over.
+        `start` is the log_offset of a record, or lies between two segments. Records that retention has dropped raise
+        DataLost, or are skipped.
         """
         segments = [segment for segment in self.segments() if segment.base < end]
         kept_from = segments[0].base if segments else self.base()
@@ -173,10 +173,10 @@ class LogFolder:
                 at += len(data)
 
     def _read(self, fd: int, base: int, at: int, limit: int, most: int) -> tuple[NDArray[np.uint8], int, str | None]:
-        """Some verified records from `at` on, one at least. If there are none: what is wrong there."""
+        """Verified records from `at` on, at least one. If there are none: the fault."""
         size = min(most, limit - at)
         while True:
-            if size > len(self._buffer):  # a record, such as a gateway's append, that is longer than a piece
+            if size > len(self._buffer):  # a record longer than a piece, such as a gateway's append
                 self._buffer = np.empty(size, np.uint8)
             view = self._buffer.data[:size]
             view = view[: os.preadv(fd, [view], at - base)]
@@ -206,9 +206,10 @@ class LogFolder:
     def _fetch(
         self, segment: SegmentFile, log_offsets: Array, sizes: Sizes, data: Bytes, at: int, skips_lost: bool
     ) -> Chosen:
-        """Read records of a segment, each from its place, into `data`, from `at` on; which of them are there.
+        """Read records of a segment, each from its place, into `data` from `at` on. Returns which of them are there.
 
-        None is if the file is gone. What is damaged, or was and is in quarantine, raises LogDamaged or is passed over.
+        None is if the file is gone. A record that is damaged, or was and is in quarantine, raises LogDamaged or is
+        skipped.
         """
         kept = np.ones(len(log_offsets), np.bool_)
         try:
@@ -232,7 +233,9 @@ class LogFolder:
         return kept & ~self._are_gaps(data, log_offsets, starts, skips_lost)
 
     def _are_gaps(self, data: Bytes, log_offsets: Array, starts: Array, skips_lost: bool) -> Chosen:
-        """Where a gap of the same size has taken the place of a record. Raises DataLost if nothing may be lost."""
+        """Which records have been replaced by a GAP record of the same size. Raises DataLost unless data may
+        be lost.
+        """
         gaps: Chosen = data[starts + _TYPE_AT] == RecordType.GAP
         if gaps.any() and not skips_lost:
             raise DataLost.at_gap(self.path, int(log_offsets[gaps.argmax()]))
@@ -241,7 +244,7 @@ class LogFolder:
     # --- positions
 
     def is_record(self, log_offset: int) -> bool:
-        """Whether a record, maybe within a batch, begins at this log_offset; or a segment, or the log ends there."""
+        """Whether a record, also inside a batch, begins at this log_offset; or a segment, or the log ends there."""
         for segment in self.segments():
             if segment.base <= log_offset and (segment.end is None or log_offset < segment.end):
                 found = self._of_segment(segment, max(log_offset, segment.first), None)
@@ -259,11 +262,11 @@ class LogFolder:
         return segments[-1].end or self.end()
 
     def nearest(self, log_offset: int) -> int:
-        """log_offset of the last message at or before this place; of the oldest segment if there is none."""
+        """log_offset of the last message at or before this place; the oldest segment's base if there is none."""
         return self._message_near(log_offset, self.base(), self.segments())
 
     def split(self, start: int, end: int, parts: int) -> list[tuple[int, int]]:
-        """[start, end) cut at messages into ranges of about the same size, as many as asked for where it can be."""
+        """[start, end) cut at messages into `parts` ranges of about the same size, or fewer."""
         segments = self.segments()
         part_bytes = (end - start) / parts
         cuts = {start, end}
@@ -287,7 +290,7 @@ class LogFolder:
 
 
 def _look_at(path: Path) -> SegmentFile | None:
-    """A segment file by its header; None while it is only being made, or if retention has just dropped it."""
+    """A segment file by its header; None if it is being created, or if retention has just dropped it."""
     try:
         with path.open("rb") as file:
             header = file.read(HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""Where a log is read from: a data folder, or a store that runs. Both have the same methods."""
+"""Opens a log: of a data folder, or of a running store. Both kinds have the same methods."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Log: TypeAlias = LogFolder | RemoteLog
 
 
 def open_log(request: Request) -> Log:
-    """Raises FolderUnreadable; a store is only looked for once something is asked of it."""
+    """Raises FolderUnreadable; a store is connected to with the first request."""
     return LogFolder(request.path) if request.store is None else RemoteLog(request.store)
 
 
 @contextmanager
 def opened(request: Request) -> Iterator[Log]:
-    """The same for a while."""
+    """The log, closed at the end of the block."""
     log = open_log(request)
     try:
         yield log
@@ -32,7 +32,7 @@ def opened(request: Request) -> Iterator[Log]:
 
 @contextmanager
 def counted_from(log: Log, start: int) -> Iterator[QueueOffsets | None]:
-    """Where queues stand at `start`, or at a place before it up to which is yet to be counted. None: nobody knows."""
+    """Queue positions at `start`, or at a place before it from which to count. None: unknown."""
     if isinstance(log, RemoteLog):
         yield QueueOffsets(start, lambda topics: log.queue_offsets(start, topics))
         return

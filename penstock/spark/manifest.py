@@ -1,6 +1,6 @@
-"""Which Parquet files of an export count: `manifest.json`, replaced as a whole, so it is always the old one or the new.
+"""The manifest of an export: the Parquet files that count. `manifest.json` is replaced atomically.
 
-What is not in it does not count, whoever left it behind. A process holds the folder's lock while it changes it.
+Files that are not in it do not count. A process holds the folder's lock while it changes the manifest.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """One Parquet file, by its path below `data`, and the log_offsets of its first and last row, in log order."""
+    """One Parquet file, by its path below `data`, with the log_offsets of its first and last row in log order."""
 
     path: str
     rows: int
@@ -35,7 +35,7 @@ class ExportedFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What has been exported: the messages in [start, until) of the log, in these files."""
+    """The exported messages: those in [start, until) of the log, in these files."""
 
     start: int
     until: int
@@ -50,7 +50,7 @@ class Manifest:
 
 
 def read_manifest(target: Path) -> Manifest | None:
-    """The one that counts; None where nothing was exported yet. Raises ExportUnusable."""
+    """The current manifest; None if nothing was exported yet. Raises ExportUnusable."""
     try:
         text = (target / NAME).read_text()
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def read_manifest(target: Path) -> Manifest | None:
 
 
 def write_manifest(target: Path, manifest: Manifest) -> None:
-    """Put it in the place of the one before, on disk."""
+    """Replace the manifest, durably."""
     content = {"version": VERSION, **asdict(manifest)}
     new = target / (NAME + ".new")
     with new.open("w") as file:
@@ -84,7 +84,7 @@ def write_manifest(target: Path, manifest: Manifest) -> None:
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Keep other exports out of this folder, which is made where it is missing. Raises ExportUnusable."""
+    """Lock the folder against other exports; create it if missing. Raises ExportUnusable."""
     try:
         (target / FILES).mkdir(parents=True, exist_ok=True)
         file = (target / LOCK).open("a")
@@ -99,7 +99,7 @@ def locked(target: Path) -> Iterator[None]:
 
 
 def new_files(target: Path, manifest: Manifest) -> list[ExportedFile]:
-    """The files that are in no manifest yet, by their footers."""
+    """The files that are not in the manifest yet, with the numbers in their footers."""
     known = {file.path for file in manifest.files}
     return [
         _look_at(target / FILES, path)
@@ -117,7 +117,7 @@ def _look_at(root: Path, path: Path) -> ExportedFile:
 
 
 def delete_leftovers(target: Path, manifest: Manifest) -> int:
-    """Delete what an export that was killed has left behind; how many files."""
+    """Delete the files that a killed export has left; returns how many."""
     known = {file.path for file in manifest.files}
     root = target / FILES
     leftovers = [path for path in root.rglob("*.parquet") if str(path.relative_to(root)) not in known]

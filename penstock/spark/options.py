@@ -1,4 +1,4 @@
-"""What a user may say to `spark.read.format("penstock")` and `spark.readStream`: the options, checked."""
+"""The options of `spark.read.format("penstock")` and `spark.readStream`, parsed and checked."""
 
 import json
 import os
@@ -18,8 +18,8 @@ from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, namespa
 from store.namespaces import DEFAULT, MARK, Namespace, is_reserved
 
 EARLIEST, LATEST = "earliest", "latest"
-EVERYTHING = ("#", "$dead/#")  # that a namespace has
-LOG_POSITION = "log"  # of a position in JSON, the one key that options take
+EVERYTHING = ("#", "$dead/#")  # all topics of a namespace
+LOG_POSITION = "log"  # the one key of a position in JSON
 LOG_IDENTITY = "identity"  # of the log, in a stream's checkpoint
 MOST_PARTITIONS = 10_000
 MOST_NAME_CHARACTERS = 256
@@ -28,7 +28,7 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @dataclass(frozen=True)
 class At:
-    """A place in the log: a log_offset, a time, or one of its ends (if both are None)."""
+    """A place in the log: a log_offset, a time, or (if both are None) one of its ends."""
 
     latest: bool = False
     log_offset: int | None = None
@@ -37,7 +37,7 @@ class At:
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be read. `starting` None: the beginning for a batch, the end for a stream."""
+    """A parsed request. `starting` None: the beginning for a batch, the end for a stream."""
 
     path: str
     topic_filters: tuple[str, ...]  # none: everything
@@ -48,10 +48,10 @@ class Request:
     max_per_trigger: int | None
     fail_on_data_loss: bool
     push_filters: bool
-    store: Store | None = None  # where to read, if not in the folder `path`
-    consumer_name: str = ""  # under which the store shows how far a stream is
-    only_topics: frozenset[bytes] | None = None  # what Spark pushed down, by names of the log
-    names: Namespace = DEFAULT  # how rows are to show what the log has; topic filters are those of the log
+    store: Store | None = None  # the store to read, instead of the folder `path`
+    consumer_name: str = ""  # the name under which the store shows the stream's position
+    only_topics: frozenset[bytes] | None = None  # topics that Spark pushed down, by names of the log
+    names: Namespace = DEFAULT  # names for the rows; topic filters are by names of the log
 
     @property
     def is_filtered(self) -> bool:
@@ -59,7 +59,7 @@ class Request:
         return self.only_topics is not None or bool(self.topic_filters)
 
     def topic_matcher(self) -> Callable[[bytes], bool] | None:
-        """Says of a topic whether it is wanted; None: every one is."""
+        """A function that says whether a topic is wanted; None: all are."""
         only = self.only_topics
         if not self.topic_filters:
             return None if only is None else only.__contains__
@@ -67,7 +67,7 @@ class Request:
         return matches if only is None else lambda topic: topic in only and matches(topic)
 
     def topics(self) -> frozenset[bytes] | None:
-        """The wanted topics where they are known by name, which they are if no filter has a wildcard."""
+        """The wanted topics, if they are known by name: no filter has a wildcard."""
         if self.only_topics is not None:
             return frozenset(filter(self.topic_matcher(), self.only_topics))
         if not self.topic_filters or any(map(has_wildcard, self.topic_filters)):
@@ -75,7 +75,7 @@ class Request:
         return frozenset(topic.encode() for topic in self.topic_filters)
 
     def topic_prefixes(self) -> list[bytes]:
-        """What wanted topics begin with: each with one of these, none of which begins like another."""
+        """Prefixes that cover all wanted topics; none of them begins with another."""
         found: list[bytes] = []
         for prefix in sorted({literal_prefix(name).encode() for name in self.topic_filters} or {b""}):
             if not found or not prefix.startswith(found[-1]):
@@ -133,7 +133,7 @@ def _path(path: str) -> str:
             'load() wants the data folder of a Penstock server, such as load("/var/lib/penstock"), '
             'or the address of a store, such as load("penstock://localhost:7700")'
         )
-    return os.path.abspath(path.removeprefix("file://"))  # as the driver understands it: workers may run elsewhere
+    return os.path.abspath(path.removeprefix("file://"))  # as the driver resolves it: workers may run elsewhere
 
 
 def _consumer_name(given: Mapping[str, str], store: Store | None) -> str:
@@ -146,7 +146,7 @@ def _consumer_name(given: Mapping[str, str], store: Store | None) -> str:
 
 
 def _topic_filters(given: Mapping[str, str], names: Namespace | None) -> tuple[str, ...]:
-    """By names of the log. `names`: of the namespace whose messages alone are read."""
+    """The filters by names of the log. `names`: of the namespace to read; None: all."""
     if names is not None and not given.keys() & {"topic", "topicfilter"}:
         return tuple(map(names.topic, EVERYTHING))
     found: list[str] = []
@@ -165,7 +165,7 @@ def _topic_filters(given: Mapping[str, str], names: Namespace | None) -> tuple[s
 
 
 def _texts(name: str, value: str | None) -> list[str]:
-    """One text, or several as a JSON list (a comma may stand in a topic)."""
+    """One string, or several as a JSON list (a topic may contain a comma)."""
     if value is None:
         return []
     if not value.startswith("["):

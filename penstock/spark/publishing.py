@@ -1,9 +1,9 @@
-"""Records of rows become Appends that a store has once, whoever sends them again.
+"""Publishes the records of rows as Appends that a store stores once, also if they are sent again.
 
-An Append is stored whole or not at all, and bears a number under a name; the store's log has both. Of a stream the
-name is that of the query and the number says the epoch, so an epoch that one Append can hold is published at once, and
-once, whatever the query computes when it is run again. A larger one is cut into Appends in a way that depends on its
-messages alone, not on how they lie in partitions or came in, so that it is cut the same when it is run again.
+An Append is stored as a whole or not at all, and has a number under a producer's name; the store's log has both. For a
+stream the name is the query's, and the number contains the epoch. So an epoch that fits in one Append is published at
+once, and once, whatever a second run of the epoch computes. A larger epoch is divided into Appends by its messages
+alone, not by partitions or order of arrival, so a second run divides it alike.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from store.records.records import KEPT_CHANGES, TOPIC_UNIT_BYTES, RecordFlag
 from store.wire.log_messages import Segments, SegmentsFound
 from store.wire.messages import Append, Appended, FailureCode
 
-HEAD_ROOM_BYTES = 8 << 10  # of a frame, for what is not records
+HEAD_ROOM_BYTES = 8 << 10  # of a frame, for everything but records
 FLAGS_AT = 25  # of a record
 KEPT = int(RecordFlag.RETAIN | RecordFlag.DELAYED)
 APPENDS_PER_EPOCH = 1 << 20
 PAUSE_S = 0.5
-PASSES = (FailureCode.UNAVAILABLE, FailureCode.STORE_FULL)  # maybe
+PASSES = (FailureCode.UNAVAILABLE, FailureCode.STORE_FULL)  # these errors may pass
 
 Bytes = NDArray[np.uint8]
 Array = NDArray[np.int64]
 
 
 class Most(NamedTuple):
-    """Of the records of one Append."""
+    """Limits of one Append."""
 
     size_bytes: int
     changes: int
@@ -50,17 +50,17 @@ class Publisher:
     """Publishes under a name. Raises StoreAway, StoreRefusesUs, RequestFailed, BadOption."""
 
     def __init__(self, store: Store, name: str) -> None:
-        """`name`: empty for one that nobody else has."""
+        """`name`: empty for a unique one."""
         self._connection = store.connect(name)
         self._patience_s = store.patience_s
 
     def publish(self, records: Bytes) -> None:
-        """In their order. Should this process end amid it, some are stored."""
+        """Publish records in order. If the process ends halfway, some are stored."""
         for number, part in enumerate(_in_order(self._ready(records), self._most), 1):
             self._append(number, part)
 
     def publish_epoch(self, epoch: int, records: Bytes) -> None:
-        """Once, also if it is called again for the same epoch by another process."""
+        """Publish an epoch once, also if another process publishes the same epoch again."""
         messages = self._ready(records)
         parts = list(_parts(messages, self._most)) if len(messages) else []
         if len(parts) >= APPENDS_PER_EPOCH:
@@ -79,7 +79,7 @@ class Publisher:
         return Most(self._limit_bytes, self._connection.welcome.max_changes or 2**62)  # an older store does not say
 
     def _ready(self, records: Bytes) -> Messages:
-        """Marked where the store delivers live only. Raises MessageTooLarge."""
+        """The messages, with live-only ones marked. Raises MessageTooLarge."""
         messages = _found(records)
         if not len(messages):
             return messages
@@ -103,21 +103,21 @@ class Publisher:
                 self._connection.call(Append(sequence), Appended, records.tobytes())
                 return
             except RequestFailed as error:
-                # A refused number can be sent again once the store knows that its refusal came: it asks before it
-                # answers anything else.
-                with suppress(RequestFailed):  # a refusal of this one is an answer too
+                # A refused number can be sent again once the store knows that its refusal arrived. Another request
+                # tells it.
+                with suppress(RequestFailed):  # a refusal of this request is an answer, too
                     self._connection.call(Segments(2**63 - 1), SegmentsFound)
                 if error.code not in PASSES or time.monotonic() > deadline_s:
                     raise
             time.sleep(PAUSE_S)
 
     def close(self, goodbye: str = "") -> None:
-        """`goodbye`: why. A producer's name is remembered all the same."""
+        """`goodbye`: the reason. The store remembers a producer's name all the same."""
         self._connection.close(goodbye)
 
 
 class MessageTooLarge(SparkSourceError):
-    """A message that is longer than what the store takes."""
+    """A message is larger than the store accepts."""
 
     def __init__(self, message: Messages, limit_bytes: int) -> None:
         (topic,) = message.distinct_topics()[0]
@@ -128,25 +128,25 @@ class MessageTooLarge(SparkSourceError):
 
 
 def _found(records: Bytes) -> Messages:
-    """The messages among records that are nothing else."""
+    """The messages among records, which are all messages."""
     positions = np.empty(len(records) // HEADER_BYTES + 1, np.int64)
     return Messages(records, 0, positions[: find_messages(records, positions, 0)[0]])
 
 
 def _sizes(messages: Messages) -> NDArray[np.int32]:
-    """Bytes of each record, where nothing else stands between them."""
+    """Bytes of each record; the records are adjacent."""
     return np.diff(messages.positions, append=len(messages.data)).astype(np.int32)
 
 
 def _counts(messages: Messages) -> tuple[Array, Array]:
-    """Like changes_in(): what each message counts as behind any other, and behind one of another topic."""
+    """As changes_in(): how each message counts behind one of the same topic, and behind one of another topic."""
     is_kept = (messages.data[messages.positions + FLAGS_AT] & KEPT) != 0
     of_topic = messages.topic.lengths.astype(np.int64) // TOPIC_UNIT_BYTES
     return np.where(is_kept, KEPT_CHANGES + of_topic, 0), np.where(is_kept, KEPT_CHANGES, 1) + of_topic
 
 
 def _changes(messages: Messages) -> Array:
-    """What each message counts as behind the one before it."""
+    """How each message counts behind the one before it."""
     kept, behind_others = _counts(messages)
     _, numbers = messages.distinct_topics()
     is_same = np.append([False], numbers[1:] == numbers[:-1])
@@ -154,7 +154,7 @@ def _changes(messages: Messages) -> Array:
 
 
 def _parts(messages: Messages, most: Most) -> Iterator[Bytes]:
-    """One for each Append of an epoch. How many there are does not depend on the order of rows."""
+    """One part for each Append of an epoch. Their number does not depend on the order of rows."""
     kept, _ = _counts(messages)
     _, numbers = messages.distinct_topics()
     firsts = np.unique(numbers, return_index=True)[1]
@@ -163,12 +163,12 @@ def _parts(messages: Messages, most: Most) -> Iterator[Bytes]:
         yield from _by_topic(messages, most)
     elif int(_changes(messages).sum()) <= most.changes:
         yield messages.data
-    else:  # the topics change too often: those of one topic stay in their order
+    else:  # the topics change too often: group by topic, in order within each
         yield _together(messages, _sizes(messages), np.argsort(numbers, kind="stable"))
 
 
 def _in_order(messages: Messages, most: Most) -> Iterator[Bytes]:
-    """Runs of records, each of some bytes and changes at most; one record at least."""
+    """Runs of records within the limits; at least one record each."""
     if not len(messages):
         return
     starts = np.append(messages.positions, len(messages.data))
@@ -184,9 +184,9 @@ def _in_order(messages: Messages, most: Most) -> Iterator[Bytes]:
 
 
 def _by_topic(messages: Messages, most: Most) -> Iterator[Bytes]:
-    """The same, cut alike however the rows of an epoch are ordered: by topic, those of one topic in their order.
+    """Parts that do not depend on the order of an epoch's rows: by topic, the messages of a topic in order.
 
-    If one topic has more than fits, its messages are put in the order of their bytes.
+    If one topic has more than fits, its messages are sorted by their bytes.
     """
     topics, numbers = messages.distinct_topics()
     sizes = _sizes(messages)

@@ -1,4 +1,4 @@
-"""Which Python Spark runs the source in: PYSPARK_PYTHON, else `python3` of PATH, which may have no Penstock."""
+"""Chooses the Python of Spark's workers: PYSPARK_PYTHON, else `python3` of PATH, which may have no Penstock."""
 
 import os
 import shutil
@@ -16,19 +16,21 @@ _FINDS_PENSTOCK = "import importlib.util, sys; sys.exit(importlib.util.find_spec
 
 
 def choose_python() -> None:
-    """Have Spark, which is yet to be started, run this Python where nothing else is said."""
+    """Set PYSPARK_PYTHON to this Python if it is not set. Call it before Spark starts."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def give_workers_python() -> None:
-    """Have the workers of a Spark that runs on this machine be of a Python with Penstock. Raises WrongPython."""
+    """Set the workers' Python to this one, if Spark runs on this machine and theirs is the default. Raises
+    WrongPython.
+    """
     context = SparkContext._active_spark_context
     if context is None or not (context.master or "").startswith("local"):  # Spark Connect, or a cluster
         return
     theirs = shutil.which(context.pythonExec) or context.pythonExec
     if Path(theirs).absolute() == Path(sys.executable).absolute():
         return
-    if context.pythonExec == DEFAULT:  # nobody chose it
+    if context.pythonExec == DEFAULT:  # not chosen by the user
         context.pythonExec = sys.executable
     elif not _has_penstock(theirs):
         raise WrongPython(theirs, sys.executable)

@@ -1,7 +1,7 @@
-"""The queue_offset of each message in its topic's queue, which no record says.
+"""Finds the queue_offset of each message in its topic's queue, which records do not have.
 
-The store's index knows where a queue stands at a log_offset that it has applied; from there on it is counted. The index
-belongs to the store's process, so it is looked at in a copy (links to its tables, which never change).
+The store's index knows the queues' positions at a log_offset that it has applied; from there on messages are counted.
+The index belongs to the store's process, so this module reads a copy (links to its tables, which never change).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,16 +24,16 @@ LEVELS_LOOKED_AT = 64  # for a message near the log's end
 
 
 class QueueOffsets:
-    """Counts where the queues of topics stand, from log_offset `start` on. Remembers a number for each topic seen."""
+    """Counts queue positions of topics from log_offset `start` on. Remembers a number for each topic seen."""
 
     def __init__(self, start: int, at_start: Callable[[list[bytes]], Iterable[int]]) -> None:
-        """`at_start`: where the queues of these topics stand there."""
+        """`at_start` returns the queue positions of topics at `start`."""
         self.start = start
         self._at_start = at_start
         self._next: dict[bytes, int] = {}
 
     def take(self, messages: Messages) -> pa.Array:
-        """The queue_offsets of these messages, which are the next of their topics, all of them."""
+        """The queue_offsets of these messages, which must be the next ones of their topics without a gap."""
         topics, numbers = messages.distinct_topics()
         new = [topic for topic in topics if topic not in self._next]
         if new:
@@ -53,7 +53,7 @@ class QueueOffsets:
 
 @contextmanager
 def queue_offsets(log: LogFolder, start: int) -> Iterator[QueueOffsets | None]:
-    """Where queues stand at `start`, or at a place before it up to which is yet to be counted. None: nobody knows.
+    """Queue positions at `start`, or at a place before it from which to count. None: unknown.
 
     Raises IndexUnreadable.
     """
@@ -72,7 +72,7 @@ def queue_offsets(log: LogFolder, start: int) -> Iterator[QueueOffsets | None]:
 
 
 def queues_of(index: Index, log: LogFolder) -> QueueTable:
-    """The queues of an index, to be looked at only."""
+    """The queues of an index, for reading only."""
     return QueueTable(_LogStart(log.base()), index, StoreSettings(), lambda _: None)
 
 
@@ -81,7 +81,7 @@ def index_of(log: LogFolder, copies: ExitStack) -> Index | None:
     found = False
     for name in (INDEX, CHECKPOINT):
         found = found or (log.path / name).is_dir()
-        # The copy comes first: so it is never ahead of the log that is looked at afterwards.
+        # Take the copy first: so it is never ahead of the log that is read afterwards.
         index = copies.enter_context(copy_of(log.path / name))
         if index is None:
             continue
@@ -94,7 +94,7 @@ def index_of(log: LogFolder, copies: ExitStack) -> Index | None:
 
 
 class _LogStart:
-    """What a QueueTable wants of the log if no message is read through it."""
+    """The log for a QueueTable through which no message is read."""
 
     def __init__(self, first: int) -> None:
         self.first = first

@@ -1,4 +1,4 @@
-"""What batches and streams have in common: places become log_offsets, ranges become partitions, partitions rows."""
+"""The common part of batches and streams: places become log_offsets, ranges partitions, and partitions rows."""
 
 import os
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class LogRange(InputPartition):
 
 
 def locate(log: Log, place: At, *, fail_on_data_loss: bool) -> int:
-    """The log_offset that a place stands for. Raises DataLost where no record is."""
+    """The log_offset of a place. Raises DataLost if no record is there."""
     if place.timestamp_ms is not None:
         return log.position_at(place.timestamp_ms)
     if place.log_offset is None:
@@ -33,7 +33,7 @@ def locate(log: Log, place: At, *, fail_on_data_loss: bool) -> int:
 
 
 def check_position(log: Log, log_offset: int, *, fail_on_data_loss: bool) -> int:
-    """A log_offset from which can be read: this one, or, if data may be lost, where the log goes on after what is gone.
+    """Check that a log_offset can be read from; if not and data may be lost, return where the log goes on.
 
     Raises DataLost.
     """
@@ -56,21 +56,21 @@ def check_position(log: Log, log_offset: int, *, fail_on_data_loss: bool) -> int
 
 
 def plan(log: Log, start: int, end: int, request: Request) -> list[LogRange]:
-    """Partitions of about the same size: minPartitions, else one for each core where there is enough to do."""
+    """Partitions of about the same size: minPartitions, else one per core if there is enough to read."""
     if start >= end:
         return []
     return [LogRange(*cut) for cut in log.split(start, end, parts_of(end - start, request))]
 
 
 def parts_of(size_bytes: int, request: Request) -> int:
-    """How many partitions are to read so many bytes."""
+    """Number of partitions for so many bytes."""
     return request.min_partitions or max(1, min(os.cpu_count() or 1, size_bytes // LEAST_PARTITION_BYTES))
 
 
 def wanted_messages(
     log: Log, request: Request, start: int, end: int, *, skips_lost: bool | None = None
 ) -> Iterator[Messages]:
-    """Those that begin in [start, end) and match, by pieces that have some: each is overwritten by the next."""
+    """Matching messages that begin in [start, end), by non-empty pieces: each is overwritten by the next."""
     matches = request.topic_matcher()
     choice = TopicChoice(matches) if matches else None
     for messages in log.messages(start, end, not request.fail_on_data_loss if skips_lost is None else skips_lost):
@@ -93,7 +93,9 @@ def rows(request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.R
 
 
 def _counted_rows(log: Log, request: Request, schema: pa.Schema, wanted: LogRange) -> Iterator[pa.RecordBatch]:
-    """The same with queue_offset. What goes while it is counted would make it wrong: then it is counted anew behind."""
+    """The rows with queue_offset. If messages are dropped during the count, it would be wrong: it begins anew behind
+    them.
+    """
     at = wanted.start
     while at < wanted.end:
         start = at if request.fail_on_data_loss else max(at, log.base())

@@ -1,4 +1,4 @@
-"""A store's log read over the wire, as LogFolder reads it from a folder: its bytes as they lie, decoded here."""
+"""Reads a store's log over the wire, as LogFolder does from a folder: raw bytes, decoded here."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from store.wire.log_messages import (
 )
 from store.wire.messages import FailureCode, Sought
 
-READ_BYTES = 1 << 20  # asked for at a time, while what came before is decoded
-MOST_TOPICS = 500  # asked about at a time: more a store refuses
+READ_BYTES = 1 << 20  # requested at a time, while the bytes before are decoded
+MOST_TOPICS = 500  # in one request: a store refuses more
 MOST_TOPIC_BYTES = 128 << 10
 
 
 class RemoteLog:
-    """The log of a store that runs. Raises StoreAway where none does, DataLost, ReadDamaged."""
+    """The log of a running store. Raises StoreAway if there is none, DataLost, ReadDamaged."""
 
     def __init__(self, store: Store) -> None:
         self.path = store.address.url
@@ -42,15 +42,15 @@ class RemoteLog:
         self._connection = store.connect()
 
     def identity(self) -> str:
-        """As LogFolder.identity(), of the store that is connected."""
+        """As LogFolder.identity(), of the connected store."""
         return self._connection.welcome.log_identity.hex()
 
     def base(self) -> int:
-        """log_offset at which the oldest segment begins: nothing before it is kept."""
+        """log_offset at which the oldest segment begins: no earlier record is kept."""
         return self._ends().log_base
 
     def end(self) -> int:
-        """log_offset up to which can be read now."""
+        """log_offset up to which the log can be read now."""
         return self._ends().log_end
 
     def _ends(self) -> SegmentsFound:
@@ -87,7 +87,7 @@ class RemoteLog:
     # --- positions
 
     def is_record(self, log_offset: int) -> bool:
-        """Whether a record, maybe within a batch, begins at this log_offset; or a segment, or the log ends there."""
+        """Whether a record, also inside a batch, begins at this log_offset; or a segment, or the log ends there."""
         try:
             answer = self._connection.call(ReadLog(log_offset, 1), LogRead)
         except RequestFailed as error:
@@ -101,7 +101,7 @@ class RemoteLog:
         return self._seek(0, max(timestamp_ms, 1))
 
     def nearest(self, log_offset: int) -> int:
-        """log_offset of the first record at or behind this place, from which on nothing is missing."""
+        """log_offset of the first record at or behind this place."""
         return self._seek(log_offset, 0)
 
     def _seek(self, log_offset: int, timestamp_ms: int) -> int:
@@ -111,7 +111,7 @@ class RemoteLog:
         return sought.log_offset
 
     def split(self, start: int, end: int, parts: int) -> list[tuple[int, int]]:
-        """[start, end) cut at records into ranges of about the same size, as many as asked for where it can be."""
+        """[start, end) cut at records into `parts` ranges of about the same size, or fewer."""
         cuts = {start, end}
         for i in range(1, parts):
             cut = self._seek(start + (end - start) * i // parts, 0)
@@ -119,10 +119,10 @@ class RemoteLog:
                 cuts.add(cut)
         return list(pairwise(sorted(cuts)))
 
-    # --- of topics and readers
+    # --- topics and readers
 
     def queue_offsets(self, before: int, topics: list[bytes]) -> Iterator[int]:
-        """How many messages of each of these topics stand before a log_offset."""
+        """Number of messages of each of these topics before a log_offset."""
         portion: list[str] = []
         size_bytes = 0
         for topic in topics:
@@ -137,7 +137,7 @@ class RemoteLog:
         return self._connection.call(QueueOffsets(before, topics), QueueOffsetsFound).queue_offsets
 
     def matching_topics(self, topic_filter: str) -> Iterator[TopicsFound]:
-        """The topics that a filter matches, some at a time."""
+        """The topics that match a filter, some at a time."""
         found = None
         while found is None or found.next:
             found = self._connection.call(Topics(topic_filter, found.next if found else ""), TopicsFound)
@@ -156,7 +156,7 @@ class RemoteLog:
         return sought.log_offset
 
     def topic_messages(self, topic: str, start: int, end: int) -> Iterator[tuple[int, Messages]]:
-        """A topic's messages that are kept and stand in [start, end), by pieces; and the queue_offset of each first."""
+        """A topic's kept messages in [start, end), by pieces, each with the queue_offset of its first message."""
         at = start
         while at < end:
             answer, data = self._connection.call_for_records(Scan(topic, at, end, READ_BYTES), Scanned)
@@ -167,7 +167,7 @@ class RemoteLog:
                 yield answer.queue_offset, self._checked_each(data, answer.count)
 
     def _checked_each(self, data: memoryview, count: int) -> Messages:
-        """Records that stand one behind the other here, but not in the log."""
+        """Verify records that are adjacent here, but not in the log."""
         found = Messages.find(np.frombuffer(data, np.uint8), 0)
         log_offsets, sizes = found.places()
         right, reason = verify_each(found.data, log_offsets, sizes)
@@ -177,7 +177,7 @@ class RemoteLog:
         return found
 
     def note_reader(self, name: str, log_offset: int) -> None:
-        """Have the store show how far a reader is."""
+        """Have the store show a reader's position."""
         self._connection.call(ReaderAt(name, log_offset), ReaderNoted)
 
     def close(self) -> None:

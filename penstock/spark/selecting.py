@@ -1,8 +1,8 @@
-"""A few topics out of many: their light queues say where their messages stand, and only those are read.
+"""Reads a few of many topics by their light queues, which have the places of their messages.
 
-As far as the index's copy knows; what came later is scanned. The rows are those of a scan. A filter with wildcards
-becomes the topics that match it: the index has all that ever had a message which is kept, so it does not matter whether
-the filter itself ever had a queue.
+Only as far as the index's copy goes; newer messages are scanned. The rows are the same as of a scan. A filter with
+wildcards becomes the topics that match it: the index has every topic with a kept message, so the filter itself needs no
+queue.
 """
 
 from collections.abc import Iterator
@@ -22,15 +22,15 @@ from penstock.spark.queue_offsets import queues_of
 from penstock.spark.reading import parts_of
 from store.log.index import Index
 
-# How much of the log is scanned in the time that each of these takes:
-RECORD_BYTES = 8 << 10  # to read one record by itself
-NAME_BYTES = 8 << 10  # to look whether a topic matches
-TOPIC_BYTES = 32 << 10  # to find where a topic's entries begin and end
-LOOK_UP_SHARE = 1 / 2  # of the time that a scan takes, for the driver to look up topics before it gives up
+# Bytes of the log that are scanned in the time that each of these takes:
+RECORD_BYTES = 8 << 10  # reading one record by itself
+NAME_BYTES = 8 << 10  # comparing one topic with the filters
+TOPIC_BYTES = 32 << 10  # finding where a topic's entries begin and end
+LOOK_UP_SHARE = 1 / 2  # share of a scan's time for looking up topics before the driver gives up
 MOST_TOPICS = 10_000  # looked up by the driver
 MOST_ENTRIES = 1_000_000  # 20 bytes each, sent to the tasks
 
-# docs/formats.md, and where in its queue it stands.
+# docs/formats.md; PLACE adds the queue_offset.
 ENTRY = np.dtype([("log_offset", "<i8"), ("size", "<i4"), ("tag", "<u8")])
 PLACE = np.dtype([("log_offset", "<i8"), ("queue_offset", "<i8"), ("size", "<i4")])
 
@@ -43,12 +43,12 @@ class Selected(InputPartition):
 
 
 class TooMuch(Exception):
-    """Reading by place would take longer than a scan; says why."""
+    """Reading by place would take longer than a scan; the message says why."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What is read by place, the log_offset from which on the log is scanned, and in words why."""
+    """Partitions to read by place, the log_offset from which the log is scanned, and the reason in words."""
 
     scanned_from: int
     why: str
@@ -56,7 +56,7 @@ class Choice:
 
 
 def select(log: LogFolder, request: Request, index: Index | None, start: int, end: int) -> Choice:
-    """Chooses, by estimate, between light queues and a scan of [start, end)."""
+    """Choose between light queues and a scan of [start, end), by estimated time."""
     if not request.is_filtered:
         return Choice(start, "all of it")
     until = 0 if index is None else min(end, index.applied_offset)
@@ -74,10 +74,10 @@ def select(log: LogFolder, request: Request, index: Index | None, start: int, en
 
 
 class Budget:
-    """How much may be read by place before a scan is cheaper. Raises TooMuch."""
+    """The work that reading by place may take before a scan is cheaper. Raises TooMuch."""
 
     def __init__(self, scan_bytes: int, topic_bytes: int) -> None:
-        """`topic_bytes`: of the log are scanned in the time that it takes to find one topic's messages."""
+        """`topic_bytes`: bytes of the log that are scanned in the time of one topic's lookup."""
         self._scan_bytes = scan_bytes
         self._topic_bytes = topic_bytes
         self._looked_up_bytes = 0
@@ -105,7 +105,7 @@ class Budget:
 def _spans(
     queues: QueueTable, request: Request, places: tuple[int, int], budget: Budget
 ) -> Iterator[tuple[Queue, int, int]]:
-    """The queues of wanted topics, with the queue_offsets that are between two places in the log."""
+    """The queues of wanted topics, with the queue_offsets between two places in the log."""
     for topic in _topics(queues, request, budget):
         budget.look_up()
         queue = queues.topic_queue(topic)
@@ -116,7 +116,7 @@ def _spans(
 
 
 def _topics(queues: QueueTable, request: Request, budget: Budget) -> Iterator[bytes]:
-    """Those that are wanted, as far as the index knows any."""
+    """The wanted topics, as far as the index knows them."""
     named, matches = request.topics(), request.topic_matcher()
     if named is not None or matches is None:
         yield from named or ()
@@ -129,7 +129,7 @@ def _topics(queues: QueueTable, request: Request, budget: Budget) -> Iterator[by
 
 
 def _parts(packs: list[tuple[int, bytes]], request: Request) -> list[Selected]:
-    """Of about as many bytes each."""
+    """Partitions of about as many bytes each."""
     if not packs:
         return []
     places = np.concatenate([_places(*pack) for pack in packs])

@@ -1,8 +1,8 @@
-"""`df.write.format("penstock")` and `writeStream`: rows become messages that subscribers get.
+"""`df.write.format("penstock")` and `writeStream`: publishes rows as messages.
 
-Tasks check and encode; what they made goes to the driver with their commit messages, and the driver publishes once all
-of them are there. So a row that is no message stops the whole batch, a task that is run twice counts once, and a batch
-that is run again by another driver is known to the store by its query and epoch (penstock.spark.publishing).
+Tasks check and encode rows; the records go to the driver with their commit messages, and the driver publishes once it
+has all of them. So a row that is no message stops the whole batch, a task that runs twice counts once, and the store
+recognizes a batch that another driver runs again by its query and epoch (publishing.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.spark.workers import keep_modules
 from store.wire.base import PRODUCER
 
 SINK_OPTIONS = ("path", "topic", "qos", "retain", "namespace", *CONNECTION_OPTIONS)
-OF_SPARK = ("checkpointlocation", "queryname")  # what it gives every sink
+OF_SPARK = ("checkpointlocation", "queryname")  # Spark gives these to every sink
 TEXTS = ("topic", "payload", "key", "content_type", "response_topic", "correlation_data")
 WRITABLE = (*TEXTS, "qos", "retain", "user_properties", "headers")
 QUERY_ID = "sql.streaming.queryId"  # a local property of a query's tasks
@@ -38,7 +38,7 @@ QUERY_ID = "sql.streaming.queryId"  # a local property of a query's tasks
 
 @dataclass(frozen=True)
 class Target:
-    """Where rows go, and what holds for those that do not say it. Can be pickled."""
+    """The store that rows go to, and defaults for them. Can be pickled."""
 
     store: Store
     defaults: Defaults
@@ -46,7 +46,7 @@ class Target:
 
 @dataclass
 class Encoded(WriterCommitMessage):
-    """What a task made of its rows: records, and the query that it is of."""
+    """The result of a task: records, and the query's id."""
 
     records: bytes
     query_id: str
@@ -113,7 +113,7 @@ def _flag(text: str) -> bool:
 
 
 def _encoded(target: Target, batches: Iterator[pa.RecordBatch]) -> Encoded:
-    """What a task does."""
+    """The work of one task."""
     keep_modules()
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
@@ -152,7 +152,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         query_id = next((message.query_id for message in messages if isinstance(message, Encoded)), "")
         if not query_id:
-            return  # no task had anything
+            return  # no task had a row
         publisher = Publisher(self._target.store, f"{PRODUCER}spark:{query_id}")
         try:
             publisher.publish_epoch(batchId, _together(messages))

@@ -25,7 +25,7 @@ class PenstockSource(DataSource):
 
     @cached_property
     def request(self) -> Request:
-        """What is to be read. Raises BadOption; a sink has other options."""
+        """The parsed options of a reader. Raises BadOption; a sink has other options."""
         return parse_options(self.options)
 
     @classmethod
@@ -50,13 +50,13 @@ class PenstockSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("penstock")` known, where Spark does not find it by itself. Raises WrongPython."""
+    """Register `format("penstock")` where Spark does not find it by itself. Raises WrongPython."""
     give_workers_python()
     spark.dataSource.register(PenstockSource)
 
 
 def explain(path: str, **options: str) -> str:
-    """How a batch with these options would be read now: through light queues or by a scan, how much, and why."""
+    """Explain how a batch with these options would be read now: by light queues or by a scan, how much, and why."""
     source = PenstockSource(CaseInsensitiveDict({"path": path, **options}))
     return str(source.reader(source.schema()).plan())
 
@@ -66,7 +66,7 @@ def _field(name: str) -> StructField:
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects. Raises BadOption unless each column is one that there is, of its type."""
+    """The Arrow schema that Spark expects. Raises BadOption unless each column exists and has its type."""
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise BadOption(f"schema: there is no column '{field.name}'; there are {', '.join(COLUMNS)}")

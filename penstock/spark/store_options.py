@@ -1,4 +1,4 @@
-"""The options by which source and sink reach a store that runs."""
+"""The options by which source and sink connect to a running store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_TIMEOUT_S = 86_400
 
 
 def is_address(path: str) -> bool:
-    """Whether it is to be understood as the address of a store, not as a data folder."""
+    """Whether a path is the address of a store, not a data folder."""
     return "://" in path and not path.startswith("file://")
 
 
@@ -41,7 +41,9 @@ def store_of(url: str, given: Mapping[str, str]) -> Store:
 
 
 def namespace_of(given: Mapping[str, str]) -> Namespace | None:
-    """That of the option; an empty one is the default one. None: all of them, by names of the log. Raises BadOption."""
+    """The namespace of the option; an empty one is the default one. None: all, by names of the log. Raises
+    BadOption.
+    """
     name = given.get("namespace")
     if name and not is_namespace(name):
         raise BadOption(f"namespace '{name[:40]}': a name has {NAME_SHAPE}")

@@ -1,8 +1,8 @@
-"""`spark.readStream.format("penstock")`: the same rows, a range of the log at a time.
+"""`spark.readStream.format("penstock")`: the same rows as a batch, a range of the log at a time.
 
-A position is the log_offset at which to go on. The log is one sequence for all topics, so a range of it holds the same
-rows whenever it is read again, and topics that are new need no discovery. With it goes the log's identity: a position
-means nothing in another log. Checkpoints of earlier versions have none, and get it with their next batch.
+A position is the log_offset from which to go on. The log is one sequence for all topics, so a range has the same rows
+whenever it is read again, and new topics need no discovery. The log's identity goes with a position, which means
+nothing in another log. Checkpoints of earlier versions have none, and get one with their next batch.
 """
 
 import time
@@ -21,25 +21,25 @@ from penstock.spark.reading import LogRange, check_position, locate, plan, rows,
 from penstock.spark.remote import RemoteLog
 from penstock.spark.workers import keep_modules
 
-Offset = dict[str, Any]  # LOG_POSITION: int, LOG_IDENTITY: str, but for where a stream begins
+Offset = dict[str, Any]  # LOG_POSITION: int, LOG_IDENTITY: str; without an identity where a stream begins
 
-# While nothing comes that is wanted, a position stays where it is, lest Spark run batches without rows: up to here.
+# While no wanted message comes, a position stays where it is, so that Spark runs no batches without rows: up to here.
 QUIET_BYTES = 64 << 20
-NOTED_EVERY_S = 1.0  # how far it is, while there is nothing to be read
+NOTED_EVERY_S = 1.0  # interval of position reports while there is nothing to read
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in the driver's planning process for as long as the query, but for read()."""
+    """Lives in the driver's planning process as long as the query; read() runs in the workers."""
 
     def __init__(self, request: Request, schema: pa.Schema) -> None:
         if request.ending is not None:
             raise BadOption("a stream has no end: endingOffsets and endingTimestamp are for spark.read")
         self.request = request
         self.schema = schema
-        self._log: Log | None = None  # only where it is planned
+        self._log: Log | None = None  # only where the query is planned
         self._target: int | None = None  # of trigger AvailableNow
         self._noted_s = 0.0
-        self._quiet = (0, 0)  # between these log_offsets is nothing that is wanted
+        self._quiet = (0, 0)  # no wanted message is between these log_offsets
 
     @property
     def log(self) -> Log:
@@ -62,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(self.log.end())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Where the next batch ends: behind so many wanted messages, or at the end of the log."""
+        """The end of the next batch: behind so many wanted messages, or the end of the log."""
         position: int = start[LOG_POSITION]
         end = self.log.end() if self._target is None else self._target
         first = self._readable(start)
@@ -84,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plain_names(joined(rows(self.request, self.schema, partition)), self.request.names)
 
     def commit(self, end: Offset) -> None:
-        """Has the store show how far this stream is; nothing depends on it."""
+        """Have the store show this stream's position; nothing depends on it."""
         self._noted_s = 0.0
         self._note(end[LOG_POSITION])
 
@@ -93,7 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log.close()
 
     def _note(self, log_offset: int) -> None:
-        """Now and then."""
+        """Report the position, at most once in NOTED_EVERY_S."""
         name = self.request.consumer_name
         if name and isinstance(self.log, RemoteLog) and time.monotonic() - self._noted_s > NOTED_EVERY_S:
             self.log.note_reader(name, log_offset)
@@ -104,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {LOG_POSITION: log_offset} | ({LOG_IDENTITY: identity} if identity else {})
 
     def _readable(self, offset: Offset) -> int:
-        """Where to read. Raises AnotherLog, DataLost."""
+        """The log_offset to read from. Raises AnotherLog, DataLost."""
         fails = self.request.fail_on_data_loss
         theirs, ours = offset.get(LOG_IDENTITY, ""), self.log.identity()
         if fails and theirs and ours and theirs != ours:
@@ -119,7 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return quiet
 
     def _end_of(self, start: int, end: int, most: int) -> int:
-        """The log_offset behind as many of the wanted messages; `end` if there are no more."""
+        """The log_offset behind the next `most` wanted messages; `end` if there are fewer."""
         for messages in self._wanted(start, end):
             if most <= len(messages):
                 return messages.behind(most - 1)
@@ -127,5 +127,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _wanted(self, start: int, end: int) -> Iterator[Messages]:
-        """The wanted messages that begin in [start, end), by pieces that have some."""
+        """The wanted messages that begin in [start, end), by non-empty pieces."""
         return wanted_messages(self.log, self.request, start, end)

@@ -1,7 +1,7 @@
-"""A few topics of a store that runs: it reads their queues, where that is cheaper than to send the whole log.
+"""Reads a few topics of a running store by their queues, if that is cheaper than sending the whole log.
 
-The store is asked which topics match a filter, and how many messages each has between two places. It tells those that
-are in its index: what is newer than that is scanned. The rows are those of a scan, topic by topic.
+The store says which topics match a filter, and how many messages each has between two places. It knows the topics in
+its index; newer messages are scanned. The rows are the same as of a scan, topic by topic.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from penstock.spark.reading import parts_of
 from penstock.spark.remote import RemoteLog
 from penstock.spark.selecting import RECORD_BYTES, Budget, Choice, TooMuch
 
-TOPIC_BYTES = 128 << 10  # of the log are sent in the time that it takes to ask for a topic's messages
+TOPIC_BYTES = 128 << 10  # bytes of the log that are sent in the time of one topic's request
 
 
 class TopicRange(NamedTuple):
-    """Messages of a topic by queue_offset, `last` not included. `start`: they stand from this log_offset on."""
+    """Messages of a topic by queue_offset, without `last`. They are at or behind log_offset `start`."""
 
     topic: str
     first: int
@@ -35,14 +35,14 @@ class TopicRange(NamedTuple):
 
 @dataclass
 class OfTopics(InputPartition):
-    """Ranges of some topics; all stand before log_offset `end`."""
+    """Ranges of some topics; all messages are before log_offset `end`."""
 
     ranges: tuple[TopicRange, ...]
     end: int
 
 
 def choose(log: RemoteLog, request: Request, start: int, end: int) -> Choice:
-    """Between the topics' queues and a scan of [start, end), by estimate."""
+    """Choose between the topics' queues and a scan of [start, end), by estimated time."""
     if not request.is_filtered:
         return Choice(start, "all of it")
     budget = Budget(end - start, TOPIC_BYTES)
@@ -60,7 +60,7 @@ def choose(log: RemoteLog, request: Request, start: int, end: int) -> Choice:
 
 
 def _topics(log: RemoteLog, request: Request, end: int, budget: Budget) -> tuple[set[bytes], int]:
-    """Those that are wanted; messages of others that are, as some may be new, stand behind this log_offset only."""
+    """The wanted topics, and the log_offset before which no other topic (a new one) has wanted messages."""
     named = request.topics()
     if named is not None:
         for _ in named:
@@ -79,7 +79,7 @@ def _topics(log: RemoteLog, request: Request, end: int, budget: Budget) -> tuple
 
 
 def _ranges(log: RemoteLog, topics: list[bytes], start: int, end: int) -> Iterator[TopicRange]:
-    """Which of their messages stand in [start, end)."""
+    """The ranges of topics' messages in [start, end)."""
     firsts, lasts = (log.queue_offsets(place, topics) for place in (start, end))
     for topic, first, last in zip(topics, firsts, lasts, strict=True):
         if first < last:
@@ -87,7 +87,7 @@ def _ranges(log: RemoteLog, topics: list[bytes], start: int, end: int) -> Iterat
 
 
 def _parts(log: RemoteLog, ranges: list[TopicRange], parts: int) -> Iterator[list[TopicRange]]:
-    """Cut into so many of about as many messages each."""
+    """Divide ranges into `parts` of about as many messages each."""
     total = sum(each.last - each.first for each in ranges)
     left = iter(ranges)
     range_ = next(left, None)
@@ -106,7 +106,7 @@ def _parts(log: RemoteLog, ranges: list[TopicRange], parts: int) -> Iterator[lis
 
 
 def _place(log: RemoteLog, range_: TopicRange, queue_offset: int) -> int:
-    """Where a message of it stands; where the range begins, if the message is lost: who reads it finds that out."""
+    """log_offset of a message of a range; the range's beginning if the message is lost: its reader finds that out."""
     try:
         return log.place_in_topic(range_.topic, queue_offset)
     except DataLost:
@@ -114,7 +114,7 @@ def _place(log: RemoteLog, range_: TopicRange, queue_offset: int) -> int:
 
 
 def topic_rows(log: RemoteLog, request: Request, schema: pa.Schema, wanted: OfTopics) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition. Raises DataLost if some are not kept any more, unless they may be missing."""
+    """The rows of a partition. Raises DataLost if some are not kept any more, unless data may be lost."""
     for range_ in wanted.ranges:
         expected = range_.first
         for queue_offset, messages in log.topic_messages(range_.topic, range_.start, wanted.end):

@@ -1,4 +1,4 @@
-"""What concerns the Python processes in which Spark runs a source: they stay, and take one task after another."""
+"""Tuning of the Python processes in which Spark runs a source: they live on, and run one task after another."""
 
 import gc
 from functools import cache
@@ -6,9 +6,9 @@ from functools import cache
 
 @cache
 def keep_modules() -> None:
-    """Take what is loaded out of garbage collection, once in a process.
+    """Take loaded modules out of garbage collection, once in a process.
 
-    Spark's workers collect garbage after each task, and so does the process that plans. To look at some 80,000 objects
-    of loaded modules, none of them garbage, takes 40 ms of each: more than to read 100,000 messages.
+    Spark's workers collect garbage after each task, and so does the planning process. Looking at some 80,000 objects of
+    loaded modules, none of them garbage, takes 40 ms each time: more than reading 100,000 messages.
     """
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The data folder: its layout, the modes of what is in it, and the lock that keeps a second process out of it."""
+"""The data folder: its layout, the modes of its files, and the lock that keeps a second process out."""
 
 import fcntl
 import logging
@@ -21,15 +21,17 @@ log = logging.getLogger("penstock.store")
 
 
 def umask_for(group_access: bool) -> int:
-    """The umask under which a process writes a data folder: nothing for other users, for the group reading at most."""
+    """The umask for writing a data folder: no access for other users, read access for the group at most."""
     return 0o027 if group_access else 0o077
 
 
 class DataFolder:
-    """A data folder held by this process. The lock goes with the process, however it ends."""
+    """A data folder held by this process. The lock ends with the process, however the process ends."""
 
     def __init__(self, path: Path, group_access: bool = False) -> None:
-        """`group_access`: the folder's group may read what is in it. Raises FolderUnusable or FolderInUse."""
+        """Create or open, and lock. `group_access`: the folder's group may read its files. Raises FolderUnusable,
+        FolderInUse.
+        """
         self.path = path
         mode = 0o777 & ~umask_for(group_access)
         try:
@@ -38,7 +40,7 @@ class DataFolder:
             (path / LOG).mkdir(mode, exist_ok=True)
             self._lock_fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666 & mode)
             sync_folder(path)
-            with suppress(PermissionError):  # else a power cut could take all of it away
+            with suppress(PermissionError):  # without it a power cut could remove the whole folder
                 sync_folder(path.absolute().parent)
         except OSError as error:
             raise FolderUnusable(path, error.strerror or str(error)) from error
@@ -48,7 +50,7 @@ class DataFolder:
             owner = os.read(self._lock_fd, 64).decode(errors="replace").strip()
             os.close(self._lock_fd)
             raise FolderInUse(path, owner) from error
-        with suppress(OSError):  # it is only for people to read, and the disk may be full
+        with suppress(OSError):  # the pid is for people only, and the disk may be full
             os.ftruncate(self._lock_fd, 0)
             os.pwrite(self._lock_fd, f"pid {os.getpid()}\n".encode(), 0)
         self._set_modes(is_ours, group_access)
@@ -68,14 +70,14 @@ class DataFolder:
 
     @property
     def quarantine(self) -> Path:
-        """What recovery took out of the log."""
+        """The folder for copies of damaged bytes that recovery took out of the log."""
         return self.path / QUARANTINE
 
     def close(self) -> None:
         os.close(self._lock_fd)
 
     def _set_modes(self, is_ours: bool, group_access: bool) -> None:
-        """Give what an earlier version, a backup or an operator left the modes of what is written now.
+        """Give files left by an earlier version, a backup or an operator the modes that new files get.
 
         A folder that is not Penstock's alone keeps its own mode; the folders in it are closed in any case.
         """
@@ -102,7 +104,7 @@ class DataFolder:
             log.info("%s: the group may now read %d files or folders in it (store.group_access)", self.path, widened)
 
     def _contents(self, is_ours: bool) -> Iterator[Path]:
-        """The folder, if it may be changed, and whatever of Penstock's is in it, but for symbolic links' targets."""
+        """The folder itself, if it may be changed, and Penstock's files in it; symbolic links are left out."""
         if is_ours and not self.path.stat().st_mode & stat.S_ISVTX:
             yield self.path
         yield self.path / LOCK
@@ -121,7 +123,7 @@ def _is_missing_or_empty(path: Path) -> bool:
 
 
 def _set_mode(path: Path, group_access: bool) -> tuple[bool, bool]:
-    """Whether others lost an access, and whether the group gained one. Raises OSError."""
+    """Set a file's mode. Returns whether other users lost access, and whether the group gained it. Raises OSError."""
     old = path.stat().st_mode
     new = old & ~umask_for(group_access)
     if group_access:

@@ -1,7 +1,7 @@
-"""What a log says of itself beside its segments: whose it is, where it begins, and how far the disk has confirmed it.
+"""The marks of a log: its identity, where it begins, and how far the disk has confirmed it.
 
 The file `marks` has two slots of 64 bytes, 512 bytes apart so that no sector holds both. They are written in turn, and
-the one with the greater number counts, so a torn write leaves the other (docs/formats.md).
+the one with the greater number counts, so a torn write leaves the other one valid (docs/formats.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Slot(NamedTuple):
 
 
 class Marks:
-    """Owner of the file. The flusher's thread says how far it has come, the log's where it begins."""
+    """Owner of the file. The flusher's thread writes how far the log is flushed, the log's thread where it begins."""
 
     def __init__(self, folder: Path) -> None:
         """Open the marks of a log's folder, or begin new ones. Raises OSError."""
@@ -60,23 +60,23 @@ class Marks:
 
     @property
     def begin_is_safe(self) -> bool:
-        """Whether a power cut could not bring an earlier beginning back."""
+        """Whether the beginning is durable, so that a power cut cannot bring an earlier one back."""
         return self._begin_synced == self._slot.begin
 
     def adopt(self, identity: bytes) -> None:
-        """Belong to the log whose segments say this; what was known is of another one, or nothing."""
+        """Take the identity of the segments found; positions known so far belong to another log, or to none."""
         self.is_known = False
         self._slot = Slot(self._slot.number, 0, 0, identity)
 
     @property
     def slot(self) -> Slot:
-        """What they say now."""
+        """The current values."""
         return self._slot
 
     def learn(self, other: Slot, first: int | None) -> None:
-        """What the index remembers of them: of the same log, the `flushed` counts that is further on.
+        """Take the marks that the index remembers: of the same log, the greater `flushed` counts.
 
-        `first`: log_offset at which the oldest segment that is there begins. What is there stays.
+        `first`: log_offset at which the oldest segment found begins; `begin` is never set behind it.
         """
         known = learned(self._slot if self.is_known else None, self.identity, other, first)
         if known is not None:
@@ -84,17 +84,17 @@ class Marks:
             self.is_known = True
 
     def start(self, begin: int, flushed: int) -> None:
-        """Say what a recovery found, durably. Raises OSError."""
+        """Write the positions that recovery found, durably. Raises OSError."""
         self._write(begin=begin, flushed=flushed)
         self.is_known = True
         self.sync()
 
     def flushed_to(self, log_offset: int) -> None:
-        """A sync has confirmed everything before `log_offset`. Raises OSError."""
+        """Note that a sync has confirmed everything before `log_offset`. Raises OSError."""
         self._write(flushed=log_offset)
 
     def begin_at(self, log_offset: int) -> None:
-        """The segments before `log_offset` are about to go. Raises OSError."""
+        """Note that the segments before `log_offset` are about to be dropped. Raises OSError."""
         self._write(begin=log_offset)
 
     def sync(self) -> None:
@@ -115,7 +115,7 @@ class Marks:
 
 
 def learned(slot: Slot | None, identity: bytes, other: Slot, first: int | None) -> Slot | None:
-    """What is known of a log by its marks (None: nothing) and by what its index remembers; see Marks.learn()."""
+    """A log's slot from its marks (None: unreadable) and from what its index remembers; see Marks.learn()."""
     if other.identity != identity or (slot is not None and other.flushed <= slot.flushed):
         return slot
     if slot is not None:
@@ -124,7 +124,7 @@ def learned(slot: Slot | None, identity: bytes, other: Slot, first: int | None) 
 
 
 def encode_remembered(slot: Slot) -> bytes:
-    """What the index has of the marks."""
+    """The bytes by which the index remembers the marks."""
     return slot.identity + slot.begin.to_bytes(8, "big") + slot.flushed.to_bytes(8, "big")
 
 
@@ -134,7 +134,7 @@ def decode_remembered(data: bytes) -> Slot:
 
 
 def read_marks(folder: Path) -> Slot | None:
-    """What the marks of a log's folder say, or None if there are none that can be read."""
+    """The newest valid slot of a log's folder, or None if none can be read."""
     try:
         fd = os.open(folder / MARKS, os.O_RDONLY)
     except OSError:
@@ -151,7 +151,7 @@ def _newest(fd: int) -> Slot | None:
 
 
 def decode_slot(data: bytes) -> Slot | None:
-    """What the bytes of a slot say, or None if they are damaged."""
+    """The slot in these bytes, or None if they are damaged."""
     if len(data) < _SLOT.size + 4 or crc32c(data[: _SLOT.size]) != int.from_bytes(data[_SLOT.size :], "little"):
         return None
     magic, *fields = _SLOT.unpack(data[: _SLOT.size])

@@ -1,4 +1,4 @@
-"""Reading a file of which the disk may give back only a part, and passing over holes, for which it has no blocks."""
+"""Reads files that the disk returns only in part (EIO), and skips holes, for which the file system has no blocks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ REASON = "cannot be read: input/output error"
 
 
 def read_part(fd: int, size: int, position: int) -> bytes:
-    """As os.pread(), with zeros for the blocks that the disk does not give back (EIO). Raises OSError for all else.
+    """As os.pread(), with zeros for the blocks that the disk cannot read (EIO). Raises OSError for all other errors.
 
-    So they are no valid records, and what is intact around them is found as behind any other damage.
+    Zeros are no valid records, so recovery finds the intact ones around them as behind any other damage.
     """
     try:
         return os.pread(fd, size, position)
@@ -26,7 +26,7 @@ def read_part(fd: int, size: int, position: int) -> bytes:
 
 
 def _piece(fd: int, size: int, position: int) -> bytes:
-    """Block by block, if it cannot be had as a whole."""
+    """Read a part of a file, block by block if it cannot be read as a whole."""
     try:
         return os.pread(fd, size, position)
     except OSError as error:
@@ -40,9 +40,9 @@ def _piece(fd: int, size: int, position: int) -> bytes:
 
 
 def data_from(fd: int, position: int) -> int:
-    """Where a file's next data are, from a position on: zeros are up to there, which need not be read.
+    """Position of a file's next data, at or behind `position`; there is a hole up to it, which need not be read.
 
-    The end of the file if there are none; the position itself where the file system tells nothing of holes.
+    The end of the file if there are no more data; `position` itself where the file system does not report holes.
     """
     try:
         return os.lseek(fd, position, os.SEEK_DATA)
@@ -51,7 +51,7 @@ def data_from(fd: int, position: int) -> int:
 
 
 def is_readable(fd: int, start: int, end: int) -> bool:
-    """Whether the disk gives back all bytes of a part of a file. Raises OSError for all but EIO."""
+    """Whether the disk can read all bytes of a part of a file. Raises OSError for all errors but EIO."""
     at = start
     try:
         while at < end and (data := os.pread(fd, min(PIECE_BYTES, end - at), at)):

@@ -28,7 +28,7 @@ _HEADER = struct.Struct("<8sIIQQQ16s4x")
 
 
 class Header(NamedTuple):
-    """What a segment says of itself. A file of an earlier version has an identity of zeros."""
+    """The fields of a segment's header. A file of an earlier version has an identity of zeros."""
 
     version: int
     base: int
@@ -37,7 +37,7 @@ class Header(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """A segment that is not appended to any more; positions are log_offsets."""
+    """A segment that is complete; positions are log_offsets."""
 
     path: Path
     base: int
@@ -53,14 +53,14 @@ class Segment:
         self.size_bytes = size_bytes
         self.allocated_bytes = 0
         self.created_ms = 0
-        self.identity = bytes(IDENTITY_BYTES)  # of the log; zeros: written before there was one
+        self.identity = bytes(IDENTITY_BYTES)  # of the log; zeros: the file is older than identities
         self.last_ms: int | None = None  # timestamp of the last record, where it is known
         self.fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         self.map = mmap.mmap(self.fd, size_bytes, prot=mmap.PROT_READ)
 
     @classmethod
     def create(cls, folder: Path, base: int, size_bytes: int, identity: bytes, created_ms: int) -> "Segment":
-        """Make a file of its final size with nothing but a header. Raises OSError (ENOSPC: nothing is left behind).
+        """Create a file of its final size with only a header. Raises OSError (ENOSPC: nothing is left behind).
 
         `identity`: the 16 bytes that all files of this log have in common.
         """
@@ -106,7 +106,7 @@ class Segment:
 
     @property
     def limit(self) -> int:
-        """log_offset that no record can reach past."""
+        """log_offset behind the last byte a record may have."""
         return self.base + self.size_bytes
 
     def view(self, start: int, end: int) -> memoryview:
@@ -114,11 +114,11 @@ class Segment:
         return memoryview(self.map)[start - self.base : end - self.base]
 
     def unallocated(self, end: int) -> int:
-        """Bytes up to log_offset `end` that the file system has not set aside yet."""
+        """Bytes up to log_offset `end` that the file system has not allocated yet."""
         return max(0, end - self.base - self.allocated_bytes)
 
     def allocate(self, end: int, ahead_bytes: int) -> None:
-        """Have the file system set aside room up to `end`, and some more if it can. Raises OSError if it cannot."""
+        """Allocate room up to `end`, and `ahead_bytes` more if the disk has them. Raises OSError."""
         for ahead in (min(ahead_bytes, ALLOCATE_BYTES), 0):
             target = min(self.size_bytes, end - self.base + ahead)
             try:
@@ -131,12 +131,12 @@ class Segment:
                 return
 
     def seal(self, end: int) -> None:
-        """Give back what lies behind the last record."""
+        """Cut off the zeros behind the last record, at log_offset `end`."""
         os.truncate(self.path, end - self.base)
         self.size_bytes = end - self.base
 
     def erase_after(self, end: int) -> None:
-        """Turn everything from log_offset `end` on into zeros: what a torn append left."""
+        """Turn everything from log_offset `end` on into zeros, such as the bytes of a torn append."""
         os.ftruncate(self.fd, end - self.base)
         os.ftruncate(self.fd, self.size_bytes)
         self.allocated_bytes = end - self.base
@@ -146,13 +146,13 @@ class Segment:
         self.map.madvise(mmap.MADV_DONTNEED)
 
     def remove(self) -> None:
-        """Delete the file: of 256 MiB some 100 ms. Raises OSError."""
+        """Delete the file; 256 MiB take about 100 ms. Raises OSError."""
         self.path.unlink()
         self.close()
 
     def close(self) -> None:
         os.close(self.fd)
-        # Somebody may still look at a range of it; then the mapping goes when that view does.
+        # A memoryview of the mapping may still be in use; then the mapping goes with that view.
         with suppress(BufferError):
             self.map.close()
 
@@ -164,7 +164,7 @@ def segment_header(base: int, identity: bytes, created_ms: int) -> bytes:
 
 
 def read_header(data: bytes) -> Header | None:
-    """What the first 64 bytes of a segment say, whatever its version; None if they are damaged."""
+    """The header in the first 64 bytes of a segment, of any version; None if they are damaged."""
     if len(data) < HEADER_BYTES or data[: len(MAGIC)] != MAGIC:
         return None
     if crc32c(data[: _HEADER.size]) != int.from_bytes(data[_HEADER.size : HEADER_BYTES], "little"):
@@ -188,9 +188,10 @@ def header_fault(data: bytes, named_base: int) -> str | None:
 
 
 def read_records(fd: int, base: int, at: int, end: int | None = None) -> tuple[bytes, int, str | None]:
-    """Some verified records of a segment's file from log_offset `at` on, and the last one's timestamp.
+    """Verified records of a segment's file from log_offset `at` on, the last one's timestamp, and the fault behind
+    them.
 
-    If there are none: what is wrong there, or None at `end`.
+    If there are none: the fault at `at`, or None at `end`.
     """
     room = (base + os.fstat(fd).st_size if end is None else end) - at
     size = min(room, READ_BYTES)
@@ -200,11 +201,11 @@ def read_records(fd: int, base: int, at: int, end: int | None = None) -> tuple[b
         length = int.from_bytes(data[:4], "little")
         if valid or not size < length <= room:
             return data[:valid], last_ms, reason
-        size = length  # a record larger than what was read
+        size = length  # a record larger than the piece that was read
 
 
 def written_from(fd: int, position: int, sparse_from: int | None = None) -> int:
-    """Bytes of a file from a position on up to the last that is not zero. From `sparse_from` on holes are not read."""
+    """Bytes from a position up to the last non-zero byte of a file. From `sparse_from` on holes are skipped."""
     found = 0
     at = position
     while True:

@@ -1,7 +1,7 @@
-"""What each sealed segment held when the scrubber first read it: a SHA-256 of its whole file, beside the log.
+"""The file `sums`: a SHA-256 of each sealed segment's file as the scrubber first read it.
 
-A sealed segment never changes but by recovery and repair, which write a new file and have its sum forgotten first. The
-file `sums` is written anew as a whole, under another name, and renamed, so it is never half (docs/formats.md).
+A sealed segment changes only by recovery and repair, which write a new file and remove the sum first. The file is
+always written as a whole, under another name, and renamed, so it is never incomplete (docs/formats.md).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _ENTRY_BYTES = _ENTRY.size + _CRC_BYTES
 
 
 class State(IntEnum):
-    """What the scrubber found the last time."""
+    """The scrubber's last result for a segment."""
 
     INTACT = 0
-    DAMAGED = 1  # not all of its records are valid: a start verifies it, however old it is
-    CHANGED = 2  # all are, and the sum is another one
+    DAMAGED = 1  # not all of its records are valid: a start verifies it, whatever its age
+    CHANGED = 2  # all records are valid, and the SHA-256 differs
 
 
 class Sum(NamedTuple):
-    """Of the segment from log_offset `base` to `end`."""
+    """The entry of the segment from log_offset `base` to `end`."""
 
     base: int
     end: int
@@ -46,18 +46,18 @@ class Sum(NamedTuple):
     state: State
 
     def differs(self, digest: bytes) -> bool:
-        """Whether the file is no longer the one that was found intact."""
+        """Whether the file differs from the one that was found intact."""
         return self.digest not in (NO_DIGEST, digest)
 
 
 @dataclass
 class Sums:
-    """The content of the file. Of a log that is being served the scrubber alone writes it."""
+    """The content of the file. While the log is served, only the scrubber writes it."""
 
     identity: bytes = bytes(IDENTITY_BYTES)  # of the log
     pass_ms: int = 0  # Unix time at which the scrubber's last pass began; 0: none did
     entries: dict[int, Sum] = field(default_factory=dict)
-    _encoded: dict[int, bytes] = field(default_factory=dict)  # so that a write of many costs next to nothing
+    _encoded: dict[int, bytes] = field(default_factory=dict)  # so that encoding many entries again is cheap
 
     def put(self, entry: Sum) -> None:
         data = _ENTRY.pack(*entry)
@@ -65,7 +65,7 @@ class Sums:
         self._encoded[entry.base] = data + crc32c(data).to_bytes(_CRC_BYTES, "little")
 
     def of(self, base: int, end: int | None) -> Sum | None:
-        """What is known of a segment; nothing, if it ended elsewhere then."""
+        """The entry of a segment; None also if the segment ended elsewhere then."""
         found = self.entries.get(base)
         return found if found is not None and found.end == end else None
 
@@ -80,7 +80,7 @@ class Sums:
 
 
 def decode_sums(data: bytes) -> Sums | None:
-    """None if the header is damaged, or of a version that is not known. A damaged entry is left out."""
+    """Decode the file; None if its header is damaged or its version unknown. A damaged entry is left out."""
     at = _HEADER.size + _CRC_BYTES
     if len(data) < at or crc32c(data[: _HEADER.size]) != int.from_bytes(data[_HEADER.size : at], "little"):
         return None
@@ -99,7 +99,7 @@ def decode_sums(data: bytes) -> Sums | None:
 
 
 def read_sums(folder: Path) -> Sums | None:
-    """The sums of a log's folder, or None if there are none that can be read."""
+    """The sums of a log's folder, or None if they cannot be read."""
     try:
         return decode_sums((folder / SUMS).read_bytes())
     except OSError:
@@ -107,7 +107,7 @@ def read_sums(folder: Path) -> Sums | None:
 
 
 def write_sums(folder: Path, sums: Sums) -> None:
-    """Put them in the place of what was there, durably. Raises OSError."""
+    """Replace the file durably. Raises OSError."""
     new = folder / _NEW
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
     try:
@@ -123,7 +123,7 @@ def write_sums(folder: Path, sums: Sums) -> None:
 
 
 def forget_sum(folder: Path, base: int) -> None:
-    """A segment is about to be written anew: what is known of it is not to count. Raises OSError."""
+    """Drop the entry of a segment that is about to be written anew. Raises OSError."""
     sums = read_sums(folder)
     if sums is not None and base in sums.entries:
         sums.drop([base])

@@ -1,8 +1,9 @@
-"""What a failed sync left in doubt is written anew: another file with the same bytes, synced, in place of the old one.
+"""After a failed sync, writes the doubtful segments to new files, syncs them, and renames them over the old ones.
 
-After a failed fdatasync the kernel may take its pages for clean, so neither they nor a later success prove anything.
-What the disk had confirmed before is read from the old file, and verified; all behind it comes from the log's memory,
-which has the newest 4 MiB at least. If it is more than that, the process has to end, and the next start does it.
+After a failed fdatasync the kernel may mark its dirty pages clean, so neither the pages nor a later success prove
+anything. Bytes that the disk had confirmed before are read from the old file and verified. All bytes behind them come
+from the log's memory, which holds at least the newest 4 MiB. If more than that is in doubt, the process ends, and
+recovery at the next start decides.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ log = logging.getLogger("penstock.store")
 
 
 class NotInMemory(OSError):
-    """More is in doubt than the log's memory has, or what was confirmed does not read back."""
+    """More bytes are in doubt than the log's memory holds, or the confirmed part does not read back valid."""
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """What a failed sync left."""
+    """The part of the log that a failed sync left in doubt."""
 
     segments: list[Segment]  # oldest first; the last one is written to
     flushed: int  # log_offset up to which the disk had confirmed it
-    end: int  # behind the last byte that was written to the files
+    end: int  # log_offset behind the last byte written to the files
 
 
 class Anew:
-    """Owner of a thread that does it. While it works nothing is appended, so what it reads does not change."""
+    """Owner of the thread that writes the segments anew. Nothing is appended meanwhile, so its input is stable."""
 
     def __init__(self, doubt: Doubt, memory: LogMemory, identity: bytes) -> None:
         self.doubt = doubt
         self._memory = memory
         self._identity = identity
-        self.error: OSError | None = None  # once it is done: why it could not be done
+        self.error: OSError | None = None  # set when the thread has ended and failed
         self._thread = threading.Thread(target=self._run, name="penstock-anew", daemon=True)
         self._thread.start()
 
@@ -64,7 +65,9 @@ class Anew:
             self.error = NotInMemory(str(error))
 
     def _write(self, segment: Segment, end: int) -> None:
-        """Raises OSError, IndexError; then the old file is still there."""
+        """Write one segment anew up to log_offset `end`. Raises OSError, IndexError; then the old file is still in
+        place.
+        """
         path = segment.path
         new = path.with_name(path.name + NEW)
         confirmed = max(segment.first, min(self.doubt.flushed, end))
@@ -87,7 +90,7 @@ class Anew:
 
 
 def _copy(segment: Segment, fd: int, end: int) -> None:
-    """The records up to a log_offset. Raises NotInMemory if they are not valid: a start has to look at them."""
+    """Copy the records up to log_offset `end`. Raises NotInMemory if one is invalid: recovery at a start handles it."""
     at = segment.first
     while at < end:
         data, _, reason = read_records(segment.fd, segment.base, at, end)

@@ -1,15 +1,15 @@
-"""The index of a log and its checkpoint: a copy to rebuild the index from although the log's beginning is gone.
+"""The checkpoint of the index: a copy to rebuild the index from when the log's beginning is gone.
 
-Sessions, queue ids and queue offsets come from records that retention drops with their segments. So before a segment
-goes, `index-checkpoint` becomes a copy of an index that has applied it. The new copy gets its name in two renames;
-whatever moment a crash chooses, one usable copy has the name or is on its way to it:
+Sessions, queue ids and queue offsets come from records that retention drops with their segments. So before a segment is
+dropped, `index-checkpoint` becomes a copy of an index that has applied it. The new copy gets its name in two renames;
+at any moment of a crash, one usable copy has the name or is on its way to it:
 
     index-checkpoint.new   being written, or complete and waiting for the log to be safe that far
     index-checkpoint.old   the previous one, for the moment between the renames
 
-RocksDB can make such a copy, but through rocksdict all threads wait for it, for 20 to 50 ms. So files are linked here:
-RocksDB syncs a table before its manifest names it, and deletes one only after its manifest has said that it goes. What
-is linked while the manifest stays the same is whole, with some tables perhaps that belong to nothing yet.
+RocksDB can make such a copy, but rocksdict stops all threads for it, for 20 to 50 ms. So the files are hard-linked:
+RocksDB syncs a table before its manifest names it, and deletes a table only after its manifest has dropped it. So the
+links made while the manifest stays the same are a complete index, with perhaps a few tables that nothing names yet.
 """
 
 import logging
@@ -41,9 +41,9 @@ def _old(folder: DataFolder) -> Path:
 
 
 def write_checkpoint(folder: DataFolder) -> None:
-    """Copy the index as it was last flushed. It is not the checkpoint before publish_checkpoint().
+    """Copy the index as it was last flushed. The copy becomes the checkpoint by publish_checkpoint().
 
-    For a thread that has nothing else to do. Raises IndexFailed.
+    To be called in a thread of its own: it blocks. Raises IndexFailed.
     """
     try:
         copy_flushed(folder.index, _new(folder))
@@ -52,13 +52,13 @@ def write_checkpoint(folder: DataFolder) -> None:
 
 
 def copy_flushed(index: Path, copy: Path) -> None:
-    """Make `copy` an index as one in use was last flushed, and durable; its tables are links. Raises OSError."""
+    """Make `copy` a durable copy of an index in use, as last flushed; its tables are hard links. Raises OSError."""
     for _ in range(LINK_ATTEMPTS):
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
         manifest = _manifest(index)
         for path in index.glob("*.sst"):
-            with suppress(FileNotFoundError):  # merged: if it was still needed, the manifest has changed
+            with suppress(FileNotFoundError):  # compacted away: if it was still needed, the manifest has changed
                 (copy / path.name).hardlink_to(path)
         if _manifest(index) == manifest:
             break
@@ -73,7 +73,7 @@ def copy_flushed(index: Path, copy: Path) -> None:
 
 
 def _manifest(index: Path) -> tuple[str, bytes]:
-    """The name of RocksDB's list of tables, and what stands in it; each change of what is in the index adds to it."""
+    """Name and content of RocksDB's manifest, the list of tables; each change of the index's tables appends to it."""
     name = (index / CURRENT).read_text().strip()
     return name, (index / name).read_bytes()
 
@@ -86,7 +86,7 @@ def _write_durably(path: Path, data: bytes) -> None:
 
 
 def publish_checkpoint(folder: DataFolder) -> None:
-    """Put the new copy in the old one's place. Only once the log is on disk as far as the copy knows it."""
+    """Put the new copy in the old one's place. Call it once the log is on disk as far as the copy has applied it."""
     if folder.checkpoint.exists():
         folder.checkpoint.rename(_old(folder))
     _new(folder).rename(folder.checkpoint)
@@ -95,10 +95,10 @@ def publish_checkpoint(folder: DataFolder) -> None:
 
 
 def open_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int, distrusted: int = 0) -> Index:
-    """The index of a log: as it stands, else from its checkpoint, else empty: to be built from all that there is.
+    """Open the index of a log as it is, else restore it from its checkpoint, else make an empty one to rebuild.
 
-    `distrusted`: how many of these turned out to be damaged when they were read. Raises IndexFailed; NotRebuildable
-    where it would be without what the log does not have any more, and `store.on_damage` says to refuse.
+    `distrusted`: how many of the two (index, checkpoint) proved damaged when they were read. Raises IndexFailed;
+    NotRebuildable if the records before the log's beginning would be missing and `store.on_damage` is `refuse`.
     """
     _settle(folder)
     index = _found_index(folder, log_, write_buffer_bytes, distrusted)
@@ -121,7 +121,7 @@ def _found_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int, d
             return found
         faults.append(found)
     if log_.base:
-        if log_.settings.on_damage == "refuse" or OTHER_VERSION in faults:  # what no disk did, an operator can undo
+        if log_.settings.on_damage == "refuse" or OTHER_VERSION in faults:  # an operator can undo an upgrade
             raise NotRebuildable(folder.index, folder.checkpoint, log_.base)
         log.error(
             "%s and %s are missing or damaged: an index is built from log_offset %d on; sessions, groups and queue "
@@ -133,7 +133,7 @@ def _found_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int, d
 
 
 def _settle(folder: DataFolder) -> None:
-    """Finish, or take back, what a crash interrupted."""
+    """Finish or undo the renames that a crash interrupted."""
     if not folder.checkpoint.exists() and _old(folder).exists():
         _old(folder).rename(folder.checkpoint)
     for leftover in (_old(folder), _new(folder), _restoring(folder)):
@@ -141,7 +141,7 @@ def _settle(folder: DataFolder) -> None:
 
 
 def _usable(path: Path, log_: CommitLog, write_buffer_bytes: int) -> Index | str:
-    """The index in a folder if it can be brought up to date with this log, else why not."""
+    """The index in a folder if it can be brought up to date with this log, else the reason why not."""
     if not path.exists():
         return Index(path, write_buffer_bytes) if log_.base == 0 else DAMAGED_INDEX
     if (path / DAMAGED).exists():

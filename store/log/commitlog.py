@@ -1,7 +1,8 @@
-"""The CommitLog: one append-only sequence of records in fixed-size segment files; log_offset is a byte position in it.
+"""The CommitLog: one append-only sequence of records in segment files of fixed size. A log_offset is a position in
+bytes.
 
-Appends go through a tail buffer in memory to the active segment by pwrite (a quarter of the cost of a store into the
-mapping, and a full disk is an error instead of a signal: docs/adr/0002); reads use the tail, else the mapping.
+An append goes through a tail buffer in memory to the active segment by pwrite: that costs a quarter of a store into the
+mapping, and a full disk is an error instead of a signal (docs/adr/0002). Reads use the tail buffer, else the mapping.
 """
 
 import logging
@@ -36,13 +37,13 @@ from store.settings import StoreSettings
 log = logging.getLogger("penstock.store")
 
 BUFFERED_COMMIT_BYTES = 16 << 10
-LIKELY_APPEND_BYTES = 1 << 20  # what a gateway's busiest turn appends
+LIKELY_APPEND_BYTES = 1 << 20  # appended in a busy turn of a gateway
 LEAST_INODES = 16
-RESERVE_SHARE = 20  # the reserve is at most one part in this many of the file system
+RESERVE_SHARE = 20  # the reserve is at most 1 / RESERVE_SHARE of the file system
 
 
 class CommitLog:
-    """Owns the segments of a folder. Single-threaded but for the flusher, and for what the scrubber asks."""
+    """Owns the segments of a folder. For one thread, except the flusher's and the methods that the scrubber calls."""
 
     def __init__(
         self,
@@ -52,10 +53,12 @@ class CommitLog:
         quarantine: Path | None = None,
         remembered: Slot | None = None,
     ) -> None:
-        """`quarantine` is the folder for what is damaged; by default, one in `folder`. `remembered`: what else is known
-        of the marks than what their file says.
+        """Open or create the log of a folder.
 
-        Raises FolderUnusable, StoreFull, UnknownFormat or, if `store.on_damage` says so, DamageFound.
+        `quarantine`: folder for copies of damaged bytes; default: one in `folder`. `remembered`: marks as the index has
+        them, beside the marks file.
+
+        Raises FolderUnusable, StoreFull, UnknownFormat or, if `store.on_damage` is `refuse`, DamageFound.
         """
         self.folder = folder
         self.settings = settings
@@ -73,18 +76,18 @@ class CommitLog:
             raise
         self.end = opened.end
         self.power_cut_note = _power_cut_note(self._running.flush_at_power_cut, self.end)
-        self.findings = opened.findings  # what this start found
+        self.findings = opened.findings  # of this start
         self.put_aside_from = self.quarantine.put_aside_from()
-        self.lost_bytes = self.quarantine.lost_bytes()  # at any start, by kind
+        self.lost_bytes = self.quarantine.lost_bytes()  # at all starts, by kind
         self.lost_ranges = self.quarantine.lost_ranges()  # of log_offsets, in order
         for segment in opened.segments:
             self._adopt(segment)
         self.memory.start(self.end)
-        self.committed = self.end  # up to here the file has it; before that it is in memory only (`buffered`)
+        self.committed = self.end  # the file has everything before it; the rest is in memory (`buffered`)
         self._commit_due = 0.0
         self._last_ms = self._active.last_ms or 0
         self._torn = False
-        self._look_again_s, self._disk_free_bytes = 0.0, 0  # how much room the disk has
+        self._look_again_s, self._disk_free_bytes = 0.0, 0  # free room on the disk, and when to ask again
         self._anew: Anew | None = None
         self.flusher = Flusher(settings, self.end, on_flushed, self.marks)
         self.flusher.start(self._active.fd)
@@ -103,12 +106,14 @@ class CommitLog:
 
     @property
     def identity(self) -> bytes:
-        """That of the marks, if a segment bears it too: what is not of this log can be told by it. Else empty."""
+        """The log's identity from its marks if a segment bears the same, else empty. It tells files of other logs
+        apart.
+        """
         known = self.marks.identity
         return known if any(segment.identity == known for segment in self.segments) else b""
 
     def sealed(self) -> list[Sealed]:
-        """The segments that are complete, and on disk; oldest first. May be asked from any thread."""
+        """The segments that are complete and on disk, oldest first. May be called from any thread."""
         segments, flushed = list(self.segments), self.flusher.flushed
         return [
             Sealed(segment.path, segment.base, following.base)
@@ -118,13 +123,14 @@ class CommitLog:
 
     @property
     def safe(self) -> int:
-        """Everything before this log_offset survives what the flush policy promises. The one place that knows."""
+        """log_offset before which all bytes are as durable as the flush policy promises. No other code decides this."""
         return self.flusher.flushed if self.settings.flush == "sync" else self.end
 
     def miss(self, end: int) -> None:
-        """Records had been applied up to a log_offset: name those that are gone where no finding of this start does.
+        """Note that the index had applied records up to log_offset `end`: describe those that are gone and have no
+        finding.
 
-        The disk had confirmed none of them. Raises FolderUnusable or, without room, StoreFull.
+        The disk had confirmed none of these records. Raises FolderUnusable or, without room, StoreFull.
         """
         kind = gone_kind(self.settings.flush)
         finding = only_index_knows(kind, self._active.base, self.end, self.findings, end)
@@ -146,13 +152,13 @@ class CommitLog:
         return StoreFull(self.folder) if wanted > self._spare_bytes(False) else None
 
     def failed_for_good(self) -> StoreError | None:
-        """Why nothing can be acknowledged any more until the next start, or None."""
+        """The failure that only a restart can clear (nothing is acknowledged any more), or None."""
         return DiskFailed(self.folder, str(self.flusher.error)) if self.flusher.error else None
 
     def write_anew(self) -> bool:
-        """After a failed sync: write anew what is in doubt; until then nothing can be appended. Whether that is done.
+        """After a failed sync: write the doubtful segments anew. Returns whether that is done; until then appends fail.
 
-        To be called again and again. Raises DiskFailed if it cannot be done.
+        Call it repeatedly: a thread does the work. Raises DiskFailed if it cannot be done.
         """
         if self._anew is None:
             flushed = self.flusher.flushed
@@ -173,7 +179,7 @@ class CommitLog:
         return True
 
     def _replace(self, old: Segment) -> None:
-        """A segment's file is another one now, with the same bytes."""
+        """Open a segment's new file, which has the same bytes, in place of the old one."""
         new = Segment.open(old.path, writable=True)
         new.last_ms, new.allocated_bytes = old.last_ms, max(0, self.committed - old.base)
         self.segments[self.segments.index(old)] = new
@@ -190,8 +196,8 @@ class CommitLog:
     def append(self, batch: RecordBatch, from_reserve: bool = False, is_awaited: bool = True) -> int:
         """Append a batch and return the log_offset of its first record.
 
-        Raises StoreFull, WriteFailed, DiskFailed or RecordTooLarge; then nothing was appended. `from_reserve` is for
-        what frees room in the end: it may take what is kept from messages. `is_awaited`: see Flusher.written().
+        Raises StoreFull, WriteFailed, DiskFailed or RecordTooLarge; then nothing was appended. `from_reserve`: the
+        append may use the reserve, because it leads to freed room. `is_awaited`: see Flusher.written().
         """
         size = batch.size
         if self.flusher.error and (failed := self.failed_for_good()):
@@ -221,7 +227,7 @@ class CommitLog:
         return StoreFull(self.folder) if error.errno in NO_ROOM else WriteFailed(self.folder, str(error))
 
     def _mend(self) -> None:
-        """Erase what a failed append may have left in the file: shorter appends would not cover all of it."""
+        """Erase the bytes that a failed append may have left in the file: a shorter append would not cover them."""
         self._active.erase_after(self.committed)
         self._torn = False
 
@@ -233,14 +239,16 @@ class CommitLog:
 
     @property
     def disk_free_bytes(self) -> int:
-        """Room on the disk that this user may fill, as of a second ago at most."""
+        """Room on the disk that this user may fill; at most a second old."""
         now_s = time.monotonic()
         if now_s >= self._look_again_s:
             self._look_again_s, self._disk_free_bytes = now_s + 1, _free_bytes(os.statvfs(self.folder))
         return self._disk_free_bytes
 
     def _spare_bytes(self, from_reserve: bool) -> int:
-        """Room on the disk that an append may take. RocksDB bears a full disk worse than the log: it has the rest."""
+        """Room that an append may take. RocksDB handles a full disk worse than the log does, so the reserve is left to
+        it.
+        """
         disk = os.statvfs(self.folder)
         free = _free_bytes(disk)
         if from_reserve:
@@ -282,7 +290,7 @@ class CommitLog:
             self.flusher.written(self.end)
 
     def commit_if_due(self, now_s: float) -> None:
-        """Commit what is buffered_commit_ms old. To be called several times a second with time.monotonic()."""
+        """Commit what is `buffered_commit_ms` old. Call it several times a second with time.monotonic()."""
         if now_s >= self._commit_due:
             self.commit()
 
@@ -301,7 +309,7 @@ class CommitLog:
         end, self.end = self.end, segment.first
         self.committed = self.end
         sealed.seal(end)
-        self.memory.map(sealed.base, sealed.view(sealed.base, sealed.limit))  # past it there is no file any more
+        self.memory.map(sealed.base, sealed.view(sealed.base, sealed.limit))  # the file ends there now
 
     def _adopt(self, segment: Segment) -> None:
         self.segments.append(segment)
@@ -310,11 +318,11 @@ class CommitLog:
     # --- reading
 
     def record(self, log_offset: int) -> Record:
-        """The record that starts at `log_offset`. Raises LookupError when it is not in the log (any more)."""
+        """The record that starts at `log_offset`. Raises LookupError if the log does not have it (any more)."""
         return Record._make(self.memory.record(log_offset))
 
     def ranges(self, start: int, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
-        """The committed records from `start` on: (log_offset, mapped bytes), verified, some `limit_bytes` at a time.
+        """The committed records from `start` on, verified: (log_offset, mapped bytes) of about `limit_bytes` each.
 
         Raises CorruptSegment.
         """
@@ -331,14 +339,16 @@ class CommitLog:
                 at += size
 
     def forget_pages(self) -> None:
-        """Keep mapped history out of this process's resident memory."""
+        """Give mapped history back to the page cache, out of this process's resident memory."""
         for segment in self.segments:
             segment.forget_pages()
 
     # --- trimming, closing
 
     def take_first(self) -> Segment:
-        """Take the oldest segment out of the log; remove() does the rest, in any thread. Never the active one."""
+        """Take the oldest segment out of the log; remove() deletes it, in any thread. Raises ValueError for the active
+        one.
+        """
         if len(self.segments) < 2:
             raise ValueError("the active segment cannot be dropped")
         if self.marks.begin < self.segments[1].base:
@@ -352,7 +362,7 @@ class CommitLog:
         self.take_first().remove()
 
     def sync_folder(self) -> None:
-        """Make the names of files that came and went durable."""
+        """Make created and deleted file names durable."""
         sync_folder(self.folder)
 
     def close(self) -> None:
@@ -378,7 +388,7 @@ def _free_bytes(disk: os.statvfs_result) -> int:
 
 
 def _has_inodes(folder: Path) -> bool:
-    """Whether files can be made: the next segment, and those of the index. (Some file systems do not count them.)"""
+    """Whether files can be created: the next segment, and those of the index. Some file systems do not count inodes."""
     disk = os.statvfs(folder)
     return not disk.f_files or disk.f_favail >= LEAST_INODES
 
@@ -392,7 +402,7 @@ def open_marks(folder: Path) -> Marks:
 
 
 def open_running(folder: Path, flush: str) -> Running:
-    """Note that a log is open. Raises FolderUnusable, StoreFull."""
+    """Note in the folder that the log is open. Raises FolderUnusable, StoreFull."""
     try:
         return Running(folder, flush)
     except OSError as error:
@@ -400,7 +410,7 @@ def open_running(folder: Path, flush: str) -> Running:
 
 
 def _power_cut_note(flush: str, end: int) -> str:
-    """What is told after the machine went down under a flush policy; empty if all that was acknowledged was on disk."""
+    """The warning after the machine went down under a flush policy; empty if everything acknowledged was on disk."""
     if flush in ("", "sync"):
         return ""
     note = (

@@ -1,15 +1,15 @@
-"""How long something took, counted in buckets: what a histogram is made of."""
+"""Counts durations in buckets, for a histogram."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
 BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Up to where each bucket goes; one more is for what took longer."""
+"""Upper bound of each bucket, in seconds; one more bucket holds longer durations."""
 
 
 class Durations:
-    """Counted by one thread; others may read."""
+    """Counts of one histogram. One thread adds; other threads may read."""
 
     __slots__ = ("counts", "sum_s")
 
@@ -18,6 +18,6 @@ class Durations:
         self.sum_s = 0.0
 
     def add(self, seconds: float, times: int = 1) -> None:
-        """It took so long, so many times."""
+        """Count `times` durations of `seconds` each."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += times
         self.sum_s += seconds * times

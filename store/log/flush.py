@@ -1,9 +1,9 @@
-"""When appended bytes reach the disk: one thread that calls fdatasync and says how far the log is safe.
+"""The flusher: one thread that calls fdatasync and says up to which log_offset the log is on disk.
 
-`sync` syncs as soon as someone waits; everything appended meanwhile rides on the next call (group commit). What nobody
-waits for (how a session ended, how far one came) is synced with what comes next, or by catch_up().
-`async` and `buffered` sync every flush_interval_ms once flush_dirty_bytes are dirty, after flush_deadline_ms
-regardless, and a sealed segment at once.
+`sync` syncs as soon as an append is awaited; everything appended meanwhile goes with the next call (group commit).
+Appends that no client waits for (the end of a session, its positions) are synced with the next awaited one, or by
+catch_up(). `async` and `buffered` sync every flush_interval_ms if flush_dirty_bytes are dirty, after flush_deadline_ms
+in any case, and a sealed segment at once.
 """
 
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger("penstock.store")
 
 
 class Flusher:
-    """Owns the thread. `on_flushed` is called from it after each sync and each failure; it must only schedule work."""
+    """Owns the thread. The thread calls `on_flushed` after each sync and each failure; it must only schedule work."""
 
     def __init__(self, settings: StoreSettings, start: int, on_flushed: Callable[[], None], marks: Marks) -> None:
         self._settings = settings
@@ -28,13 +28,15 @@ class Flusher:
         self._on_flushed = on_flushed
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._syncing = threading.Lock()  # a sync that overtook another would call sealed segments safe that are not
+        self._syncing = (
+            threading.Lock()
+        )  # one sync at a time: else a later one reports what an earlier one has not synced
         self._unsynced: list[int] = []  # descriptors of sealed segments
-        self._active_fd = -1  # our own duplicate: retention may close the log's while a sync is under way
+        self._active_fd = -1  # a duplicate of its own: retention may close the log's during a sync
         self._written = start
         self._dirty_since = 0.0
         self._urgent = False
-        self._sleeps_on = False  # the thread was not woken for what was written last
+        self._sleeps_on = False  # the thread was not woken for the last write
         self._stopping = False
         self.flushed = start
         self.syncs = 0
@@ -49,7 +51,7 @@ class Flusher:
     def written(self, end: int, is_awaited: bool = True) -> None:
         """The log's file holds everything up to `end`. Called once per append.
 
-        Unless it `is_awaited` the thread is not woken for it before catch_up(), or the next append that is.
+        Without `is_awaited` the thread is woken only by catch_up() or by the next awaited append.
         """
         with self._lock:
             if self._written == self.flushed:
@@ -63,14 +65,14 @@ class Flusher:
                 self._changed.notify()
 
     def catch_up(self) -> None:
-        """See to what nobody waits for. To be called several times a second."""
+        """Wake the thread for appends that no client waits for. Call it several times a second."""
         if self._sleeps_on:
             with self._changed:
                 self._sleeps_on = False
                 self._changed.notify()
 
     def rolled(self, active_fd: int) -> None:
-        """The active segment was sealed, and `active_fd`'s takes its place. The sealed one is synced at once."""
+        """The active segment was sealed, and the file of `active_fd` follows it. The sealed one is synced at once."""
         with self._changed:
             self._unsynced.append(self._active_fd)
             self._active_fd = os.dup(active_fd)
@@ -78,7 +80,7 @@ class Flusher:
             self._changed.notify()
 
     def hurry(self) -> None:
-        """Sync what was written so far without waiting for the policy's constants. Returns at once."""
+        """Sync what was written so far without waiting for the policy's intervals. Returns at once."""
         with self._changed:
             self._urgent = True
             self._changed.notify()
@@ -90,7 +92,7 @@ class Flusher:
             raise self.error
 
     def resume(self, active_fd: int) -> None:
-        """After a failed sync: all that was written is in other files by now, and synced; `active_fd`'s is the last.
+        """Go on after a failed sync, once everything written is in new, synced files; `active_fd` is the last one's.
 
         Raises OSError.
         """
@@ -165,7 +167,7 @@ class Flusher:
             self._synced(sealed, written, started)
 
     def _mark(self, flushed: int, is_roll: bool) -> None:
-        """Write down how far the disk has confirmed the log; it need not be durable itself but now and then."""
+        """Note in the marks how far the disk has confirmed the log; the marks are synced only now and then."""
         self._marks.flushed_to(flushed)
         if is_roll or self._stopping or not self._marks.begin_is_safe:
             self._marks.sync()
@@ -181,6 +183,7 @@ class Flusher:
             self.sync_times.add(time.monotonic() - started)
 
     def _failed(self, error: OSError) -> None:
-        # The kernel may have dropped the pages it failed to write, so a later success would prove nothing: it is final.
+        # The kernel may have dropped the pages it failed to write, so a later success proves nothing: the error is
+        # final.
         log.error("flush failed: %s; nothing that is not on the disk is acknowledged from now on", error)
         self.error = error

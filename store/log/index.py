@@ -1,9 +1,9 @@
-"""RocksDB, holding what can be rebuilt from the log. One column family, key prefixes, no write-ahead log of its own.
+"""The index: RocksDB with the state that can be rebuilt from the log. One column family, key prefixes, no WAL.
 
-Every write batch carries two positions. Of the records before `applied_offset` everything is in: after a crash the log
-is replayed from there. Sessions and the set of held filters are already as of `state_offset`, which is at or behind it:
-up to there only what may be applied twice is.
-(One column family, because rocksdict flushes only one even with atomic_flush.)
+Every write batch carries two positions. `applied_offset`: all records before it are applied; after a crash the log is
+replayed from there. `state_offset`, at or behind it: sessions and the set of held filters are already as of there; of
+the records between the two, only effects that may be applied twice are in. (One column family, because rocksdict
+flushes only one, even with atomic_flush.)
 """
 
 from collections.abc import Callable, Iterator
@@ -35,10 +35,10 @@ IDENTITY_KEY = b"m:identity"
 MARKS_KEY = b"m:marks"
 FORMAT = 3
 DAMAGED = "DAMAGED"
-"""A file in the folder of an index that turned out to be damaged: the next start builds it again."""
-_BUSY = "Result incomplete:"  # what RocksDB says where it would have a write wait
-_DAMAGE = ("Corruption:", "No such file or directory")  # what RocksDB says of it
-UNFLUSHED = "rocksdb.num-immutable-mem-table"  # write buffers that are full, and not in a file yet
+"""A file in the folder of an index that proved damaged: the next start rebuilds the index."""
+_BUSY = "Result incomplete:"  # RocksDB's error where a write would have to wait
+_DAMAGE = ("Corruption:", "No such file or directory")  # RocksDB's errors that mean damage
+UNFLUSHED = "rocksdb.num-immutable-mem-table"  # write buffers that are full and not in a file yet
 BLOCK_CACHE_BYTES = 32 << 20
 MANIFEST_BLOCK_BYTES = 32 << 10
 MANIFEST_HEADER_BYTES = 7
@@ -48,23 +48,23 @@ LEVEL_1_BYTES = 1 << 30
 
 
 class Index:
-    """A RocksDB folder. Reads see what was written, flushed or not; a crash takes it back to some earlier batch.
+    """A RocksDB folder. Reads see all writes, flushed or not; a crash takes the index back to an earlier batch.
 
-    Raises IndexFailed for whatever RocksDB reports; IndexDamaged if that is damage.
+    Raises IndexFailed for any error of RocksDB; IndexDamaged if the error means damage.
     """
 
     def __init__(self, folder: Path, write_buffer_bytes: int, is_copy: bool = False) -> None:
-        """`is_copy`: its files are links to those of an index in use, which may be deleted there."""
+        """Open a folder. `is_copy`: its files are links to those of an index in use, which may delete them."""
         self.folder = folder
         self.writes = 0
         self.is_damaged = False
-        self.put_aside_from = 0  # of the log that it is of: see fits()
-        self.marks: Marks | None = None  # of the log, to be remembered here as well
+        self.put_aside_from = 0  # of the log that this index belongs to: see fits()
+        self.marks: Marks | None = None  # of that log; a copy is kept in the index
         self.identity = b""  # of that log, where it is known
         self._batch = WriteBatch(raw_mode=True)
         options = _options(write_buffer_bytes)
         if is_copy:
-            options.set_max_open_files(-1)  # all are opened now and stay so
+            options.set_max_open_files(-1)  # all files are opened now and stay open
             options.set_disable_auto_compactions(True)
         if not _is_sane(folder):
             self._note_damage()
@@ -87,30 +87,30 @@ class Index:
 
     def _note_damage(self) -> None:
         self.is_damaged = True
-        with suppress(OSError):  # then the next start comes upon it by itself, or not
+        with suppress(OSError):  # then the next start may find the damage again by itself
             (self.folder / DAMAGED).touch()
 
     @property
     def applied_offset(self) -> int:
-        """The log is contained up to here."""
+        """All records before this log_offset are applied."""
         return int.from_bytes(self.get(APPLIED_KEY) or b"", "big")
 
     @property
     def state_offset(self) -> int:
-        """Sessions, peers and held filters are what the log up to here makes of them."""
+        """Sessions, peers and held filters are as the records before this log_offset leave them."""
         return max(self.applied_offset, int.from_bytes(self.get(STATE_KEY) or b"", "big"))
 
     @property
     def format(self) -> int:
-        """Of what stands in it; FORMAT if nothing does."""
+        """Format of the content; FORMAT if the index is empty."""
         written = int.from_bytes(self.get(FORMAT_KEY) or b"\1", "big")
         return written if self.applied_offset else FORMAT
 
     def fits(self, base: int, end: int, put_aside_from: int = 0, identity: bytes = b"") -> bool:
-        """Whether it can be brought up to date with a log that goes from `base` to `end`.
+        """Whether this index can be brought up to date with a log that goes from `base` to `end`.
 
-        `put_aside_from`: what stood behind there once is not part of the log, and must not be in the index either.
-        `identity`: of the log, where it is known; an index that an earlier version wrote says none.
+        `put_aside_from`: bytes that once lay behind this log_offset are not part of the log, so the index must not have
+        applied them. `identity`: of the log, where known; an index of an earlier version has none, and passes.
         """
         if identity and (self.get(IDENTITY_KEY) or identity) != identity:
             return False
@@ -126,7 +126,7 @@ class Index:
         return value
 
     def at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None:
-        """The entry with the greatest key that is not above `key`, whatever its prefix."""
+        """The entry with the greatest key that is not above `key`, of any prefix."""
         with self._failing():
             cursor = self._db.iter()
             cursor.seek_for_prev(key)
@@ -149,7 +149,7 @@ class Index:
             cursor.status()
 
     def cursor(self, start: bytes, stop: bytes) -> "Cursor":
-        """For looking at several places between two keys, as of now."""
+        """A cursor for lookups at several places between two keys, as of now."""
         with self._failing():
             return Cursor(self._db.iter(), start, stop, self._failing)
 
@@ -170,10 +170,10 @@ class Index:
         self._batch.delete_range(start, stop)
 
     def write(self, applied_offset: int, state_offset: int, may_wait: bool = True) -> None:
-        """Write what was staged, atomically, as the state that the two positions stand for.
+        """Write the staged changes atomically, with their two positions.
 
-        If it fails nothing was written and nothing is staged any more. `may_wait`: where RocksDB has too much to merge
-        it waits for that; otherwise IndexBusy is raised.
+        If it fails, nothing was written and nothing is staged any more. `may_wait`: wait where RocksDB has too much to
+        merge; otherwise raise IndexBusy.
         """
         batch, self._batch = self._batch, WriteBatch(raw_mode=True)
         batch.put(APPLIED_KEY, applied_offset.to_bytes(8, "big"))
@@ -194,7 +194,7 @@ class Index:
             self._db.flush(wait)
 
     def begin_flush(self) -> bool:
-        """Have what was written made durable meanwhile. False: that is under way of something older."""
+        """Start a flush in the background. False: a flush of older writes is still under way."""
         with self._failing():
             if self._db.property_int_value(UNFLUSHED):
                 return False
@@ -203,7 +203,7 @@ class Index:
 
     @property
     def is_flushing(self) -> bool:
-        """Whether write buffers that are full are not in files yet."""
+        """Whether full write buffers are not in files yet."""
         with self._failing():
             return bool(self._db.property_int_value(UNFLUSHED))
 
@@ -213,7 +213,7 @@ class Index:
 
 
 class Cursor:
-    """A place in a range of keys. Raises IndexFailed for whatever RocksDB reports."""
+    """A place in a range of keys. Raises IndexFailed for any error of RocksDB."""
 
     def __init__(
         self, cursor: RdictIter, start: bytes, stop: bytes, failing: Callable[[], AbstractContextManager[None]]
@@ -233,7 +233,7 @@ class Cursor:
         return self._entry()
 
     def next(self) -> tuple[bytes, bytes] | None:
-        """The key behind the one that was found."""
+        """Go to the next key."""
         self._cursor.next()
         return self._entry()
 
@@ -247,27 +247,28 @@ class Cursor:
 
 
 def remembered_marks(folder: Path) -> Slot | None:
-    """What an index that nobody has open remembers of its log's marks; None if it cannot say."""
-    if not (folder / "CURRENT").exists() or not _is_sane(folder):  # no index; to open it would make a folder
+    """The log's marks as a closed index remembers them; None if it has none or does not open."""
+    if not (folder / "CURRENT").exists() or not _is_sane(folder):  # no index: opening it would create the folder
         return None
     try:
         database = Rdict(str(folder), options=_options(1 << 20), access_type=AccessType.read_only())
         data = database.get(MARKS_KEY)
         database.close()
-    except Exception:  # rocksdict raises nothing more specific; whoever needs the index is told
+    except Exception:  # rocksdict raises nothing more specific; the next user of the index gets the error
         return None
     return decode_remembered(data) if data else None
 
 
 def _is_sane(folder: Path) -> bool:
-    """Whether RocksDB can be given this folder: of a manifest with a record of a log file's type it reads on forever.
+    """Whether RocksDB may open this folder: if the manifest has a record of a log file's type, RocksDB reads on
+    forever.
 
     Format: RocksDB's log format (blocks of 32 KiB; header of checksum 4, length 2, type 1; types 1 to 4).
     """
     try:
         data = (folder / (folder / "CURRENT").read_text().strip()).read_bytes()
     except (OSError, ValueError):
-        return True  # it says so itself
+        return True  # RocksDB reports that itself
     at = 0
     while at + MANIFEST_HEADER_BYTES <= len(data):
         if at % MANIFEST_BLOCK_BYTES > MANIFEST_BLOCK_BYTES - MANIFEST_HEADER_BYTES:
@@ -280,7 +281,7 @@ def _is_sane(folder: Path) -> bool:
 
 
 def foreseen_marks(folder: Path) -> Slot | None:
-    """As remembered_marks(), also of an index in use, and without a change to its folder (rocksdict makes one)."""
+    """As remembered_marks(), but also of an index in use, and without a change to its folder (rocksdict makes one)."""
     try:
         with TemporaryDirectory() as links:
             for path in folder.iterdir():

@@ -1,4 +1,4 @@
-"""Verified bytes of the log as they lie there, for whoever decodes them elsewhere."""
+"""Reads verified bytes of the log as they lie there, for clients that decode records themselves."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _TYPE = 24
 
 
 class Piece(NamedTuple):
-    """Whole records that stand from a log_offset on."""
+    """Whole records; `log_offset` is the position of the first."""
 
     log_offset: int
     data: bytes
 
 
 def read(log: CommitLog, start: int, limit_bytes: int) -> Piece:
-    """Records from `start` on, where one begins or a segment ends; none where the log ends.
+    """Read records from `start`, where a record begins or a segment ends; an empty piece at the log's end.
 
-    A batch record that is longer than the limit is entered: what it holds is given out. Raises CorruptSegment, also
-    where no record begins at `start`; RecordTooLarge.
+    A batch record that is longer than the limit is entered: the records in it are returned. Raises CorruptSegment, also
+    if no record begins at `start`; RecordTooLarge.
     """
     log.commit()
     ends = [*(following.base for following in log.segments[1:]), log.committed]
@@ -50,6 +50,6 @@ def read(log: CommitLog, start: int, limit_bytes: int) -> Piece:
 
 
 def segments(log: CommitLog, start: int, most: int) -> tuple[list[tuple[int, int]], bool]:
-    """(base, created_ms) of the segments from log_offset `start` on, `most` of them; whether there are more."""
+    """(base, created_ms) of up to `most` segments from log_offset `start` on, and whether there are more."""
     found = [(segment.base, segment.created_ms) for segment in log.segments if segment.base >= start]
     return found[:most], len(found) > most

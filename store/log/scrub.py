@@ -1,8 +1,8 @@
-"""The scrubber: reads sealed segments again and again, slowly, and tells what has rotted before it is needed.
+"""The scrubber: reads sealed segments again and again, slowly, and reports damage before the bytes are needed.
 
-It never changes the log: the next start puts what is damaged in quarantine (store.recovery), and has an entry in `sums`
-by which it verifies a segment that it would have believed otherwise. What the page cache has of a file is taken from
-there; a later pass reads it from the disk.
+It never changes the log: the next start puts damaged bytes in quarantine (store.recovery). An entry in `sums` makes
+that start verify a segment that it would otherwise trust. Bytes that the page cache holds are read from there; a later
+pass reads them from the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from store.settings import StoreSettings
 log = logging.getLogger("penstock.store")
 
 FIRST_AFTER_S = 60.0
-"""How long a start has the disk for itself."""
+"""For this long after a start the scrubber leaves the disk alone."""
 TOLD_RANGES = 20
 START_DOES = {
     "quarantine": "puts it in quarantine and serves the rest",
@@ -34,10 +34,10 @@ Kind = Literal["damaged", "changed"]
 
 
 class Pace:
-    """So many bytes a second on average; what was read late is not made up for."""
+    """Limits reading to so many bytes a second on average; time lost is not made up for."""
 
     def __init__(self, bytes_per_s: int, wait: Callable[[float], bool], clock: Callable[[], float]) -> None:
-        """`wait(seconds)` says whether it is time to stop."""
+        """`wait(seconds)` returns True when the scrubber stops."""
         self._bytes_per_s = bytes_per_s
         self._wait = wait
         self._clock = clock
@@ -45,7 +45,7 @@ class Pace:
         self.passed_bytes = 0
 
     def passed(self, size: int) -> bool:
-        """Wait until more may be read. False: it is time to stop."""
+        """Wait until more may be read. False: the scrubber stops."""
         self.passed_bytes += size
         now_s = self._clock()
         self._free_at_s = max(self._free_at_s, now_s) + size / self._bytes_per_s
@@ -53,7 +53,7 @@ class Pace:
 
 
 class Scrubber:
-    """Owner of its thread and, as long as that runs, of `sums`. Its figures may be read from any thread."""
+    """Owner of its thread and, while that runs, of `sums`. Its figures may be read from any thread."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Scrubber:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
-        """Of the log it asks what may be asked from another thread. `clock` and `wait` are for tests."""
+        """Uses only methods of the log that are safe from another thread. `clock` and `wait` are for tests."""
         self._log = log
         self._interval_s = settings.scrub_interval_s
         self._on_damage = settings.on_damage
@@ -84,7 +84,7 @@ class Scrubber:
         return self._pace.passed_bytes
 
     def found_bytes(self) -> dict[Kind, int]:
-        """What the last look at each segment found."""
+        """Bytes that the last look at each segment found damaged or changed."""
         found: dict[Kind, int] = {"damaged": 0, "changed": 0}
         for kind, size in list(self._found.values()):
             found[kind] += size
@@ -93,7 +93,7 @@ class Scrubber:
     # --- the thread
 
     def start(self) -> None:
-        """To be called once the log is served."""
+        """Start the thread; call it once the log is served."""
         if self.is_on:
             self._thread = threading.Thread(target=self._run, name="penstock-scrub", daemon=True)
             self._thread.start()
@@ -115,7 +115,7 @@ class Scrubber:
                 return
 
     def load(self) -> None:
-        """Go on with what was known at the last end."""
+        """Read `sums` to go on where the last process ended."""
         known = read_sums(self._log.folder)
         if known is None and (self._log.folder / SUMS).exists():
             log.warning("%s: cannot be read; the sums of all segments are taken again", self._log.folder / SUMS)
@@ -124,12 +124,12 @@ class Scrubber:
         self._sums = known
 
     def _is_left(self, segment: Sealed) -> bool:
-        """Whether the pass that an end cut short had not come to it, or it was not intact."""
+        """Whether an interrupted pass has not read the segment, or found it not intact."""
         known = self._sums.of(segment.base, segment.end)
         return known is None or known.scrubbed_ms < self._sums.pass_ms or known.state != State.INTACT
 
     def _pause_s(self) -> float:
-        """How long until the next pass begins."""
+        """Seconds until the next pass begins."""
         if not self._sums.pass_ms:
             return 0.0
         last_ms = max((each.scrubbed_ms for each in self._sums.entries.values()), default=0)
@@ -137,7 +137,7 @@ class Scrubber:
         return min(max(until_s, 0.0), self._interval_s)
 
     def run_pass(self) -> bool:
-        """Look at all segments that are sealed now. False if it was stopped."""
+        """Read all segments that are sealed now. False if it was stopped."""
         sealed = self._log.sealed()
         self._sums.pass_ms = _now_ms()
         kept = {each.base for each in sealed}
@@ -154,7 +154,7 @@ class Scrubber:
         return all(self._scrub(segment) for segment in segments)
 
     def _scrub(self, segment: Sealed) -> bool:
-        """Look at a segment. False if it was stopped."""
+        """Read one segment. False if it was stopped."""
         try:
             reader = ColdReader(segment.path)
         except OSError as error:
@@ -174,7 +174,7 @@ class Scrubber:
     # --- what it found
 
     def _is_dropped(self, segment: Sealed) -> bool:
-        """Whether retention took it away meanwhile."""
+        """Whether retention has dropped it meanwhile."""
         return segment.base < self._log.base
 
     def _judge(self, segment: Sealed, holes: list[Hole], digest: bytes) -> None:

@@ -16,11 +16,11 @@ BLOCK_BYTES = 64 << 10
 
 
 class ColdReader:
-    """Reads a file by a descriptor of its own, and leaves in the page cache what was there before.
+    """Reads a file by a descriptor of its own, and leaves the page cache as it was.
 
-    Without readahead (POSIX_FADV_RANDOM), a block at a time. RWF_NOWAIT says how much of a block is in the page cache;
-    what has to come from the disk is given up again once it was read (POSIX_FADV_DONTNEED). A file system that cannot
-    say so keeps what was read.
+    It reads a block at a time without readahead (POSIX_FADV_RANDOM). RWF_NOWAIT says how much of a block is in the page
+    cache; the part that comes from the disk is dropped again after the read (POSIX_FADV_DONTNEED). On a file system
+    without RWF_NOWAIT the blocks stay in the cache.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,14 +52,14 @@ class ColdReader:
         return data
 
     def _read_resident(self, buffer: bytearray, position: int) -> int:
-        """Bytes that were read without the disk, from the front on."""
+        """Read from the page cache alone; the number of bytes read from the front."""
         if not self._can_tell:
             return 0
         try:
             return os.preadv(self.fd, [buffer], position, os.RWF_NOWAIT)
         except BlockingIOError:
             return 0
-        except OSError:  # EOPNOTSUPP; an error of the disk comes again, and is told then
+        except OSError:  # EOPNOTSUPP; a disk error comes again at the next read, and is reported then
             self._can_tell = False
             return 0
 
@@ -68,15 +68,15 @@ class ColdReader:
 
 
 class Look:
-    """One look at a segment: which bytes of it are no valid records, and the SHA-256 of all."""
+    """One pass over a segment: its byte ranges without valid records, and the SHA-256 of the whole file."""
 
     def __init__(self, reader: ColdReader, segment: Sealed, passed: Callable[[int], bool]) -> None:
-        """`passed` is told of so many bytes that were read, waits as long as is due, and says whether to go on."""
+        """`passed(size)` is called after each read, waits as long as the pace demands, and returns whether to go on."""
         self._reader = reader
         self._segment = segment
         self._passed = passed
         self._hash = hashlib.sha256()
-        self._buffer = bytearray()  # what was read and is not looked at yet; at most a record more than a chunk
+        self._buffer = bytearray()  # read and not examined yet; at most a chunk and one record
         self._at = segment.base  # log_offset of its first byte
         self._position = 0  # in the file, up to which it was read
         self._is_stopped = False
@@ -87,7 +87,7 @@ class Look:
         return self._hash.digest()
 
     def run(self) -> bool:
-        """Look at all of it. False if it was stopped. Raises OSError."""
+        """Read all of the segment. False if it was stopped. Raises OSError."""
         if self._read_on():
             self._look_at_header()
         while self._at < self._segment.end and not self._is_stopped:
@@ -105,7 +105,7 @@ class Look:
         self._take(HEADER_BYTES)
 
     def _go_on(self, reason: str) -> None:
-        """Read on where a record has only begun; else look for the next one behind it."""
+        """Read on if the buffer ends inside a record; else look for the next valid record."""
         if not self._has_begun():
             self._skip(reason)
         elif not self._read_on() and not self._is_stopped:
@@ -113,7 +113,7 @@ class Look:
             self._at = self._segment.end
 
     def _has_begun(self) -> bool:
-        """Whether what is at hand may be the front part of a valid record. Its length alone is not believed."""
+        """Whether the buffer may hold the front part of a valid record. Its length field alone proves nothing."""
         if self._at + len(self._buffer) >= self._segment.end:
             return False
         head = bytes(self._buffer[:RECORD_HEADER_BYTES])
@@ -123,7 +123,7 @@ class Look:
         return is_likely and int.from_bytes(head[:4], "little") > len(self._buffer)
 
     def _read_on(self) -> bool:
-        """Have more in the buffer. False where the file ends, or it is time to stop."""
+        """Read the next chunk into the buffer. False at the end of the file, or when the scrubber stops."""
         left = self._segment.end - self._segment.base - self._position
         data = self._reader.read(self._position, min(CHUNK_BYTES - self._position % BLOCK_BYTES, left))
         self._hash.update(data)

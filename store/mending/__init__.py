@@ -1,1 +1,1 @@
-"""Looking after a data folder: check, repair, backup, restore. A server runs none of it but the scrubber."""
+"""Maintenance of a data folder while no server runs on it: check, repair, restore; and backup, also of one in use."""

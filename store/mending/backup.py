@@ -1,13 +1,13 @@
-"""Backups of a data folder: made while a server runs on it, a segment at a time, and brought back to any point.
+"""Backups of a data folder: made while a server runs on it, a segment at a time, and restored to any point.
 
-    TARGET/backup.json           what the backup holds (Manifest); written last
-    TARGET/log/*.log             segments: sealed ones whole, the newest up to what the disk had confirmed
-    TARGET/index-checkpoint-N/   what the beginning of the log had told, where retention dropped it
+    TARGET/backup.json           contents of the backup (Manifest); written last
+    TARGET/log/*.log             segments: sealed ones whole, the newest up to where the disk had confirmed it
+    TARGET/index-checkpoint-N/   the index as of the log's beginning, if retention dropped segments
 
 A sealed segment never changes, so it is taken once, by a hard link on the same file system, else by a copy, and its
-checksums are verified, with that of the whole file if the scrubber has one. Only the newest is copied again. The log is
-only ever appended to, so the manifest of an earlier run stays true while a later one adds to its files: a backup that
-was killed leaves the one before.
+checksums are verified, with that of the whole file if the scrubber has one. Only the newest is copied again. The log
+is append-only, so the manifest of an earlier run stays true while a later run adds to its files: a backup that is
+killed leaves the earlier one usable.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Kept(msgspec.Struct, frozen=True):
     """A segment in a backup; positions are log_offsets."""
 
     base: int
-    end: int  # where its records end
+    end: int  # behind its last record
     is_sealed: bool
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a backup holds."""
+    """Contents of a backup."""
 
     format: int
     identity: str  # of the log, in hexadecimal
@@ -63,26 +63,26 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        """log_offsets between its segments: retention dropped them between two backups."""
+        """Ranges of log_offsets between the segments, which retention dropped between two backups."""
         return [(a.end, b.base) for a, b in pairwise(self.segments) if a.end < b.base]
 
 
 @dataclass
 class BackedUp:
-    """What a backup came to."""
+    """The result of a backup."""
 
     manifest: Manifest
     linked: int = 0  # segments
     copied: int = 0
     copied_bytes: int = 0
-    kept: int = 0  # that were there already
-    damaged: list[tuple[int, int]] = field(default_factory=list)  # log_offsets that are not valid in what was copied
+    kept: int = 0  # segments that the backup had already
+    damaged: list[tuple[int, int]] = field(default_factory=list)  # invalid ranges of log_offsets in copied segments
 
 
 def backup(data: Path, target: Path, prune: bool = False, on_progress: Progress = silent) -> BackedUp:
     """Bring a backup up to date with a data folder, which may be in use.
 
-    `prune`: segments that retention dropped go from the backup too. Raises BackupUnusable, NotOfThisLog,
+    `prune`: also delete segments from the backup that retention dropped. Raises BackupUnusable, NotOfThisLog,
     FolderUnusable.
     """
     for attempt in range(1, ATTEMPTS + 1):
@@ -97,7 +97,7 @@ def backup(data: Path, target: Path, prune: bool = False, on_progress: Progress 
 
 
 def read_manifest(target: Path) -> Manifest | None:
-    """What a backup says of itself; None if there is none. Raises BackupUnusable."""
+    """The manifest of a backup; None if there is none. Raises BackupUnusable."""
     try:
         manifest = msgspec.json.decode((target / MANIFEST).read_bytes(), type=Manifest)
     except FileNotFoundError:
@@ -119,8 +119,8 @@ def _backup(data: Path, target: Path, prune: bool, on_progress: Progress) -> Bac
     if earlier is not None and earlier.identity != slot.identity.hex():
         raise NotOfThisLog(target, data)
     (target / LOG).mkdir(mode=0o700, parents=True, exist_ok=True)
-    # The checkpoint first, then the marks, then the files: so the log reaches as far as the checkpoint knows it, and
-    # the files reach as far as the marks say.
+    # Take the checkpoint first, then the marks, then the files: so the marks cover all that the checkpoint has applied,
+    # and the files cover all that the marks confirm.
     checkpoint = _Checkpoint(data / CHECKPOINT)
     try:
         name = checkpoint.take(target, earlier.checkpoint if earlier else "")
@@ -141,7 +141,7 @@ def _backup(data: Path, target: Path, prune: bool, on_progress: Progress) -> Bac
 
 
 def _is_of_backup(name: str) -> bool:
-    """Whether the first run makes a file or folder of such a name; if it was killed it left no manifest."""
+    """Whether a backup's first run makes a file or folder of this name; a killed one leaves no manifest."""
     return name in (LOG, MANIFEST + PART) or name.startswith(f"{CHECKPOINT}-")
 
 
@@ -160,12 +160,14 @@ def _take_segments(
 
 
 def _sealed_end(files: list[File], file: File) -> int | None:
-    """Where a segment ends that is not the newest."""
+    """log_offset at which a segment ends; None for the newest."""
     return next((each.base for each in files if each.base > file.base), None)
 
 
 def _take(file: File, path: Path, following: int | None, flushed: int, known: Kept | None, done: BackedUp) -> Kept:
-    """Have a segment in the backup: linked if it is sealed and can be. One that is damaged is taken again later."""
+    """Take a segment into the backup, by a link if it is sealed and can be linked. A damaged one is taken again next
+    time.
+    """
     part = path.with_name(path.name + PART)
     part.unlink(missing_ok=True)
     is_sealed = following is not None and following <= flushed
@@ -174,7 +176,7 @@ def _take(file: File, path: Path, following: int | None, flushed: int, known: Ke
     if not is_linked:
         _copy(file.path, part, end - file.base)
     damaged = _damage_of(part, file.base, end, _known_sum(file, end, done))
-    if damaged and known is not None:  # the backup may have what is damaged by now
+    if damaged and known is not None:  # the backup may have intact bytes of the damaged range
         part.unlink()
         _copy(file.path, part, end - file.base)
         _copy(path, part, known.end - known.base)
@@ -200,7 +202,7 @@ def _link(source: Path, target: Path) -> bool:
 
 
 def _copy(source: Path, target: Path, size: int) -> None:
-    """Copy so many bytes of a file over those of another, durably."""
+    """Copy the first `size` bytes of a file over those of another, durably."""
     reading = os.open(source, os.O_RDONLY)
     writing = os.open(target, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -217,13 +219,13 @@ def _copy(source: Path, target: Path, size: int) -> None:
 
 
 def _known_sum(file: File, end: int, done: BackedUp) -> Sum | None:
-    """What the scrubber knows of a segment. To be asked once it was taken: what is written anew is forgotten first."""
+    """The scrubber's sum of a segment. Call it after the segment was taken: a rewrite drops the sum first."""
     sums = read_sums(file.path.parent)
     return sums.of(file.base, end) if sums is not None and sums.identity.hex() == done.manifest.identity else None
 
 
 def _damage_of(path: Path, base: int, end: int, known: Sum | None) -> list[tuple[int, int]]:
-    """log_offsets that are not valid; all of them, if all are, and they are not those that are known."""
+    """Ranges of log_offsets that are not valid; the whole segment if all records are valid but its sum differs."""
     digest = hashlib.sha256()
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -240,14 +242,14 @@ def _damage_of(path: Path, base: int, end: int, known: Sum | None) -> list[tuple
 
 
 class _Checkpoint:
-    """The index's checkpoint as it is now; a server puts another one in its place before retention drops a segment."""
+    """The index's checkpoint as it is now; a server replaces it before retention drops a segment."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY) if folder.is_dir() else -1
 
     def take(self, target: Path, earlier: str) -> str:
-        """Have it in the backup; returns its name there, that of an earlier run if it is the same. Empty: none."""
+        """Copy it into the backup; returns its name there (the earlier one's if it is the same; empty: none)."""
         if self._fd < 0:
             return earlier
         names = sorted(name for name in os.listdir(self._fd) if not name.startswith("LO"))
@@ -265,7 +267,7 @@ class _Checkpoint:
         return taken.name
 
     def _is_same(self, name: str, taken: Path) -> bool:
-        """Tables have numbers that are not used again in an index."""
+        """Whether a file is the same as in the backup. (An index does not use the number of a table again.)"""
         if not taken.exists() or os.stat(name, dir_fd=self._fd).st_size != taken.stat().st_size:
             return False
         with self._open(name) as source:
@@ -275,7 +277,7 @@ class _Checkpoint:
         return os.fdopen(os.open(name, os.O_RDONLY, dir_fd=self._fd), "rb")
 
     def check(self) -> None:
-        """Raises FileNotFoundError if another one has taken its place: segments may have gone since."""
+        """Raise FileNotFoundError if the checkpoint was replaced meanwhile: segments may have been dropped since."""
         is_there = self._folder.is_dir()
         if is_there != (self._fd >= 0) or (is_there and not os.path.samestat(os.fstat(self._fd), self._folder.stat())):
             raise FileNotFoundError(f"{self._folder}: was replaced meanwhile")
@@ -296,7 +298,7 @@ def _write_manifest(target: Path, manifest: Manifest) -> None:
 
 
 def _clean(target: Path, manifest: Manifest) -> None:
-    """Delete what no manifest names any more."""
+    """Delete files and checkpoints that the manifest does not name."""
     bases = {kept.base for kept in manifest.segments}
     for path in (target / LOG).iterdir():
         if path.suffix == PART or (path.suffix == SUFFIX and path.stem.isdecimal() and int(path.stem) not in bases):

@@ -1,8 +1,7 @@
-"""What the next start would find in a log, and do about it. Reads only.
+"""Foresees what the next start would find in a log and do about it. Reads only.
 
-It follows store.recovery step by step, by the same rules (store.placing, store.salvage, store.recovery_rules), but
-verifies every record of every file, and changes nothing. tests/unit/lightqueue/mending/test_checking.py holds the two
-together.
+It follows store.recovery step by step, by the same rules (placing, salvage, recovery_rules), but verifies every record
+of every file, and changes nothing. tests/unit/lightqueue/mending/test_checking.py compares the two.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from store.recovery.running import cut_kind
 from store.recovery.salvage import Hole, salvage
 
 Progress = Callable[[str, float], None]
-"""What goes on, and how much of it is done (0 to 1)."""
+"""The file in work, and the part that is done (0 to 1)."""
 
 
 def silent(what: str, done: float) -> None:
@@ -37,21 +36,21 @@ def silent(what: str, done: float) -> None:
 
 @dataclass
 class Foreseen:
-    """A log as the next start would leave it. Serves as the log of a Projection from which no message is read."""
+    """A log as the next start would leave it. It serves as the log of a Projection that reads no message."""
 
     slot: Slot | None
-    files: list[File] = field(default_factory=list)  # that it would serve, oldest first
-    extents: list[Extent] = field(default_factory=list)  # of each
+    files: list[File] = field(default_factory=list)  # files that the start would serve, oldest first
+    extents: list[Extent] = field(default_factory=list)  # of each file
     decision: Decision = field(default_factory=lambda: Decision(0))
     findings: list[Finding] = field(default_factory=list)
-    gaps: list[Hole] = field(default_factory=list)  # what earlier starts lost: GAP records stand there
+    gaps: list[Hole] = field(default_factory=list)  # ranges that earlier starts lost: they hold GAP records
     sums: Sums = field(default_factory=Sums)
-    changed: list[Sealed] = field(default_factory=list)  # intact segments that are not what their sums say
+    changed: list[Sealed] = field(default_factory=list)  # segments with valid records but another sum
     unknown_types: set[int] = field(default_factory=set)
     records: int = 0
     identity: bytes = b""  # of the log, where a segment bears it
-    adopted: bytes | None = None  # the identity, where the marks do not say the right one
-    cut_kind: Kind = "torn"  # of what a start cuts off at the end
+    adopted: bytes | None = None  # the segments' identity, if the marks have another
+    cut_kind: Kind = "torn"  # of the bytes that a start cuts off at the end
     memory: LogMemory = field(default_factory=lambda: LogMemory(1))
 
     @property
@@ -77,11 +76,11 @@ class Foreseen:
 
     @property
     def lost_ranges(self) -> list[tuple[int, int]]:
-        """No message is read."""
+        """Empty: a Projection that reads no message does not need them."""
         return []
 
     def runs(self, number: int) -> Iterator[tuple[int, int]]:
-        """From where to where, as log_offsets, a file holds valid records that would be served."""
+        """The ranges [start, end) of log_offsets with valid records of a file that would be served."""
         extent, at = self.extents[number], self.files[number].base + HEADER_BYTES
         for hole in extent.holes:
             if at < self.decision.end:
@@ -92,7 +91,7 @@ class Foreseen:
             yield at, min(extent.end, cut)
 
     def pieces(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """(log_offset, verified records) from `start` on; what is damaged is left out."""
+        """(log_offset, verified records) from `start` on; damaged ranges are left out."""
         for number, file in enumerate(self.files):
             if self.extents[number].end <= start:
                 continue
@@ -111,7 +110,7 @@ class Foreseen:
 
 
 def foresee(folder: Path, sealed_only: bool = False, on_progress: Progress = silent) -> Foreseen:
-    """Look through a log's folder. `sealed_only`: without its newest file, which a process writes.
+    """Look through a log's folder. `sealed_only`: leave out the newest file, which a process may be writing.
 
     Raises UnknownFormat, OSError; FileNotFoundError if retention has dropped a file meanwhile.
     """
@@ -124,7 +123,7 @@ def foresee(folder: Path, sealed_only: bool = False, on_progress: Progress = sil
     if sums is not None and sums.identity == (log.adopted or (log.slot.identity if log.slot else log.identity)):
         log.sums = sums
     while len(log.files) > 1 and log.files[1].base <= log._begin:
-        log.files.pop(0)  # retention was about to
+        log.files.pop(0)  # retention was about to drop it
     end = None
     if sealed_only and log.files:
         end = log.files.pop().base
@@ -151,7 +150,7 @@ def foresee(folder: Path, sealed_only: bool = False, on_progress: Progress = sil
 
 
 def _learn(log: Foreseen, folder: Path) -> None:
-    """As a start does: what the index remembers of the marks counts, if it is further on."""
+    """Use the marks that the index remembers if they are further on, as a start does."""
     remembered = foreseen_marks(folder.parent / INDEX)
     marks = log.slot if log.adopted is None else None
     identity = log.adopted or (marks.identity if marks is not None else log.identity)
@@ -203,7 +202,7 @@ def _extent(log: Foreseen, file: File, end: int | None, on_read: Callable[[int],
 
 
 def _gaps(log_offset: int, data: bytes) -> list[Hole]:
-    """Ranges of neighbouring GAP records."""
+    """The ranges of GAP records, neighbouring ones joined."""
     gaps = [
         Hole(at, at + length, "lost before")
         for at, length, record_type in headers(log_offset, data)
@@ -213,7 +212,7 @@ def _gaps(log_offset: int, data: bytes) -> list[Hole]:
 
 
 def headers(log_offset: int, data: bytes) -> Iterator[tuple[int, int, int]]:
-    """(log_offset, length, type) of each of some verified records; batches are not opened."""
+    """(log_offset, length, type) of each verified record; batches are not opened."""
     position = 0
     while position < len(data):
         length = int.from_bytes(data[position : position + 4], "little")
@@ -233,7 +232,7 @@ def joined(holes: list[Hole]) -> list[Hole]:
 
 
 def _without_stillborn(log: Foreseen) -> None:
-    """Leave out last files that a crash left without a header: nothing was ever appended to them."""
+    """Leave out last files whose header a crash left unwritten: nothing was ever appended to them."""
     confirmed = log._flushed or 0
     while log.extents and log.files[-1].fault and not log.extents[-1].has_records and log.files[-1].base >= confirmed:
         file, extent = log.files.pop(), log.extents.pop()
@@ -256,7 +255,7 @@ def _headers(files: list[File]) -> list[Finding]:
 
 
 def _ends(log: Foreseen, kept: list[File]) -> list[Finding]:
-    """What would be cut off behind the last file that stays, and the files that would go."""
+    """Findings for bytes that would be cut off the last file that stays, and for files that would go."""
     found = []
     torn = log.decision.torn
     if torn is not None and torn.end > torn.start:

@@ -1,9 +1,9 @@
-"""Bringing lost records back into a log: from its quarantine, and from copies of it.
+"""Brings lost records back into a log, from its quarantine and from copies of the log.
 
-First the log is set right as a start does it: what is damaged goes to the quarantine, and GAP records take its place.
-Then records that are intact elsewhere, with the same log_offset and of the same log, take the place of GAP records.
-A file is changed by writing a new one beside it; the old one stays in `repair-undo/` under its name. So whatever moment
-a kill chooses, the log is as good as before or better, and the next repair does the rest.
+First the log is recovered as by a start: damaged bytes go to the quarantine, and GAP records take their place. Then
+intact records of the same log with the same log_offset, found elsewhere, take the place of GAP records. A file is
+changed by writing a new one beside it; the old one stays in `repair-undo/` under its name. So a kill at any moment
+leaves the log as good as before or better, and the next repair does the rest.
 """
 
 from __future__ import annotations
@@ -45,19 +45,17 @@ from store.settings import StoreSettings
 
 UNDO = "repair-undo"
 ALL = 1 << 62
-SAMPLES = 1_000  # messages that came back of which the places are kept, the last ones
+SAMPLES = 1_000  # number of places kept of messages that came back, the last ones
 
 
 @dataclass
 class Repaired:
-    """What a repair came to."""
+    """The result of a repair."""
 
-    findings: list[Finding] = field(default_factory=list)  # what it set right first, as a start does
-    got_back: list[tuple[int, int, str]] = field(default_factory=list)  # log_offsets, and from where
-    lost: list[Hole] = field(default_factory=list)  # what is still lost
-    changed: list[Sealed] = field(
-        default_factory=list
-    )  # segments that are still not what they were when scrubbed first
+    findings: list[Finding] = field(default_factory=list)  # of the recovery before it, as at a start
+    got_back: list[tuple[int, int, str]] = field(default_factory=list)  # log_offsets [start, end), and the source
+    lost: list[Hole] = field(default_factory=list)  # ranges that are still lost
+    changed: list[Sealed] = field(default_factory=list)  # segments whose files still differ from their sums
     records: int = 0
     topics: Counter[str] = field(default_factory=Counter)  # messages that came back
     places: deque[tuple[bytes, int]] = field(default_factory=lambda: deque(maxlen=SAMPLES))  # topic, log_offset
@@ -79,9 +77,9 @@ class Repaired:
 def repair_log(
     folder: DataFolder, sources: Sequence[Source], on_progress: Progress = silent
 ) -> tuple[Repaired, Foreseen]:
-    """Set a log right, and fill its gaps. Returns what came of it, and the log as it is then.
+    """Recover a log, and fill its gaps from the sources. Returns the result, and the log as it is then.
 
-    Raises StoreError; then everything stands as it did, or some files are better already.
+    Raises StoreError; then every file is as before, or already repaired.
     """
     settings = StoreSettings(data=folder.path, verify_at_start_bytes=ALL)
     quarantine = Quarantine(folder.quarantine)
@@ -105,7 +103,7 @@ def repair_log(
 
 
 def check_sources(log_folder: Path, sources: Sequence[Source]) -> None:
-    """Raises NotOfThisLog for a copy of another log."""
+    """Raise NotOfThisLog if a source is a copy of another log."""
     placing, slot = would_place(log_folder), read_marks(log_folder)
     identity = placing.identity or (slot.identity if slot else b"")
     for source in sources:
@@ -138,7 +136,7 @@ def _fill_gaps(
 
 
 def _lost_bounds(gaps: Sequence[Hole], sources: Sequence[Source]) -> dict[int, int]:
-    """Where segments began, and were made, whose headers were lost too: so their files can be made again."""
+    """base and created_ms of segments whose headers were lost too, so that their files can be made again."""
     return {
         base: created_ms
         for source in sources
@@ -161,14 +159,14 @@ def _split(gaps: Sequence[Hole], bounds: dict[int, int]) -> list[Hole]:
 
 
 def _is_room(size: int) -> bool:
-    """Whether so many bytes can be left to GAP records."""
+    """Whether GAP records can fill a range of this size."""
     return size == 0 or size >= RECORD_HEADER_BYTES
 
 
 def _divide(folder: DataFolder, path: Path, bounds: dict[int, int]) -> None:
-    """Make segments again that recovery had the one before extended over; newest first.
+    """Make files again for segments whose range recovery had added to the file before them; newest first.
 
-    Should this end in the middle, the next start cuts the extended file where the next one begins.
+    After a crash halfway, the next start cuts the extended file where the next one begins.
     """
     with path.open("rb") as file:
         header = read_header(file.read(HEADER_BYTES))
@@ -185,7 +183,7 @@ def _divide(folder: DataFolder, path: Path, bounds: dict[int, int]) -> None:
 
 
 class _NewFile:
-    """A segment's file that takes the place of one, once it is complete."""
+    """A new file that replaces a segment's file once it is complete."""
 
     def __init__(self, folder: DataFolder, path: Path, base: int, end: int) -> None:
         """`end`: log_offset behind its last record."""
@@ -198,11 +196,11 @@ class _NewFile:
         self._changed: list[tuple[int, bytes, str]] = []
 
     def copy(self) -> None:
-        """Begin with what the old one has."""
+        """Begin with a copy of the old file."""
         self._copy(self._path, 0)
 
     def take(self, path: Path, position: int, identity: bytes, created_ms: int) -> None:
-        """Begin with what another one has from a position on, behind a header."""
+        """Begin with a header and the content of another file from `position` on."""
         self._copy(path, position)
         os.pwrite(self._fd, segment_header(self._base, identity, created_ms), 0)
 
@@ -219,7 +217,7 @@ class _NewFile:
             os.close(reading)
 
     def be(self, path: Path, size: int) -> None:
-        """Have the first `size` bytes of another file."""
+        """Take the first `size` bytes of another file."""
         self._copy(path, 0)
         os.ftruncate(self._fd, size)
 
@@ -230,7 +228,7 @@ class _NewFile:
         fill(self._fd, self._base, Hole(self._base + HEADER_BYTES, self._end, ""))
 
     def fill(self, gap: Hole, sources: Sequence[Source], repaired: Repaired, gaps: Sequence[Hole]) -> None:
-        """Put what the sources have of a gap in its place."""
+        """Fill a gap with the sources' records, and the rest of it with GAP records."""
         left = [gap]
         for source in sources:
             still: list[Hole] = []
@@ -250,7 +248,7 @@ class _NewFile:
             fill(self._fd, self._base, hole)
 
     def _fits(self, hole: Hole, at: int, start: int, data: bytes, gaps: Sequence[Hole]) -> bool:
-        """Whether a record can take its place: beside it is room for GAP records, or nothing, and nothing else goes."""
+        """Whether a record fits into a hole: GAP records must fit beside it, and no intact byte may change."""
         end = start + len(data)
         if start < at or not _is_room(start - at) or end > self._end:
             return False
@@ -265,7 +263,7 @@ class _NewFile:
         return bytes(mask) == there and not any(start < gap.start < end < gap.end for gap in gaps)
 
     def put(self) -> None:
-        """Take the old one's place; that one goes to `repair-undo`."""
+        """Replace the old file, which goes to `repair-undo`."""
         os.fdatasync(self._fd)
         if self._path.exists():
             undo = self._folder.path / UNDO
@@ -285,11 +283,11 @@ class _NewFile:
         self._new.unlink(missing_ok=True)
 
 
-# --- segments whose records are valid, and not those that were there
+# --- segments whose records are valid, but not the original ones
 
 
 def put_back_changed(folder: DataFolder, log: Foreseen, sources: Sequence[Source], repaired: Repaired) -> bool:
-    """Bring files back that are not what their sums say, from a source whose bytes are; whether there were some.
+    """Restore files that differ from their sums, from a source with the original bytes. Returns whether there was one.
 
     Raises OSError.
     """
@@ -312,7 +310,7 @@ def put_back_changed(folder: DataFolder, log: Foreseen, sources: Sequence[Source
 
 
 def _differences(path: Path, segment: Sealed) -> Iterator[tuple[int, bytes]]:
-    """The records of a copy that stand otherwise in a segment's file."""
+    """The records of a copy that differ from those in a segment's file."""
     ours, theirs = os.open(segment.path, os.O_RDONLY), os.open(path, os.O_RDONLY)
     try:
         at = segment.base + HEADER_BYTES
@@ -331,7 +329,7 @@ def _differences(path: Path, segment: Sealed) -> Iterator[tuple[int, bytes]]:
 
 
 def _know_again(log_folder: Path, known: Sum) -> None:
-    """The file has its sum again, so the next look need not take it for a new one."""
+    """Mark a segment as intact again, so that the next scrub compares it with its old sum."""
     sums = read_sums(log_folder)
     if sums is not None:
         sums.put(known._replace(state=State.INTACT))
@@ -342,7 +340,7 @@ def _know_again(log_folder: Path, known: Sum) -> None:
 
 
 def _missing_before(log: Foreseen, quarantine: Quarantine) -> list[Hole]:
-    """What stood in front of the oldest segment that there is, and was not dropped by retention."""
+    """The range before the oldest segment that was lost, and not dropped by retention."""
     found: list[Hole] = []
     first = log.base
     missing = [finding for finding in quarantine.findings() if finding.kind == "missing"]
@@ -360,7 +358,7 @@ def _add_beginning(
     sources: Sequence[Source],
     repaired: Repaired,
 ) -> None:
-    """Add the first segments again, newest first, as far as copies have them."""
+    """Add the lost first segments again, newest first, as far as copies have them."""
     missing = _missing_before(log, quarantine)
     if not missing:
         return
@@ -369,7 +367,7 @@ def _add_beginning(
         segments = [found for found in source.segments() if lost.start <= found[0] < lost.end]
         if not segments:
             continue
-        # Should this end in the middle, a start tells of what is missing once more; else it would drop what came back.
+        # After a crash halfway, a start reports the missing rest; with the old marks it would drop what came back.
         marks.begin_at(segments[0][0])
         marks.sync()
         ends = [*(base for base, _ in segments[1:]), lost.end]
@@ -389,7 +387,7 @@ def _add_beginning(
 
 
 def _settle_quarantine(quarantine: Quarantine, log: Foreseen, repaired: Repaired) -> None:
-    """What came back is not lost any more: its description gets another name, and what is left of it one of its own."""
+    """Mark findings whose bytes came back as repaired, and describe the rest of each by a finding of its own."""
     for finding in quarantine.findings():
         if not finding.is_loss or finding.end <= log.base:  # retention would have dropped it by now
             continue

@@ -1,8 +1,8 @@
-"""Bringing a backup back as a new data folder, as a whole or up to a point in the log.
+"""Restores a backup as a new data folder, as a whole or up to a point in the log.
 
-What stood behind that point has been seen: by clients, by Spark's checkpoints. So the restored log does not use those
-log_offsets again: it goes on `skip_bytes` behind the end of the backup, and has a new identity (docs/adr/0044).
-The folder is built beside its place and renamed once it is complete, so a restore that is killed leaves none.
+Clients and Spark checkpoints have seen log_offsets behind that point. So the restored log does not use them again: it
+goes on `skip_bytes` behind the end of the backup, and has a new identity (docs/adr/0044). The folder is built beside
+its place and renamed once it is complete, so a killed restore leaves no data folder.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from store.settings import StoreSettings
 
 RESTORING = ".restoring"
 SKIP_BYTES = 1 << 30
-LEAP_BYTES = 1 << 30  # of one segment
+LEAP_BYTES = 1 << 30  # of one segment, at most
 _GAP = struct.Struct("<QQBBHHHII")
 
 
 @dataclass
 class Restored:
-    """What a restore came to."""
+    """The result of a restore."""
 
     first: int  # log_offset of the oldest record
     end: int  # log_offset behind the newest one
-    next: int  # log_offset from which on new records come
+    next: int  # log_offset of the next record
     identity: bytes
     damaged: list[Hole] = field(default_factory=list)  # of the backup; the first start keeps the rest
-    missing: list[tuple[int, int]] = field(default_factory=list)  # log_offsets that the backup never had
+    missing: list[tuple[int, int]] = field(default_factory=list)  # ranges of log_offsets that the backup never had
 
 
 def restore(
@@ -53,11 +53,11 @@ def restore(
     skip_bytes: int = SKIP_BYTES,
     on_progress: Progress = silent,
 ) -> Restored:
-    """Make a data folder of a backup.
+    """Make a data folder from a backup.
 
-    `to`: only records in front of this log_offset; `at_ms`: only those up to the first that was stored after this Unix
-    time. `skip_bytes`: more than was ever stored behind the backup's end. `data` must not be there, or be empty. Raises
-    BackupUnusable, FolderUnusable.
+    `to`: only records before this log_offset; `at_ms`: only records before the first that was stored after this Unix
+    time (ms). `skip_bytes`: more than was ever stored behind the backup's end. `data` must not exist, or be empty.
+    Raises BackupUnusable, FolderUnusable.
     """
     manifest = read_manifest(target)
     if manifest is None or not manifest.segments:
@@ -101,7 +101,7 @@ def _fill(target: Path, new: Path, manifest: Manifest, cut: int, skip_bytes: int
 
 
 def _copy(source: Path, target: Path, kept: Kept, end: int, identity: bytes) -> list[Hole]:
-    """Copy a segment up to a log_offset, under the new identity; returns what is damaged in it."""
+    """Copy a segment up to a log_offset, under the new identity; returns its damaged ranges."""
     name = f"{kept.base:020}{SUFFIX}"
     reading = os.open(source / name, os.O_RDONLY)
     writing = os.open(target / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -124,7 +124,7 @@ def _copy(source: Path, target: Path, kept: Kept, end: int, identity: bytes) -> 
 
 
 def _leap(folder: Path, start: int, end: int, identity: bytes) -> None:
-    """Segments of GAP records from `start` to `end`, which take hardly any room on the disk."""
+    """Write segments of GAP records from `start` to `end`, which take hardly any room on the disk."""
     while start < end:
         size = min(LEAP_BYTES, end - start)
         if 0 < end - start - size < 2 * HEADER_BYTES:
@@ -153,7 +153,7 @@ def _write_gaps(path: Path, base: int, end: int, identity: bytes) -> None:
 
 
 def _restore_checkpoint(target: Path, new: Path, manifest: Manifest, cut: int, identity: bytes) -> None:
-    """Bring what the dropped beginning of the log had told. Raises BackupUnusable."""
+    """Restore the index as of the log's beginning, whose segments were dropped. Raises BackupUnusable."""
     if not manifest.checkpoint:
         return
     folder = new / CHECKPOINT
@@ -179,7 +179,7 @@ def _restore_checkpoint(target: Path, new: Path, manifest: Manifest, cut: int, i
 
 
 def _cut(target: Path, manifest: Manifest, to: int | None, at_ms: int | None) -> int:
-    """log_offset behind the last record that is wanted. Raises BackupUnusable, OSError."""
+    """log_offset behind the last record to restore. Raises BackupUnusable, OSError."""
     end = manifest.end
     if to is not None:
         kept = [each for each in manifest.segments if each.base <= to]
@@ -201,7 +201,7 @@ def _created_ms(target: Path, kept: Kept) -> int:
 
 
 def _end_in(target: Path, kept: Kept, is_behind: Callable[[int, int, int], bool]) -> int:
-    """log_offset of the first record of a segment that is behind a point; else where the segment ends."""
+    """log_offset of the first record of a segment for which `is_behind` is true; else the segment's end."""
     found: list[int] = []
 
     def look(start: int, data: bytes) -> None:

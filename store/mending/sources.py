@@ -1,4 +1,4 @@
-"""Where records that a log has lost may still be intact: its quarantine, and copies of it. Reads only."""
+"""Sources of records that a log has lost: its quarantine, and copies of it. Reads only."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from store.recovery.salvage import Hole, salvage
 
 
 class Source(Protocol):
-    """What a repair takes records from."""
+    """A place from which a repair takes records."""
 
     name: str
     path: Path
 
     def is_of(self, identity: bytes) -> bool:
-        """Whether it is of the log with this identity (empty: not known)."""
+        """Whether the source is of the log with this identity (empty: unknown)."""
 
     def segments(self) -> list[tuple[int, int]]:
         """(base, created_ms) of its segments, oldest first."""
 
     def whole(self, segment: Sealed, digest: bytes) -> Path | None:
-        """A file that begins with the bytes of a segment whose SHA-256 this is."""
+        """A file that begins with the bytes of a segment, which have this SHA-256; None if there is none."""
 
     def records(self, hole: Hole) -> Iterator[tuple[int, bytes]]:
-        """The intact records that begin in a range of the log, in order; batches whole where they are intact."""
+        """The intact records that begin in a range of the log, in order; an intact batch as one record."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class _Piece:
 
     path: Path
     base: int  # log_offset of its first byte
-    first: int  # where records begin
-    end: int | None  # where the next piece begins
+    first: int  # log_offset of the first record
+    end: int | None  # log_offset at which the next piece begins
     created_ms: int = 0
 
     @cached_property
     def runs(self) -> list[tuple[int, int]]:
-        """From where to where, as log_offsets, it holds valid records."""
+        """The ranges [start, end) of log_offsets with valid records."""
         runs: list[tuple[int, int]] = []
 
         def note(log_offset: int, data: bytes) -> None:
@@ -102,7 +102,7 @@ class _Pieces:
 
 
 class CopyOfLog(_Pieces):
-    """Another data folder, or a backup, with a log of the same identity; it may be older, damaged, or in use."""
+    """Another data folder, or a backup, of a log with the same identity; it may be older, damaged, or in use."""
 
     def __init__(self, path: Path) -> None:
         """Raises UnknownFormat, OSError."""
@@ -125,10 +125,10 @@ class CopyOfLog(_Pieces):
 
 
 class PutAside(_Pieces):
-    """What recovery took out of a log: bytes that turn out to be valid, and second copies of segments."""
+    """The quarantine of a log: bytes that prove valid after all, and second copies of segments."""
 
     def __init__(self, folder: Path, with_unconfirmed: bool, identity: bytes) -> None:
-        """`with_unconfirmed`: also what stood behind a hole that the disk had not confirmed."""
+        """`with_unconfirmed`: also take bytes from behind a hole that the disk had not confirmed."""
         self.name = QUARANTINE
         self.path = folder / QUARANTINE
         kinds = {"damaged", "foreign"} | ({"unconfirmed"} if with_unconfirmed else set())
@@ -147,7 +147,7 @@ class PutAside(_Pieces):
 
 
 def _digest(path: Path, size: int) -> bytes:
-    """SHA-256 of the first `size` bytes of a file, or of all that it has."""
+    """SHA-256 of the first `size` bytes of a file, or of the whole file if it is shorter."""
     digest = hashlib.sha256()
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -161,7 +161,7 @@ def _digest(path: Path, size: int) -> bytes:
 
 
 def _put_aside(path: Path, start: int, identity: bytes) -> _Piece | None:
-    """A whole file of a segment of this log, or a part of one that begins at `start`."""
+    """The whole file of a segment of this log, or a part of one that begins at `start`; None if of another log."""
     with path.open("rb") as file:
         header = read_header(file.read(HEADER_BYTES))
     if header is None:

@@ -1,6 +1,6 @@
-"""Payloads that are stored compressed: one zstd frame that states its content's size (docs/formats.md).
+"""Compressed payloads: one zstd frame that states its content's size (docs/formats.md).
 
-The library is looked for when it is needed, so that a client that meets no such payload works without it.
+The library is imported when it is needed, so a client that meets no compressed payload works without it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ REMEDY = "pip install 'zstandard>=0.23,<0.26'"
 
 
 class NoLibrary(Exception):
-    """The library for zstd is not installed. Says what to do."""
+    """The zstd library is not installed. The message says how to install it."""
 
     def __init__(self) -> None:
         super().__init__(f"the payload is compressed, and zstandard is not installed here: {REMEDY}")
 
 
 class BadFrame(ValueError):
-    """What should be a compressed payload is none."""
+    """The payload is marked as compressed and is no valid zstd frame."""
 
 
 class _Contexts(threading.local):
-    """Those of zstd may be used by one thread at a time."""
+    """zstd contexts of one thread: a context may be used by one thread at a time."""
 
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
@@ -39,7 +39,7 @@ _contexts = _Contexts()
 
 
 def is_possible() -> bool:
-    """Whether the library is there."""
+    """Whether the zstd library is installed."""
     try:
         import zstandard  # noqa: F401
     except ImportError:
@@ -60,7 +60,7 @@ def compressed(payload: bytes, level: int) -> bytes:
 
 
 def stated_bytes(frame: bytes) -> int:
-    """How large the payload in a frame says that it is. Raises NoLibrary."""
+    """The size in bytes that a frame states for its payload; 0 if it states none. Raises NoLibrary."""
     try:
         import zstandard
     except ImportError:
@@ -72,7 +72,9 @@ def stated_bytes(frame: bytes) -> int:
 
 
 def plain(frame: bytes) -> bytes:
-    """The payload in a frame, never larger than it states, as the store checked. Raises BadFrame, NoLibrary."""
+    """The payload in a frame, at most as large as the frame states, which the store checked. Raises BadFrame,
+    NoLibrary.
+    """
     try:
         import zstandard
     except ImportError:
@@ -97,7 +99,7 @@ def pieces(frame: bytes) -> Iterator[bytes]:
     try:
         if left_bytes < 1:
             raise BadFrame("it does not state its size")
-        # What stands behind the frame is no frame, or more than was stated.
+        # Bytes behind the frame are an error: no frame, or more than was stated.
         reader = zstandard.ZstdDecompressor().stream_reader(frame, read_across_frames=True)
         while piece := reader.read(PIECE_BYTES):
             left_bytes -= len(piece)

@@ -15,7 +15,7 @@ RecordTuple = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes, bytes]
 
 
 class RecordBatch:
-    """Records in log format; offset, time and checksum are for the log to fill in."""
+    """Records in log format; the log fills in log_offset, timestamp and checksum."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -48,7 +48,7 @@ class RecordBatch:
 
 
 def plain_messages(payloads: list[bytes], topic: bytes, flags: int) -> bytes:
-    """Messages in log format that have a topic, flags and a payload, and nothing else."""
+    """Messages in log format with a topic, flags and a payload, and no other part."""
     batch = RecordBatch()
     for payload in payloads:
         batch.append(_TYPE_MESSAGE, payload, topic=topic, flags=flags)
@@ -56,7 +56,7 @@ def plain_messages(payloads: list[bytes], topic: bytes, flags: int) -> bytes:
 
 
 def plain_messages_of(payloads: list[bytes], heads: list[tuple[bytes, int]]) -> bytes:
-    """The same of many topics: for each payload its (topic, flags)."""
+    """Messages in log format of many topics: for each payload its (topic, flags)."""
     batch = RecordBatch()
     for payload, (topic, flags) in zip(payloads, heads, strict=True):
         batch.append(_TYPE_MESSAGE, payload, topic=topic, flags=flags)
@@ -64,7 +64,7 @@ def plain_messages_of(payloads: list[bytes], heads: list[tuple[bytes, int]]) -> 
 
 
 def check_records(data: Readable, types: bytes | None = None) -> int:
-    """How many records there are, batches opened. Raises ValueError if they are not whole ones of these types."""
+    """Count the records, batches opened. Raises ValueError if the bytes are not whole records of these types."""
     view = memoryview(data)
     at = batch_end = count = 0
     while at < len(view):
@@ -86,7 +86,7 @@ def check_records(data: Readable, types: bytes | None = None) -> int:
 
 
 def _shape_fault(view: memoryview) -> tuple[str, int, int]:
-    """Why no whole record stands here (empty: one does), its length and its type."""
+    """Why these bytes do not begin with a whole record (empty: they do), its length and its type."""
     if len(view) < _HEADER.size:
         return "cut off in its header", 0, 0
     length, _, _, _, type_, _, *sizes = _HEADER.unpack_from(view)

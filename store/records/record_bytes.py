@@ -1,6 +1,6 @@
-"""What builds and reads the bytes of records, for the wire: compiled, or in plain Python where nothing was compiled.
+"""Functions that build and read records' bytes for the wire: compiled, or in plain Python if nothing was compiled.
 
-A client needs no more than this. A store and a gateway need the compiled leaves themselves.
+A client needs only these. A store and a gateway need the compiled leaves themselves.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What a record in the log says, as Python objects. The bytes are in docs/formats.md."""
+"""Records of the log as Python objects. The bytes are described in docs/formats.md."""
 
 from collections.abc import Iterator
 from enum import IntEnum, IntFlag
@@ -46,7 +46,7 @@ class RecordFlag(IntFlag):
     COMPRESSED = 128
 
 
-KEPT_CHANGES, TOPIC_UNIT_BYTES = 6, 64  # what messages of one Publish count as: docs/formats.md
+KEPT_CHANGES, TOPIC_UNIT_BYTES = 6, 64  # how messages of one Publish are counted: docs/formats.md
 
 
 def message_flags(qos: int, *, retain: bool, expires: bool, live_only: bool) -> int:
@@ -61,12 +61,12 @@ class Attribute(IntEnum):
     PACKET_ID = 1  # 2 bytes: the publisher's packet identifier of a QoS 2 message, for a session that outlives it
     STORED_MS = 2  # 8 bytes: when a carried message was first stored
     KEY = 3  # 1 to 1,024 bytes of text: looked up by, and dealt out in order by an ordered consumer group
-    TAG = 4  # 1 to 255 bytes of text: what a client tells messages of one topic apart by
-    COUNTED = 5  # 1 byte of bits and a user: what the message counts as for it (store.usage); gateways alone give it
-    LOST = 6  # 8 bytes: so many messages are lost that stood directly in front of it in its queue; never in the log
-    DUE_MS = 16  # 8 bytes: when a delayed message is to be dispatched, Unix time; the last attribute that a peer gives
+    TAG = 4  # 1 to 255 bytes of text: distinguishes messages of one topic for clients
+    COUNTED = 5  # 1 byte of bits and a user: how the message counts against quotas (store.usage); only gateways add it
+    LOST = 6  # 8 bytes: number of lost messages directly before this one in its queue; never in the log
+    DUE_MS = 16  # 8 bytes: Unix time at which a delayed message is dispatched; the last attribute that a peer may add
     FIRST_OFFSET = 17  # 8 bytes: the log_offset at which a delayed message that stands here again was first stored
-    LEFT_BY = 18  # 1 or more bytes: who left a will or delayed message, to be judged once it is due (store.left_by)
+    LEFT_BY = 18  # 1 or more bytes: the user of a will or delayed message, to be authorized when due (left_by.py)
 
 
 class Record(NamedTuple):
@@ -93,7 +93,7 @@ class Record(NamedTuple):
 
 
 def lost_of(record: Record) -> int:
-    """How many messages that stood directly in front of one are lost, by what a queue's reader was given."""
+    """Number of lost messages directly before this one in the queue that it was read from."""
     if not record.attributes:
         return 0
     return int.from_bytes(decode_attributes(record.attributes).get(Attribute.LOST, b""), "little")

@@ -1,1 +1,1 @@
-"""What a start makes of a log that was not closed, or that is damaged."""
+"""Recovery: what a start does with a log that was not closed, or that is damaged."""

@@ -1,6 +1,6 @@
-"""Reading a log that another process may be writing: every checksum verified, nothing changed, nothing mapped.
+"""Reads a log that another process may be writing: verifies every checksum, changes nothing, maps nothing.
 
-(A server cuts a segment when it seals it; whoever reads past the end of a mapping then is killed.)
+(A server truncates a segment when it seals it; a reader of a mapping past the file's end would be killed by SIGBUS.)
 """
 
 import os
@@ -24,7 +24,7 @@ TORN_WAIT_S = 0.05
 
 @dataclass
 class SegmentScan:
-    """What one segment turned out to hold."""
+    """The contents of one segment."""
 
     path: Path
     extent: Extent
@@ -37,11 +37,11 @@ class SegmentScan:
 
     @property
     def end(self) -> int:
-        """log_offset behind its last valid record."""
+        """log_offset behind the last valid record."""
         return self.extent.end
 
     def runs(self) -> Iterator[tuple[int, int]]:
-        """From where to where, as log_offsets, it holds valid records."""
+        """The ranges [start, end) of log_offsets with valid records."""
         at = self.base + HEADER_BYTES
         for hole in self.extent.holes:
             yield at, hole.start
@@ -50,11 +50,11 @@ class SegmentScan:
 
 
 class LogScan:
-    """A log as it was a moment ago. Serves as the log of a Projection from which no message is read."""
+    """A log as it was a moment ago. It serves as the log of a Projection that reads no message."""
 
     def __init__(self, folder: Path) -> None:
         self.memory = LogMemory(1)
-        self.lost_ranges: list[tuple[int, int]] = []  # which nobody asks of it
+        self.lost_ranges: list[tuple[int, int]] = []  # a Projection that reads no message does not need them
         self.segments: list[SegmentScan] = []
         marks = read_marks(folder)
         self._flushed = marks.flushed if marks else None
@@ -87,7 +87,7 @@ class LogScan:
         return self.segments[-1].end if self.segments else self.first
 
     def pieces(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """(log_offset, verified records) from `start` up to `end`; what is damaged is left out."""
+        """(log_offset, verified records) from `start` up to `end`; damaged ranges are left out."""
         for segment in self.segments:
             if start >= segment.end:
                 continue
@@ -114,7 +114,7 @@ class LogScan:
         return SegmentScan(path, extent, records, f"{path}: {fault}" if fault else None)
 
     def _decided(self) -> Decision:
-        """What a start would make of it. A fault at the end may be an append that is only being written."""
+        """The decision that a start would take. A fault at the end may be an append under way, so it is read again."""
         if not self.segments:
             return Decision(self.first)
         for _ in range(TORN_ATTEMPTS):

@@ -1,6 +1,6 @@
-"""Which files of a folder are the segments of its log, and where each belongs.
+"""Finds the segment files of a log in its folder, and the right name of each.
 
-A segment's header says its base and whose log it is. Files that were swapped go back to their names; a second copy of a
+A segment's header has its base and the identity of its log. Swapped files get their names back; a second copy of a
 segment, and a segment of another log, go to the quarantine.
 """
 
@@ -46,11 +46,11 @@ class Placing:
     foreign: list[tuple[Finding, Path]] = field(default_factory=list)
     mended: list[Finding] = field(default_factory=list)
     identity: bytes = b""  # of the log, where a segment bears it
-    adopted: bytes | None = None  # the identity that the segments say, where the marks are not of their log
+    adopted: bytes | None = None  # the segments' identity, if the marks belong to another log
 
 
 def placed(folder: Path, marks: Marks) -> Placing:
-    """Look at the headers, and put files back to their names. Raises UnknownFormat, OSError."""
+    """Read the headers and give files their right names. Raises UnknownFormat, OSError."""
     placing = _place(folder, marks.identity if marks.is_known else None, marks.is_new, changes=True)
     if placing.adopted is not None:
         marks.adopt(placing.adopted)
@@ -58,13 +58,13 @@ def placed(folder: Path, marks: Marks) -> Placing:
 
 
 def would_place(folder: Path) -> Placing:
-    """What placed() would come to, without a change: files have the paths that they have now."""
+    """The result that placed() would have, without a change: files keep the paths that they have now."""
     slot = read_marks(folder)
     return _place(folder, slot.identity if slot else None, not (folder / MARKS).exists(), changes=False)
 
 
 def _place(folder: Path, identity: bytes | None, is_new: bool, changes: bool) -> Placing:
-    """`identity`: what the marks say; None: they cannot be read, or (`is_new`) there are none."""
+    """`identity`: the one in the marks; None: the marks cannot be read, or (`is_new`) there are none."""
     placing, names = Placing(), _Names(folder, changes)
     for name in names.moved():
         _put(names, name, name.removesuffix(MOVED), placing)
@@ -73,7 +73,7 @@ def _place(folder: Path, identity: bytes | None, is_new: bool, changes: bool) ->
     if not is_new and identity is None:
         placing.mended.append(Finding("mended", MARKS, 0, 0, "no slot of it could be read"))
     identities = {header.identity for header in headers.values() if header} - {bytes(IDENTITY_BYTES)}
-    # Marks of another log, or none at all: the segments know better.
+    # The marks belong to another log, or are missing: the segments' identity counts.
     if identities and identity not in identities:
         if identity is not None or is_new:
             reason = "it was of another log" if identity is not None else "it was missing"
@@ -94,7 +94,7 @@ def _place(folder: Path, identity: bytes | None, is_new: bool, changes: bool) ->
 
 
 class _Names:
-    """The files of a folder by the names that they are to have; they are renamed so if `changes`."""
+    """The files of a folder by the names that they should have; with `changes` they are renamed on disk as well."""
 
     def __init__(self, folder: Path, changes: bool) -> None:
         self._folder = folder
@@ -106,7 +106,7 @@ class _Names:
         return sorted(name for name in self.at if name.endswith(SUFFIX))
 
     def moved(self) -> list[str]:
-        """Of what a crash left between its old name and its own."""
+        """Names of files that a crash left between their old name and their right one."""
         return sorted(name for name in self.at if name.endswith(MOVED))
 
     def rename(self, old: str, new: str) -> None:
@@ -120,7 +120,7 @@ class _Names:
 
 
 def _put_back(names: _Names, placing: Placing) -> None:
-    """Rename what bears another base than its name says."""
+    """Rename files whose header has another base than their name."""
     moved = []
     for name in names.segments():
         header = _header(names.at[name], None)
@@ -145,7 +145,7 @@ def _put(names: _Names, name: str, wanted: str, placing: Placing) -> None:
 
 
 def _header(path: Path, base: int | None) -> Header | None:
-    """What a file's header says; None if it is damaged, or says another base. Raises UnknownFormat."""
+    """A file's header; None if it is damaged, or has another base. Raises UnknownFormat."""
     header = read_header(_first_bytes(path))
     if header is None:
         return None

@@ -1,9 +1,9 @@
-"""What recovery takes out of a log: a copy of the bytes, and a JSON file that says why and from where.
+"""The quarantine: for each range that recovery takes out of a log, a copy of the bytes and a JSON file with the reason.
 
     quarantine/00000000000000000000-4096-8192.json     {"kind": "damaged", "start": 4096, ...}
-    quarantine/00000000000000000000-4096-8192.bytes    what stood there; none where nothing was left
+    quarantine/00000000000000000000-4096-8192.bytes    the bytes; no file if there were none
 
-Nothing is deleted here but by an operator.
+Only an operator deletes anything here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MEANINGS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Bytes [start, end), as log_offsets, that a log cannot serve any more, or never should have."""
+    """Bytes [start, end), as log_offsets, that a log cannot serve any more, or should never have had."""
 
     kind: Kind
     segment: str  # name of the file without its suffix
@@ -45,12 +45,12 @@ class Finding:
 
     @property
     def is_loss(self) -> bool:
-        """Whether what was acknowledged may be among them."""
+        """Whether acknowledged bytes may be among them."""
         return self.kind in LOSSES
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a whole segment, with its header."""
+        """Whether the finding is a whole segment file with its header."""
         return self.segment == f"{self.start:020}"
 
     def __str__(self) -> str:
@@ -59,19 +59,19 @@ class Finding:
 
 
 class Quarantine:
-    """The folder `quarantine`; made with the first finding."""
+    """The folder `quarantine`; created with the first finding."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def keep(self, finding: Finding, path: Path) -> None:
-        """Put down a finding with its bytes of the segment's file, durably. Raises OSError."""
+        """Keep a finding and its bytes from the segment's file, durably. Raises OSError."""
         base = int(path.stem)
         kept = _copy(path, self._path(finding, "bytes"), finding.start - base, finding.end - base)
         self.describe(finding, kept)
 
     def keep_file(self, finding: Finding, path: Path) -> None:
-        """Move a whole file here that does not belong to the log. Raises OSError."""
+        """Move a whole file that does not belong to the log into the quarantine. Raises OSError."""
         self.describe(finding, path.stat().st_size)
         path.rename(self._path(finding, "bytes"))
         sync_folder(self.folder)
@@ -82,7 +82,7 @@ class Quarantine:
         return self.folder / f"{finding.segment}-{finding.start}-{finding.end}.{suffix}"
 
     def describe(self, finding: Finding, kept: int = 0) -> None:
-        """Put down a finding, of which so many bytes are here, durably. Raises OSError."""
+        """Write the description of a finding, of which `kept` bytes are here, durably. Raises OSError."""
         about = asdict(finding) | {"bytes": kept, "found_ms": time.time_ns() // 1_000_000}
         text = msgspec.json.format(msgspec.json.encode(about), indent=2)
         _write(self._path(finding, "json"), text + b"\n")
@@ -90,13 +90,13 @@ class Quarantine:
         sync_folder(self.folder.parent)
 
     def settle(self, finding: Finding) -> None:
-        """What it tells of came back, or has a description of its own: it counts no more. Raises OSError."""
+        """Mark a finding as repaired: its bytes came back, or other findings describe the rest. Raises OSError."""
         path = self._path(finding, "json")
         path.rename(path.with_suffix(".repaired"))
         sync_folder(self.folder)
 
     def findings(self) -> list[Finding]:
-        """What was ever put down here, by place; what is unreadable is left out."""
+        """All findings in the quarantine, by place; unreadable descriptions are left out."""
         found = []
         for path in self.folder.glob("*.json"):
             try:
@@ -106,28 +106,28 @@ class Quarantine:
         return sorted(found, key=lambda finding: (finding.start, finding.end))
 
     def put_aside_from(self) -> int:
-        """From which log_offset on records were put aside as unconfirmed, the last time; 0: never."""
+        """log_offset from which the last recovery that did so put unconfirmed records aside; 0: none did."""
         return put_aside_from(self.findings())
 
     def lost_bytes(self) -> dict[Kind, int]:
-        """How many bytes of the log were ever lost, by kind. What two findings have counts once, for the first."""
+        """Bytes of the log that were ever lost, by kind. A byte of two findings counts once, for the first of them."""
         return lost_bytes(self.findings())
 
     def lost_ranges(self) -> list[tuple[int, int]]:
-        """Which parts [start, end) of the log were ever lost, and did not come back; in order, none touches another."""
+        """Ranges [start, end) of the log that were lost and did not come back, in order; no two of them touch."""
         return lost_ranges(self.findings())
 
 
 def put_aside_from(findings: Iterable[Finding]) -> int:
-    """From which log_offset on records were put aside as unconfirmed, the last time; 0: never.
+    """log_offset from which the last recovery that did so put unconfirmed records aside; 0: none did.
 
-    Whole files that went along with them stood behind that.
+    Whole files put aside with them lay behind it.
     """
     return max((each.start for each in findings if each.kind == "unconfirmed" and not each.is_file), default=0)
 
 
 def lost_bytes(findings: Iterable[Finding]) -> dict[Kind, int]:
-    """How many bytes are lost by these findings, which are in order, by kind; each byte once."""
+    """Bytes lost by these findings, which are in order, by kind; each byte counts once."""
     lost = dict.fromkeys(LOSSES, 0)
     counted = 0
     for finding in findings:
@@ -138,7 +138,7 @@ def lost_bytes(findings: Iterable[Finding]) -> dict[Kind, int]:
 
 
 def lost_ranges(findings: Iterable[Finding]) -> list[tuple[int, int]]:
-    """What is lost by these findings, which are in order, as ranges [start, end) that do not touch each other."""
+    """Ranges [start, end) lost by these findings, which are in order; no two ranges touch."""
     found: list[tuple[int, int]] = []
     for finding in findings:
         if not finding.is_loss:
@@ -151,7 +151,7 @@ def lost_ranges(findings: Iterable[Finding]) -> list[tuple[int, int]]:
 
 
 def _copy(source: Path, target: Path, start: int, end: int) -> int:
-    """Copy bytes [start, end) of a file, zeros where it has none. Returns how many up to the last that is not zero."""
+    """Copy bytes [start, end) of a file, zeros where it has none. Returns the size without trailing zeros."""
     try:
         reading = os.open(source, os.O_RDONLY)
     except FileNotFoundError:

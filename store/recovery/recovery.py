@@ -1,6 +1,6 @@
-"""Opening the segments of a folder after whatever happened to it: damage is told from a torn end, and the log goes on.
+"""Opens the segments of a folder after a crash or damage: tells damage from a torn end, and lets the log go on.
 
-Whatever is taken out of the log goes to the quarantine first, and GAP records take its place in a new file. So no
+All bytes taken out of the log go to the quarantine first, and GAP records take their place in a new file. So no
 log_offset is used twice, and every reader finds a sequence of valid records.
 """
 
@@ -39,9 +39,9 @@ class Opened:
 def open_segments(
     folder: Path, settings: StoreSettings, marks: Marks, quarantine: Quarantine, remembered: Slot | None = None
 ) -> Opened:
-    """Set right what is damaged, and open the segments.
+    """Recover the log of a folder, and open its segments.
 
-    Raises DamageFound if `store.on_damage` says so, UnknownFormat, FolderUnusable or, without room, StoreFull.
+    Raises DamageFound if `store.on_damage` is `refuse`, UnknownFormat, FolderUnusable or, without room, StoreFull.
     """
     segments: list[Segment] = []
     recovery = _Recovery(folder, settings, marks, quarantine, remembered)
@@ -52,7 +52,7 @@ def open_segments(
             segments[-1].last_ms = recovery.last_ms.get(file.base)
             _sync(segments[-1], end, marks.flushed)
         segments, end = _with_active(segments, end, folder, settings, marks.identity)
-        sync_folder(folder)  # of a file that a kill left the name may not be durable: what it gets would go with it
+        sync_folder(folder)  # a kill may have left a file's name not durable: its appends would be lost with it
         marks.start(segments[0].base, end)
     except OSError as error:
         for segment in segments:
@@ -64,7 +64,7 @@ def open_segments(
 def set_right(
     folder: Path, settings: StoreSettings, marks: Marks, quarantine: Quarantine, remembered: Slot | None = None
 ) -> list[Finding]:
-    """What open_segments() does to the files of a log, without opening it; returns what was found.
+    """Recover the files of a log as open_segments() does, without opening it; returns the findings.
 
     Raises UnknownFormat, OSError.
     """
@@ -83,9 +83,10 @@ def set_right(
 
 
 def _sync(segment: Segment, end: int, flushed: int | None) -> None:
-    """What a killed process wrote is in the page cache; from now on it is safe. Raises OSError.
+    """Make a segment durable: bytes of a killed process may be in the page cache only. Raises OSError.
 
-    What no sync has confirmed is written again: after a failed one the kernel may take its pages for clean.
+    Bytes that no sync has confirmed are written again: after a failed sync the kernel may have marked their pages
+    clean.
     """
     at = max(segment.base, flushed or 0)
     stop = min(end, segment.limit)
@@ -104,7 +105,7 @@ def _sync(segment: Segment, end: int, flushed: int | None) -> None:
 def _with_active(
     segments: list[Segment], end: int, folder: Path, settings: StoreSettings, identity: bytes
 ) -> tuple[list[Segment], int]:
-    """Add a segment where the last one cannot be appended to."""
+    """Add a segment if the last one cannot be appended to."""
     if segments:
         segments[-1].allocated_bytes = end - segments[-1].base
         if segments[-1].size_bytes >= settings.segment_bytes:
@@ -117,7 +118,7 @@ def _with_active(
 
 
 class _Recovery:
-    """One pass over the files of a folder."""
+    """One recovery of the files of a folder."""
 
     def __init__(
         self,
@@ -135,11 +136,11 @@ class _Recovery:
         self.files: list[File] = []
         self.findings: list[Finding] = []
         self._suspects = _suspects(folder)
-        self._cut_kind = cut_kind(folder)  # of what is cut off at the end
-        self.last_ms: dict[int, int | None] = {}  # of the last record of a file, by its base
+        self._cut_kind = cut_kind(folder)  # kind of the finding for bytes that are cut off at the end
+        self.last_ms: dict[int, int | None] = {}  # timestamp of each file's last record, by base
 
     def run(self) -> int:
-        """Set right what is damaged; returns where the log ends. Raises DamageFound, UnknownFormat, OSError."""
+        """Recover the files; returns the log's end. Raises DamageFound, UnknownFormat, OSError."""
         for leftover in self._folder.glob(f"*{NEW}"):
             leftover.unlink()
         placing = placed(self._folder, self._marks)
@@ -147,9 +148,9 @@ class _Recovery:
             self._marks.learn(self._remembered, placing.files[0].base if placing.files else None)
         self.files = placing.files
         if len(self.files) > 1 and self.files[1].base <= self._marks.begin:
-            self._marks.sync()  # else a power cut could make what goes look lost: a kill may have come between the two
+            self._marks.sync()  # a kill may have come before it: after a power cut the dropped ones would look lost
         while len(self.files) > 1 and self.files[1].base <= self._marks.begin:
-            self.files.pop(0).path.unlink()  # retention was about to
+            self.files.pop(0).path.unlink()  # retention was about to drop it
         extents = [self._extent(number) for number in range(len(self.files))]
         self._without_stillborn(extents)
         decision = decide(extents, self._marks.flushed) if extents else Decision(self._end_of_nothing())
@@ -168,7 +169,7 @@ class _Recovery:
     # --- what there is
 
     def _extent(self, number: int) -> Extent:
-        """What a file holds. Old ones whose size is right are believed; reading finds their faults."""
+        """Contents of a file. An old file of the right size is trusted; its faults show when it is read."""
         file, end = self.files[number], None
         if number + 1 < len(self.files):
             end = self.files[number + 1].base
@@ -184,13 +185,13 @@ class _Recovery:
         return Extent(file.base, file.limit, tuple(found.holes), found.end, found.written, found.reason)
 
     def _without_stillborn(self, extents: list[Extent]) -> None:
-        """Drop last files that a crash left without a header: nothing was ever appended to them."""
+        """Drop last files whose header a crash left unwritten: nothing was ever appended to them."""
         confirmed = self._marks.flushed or 0
         while extents and self.files[-1].fault and not extents[-1].has_records and self.files[-1].base >= confirmed:
             self._drop(self.files.pop(), extents.pop(), is_loss=False)
 
     def _lost_before(self) -> list[Finding]:
-        """What the marks say the log begins with, and is not there."""
+        """A finding for the beginning of the log if the marks name it and no file has it."""
         first = self.files[0].base if self.files else self._end_of_nothing()
         if not self._marks.is_known or self._marks.begin >= first:
             return []
@@ -208,7 +209,7 @@ class _Recovery:
     # --- what becomes of it
 
     def _apply(self, extents: list[Extent], decision: Decision) -> None:
-        """Fill the holes first: should a crash end this halfway, the next start comes to the same decision."""
+        """Carry out a decision. Holes are filled first: after a crash halfway the next start decides the same."""
         kept = self.files[: decision.kept]
         for file, following in zip(kept, [*kept[1:], None], strict=False):
             if following is not None:
@@ -221,7 +222,7 @@ class _Recovery:
         self.files = kept
 
     def _set_right(self, file: File, decision: Decision, size_bytes: int) -> None:
-        """Give a file a sound header, no holes, and its size."""
+        """Give a file a valid header, fill its holes, and set its size."""
         losses = [loss for loss in decision.losses if loss[1] == file.base]
         for loss in losses:
             self._quarantine.keep(_finding(*loss), file.path)
@@ -232,11 +233,11 @@ class _Recovery:
         if losses or file.fault:
             holes = [hole for _, _, hole in losses]
             rewrite(file.path, self._marks.identity, file.created_ms, holes, size_bytes)
-        elif size_bytes < file.limit - file.base:  # a crash came between the next one's creation and this
+        elif size_bytes < file.limit - file.base:  # a crash came between creating the next file and sealing this one
             os.truncate(file.path, size_bytes)
 
     def _cut(self, file: File, decision: Decision) -> None:
-        """Take a torn append away from the last file."""
+        """Cut a torn append off the last file."""
         torn = decision.torn
         if torn is None:
             return
@@ -250,7 +251,7 @@ class _Recovery:
         os.truncate(file.path, size_bytes)
 
     def _drop(self, file: File, extent: Extent, is_loss: bool) -> None:
-        """Take a file away that the log does not go on to."""
+        """Remove a file that lies behind the end of the log."""
         if is_loss and extent.has_records:
             self._put_aside(Finding("unconfirmed", file.path.stem, file.base, file.limit, "behind a fault"), file.path)
         elif extent.written > extent.base + HEADER_BYTES:

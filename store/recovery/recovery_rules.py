@@ -1,8 +1,9 @@
-"""What becomes of a log whose files hold holes: rules without I/O.
+"""The rules of recovery without I/O: what happens to a log whose files have holes.
 
-`flushed` is how far the disk has confirmed the log. A hole in front of it is damage: it is filled, and the log goes on
-behind it. The first hole behind it ends the log. If nothing valid follows, that was a torn append, which was not
-acknowledged; otherwise (normal with `async` after a power cut) what follows may have been, and is put aside.
+`flushed` is the log_offset up to which the disk has confirmed the log. A hole before it is damage: it is filled, and
+the log goes on behind it. The first hole behind it ends the log. If nothing valid follows that hole, it is a torn
+append, which was not acknowledged; otherwise (normal with `async` after a power cut) the bytes behind it may have been
+acknowledged, and are put aside.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ LEAST_RECORD_BYTES = 40
 
 @dataclass(frozen=True)
 class Extent:
-    """What one segment's file holds; positions are log_offsets."""
+    """Contents of one segment's file; positions are log_offsets."""
 
     base: int
     limit: int  # where the file ends
-    holes: tuple[Hole, ...]  # with a valid record behind each
+    holes: tuple[Hole, ...]  # a valid record follows each
     end: int  # behind the last valid record
     written: int  # behind the last byte that is not zero
-    reason: str = ""  # why it does not go on at `end`
+    reason: str = ""  # the fault at `end`
 
     @property
     def has_records(self) -> bool:
@@ -35,13 +36,13 @@ class Extent:
 
 @dataclass
 class Decision:
-    """The log as it is to be."""
+    """The log as recovery leaves it."""
 
-    end: int  # where the next append goes
-    kept: int = 0  # how many of the files stay
-    fills: dict[int, list[Hole]] = field(default_factory=dict)  # by the file's base: what GAP records take the place of
+    end: int  # log_offset of the next append
+    kept: int = 0  # number of files that stay
+    fills: dict[int, list[Hole]] = field(default_factory=dict)  # holes to fill with GAP records, by the file's base
     losses: list[tuple[Kind, int, Hole]] = field(default_factory=list)  # with the file's base
-    torn: Hole | None = None  # of the last file that stays
+    torn: Hole | None = None  # bytes to cut off the last file that stays
 
     def fill(self, kind: Kind, base: int, hole: Hole) -> None:
         self.fills.setdefault(base, []).append(hole)
@@ -49,9 +50,9 @@ class Decision:
 
 
 def decide(extents: list[Extent], flushed: int | None) -> Decision:
-    """What to do about the files of a log, oldest first; at least one. `flushed` None: not known.
+    """Decide what happens to the files of a log, oldest first; at least one.
 
-    Where it is not known all that is valid is served.
+    `flushed` None: unknown; then all valid records are served.
     """
     last = extents[-1]
     decision = Decision(last.end, len(extents))
@@ -75,7 +76,7 @@ def decide(extents: list[Extent], flushed: int | None) -> Decision:
 
 
 def _holes(extents: list[Extent]) -> list[tuple[int, Extent, Hole]]:
-    """Every hole with something of the log behind it, and the number of its file."""
+    """Every hole with more of the log behind it, its file, and the file's number."""
     found: list[tuple[int, Extent, Hole]] = []
     for number, extent in enumerate(extents):
         found += [(number, extent, hole) for hole in extent.holes]
@@ -86,7 +87,7 @@ def _holes(extents: list[Extent]) -> list[tuple[int, Extent, Hole]]:
 
 
 def _is_followed(extents: list[Extent], hole: Hole) -> bool:
-    """Whether a valid record stands behind a hole of the first of these files."""
+    """Whether a valid record lies behind a hole of the first of these files."""
     return hole.end < extents[0].end or any(extent.has_records for extent in extents[1:])
 
 
@@ -109,11 +110,11 @@ def _aligned(log_offset: int) -> int:
 
 
 def only_index_knows(kind: Kind, base: int, end: int, findings: Iterable[Finding], known: int) -> Finding | None:
-    """What an index knows up to log_offset `known`, and neither the log nor a finding of this start has.
+    """A finding for records that the index had applied up to log_offset `known`, if neither log nor findings have them.
 
-    `base` of the log's last segment, `end` of the log. The disk had confirmed none of it.
+    `base`: of the log's last segment; `end`: of the log. The disk had confirmed none of these records.
     """
     start = max([end, *(finding.end for finding in findings)])
-    if known - start < LEAST_RECORD_BYTES:  # a finding may leave zeros out with which a record ended
+    if known - start < LEAST_RECORD_BYTES:  # a finding may leave out the zeros at a record's end
         return None
     return Finding(kind, f"{base:020}", start, known, "the index knows it, and it is gone")

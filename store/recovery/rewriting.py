@@ -1,7 +1,7 @@
-"""A new file in place of a damaged one: the same records at the same places, and GAP records over the holes.
+"""Writes a new file in place of a damaged one: the same records at the same positions, GAP records over the holes.
 
-The old file is not touched, so that a hard link to it in a backup stays what it was. GAP records are mostly zeros,
-which take no room on the disk.
+The old file is not touched, so a hard link to it in a backup keeps its content. GAP records are mostly zeros, which
+take no room on the disk.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ NEW = ".new"
 
 
 def rewrite(path: Path, identity: bytes, created_ms: int, holes: Sequence[Hole], size_bytes: int) -> None:
-    """Replace a segment's file by one of `size_bytes` with a sound header and these holes, in order, filled.
+    """Replace a segment's file by one of `size_bytes` with a valid header and these holes, in order, filled.
 
-    Raises OSError; then the old file is still there.
+    Raises OSError; then the old file is still in place.
     """
     base = int(path.stem)
     new = path.with_name(path.name + NEW)
@@ -66,7 +66,7 @@ def fill(fd: int, base: int, hole: Hole) -> None:
 
 
 def _copy(reading: int, writing: int, start: int, end: int) -> None:
-    """Copy a part of a file; where it has zeros the other one stays a hole."""
+    """Copy a part of a file; zeros become holes of the new file."""
     while start < end and (data := read_part(reading, min(READ_BYTES, end - start), start)):
         if any(data):
             os.pwrite(writing, data, start)

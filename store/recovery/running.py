@@ -1,7 +1,7 @@
-"""Whether the machine went down while a store had its log open: then what was not synced is gone from the page cache.
+"""Tells whether the machine went down while a store had its log open: then unsynced bytes are gone.
 
-The file `running` is there while a log is open: the boot of the machine that it was opened in, and the flush policy. A
-process that is killed leaves it, and the page cache as well; so only another boot says that the power was cut.
+The file `running` exists while a log is open: it has the boot id of the machine, and the flush policy. A killed process
+leaves the file, but the page cache stays, too; so only another boot id means that the power was cut.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Running:
         """Raises OSError."""
         self._path = folder / RUNNING
         self.flush_at_power_cut = power_cut_under(self._path)
-        """The flush policy under which the machine went down; empty if it did not, or nobody knows."""
+        """The flush policy under which the machine went down; empty if it did not, or if that is unknown."""
         fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
         try:
             os.pwrite(fd, f"{boot_id()} {flush}\n".encode(), 0)
@@ -33,12 +33,12 @@ class Running:
         sync_folder(folder)
 
     def end(self) -> None:
-        """All of the log is on disk. Raises OSError."""
+        """Delete the file: all of the log is on disk. Raises OSError."""
         self._path.unlink(missing_ok=True)
 
 
 def power_cut_under(path: Path) -> str:
-    """The flush policy that a file of another boot names; empty without one."""
+    """The flush policy in the file of an earlier boot; empty if there is none."""
     try:
         boot, _, flush = path.read_text().strip().partition(" ")
     except (OSError, UnicodeDecodeError):
@@ -47,17 +47,17 @@ def power_cut_under(path: Path) -> str:
 
 
 def cut_kind(folder: Path) -> Kind:
-    """What the bytes are that end a log and are no whole append: with flush=sync nobody was told of them."""
+    """Kind of a finding for bytes that end a log without a whole record; with flush=sync they are not acknowledged."""
     return "unsynced" if power_cut_under(folder / RUNNING) in ("async", "buffered") else "torn"
 
 
 def gone_kind(flush: str) -> Kind:
-    """What records are that only the index still knows, under a flush policy; empty: nobody knows it."""
+    """Kind of the finding for records that only the index still knows, under a flush policy."""
     return "torn" if flush == "sync" else "unsynced"
 
 
 def last_flush(folder: Path) -> str:
-    """The flush policy of the process that had a log open and did not close it; empty where it did."""
+    """The flush policy of a process that had a log open and did not close it; empty if it was closed."""
     try:
         return (folder / RUNNING).read_text().strip().partition(" ")[2]
     except (OSError, UnicodeDecodeError):
@@ -65,7 +65,7 @@ def last_flush(folder: Path) -> str:
 
 
 def boot_id() -> str:
-    """Of this boot of the machine; empty where the system does not say."""
+    """The id of this boot of the machine; empty if the system has none."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:

@@ -1,9 +1,9 @@
-"""Which bytes of a segment's file are valid records, and which are not, whatever happened to it. Reads only.
+"""Finds the valid records in a segment's file in any state, and the holes between them. Reads only.
 
-A record bears its own log_offset, so behind damage the next one is found again. Where the damaged record's length can
-be believed, the search begins at its end: what a client put into a payload is not taken for a record. The header of a
-damaged batch goes alone, and the records in it, which have checksums of their own, stay. But behind what the disk had
-confirmed all of a batch goes, or none; and only there what the file system calls a hole is taken for zeros unread.
+A record has its own log_offset, so the next one is found again behind damage. If the damaged record's length is
+plausible, the search begins at its end, so bytes in a client's payload are not taken for a record. Of a damaged batch
+only the header is lost: the records in it have checksums of their own, and stay. But behind the bytes that the disk had
+confirmed, a batch stays as a whole or not at all; only there are holes of the file taken for zeros unread.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Hole:
 
 @dataclass
 class Salvage:
-    """What a segment's file holds between two log_offsets."""
+    """The contents of a segment's file between two log_offsets."""
 
-    holes: list[Hole] = field(default_factory=list)  # with a valid record behind each
+    holes: list[Hole] = field(default_factory=list)  # a valid record follows each
     end: int = 0  # behind the last valid record
     written: int = 0  # behind the last byte that is not zero
     last_ms: int | None = None  # timestamp of the last valid record
-    reason: str = ""  # why it does not go on at `end`
+    reason: str = ""  # the fault at `end`
 
 
 def salvage(
@@ -50,8 +50,8 @@ def salvage(
 ) -> Salvage:
     """Look through a segment's file up to log_offset `end`, else up to the end of the file. Raises OSError.
 
-    `flushed`: what the disk had confirmed, if that is known. `on_records` gets all valid records, some at a time.
-    `first`: where records begin; behind the header if it is not said.
+    `flushed`: log_offset up to which the disk had confirmed the log, if known. `on_records` gets all valid records,
+    some at a time. `first`: log_offset of the first record; default: behind the header.
     """
     limit = base + os.fstat(fd).st_size
     stop = limit if end is None else min(end, limit)
@@ -74,7 +74,7 @@ def salvage(
 
 
 def _reason(fd: int, base: int, found: Salvage, end: int) -> str:
-    """Why no record stands there: it is damaged, or the disk does not give it back."""
+    """The reason why there is no record: it is damaged, or the disk cannot read it."""
     return found.reason if is_readable(fd, found.end - base, end - base) else REASON
 
 
@@ -92,9 +92,9 @@ def _take_records(fd: int, base: int, stop: int, found: Salvage, on_records: Cal
 def next_record(
     fd: int, base: int, damaged: int, stop: int, opens_batches: bool, sparse_from: int | None = None
 ) -> int | None:
-    """log_offset of the first valid record behind a damaged one; None: there is none before `stop`. Raises OSError.
+    """log_offset of the first valid record behind a damaged one; None if there is none before `stop`. Raises OSError.
 
-    `sparse_from`: the log_offset from which on holes of the file are not read.
+    `sparse_from`: log_offset from which on holes of the file are skipped unread.
     """
     header = read_part(fd, RECORD_HEADER_BYTES, damaged - base)
     length = int.from_bytes(header[:4], "little")
@@ -111,7 +111,7 @@ def next_record(
 
 
 def _is_record(fd: int, base: int, at: int, stop: int) -> bool:
-    """Whether a valid record stands there."""
+    """Whether a valid record is at this log_offset."""
     data = read_part(fd, 4, at - base)
     length = int.from_bytes(data, "little")
     return RECORD_HEADER_BYTES <= length <= stop - at and bool(read_records(fd, base, at, at + length)[0])
