@@ -94,7 +94,7 @@ class Broker:
         self.keep_alive_timeouts, self.listening = 0, False
         self.waiting = 0  # messages not acknowledged by connected clients, or not sent, a second ago at most
         self.sockets_total = self.opened_total = self.most_online = self.turns = 0
-        store.listener = self
+        store.listen(self)
         self.draining: Draining | None = None
         ask = Ending(self, loop.call_soon).ask
         self.turn = Turn(ask, self.store_batch, self.end_turn, store.is_live_only, store.weigh)
@@ -421,12 +421,8 @@ class Broker:
     @property
     def subscription_count(self) -> int:
         """Those of all sessions where the store is in this process, otherwise of the connected ones."""
-        messages = self.store.messages
-        durable = (
-            messages.sessions.subscription_count
-            if messages is not None
-            else self.delivery.durable + self.shared.durable
-        )
+        status = self.store.status
+        durable = status.subscriptions if status is not None else self.delivery.durable + self.shared.durable
         return self.delivery.transient + self.shared.transient + durable
 
     @property

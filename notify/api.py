@@ -1,21 +1,21 @@
-"""What a gateway needs of a message store. In this process or over the wire: the gateway cannot tell which it has.
+"""What a gateway needs of a message store, in this process or over the wire: the gateway cannot tell which it has.
 
-Whatever the other side may have to be asked for comes to a callback: at once, or in a later turn. Requests are answered
-in the order in which they were made, appends among them, so what follows an append sees what it changed.
+An answer that another process may have to give comes to a callback, at once or in a later turn. Requests are answered
+in the order in which they were made, appends included, so a request behind an append sees what the append changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from lightqueue.queues._queues import Queue
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 from lightqueue.reading.following import Followed
 from notify.bans import StoreBans
 from notify.history import History
-from notify.owners import UNJUDGED, Claimant, ClaimRefused
-from notify.quotas import Quotas
+from notify.owners import UNJUDGED, Claimant, ClaimDenied
+from notify.quotas import StoreQuotas
 from store.errors import StoreError
 from store.records._records import RecordBatch, Records
 from store.state.changes import GroupAdvanced
@@ -25,16 +25,12 @@ from store.state.sessions import SessionState
 from store.wire.operator_messages import BansTold, Disconnect
 from store.wire.pace_messages import Slow
 
-if TYPE_CHECKING:  # a gateway apart needs none of it
-    from lightqueue.message_store import MessageStore
-
-
 Told = BansTold | Disconnect | Slow
-"""What a store tells gateways without being asked."""
+"""What a store tells gateways without a request."""
 
 
 class RetainedMessage(NamedTuple):
-    """What has to be known of a retained message before it is sent."""
+    """What a gateway needs to know of a retained message before it sends it."""
 
     log_offset: int
     qos: int
@@ -42,18 +38,18 @@ class RetainedMessage(NamedTuple):
 
 
 class RetainedPage(NamedTuple):
-    """Some of the retained messages that a filter matches; `after`: the topic to go on behind, None at the end."""
+    """Some of the retained messages that a filter matches. `after`: the topic to go on behind, None at the end."""
 
     messages: list[RetainedMessage]
     after: str | None
 
 
-Found = dict[int, tuple[Records, int] | None]
-"""By log_offset: where a record stands, None if it is not kept (any more). What is not there was not looked for yet."""
+RecordsAt = dict[int, tuple[Records, int] | None]
+"""By log_offset: the record, None if it is not kept any more. Records that are missing here were not looked up yet."""
 
 
-class Handed(NamedTuple):
-    """Messages of a group that were handed out: for each of them its receipt, and how often that has happened."""
+class LeasedMessages(NamedTuple):
+    """Messages of a group that one consumer was given, with their receipts and how often each was given out."""
 
     records: Records
     ranges: Sequence[tuple[int, int, int, int]]  # serial, deliveries, queue_offset of the first, number; in this order
@@ -63,38 +59,38 @@ Receipt = tuple[int, int, int]
 """Messages of a group: their serial, the queue_offset of the first, and how many."""
 
 
-class GroupSeat(Protocol):
-    """A consumer's place in a group."""
+class GroupConsumer(Protocol):
+    """A consumer of a group."""
 
     @property
     def settings(self) -> GroupSettings:
-        """The group's, as far as they are known here."""
+        """Those of the group, as far as they are known here."""
 
     def want(self, most: int, max_bytes: int, invisible_ms: int) -> None:
-        """Be handed messages, once, as soon as there are some; nothing else may be wanted meanwhile."""
+        """Ask for messages once. They come as soon as there are some; ask for no others meanwhile."""
 
     def stop(self) -> None:
-        """Want nothing any more."""
+        """Take back what want() asked for."""
 
     def ack(self, receipts: list[Receipt], then: Callable[[], None] | None = None) -> None:
-        """These are done with; `then` is called once the log has that, or never."""
+        """Acknowledge messages. `then` is called once the log has that, or never."""
 
     def extend(self, receipts: list[Receipt], invisible_ms: int) -> None:
-        """They are this consumer's for so long, from now on."""
+        """Keep these messages for so long, from now on."""
 
     def give_back(self, receipts: list[Receipt]) -> None:
-        """They are for somebody else."""
+        """Other consumers may have them."""
 
     def close(self) -> None:
-        """Leave the group: what it has goes to others."""
+        """Leave the group. Other consumers get what this one has."""
 
 
 EVENTS = ("followed", "other", "missed")
-"""A queue grew: one that is followed here, or not; or it had grown, and no event had said so."""
+"""A queue grew that is followed here; one that is not; one that had grown without an event."""
 
 
-class Listener(Protocol):
-    """Whoever uses a Store is told here."""
+class StoreListener(Protocol):
+    """What each user of a store is told."""
 
     def wake(self) -> None:
         """There is something to be taken, soon."""
@@ -102,11 +98,12 @@ class Listener(Protocol):
     def safe_advanced(self) -> None:
         """`safe` or `safe_mark` is higher than before."""
 
-    def taken_over(self, client_id: str) -> None:
-        """Somebody else wants this session: its connection is to be ended, and what is left of it appended."""
 
-    def unlogged(self) -> list[tuple[str, str]]:
-        """Clients that are connected and of whom the log knows nothing: their client_ids and users."""
+class SessionListener(Protocol):
+    """What a user of a store is told that has clients' sessions."""
+
+    def taken_over(self, client_id: str) -> None:
+        """Another user of the store claims this session: end its connection, and append what is left of it."""
 
     @property
     def can_judge(self) -> bool:
@@ -115,11 +112,18 @@ class Listener(Protocol):
     def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
         """Messages that clients left are due: find out whether they may be sent."""
 
-    def refused(self, mark: int, error: StoreError) -> None:
-        """The store did not take the append that this mark stands for."""
-
     def told(self, message: Told) -> None:
         """Bans were set or lifted, an operator ends a client's connection, or gateways are behind."""
+
+
+class GatewayListener(StoreListener, SessionListener, Protocol):
+    """What a gateway is told. A store in this process never calls the methods below."""
+
+    def unlogged(self) -> list[tuple[str, str]]:
+        """Clients that are connected and of whom the log knows nothing: their client_ids and users."""
+
+    def refused(self, mark: int, error: StoreError) -> None:
+        """The store did not take the append that this mark stands for."""
 
     def lost_entries(self, queue: Queue) -> None:
         """The store was restarted, and what this queue had in memory is gone: it goes on at its end."""
@@ -135,17 +139,47 @@ Placed = Callable[[int, int, int], None]
 """
 
 
-class Store(Protocol):
-    """A message store, as one gateway sees it."""
+class StoreStatus(Protocol):
+    """What is told of a whole store."""
 
-    listener: Listener
+    @property
+    def stored_messages(self) -> int:
+        """Messages given to their queues since the start, replayed ones included."""
+
+    @property
+    def log_bytes(self) -> int: ...
+
+    @property
+    def retained(self) -> int:
+        """Topics with a retained message."""
+
+    @property
+    def subscriptions(self) -> int:
+        """Subscriptions of all sessions that the log knows."""
+
+    @property
+    def absent_sessions(self) -> int:
+        """Sessions whose client is not connected."""
+
+    @property
+    def expired_sessions(self) -> int: ...
+
+    def sessions_by_namespace(self, most: int) -> dict[str, float]:
+        """Sessions of each namespace, of those that have the most."""
+
+
+class Store(Protocol):
+    """A message store, as one gateway sees it: the gateway cannot tell whether it is in the same process."""
+
     history: History
     is_live_only: Callable[[bytes], bool] | None
     """Says of a topic whether its messages go to no stored queue; None: no topic's do."""
     weigh: Callable[[bytes], int] | None
     """Says to how many queues, and readers of theirs, a topic's messages go; None: that is not known here."""
-    messages: MessageStore | None
-    """The store itself where it is in this process: for what is told of it, nothing else."""
+    status: StoreStatus | None
+    """How the whole store is, for $SYS and metrics; None where that is not known here."""
+    answers_at_once: bool
+    """An answer comes within the call that asks for it, so a look-up takes the time of this process."""
 
     @property
     def generation(self) -> int:
@@ -158,12 +192,15 @@ class Store(Protocol):
     """An append that did not fail at once gets into the log before all that follow. If not, it or they may get lost."""
 
     @property
-    def quotas(self) -> Quotas:
+    def quotas(self) -> StoreQuotas:
         """How much users may have."""
 
     @property
     def bans(self) -> StoreBans:
         """Who is kept out of all gateways."""
+
+    def listen(self, listener: GatewayListener) -> None:
+        """Tell this gateway from now on. To be called once, before anything else."""
 
     # --- the way in
 
@@ -171,7 +208,7 @@ class Store(Protocol):
         """Store records. Raises a StoreError at once, or has the journal told later that the batch was refused."""
 
     def await_safe(self) -> None:
-        """Somebody waits for everything appended so far to be safe; what nobody waits for may take a moment longer."""
+        """A client waits for everything appended so far to be safe. Without this call that may take a moment longer."""
 
     @property
     def mark(self) -> int:
@@ -195,7 +232,7 @@ class Store(Protocol):
         self,
         client_id: str,
         clean_start: bool,
-        then: Callable[[SessionState | ClaimRefused | None], None],
+        then: Callable[[SessionState | ClaimDenied | None], None],
         claimant: Claimant = UNJUDGED,
     ) -> None:
         """Have a session for this gateway alone; `then` gets what the log knows of it, None if it is new.
@@ -245,7 +282,7 @@ class Store(Protocol):
     def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> Sequence[Records | None]:
         """As read() for each of some queues."""
 
-    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found | None:
+    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> RecordsAt | None:
         """Records by their position, as many as there is room for; None if they are on their way, to be asked again."""
 
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
@@ -259,8 +296,8 @@ class Store(Protocol):
         consumer: str,
         if_new: GroupSettings,
         start: str,
-        handed: Callable[[Handed], None],
-        then: Callable[[GroupSeat | str], None],
+        handed: Callable[[LeasedMessages], None],
+        then: Callable[[GroupConsumer | str], None],
         user: str | None = None,
     ) -> None:
         """Be a consumer of a group (name, topic_filter) that is made with settings `if_new` if it is not there.
@@ -307,7 +344,7 @@ class Store(Protocol):
 
     @property
     def has_sessions(self) -> bool:
-        """Nobody else can have the sessions that were claimed here. If not, nothing must be delivered for now."""
+        """No other gateway can have the sessions that were claimed here. If not, deliver nothing for now."""
 
     @property
     def patience_s(self) -> float:
@@ -323,8 +360,8 @@ class Store(Protocol):
     """What the log says of an append that did not become safe in time."""
 
 
-class Nobody:
-    """Who is told before there is a listener."""
+class _NoListener:
+    """A GatewayListener that does nothing, until there is one."""
 
     can_judge = False
 
@@ -348,4 +385,4 @@ class Nobody:
     def disowned(self, mark: int, error: StoreError) -> None: ...
 
 
-NOBODY = Nobody()
+NO_LISTENER = _NoListener()

@@ -8,7 +8,7 @@ import re
 
 from lightqueue.message_store import MessageStore
 from lightqueue.reading.following import locate, time_ms
-from lightqueue.reading.replay import Wanted, scan
+from lightqueue.reading.replay import ScanQuery, scan
 from notify.errors import GroupRefused
 from store.namespaces import namespace_of
 from store.ratelimit import RateLimitedLog
@@ -21,7 +21,7 @@ _events = RateLimitedLog(logging.getLogger("penstock.store"))
 
 
 class NoHistory(GroupRefused):
-    """A group is to begin with messages that its filter's queue does not have."""
+    """A group would begin with messages that the queue of its filter does not have."""
 
     def __init__(self, topic_filter: str, start: str) -> None:
         shown = namespace_of(topic_filter).plain_topic(topic_filter)
@@ -59,7 +59,7 @@ def _lacks(messages: MessageStore, topic_filter: str, start: str) -> bool:
     if kept_since <= log.first:
         return False
     looked_at = min(kept_since, log.first + LOOK_BYTES)
-    found = scan(messages, Wanted(topic_filter, log.first, looked_at), 1, LOOK_BYTES)
+    found = scan(messages, ScanQuery(topic_filter, log.first, looked_at), 1, LOOK_BYTES)
     return found.number > 0 or found.next < kept_since
 
 

@@ -1,22 +1,11 @@
-"""What was stored before, for a gateway: any topic filter, in the order of the log, a page at a time.
-
-Two of a kind, as with the Store: in this process, and at the other end of a wire.
-"""
+"""What was stored before, for a gateway: any topic filter, in the order of the log, a page at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from lightqueue.errors import NoSuchPosition
-from store.errors import StoreError
 from store.records.records import lost_of, read_records
-from store.wire import messages as wire
-from store.wire.frames import Frame
-from store.wire.messages import Message
-
-if TYPE_CHECKING:  # a gateway apart needs none of it
-    from lightqueue.message_store import MessageStore
 
 PAGE_BYTES = 256 << 10
 
@@ -38,7 +27,7 @@ class Page(NamedTuple):
     next: int
 
 
-class Sought(NamedTuple):
+class SoughtPosition(NamedTuple):
     """A log_offset; if that is not what was sought so far, the one to go on from."""
 
     log_offset: int
@@ -48,62 +37,16 @@ class Sought(NamedTuple):
 class History(Protocol):
     """See Store.history. Both give None where there is no answer: no such position, or the store has a fault."""
 
-    def seek(self, topic_filter: str, where: str, start: int, then: Callable[[Sought | None], None]) -> None:
+    def seek(self, topic_filter: str, where: str, start: int, then: Callable[[SoughtPosition | None], None]) -> None:
         """log_offset that `earliest`, `-1h` or an RFC 3339 time stands for; `start`: to go on from, 0 at first."""
 
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
         """Messages that match, from log_offset `start` on and before `stop`; perhaps none, with more behind."""
 
 
-def _pasts(data: bytes) -> list[Past]:
+def pasts_of(data: bytes) -> list[Past]:
+    """The messages that records hold."""
     return [
         Past(record.log_offset, record.qos, record.retain, bytes(record.client_id), lost_of(record))
         for record in read_records(memoryview(data))
     ]
-
-
-class LocalHistory:
-    """That of a store in this process."""
-
-    def __init__(self, messages: MessageStore) -> None:
-        self._messages = messages
-
-    def seek(self, topic_filter: str, where: str, start: int, then: Callable[[Sought | None], None]) -> None:
-        from lightqueue.reading.replay import seek
-
-        sought: Sought | None
-        try:
-            sought = Sought(*seek(self._messages, topic_filter, where, start))
-        except (NoSuchPosition, StoreError):
-            sought = None
-        then(sought)
-
-    def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
-        from lightqueue.reading.replay import Wanted, scan
-
-        page: Page | None
-        try:
-            found = scan(self._messages, Wanted(topic_filter, start, stop), PAGE_BYTES, PAGE_BYTES << 10)
-            page = Page(_pasts(found.records), found.next)
-        except (NoSuchPosition, StoreError):
-            page = None
-        then(page)
-
-
-class RemoteHistory:
-    """That of a store at the other end of a wire."""
-
-    def __init__(self, ask: Callable[[Message, Callable[[Message, Frame], None]], None]) -> None:
-        self._ask = ask
-
-    def seek(self, topic_filter: str, where: str, start: int, then: Callable[[Sought | None], None]) -> None:
-        def answered(answer: Message, _: Frame) -> None:
-            then(Sought(answer.log_offset, answer.found) if isinstance(answer, wire.Sought) else None)
-
-        self._ask(wire.Seek(topic_filter, where, start), answered)
-
-    def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
-        def answered(answer: Message, frame: Frame) -> None:
-            then(Page(_pasts(bytes(frame.records)), answer.next) if isinstance(answer, wire.Scanned) else None)
-
-        self._ask(wire.Scan(topic_filter, start, stop, PAGE_BYTES), answered)

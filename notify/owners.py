@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from notify.local.member import Member
-
-
-class Holder(NamedTuple):
-    """The member of the hub that has a session's connection, and the connection's user as in Claimant."""
-
-    member: Member
-    user: str | None
+from typing import NamedTuple
 
 
 class Claimant(NamedTuple):
@@ -27,8 +17,8 @@ class Claimant(NamedTuple):
     counts: bool = False
 
 
-class ClaimRefused(NamedTuple):
-    """Another user owns the session; or nobody is known to, and these are the filters that it holds.
+class ClaimDenied(NamedTuple):
+    """Another user owns the session; or its owner is not known, and these are the filters that it holds.
 
     Or it is new, and the user has too many: `quota` says so.
     """
@@ -41,13 +31,13 @@ UNJUDGED = Claimant()
 """Of a gateway that is older than ownership."""
 
 
-def refusal(claimant: Claimant, owner: str | None, filters: Iterable[str]) -> ClaimRefused | None:
+def refusal(claimant: Claimant, owner: str | None, filters: Iterable[str]) -> ClaimDenied | None:
     """Why a claim is refused, of a session that `owner` has (None: not known) and that holds these filters."""
     if claimant.user is None or claimant.user == owner:
         return None
     if owner or (owner is not None and not claimant.adopts_anonymous):
-        return ClaimRefused()
+        return ClaimDenied()
     held = tuple(filters)
     if claimant.reads_all or set(claimant.reads).issuperset(held):
         return None
-    return ClaimRefused(held)
+    return ClaimDenied(held)

@@ -13,11 +13,12 @@ from gateway.auth.access import NO_REQUESTS, Access
 from gateway.auth.attempts import LIMITS
 from gateway.auth.bans import Ban, Bans
 from gateway.auth.identity import UNKNOWN, Attempt, Credentials, Identity, Refused, Verdict
+from gateway.auth.namespaces import login_name, settled
 from gateway.auth.scram import ScramExchange, ScramFailed
 from gateway.auth.sources import source_of
 from gateway.clients.counting import Counting
 from gateway.clients.registry import SessionRegistry
-from gateway.clients.tenants import Tenants, login_name, settled
+from gateway.clients.tenants import Tenants
 from gateway.mqtt.codec import encode
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import Auth, Connect

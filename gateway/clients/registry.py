@@ -26,7 +26,7 @@ from gateway.sessions.session import Session
 from gateway.settings import GatewaySettings
 from lightqueue.reading.following import FROM_NOW, Followed
 from notify.api import Store
-from notify.owners import ClaimRefused
+from notify.owners import ClaimDenied
 from notify.steps import in_steps
 from store.namespaces import MARK, is_reserved
 from store.ratelimit import RateLimitedLog
@@ -125,8 +125,8 @@ class SessionRegistry:
         answered = partial(self._answered, opening, reads)
         self._store.claim(connect.client_id, connect.clean_start, answered, claimant)
 
-    def _answered(self, opening: _Opening, reads: Sequence[str], answer: SessionState | ClaimRefused | None) -> None:
-        if not isinstance(answer, ClaimRefused):
+    def _answered(self, opening: _Opening, reads: Sequence[str], answer: SessionState | ClaimDenied | None) -> None:
+        if not isinstance(answer, ClaimDenied):
             self._claimed(opening, answer)
         elif answer.filters and not reads:
             judged = partial(self._may_adopt, opening, answer.filters)

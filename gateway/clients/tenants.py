@@ -1,20 +1,16 @@
-"""Which namespace a client is of, and what is kept of each namespace here. No I/O.
-
-Listener, certificate, user name, token and hook may each name a namespace; those that do must name the same.
-"""
+"""What is kept of each namespace at a gateway. No I/O."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 
-from gateway.auth.identity import Identity, Refused
+from gateway.auth.identity import Refused
 from gateway.mqtt._mqtt import Tenant
 from gateway.mqtt.packets import Connect
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection
-from store.namespaces import MARK, NAME_SHAPE, Namespace, is_namespace, is_reserved
+from store.namespaces import MARK, Namespace, is_reserved
 
 MOST_CLIENT_ID_BYTES = 65_535
 
@@ -64,36 +60,3 @@ class Tenants:
             found = self._tenants[name] = Tenant(Namespace(name))
         self._tenants.move_to_end(name)
         return found
-
-
-def login_name(username: str | None, namespace: str, separator: str) -> str | None:
-    """How a user is called where all namespaces are known, of whom the listener or certificate names the namespace."""
-    if username is None or not namespace or not separator or separator in username:
-        return username
-    return f"{namespace}{separator}{username}"
-
-
-def settled(identity: Identity, named: Iterable[tuple[str, str]], separator: str) -> Identity | Refused:
-    """The same with its namespace, and the user's name without it.
-
-    `named`: (by what, which) others than the identity itself name one; an empty one names none.
-    """
-    said = [(by, namespace) for by, namespace in named if namespace]
-    if identity.namespace:
-        said.append(("its credentials", identity.namespace))
-    username = identity.username
-    if separator and separator in username:
-        namespace, _, username = username.partition(separator)
-        said.append(("its user name", namespace))
-    if not said:
-        return identity
-    first_by, found = said[0]
-    for by, namespace in said:
-        if not is_namespace(namespace):
-            return Refused(
-                f"{by} names the namespace {namespace[:40]!r}; it has {NAME_SHAPE}", ReasonCode.NOT_AUTHORIZED
-            )
-        if namespace != found:
-            fault = f"{first_by} names the namespace {found}, {by} {namespace}"
-            return Refused(fault, ReasonCode.NOT_AUTHORIZED)
-    return replace(identity, namespace=found, username=username, login=identity.login or identity.username)

@@ -15,7 +15,7 @@ from gateway.mqtt._mqtt import Turn
 from gateway.mqtt.packets import Subscribe
 from gateway.sessions.session import Outgoing, Replay, Session
 from notify.api import Store
-from notify.history import Page, Past, Sought
+from notify.history import Page, Past, SoughtPosition
 
 FROM_PROPERTY = "penstock-from"
 WITHOUT_HISTORY = ("now", "latest")
@@ -54,7 +54,7 @@ class Replays:
     def seek(self, topic_filter: str, where: str, then: Callable[[int | None], None], start: int = 0) -> None:
         """The log_offset that `where` stands for; None if it stands for none. Each step looks at a part of the log."""
 
-        def sought(found: Sought | None) -> None:
+        def sought(found: SoughtPosition | None) -> None:
             if found is None or found.found:
                 then(None if found is None else found.log_offset)
             else:

@@ -23,7 +23,7 @@ class RetainedLookups:
 
     def add(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
         """Find the first page of what is retained now, or that behind a topic: once go_on() is called, or later."""
-        if self._store.messages is None:  # elsewhere: it looks when it is asked
+        if not self._store.answers_at_once:
             self._store.retained(topic_filter, after, then)
         else:
             self._wanted.append((topic_filter, after, self._store.end, then))

@@ -20,7 +20,7 @@ from gateway.mqtt.topics import split_shared
 from gateway.sessions.journal import Journal
 from gateway.sessions.session import NONE, Outgoing, Session, as_sent, packed_inflight
 from gateway.settings import GatewaySettings
-from notify.api import GroupSeat, Handed, Receipt, Store
+from notify.api import GroupConsumer, LeasedMessages, Receipt, Store
 from store.namespaces import namespace_of
 from store.records._records import Records
 from store.records.records import Record
@@ -70,7 +70,7 @@ class Share(Parcels):
         super().__init__()
         self.session = session
         self.subscription = subscription
-        self.seat: GroupSeat | None = None
+        self.seat: GroupConsumer | None = None
         self.group = group_of(subscription.topic_filter)
         self.is_wanting = False  # messages were asked for, and did not come so far
         self.is_fresh = False  # it was handed a message that nobody had before, so what went back is dealt
@@ -157,7 +157,7 @@ class SharedSubscriptions:
         identity = session.link.identity if session.link is not None else None
         return identity.account if identity is not None and self.knows_users() else None
 
-    def _opened(self, share: Share, then: Callable[[str], None], seat: GroupSeat | str) -> None:
+    def _opened(self, share: Share, then: Callable[[str], None], seat: GroupConsumer | str) -> None:
         if share not in self._shares:  # the client left
             if not isinstance(seat, str):
                 seat.close()
@@ -226,7 +226,7 @@ class SharedSubscriptions:
 
     # --- per turn
 
-    def _handed(self, share: Share, handed: Handed) -> None:
+    def _handed(self, share: Share, handed: LeasedMessages) -> None:
         share.is_wanting = False
         place = 0
         for serial, deliveries, first, number in handed.ranges:
@@ -274,7 +274,7 @@ class SharedSubscriptions:
             then = partial(share.settling.difference_update, set(share.settling)) if share.settling else None
             share.seat.ack(acks, then)
 
-    def _want(self, share: Share, seat: GroupSeat) -> None:
+    def _want(self, share: Share, seat: GroupConsumer) -> None:
         session = share.session
         if share.is_wanting or share.pending or session.connection.paused:
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from gateway.delivery.delivery import Delivery
 from gateway.mqtt._mqtt import Reader, Tenant, Turn
@@ -18,13 +18,10 @@ from gateway.mqtt.packets import Publish
 from gateway.mqtt.properties import Properties
 from gateway.sessions.session import Session
 from lightqueue.queues.matching import matches
-from notify.api import Store
+from notify.api import Store, StoreStatus
 from store.namespaces import is_servers
 from store.state.changes import SubscriptionState
 from store.version import VERSION
-
-if TYPE_CHECKING:  # a gateway apart needs none of it
-    from lightqueue.message_store import MessageStore
 
 PREFIX = "$SYS/broker/"
 AVERAGED_MIN = (1, 5, 15)
@@ -79,13 +76,13 @@ def _dropped(status: Status) -> int:
     )
 
 
-def _of_store(read: Callable[[MessageStore], int]) -> Callable[[Status], int | None]:
-    """A number of the store's, known where it is in this process."""
-    return lambda status: read(status.store.messages) if status.store.messages is not None else None
+def _of_store(read: Callable[[StoreStatus], int]) -> Callable[[Status], int | None]:
+    """A number of the store's, where it is known here."""
+    return lambda status: read(status.store.status) if status.store.status is not None else None
 
 
-_stored_messages = _of_store(lambda messages: messages.queues.dispatcher.messages)
-_offline = _of_store(lambda messages: messages.sessions.offline)
+_stored_messages = _of_store(lambda store: store.stored_messages)
+_offline = _of_store(lambda store: store.absent_sessions)
 
 
 SYS_TOPICS = (
@@ -99,11 +96,9 @@ SYS_TOPICS = (
         "clients/total", "Sessions, with and without a client.", lambda status: status.online + (_offline(status) or 0)
     ),
     SysTopic("clients/maximum", "Most clients that were connected at a time.", lambda status: status.most_online),
-    SysTopic("clients/expired", "Sessions that expired.", _of_store(lambda messages: messages.absent.expired)),
+    SysTopic("clients/expired", "Sessions that expired.", _of_store(lambda store: store.expired_sessions)),
     SysTopic("subscriptions/count", "Subscriptions of all sessions.", lambda status: status.subscription_count),
-    SysTopic(
-        "retained messages/count", "Topics with a retained message.", _of_store(lambda messages: len(messages.retained))
-    ),
+    SysTopic("retained messages/count", "Topics with a retained message.", _of_store(lambda store: store.retained)),
     SysTopic("messages/received", "MQTT packets of every kind received.", _of_turn("packets_in")),
     SysTopic("messages/sent", "MQTT packets of every kind sent.", _of_turn("packets_out")),
     SysTopic("messages/inflight", "QoS 1 and 2 messages not acknowledged by connected clients.", _of_turn("inflight")),
@@ -128,7 +123,7 @@ SYS_TOPICS = (
     SysTopic(
         "store/messages/bytes",
         "Bytes that the log holds.",
-        _of_store(lambda messages: messages.end - messages.log.first),
+        _of_store(lambda store: store.log_bytes),
     ),
 )
 

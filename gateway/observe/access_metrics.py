@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from gateway.broker import Broker
-from gateway.observe.figures import Figure, Value
 from gateway.observe.namespace_metrics import NAMESPACES
-from notify.server.server import StoreServer
+from store.figures import Figure, Value
 
 
 def _turned_away(broker: Broker) -> Value:
@@ -124,20 +123,4 @@ ACCESS: tuple[Figure[Broker], ...] = (
         lambda broker: broker.quotas.pauses,
     ),
     *NAMESPACES,
-)
-
-WIRE_ACCESS: tuple[Figure[StoreServer], ...] = (
-    Figure(
-        "penstock_wire_permission_refused_total",
-        "counter",
-        "Requests of clients of a store that their users may not make.",
-        lambda server: server.figures.not_permitted,
-    ),
-    Figure(
-        "penstock_wire_quota_refused_total",
-        "counter",
-        "What was refused to gateways and clients because a user has as much as it may have.",
-        lambda server: {**server.hub.quotas.refused, **server.hub.consumers.quota_refused},
-        "quota",
-    ),
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from gateway.broker import Broker
 from gateway.mqtt._mqtt import Tenant
-from gateway.observe.figures import Figure
+from store.figures import Figure
 
 
 def _of_each(read: Callable[[Tenant], int]) -> Callable[[Broker], dict[str, float]]:
@@ -18,8 +18,8 @@ def _of_each(read: Callable[[Tenant], int]) -> Callable[[Broker], dict[str, floa
 
 def _sessions(broker: Broker) -> dict[str, float]:
     """Of those that have the most. Where the store is another process it is not known here."""
-    messages = broker.store.messages
-    return dict(messages.sessions.namespaces.most_common(broker.tenants.most)) if messages is not None else {}
+    status = broker.store.status
+    return status.sessions_by_namespace(broker.tenants.most) if status is not None else {}
 
 
 NAMESPACES: tuple[Figure[Broker], ...] = (

@@ -29,11 +29,11 @@ from store.records._records import (
 )
 from store.records.records import Attribute, Record, RecordFlag, decode_attributes, read_records
 from store.state import expiry
-from store.state.changes import GroupAdvanced, GroupDropped, GroupMade, GroupReset, Held, encode_change
-from store.state.group_hands import Hand
+from store.state.changes import GroupAdvanced, GroupDropped, GroupMade, GroupOffsetReset, HeldRange, encode_change
+from store.state.group_leases import Lease
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey, GroupState, GroupStates, Maker
-from store.state.groups import ConsumerKey, Group, Place
+from store.state.groups import ConsumerKey, Group, PartitionOffset
 from store.state.offset_ranges import as_ranges
 
 log = logging.getLogger("penstock.store")
@@ -43,7 +43,7 @@ LOOKS_PER_POP = 16  # reads of the queue for one answer, of LOOK_RECORDS each
 LOOK_RECORDS = 512
 LOOK_BYTES = 1 << 20
 MANY_CHANGES = 8_192  # are written without waiting
-CHANGES_PER_MS = 64  # are written at once if somebody waits for it: what is quick
+CHANGES_PER_MS = 64  # changes that are written at once where a consumer waits for that, since so few are quick
 RANGES_PER_RECORD = 500
 DEAD_PER_WRITE = 100
 DEAD_BYTES = 1 << 20
@@ -72,7 +72,7 @@ class Range(NamedTuple):
     number: int
 
 
-class Dealt(NamedTuple):
+class PoppedMessages(NamedTuple):
     """What a consumer was given: `number` records from `place` on, in the order of `ranges`.
 
     They may lie in the log's memory, so they are good until the next append.
@@ -92,7 +92,7 @@ class Dealt(NamedTuple):
         return lasting_records(self.read, self.place, self.number)
 
 
-NOTHING = Dealt([], Records(0))
+NOTHING = PoppedMessages([], Records(0))
 
 
 class GroupQueue:
@@ -124,7 +124,7 @@ class GroupQueue:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody consumes it and it holds nothing, so that without it nothing would be missed."""
+        """Whether the group has no consumer and holds nothing, so that it can be dropped."""
         group = self.group
         return not (group.consumers or group.in_flight or group.waiting or group.dead or self.lag)
 
@@ -141,9 +141,9 @@ class GroupQueue:
         return bool(self.settings.partitions) or (self.group.has_room and self.ready > 0)
 
     def new(self, most: int, max_bytes: int, now_ms: int) -> Records | None:
-        """What the queue gained, for hand_out_new(), if all of it can be dealt as it is: to anybody, in order.
+        """What the queue gained, for hand_out_new(), if any consumer may have it, in order.
 
-        None if something else comes first or if each message has to be looked at; then pop() is to be called.
+        None if other messages come first or each message has to be looked at; then call pop().
         """
         group = self.group
         group.run(now_ms)
@@ -161,15 +161,15 @@ class GroupQueue:
 
     def hand_out_new(
         self, consumer: ConsumerKey, records: Records, place: int, count: int, now_ms: int, due_ms: int
-    ) -> Dealt:
-        """Hand out the next so many of what new() found."""
+    ) -> PoppedMessages:
+        """Lease out the next so many of what new() found."""
         self._changed_ms = self._changed_ms or now_ms
         first = records.first + place
-        hand = self.group.hand_out_new(consumer, range(first, first + count), now_ms, due_ms)
-        return Dealt([Range(hand.serial, hand.deliveries, first, count)], records, place, count)
+        lease = self.group.hand_out_new(consumer, range(first, first + count), now_ms, due_ms)
+        return PoppedMessages([Range(lease.serial, lease.deliveries, first, count)], records, place, count)
 
-    def pop(self, consumer: ConsumerKey, most: int, max_bytes: int, now_ms: int, due_ms: int) -> Dealt:
-        """Hand out up to `most` messages, and no more once they have `max_bytes`; one that is larger goes alone."""
+    def pop(self, consumer: ConsumerKey, most: int, max_bytes: int, now_ms: int, due_ms: int) -> PoppedMessages:
+        """Lease out up to `most` messages, and no more once they have `max_bytes`; one that is larger goes alone."""
         group = self.group
         group.run(now_ms)
         ranges: list[Range] = []
@@ -178,7 +178,7 @@ class GroupQueue:
         left_bytes = max_bytes
         read: dict[int, bytes] = {}
         for looks in range(LOOKS_PER_POP):
-            places: list[Place] = []
+            places: list[PartitionOffset] = []
             for place, data in self._readable(group.available(consumer, most - count), read, now_ms):
                 size = len(data) + RANGE_BYTES
                 if parts and size > left_bytes:
@@ -220,7 +220,9 @@ class GroupQueue:
         self.group.found(start, records.first, found)
         return {records.first + i: records_bytes(records, i, 1) for i in range(count)}
 
-    def _readable(self, places: list[Place], read: dict[int, bytes], now_ms: int) -> Iterator[tuple[Place, bytes]]:
+    def _readable(
+        self, places: list[PartitionOffset], read: dict[int, bytes], now_ms: int
+    ) -> Iterator[tuple[PartitionOffset, bytes]]:
         """Those of these messages that can be handed out. The others are done with."""
         for place in places:
             data = read.get(place[1]) or self._record(place[1])
@@ -262,7 +264,7 @@ class GroupQueue:
     # --- the log
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether what is new is to be written now."""
+        """Whether it is time to write what is new."""
         group = self.group
         if not group.has_changes and self.logged_version == self.version:
             return False
@@ -277,7 +279,7 @@ class GroupQueue:
         return not (0 <= passed_ms < flush_ms or 0 <= now_ms - self._changed_ms < flush_ms)
 
     def write(self, now_ms: int) -> None:
-        """Have the log say what it does not. Raises a StoreError; then it is to be tried again."""
+        """Write to the log what it does not have. Raises a StoreError; then try again later."""
         group, state = self.group, self.state
         self.tried_version = self.version
         self._written_ms = now_ms
@@ -331,7 +333,7 @@ class GroupQueue:
             self.group.written()
 
     def rebuild(self) -> None:
-        """The state was set from outside: whoever has something has it no more."""
+        """The state was set from outside: all leases end."""
         consumers = list(self.group.consumers)
         self.group = Group(self.state.settings, self.state.positions, self.state.entries)
         for key in consumers:
@@ -346,7 +348,7 @@ class Groups:
         self.queues = queues
         self.append = append
         self.flush_ms = flush_ms
-        self.most_bytes = 1 << 62  # of a message that can be handed out; set by whoever sends them
+        self.most_bytes = 1 << 62  # of a message that can be handed out; set by the owner of the wire
         self._states = states
         self._events = RateLimitedLog(log)
         self._groups = {state.key: GroupQueue(self, state) for state in states}
@@ -394,15 +396,15 @@ class Groups:
 
     def reset(self, found: GroupQueue, queue_offset: int) -> None:
         """Go on elsewhere. Raises a StoreError."""
-        self._say(GroupReset(*found.state.key, queue_offset, found.queue.next_offset))
+        self._say(GroupOffsetReset(*found.state.key, queue_offset, found.queue.next_offset))
         found.rebuild()
 
     def drop(self, found: GroupQueue) -> None:
-        """Forget a group; its queue goes if nobody else holds it. Raises a StoreError."""
+        """Forget a group. Its queue goes unless others hold it. Raises a StoreError."""
         self._say(GroupDropped(*found.state.key))
         del self._groups[found.state.key]
 
-    def _say(self, change: GroupMade | GroupReset | GroupDropped) -> None:
+    def _say(self, change: GroupMade | GroupOffsetReset | GroupDropped) -> None:
         batch = RecordBatch()
         batch.append(*encode_change(change))
         self.append(batch)
@@ -413,7 +415,7 @@ class Groups:
         return state
 
     def tick(self, now_ms: int) -> None:
-        """To be called several times a second: what is due falls due, what is to be written is."""
+        """Call this several times a second: leases that are over end, and changes that are due are written."""
         for each in self:
             each.group.run(now_ms)
         self.write_due(now_ms)
@@ -435,21 +437,21 @@ class Groups:
             self._events.warning("group", "group %s: %s", found.state.name, error)
 
 
-def _dealt(ranges: list[Range], parts: list[bytes | Records], count: int) -> Dealt:
+def _dealt(ranges: list[Range], parts: list[bytes | Records], count: int) -> PoppedMessages:
     """What was handed out of several reads; most of the time it is one."""
     if not parts:
         return NOTHING
     if len(parts) == 1 and isinstance(parts[0], Records):
-        return Dealt(ranges, parts[0], 0, count)
+        return PoppedMessages(ranges, parts[0], 0, count)
     data = b"".join(part if isinstance(part, bytes) else records_bytes(part) for part in parts)
-    return Dealt(ranges, records_from(data, 0), 0, count)
+    return PoppedMessages(ranges, records_from(data, 0), 0, count)
 
 
-def _ranges(hands: list[Hand]) -> Iterator[Range]:
-    for hand in hands:
-        ranges = as_ranges(hand.offsets)
+def _ranges(leases: list[Lease]) -> Iterator[Range]:
+    for lease in leases:
+        ranges = as_ranges(lease.offsets)
         for first, count in zip(ranges[::2], ranges[1::2], strict=True):
-            yield Range(hand.serial, hand.deliveries, first, count)
+            yield Range(lease.serial, lease.deliveries, first, count)
 
 
 def _partitions(records: Records, count: int) -> Iterator[int]:
@@ -471,7 +473,7 @@ def _is_expired(data: bytes, now_ms: int) -> bool:
 
 def _advances(
     state: GroupState,
-    held: list[Held],
+    held: list[HeldRange],
     done: list[int],
     positions: list[tuple[int, int]],
     known: tuple[int, int, int],

@@ -59,7 +59,7 @@ SYNC_LOSES_NOTHING = "with store.flush = sync nothing is lost"
 
 
 @dataclass(frozen=True)
-class Held:
+class LostEntries:
     """The messages of one queue in a lost range, as far as the index knows."""
 
     queue: str
@@ -81,7 +81,7 @@ class Damage:
     start_does: str  # action of the next start
     do: str  # action that an operator can take
     verdict: Verdict
-    held: list[Held] = field(default_factory=list)
+    held: list[LostEntries] = field(default_factory=list)
     held_unknown: bool = False  # the index does not know all of it
 
 
@@ -213,7 +213,7 @@ def _of_changed(path: Path, segment: Sealed) -> Damage:
     return Damage("log", "changed", *where, reason, serves, do, Verdict.LOSS)
 
 
-def _held(finding: Finding, known: Index | None, log: Foreseen) -> tuple[list[Held], bool]:
+def _held(finding: Finding, known: Index | None, log: Foreseen) -> tuple[list[LostEntries], bool]:
     """The messages of queues in a lost range, and whether the index may not know all of them."""
     if not finding.is_loss or finding.end <= finding.start:
         return [], False
@@ -227,7 +227,7 @@ def _held(finding: Finding, known: Index | None, log: Foreseen) -> tuple[list[He
         return [], True
 
 
-def queues_in(index: Index, log: Foreseen, hole: Hole) -> Iterator[Held]:
+def queues_in(index: Index, log: Foreseen, hole: Hole) -> Iterator[LostEntries]:
     """Topics' queues with entries in a range of the log, as an index knows them. Raises IndexFailed."""
     queues: QueueTable = Projection(log, index, StoreSettings()).queues
     for queue in queues.stored_queues():
@@ -236,7 +236,7 @@ def queues_in(index: Index, log: Foreseen, hole: Hole) -> Iterator[Held]:
         first = queues.position_of(queue, hole.start)
         messages = queues.position_of(queue, hole.end, first) - first
         if messages:
-            yield Held(queue.name.decode(errors="replace"), "topic", first, messages)
+            yield LostEntries(queue.name.decode(errors="replace"), "topic", first, messages)
 
 
 # --- the index

@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lightqueue.queues._queues import Queue
 from store.ratelimit import RateLimitedLog
-
-if TYPE_CHECKING:
-    from lightqueue.queues.table import LogReader, QueueTable
+from store.records._records import LogMemory
 
 EVENTS = RateLimitedLog(logging.getLogger("penstock.lightqueue"))
 
 MOST_NOTED = 65_536  # positions with a count of messages lost before them; the oldest are forgotten
 
 
+class LogReader(Protocol):
+    """The part of the log that queues use."""
+
+    @property
+    def memory(self) -> LogMemory: ...
+
+    @property
+    def first(self) -> int:
+        """log_offset of the oldest record kept."""
+
+    @property
+    def lost_ranges(self) -> list[tuple[int, int]]:
+        """Ranges [start, end) of log_offsets that are lost to damage, in order."""
+
+
+class Places(Protocol):
+    """Where the entries of queues stand."""
+
+    def log_offset_at(self, queue: Queue, queue_offset: int) -> int:
+        """log_offset of one entry; 0 where it was trimmed."""
+
+    def position_of(self, queue: Queue, log_offset: int, low: int = 0) -> int:
+        """The first queue_offset whose entry is at or after `log_offset`."""
+
+
 class Holes:
     """Owner of the counts of lost messages."""
 
-    def __init__(self, log: LogReader, queues: QueueTable) -> None:
+    def __init__(self, log: LogReader, places: Places) -> None:
         self._log = log
-        self._queues = queues
+        self._places = places
         self._lost: dict[tuple[Queue, int], int] = {}  # number of messages, by the queue_offset behind them
         self.are_known = False  # a read has skipped at least one hole
 
@@ -30,14 +53,14 @@ class Holes:
 
         Messages that retention dropped do not count as lost.
         """
-        kept = self._queues.position_of(queue, self._log.first, start)
+        kept = self._places.position_of(queue, self._log.first, start)
         if kept > start:
             return kept, self._lost_in_front_of_log(queue, start, kept)
         EVENTS.error("damaged", "passed over a damaged record: %s", error)
-        at = self._queues.log_offset_at(queue, start)
+        at = self._places.log_offset_at(queue, start)
         for begin, end in self._log.lost_ranges:
             if begin <= at < end:
-                behind = max(start + 1, self._queues.position_of(queue, end, start))
+                behind = max(start + 1, self._places.position_of(queue, end, start))
                 return behind, behind - start
         return start + 1, 1
 
@@ -49,8 +72,8 @@ class Holes:
         for begin, end in self._log.lost_ranges:
             if begin >= self._log.first:
                 break
-            low = self._queues.position_of(queue, begin, start)
-            lost += max(0, min(self._queues.position_of(queue, end, start), kept) - low)
+            low = self._places.position_of(queue, begin, start)
+            lost += max(0, min(self._places.position_of(queue, end, start), kept) - low)
         return lost
 
     def note(self, queue: Queue, queue_offset: int, lost: int) -> None:

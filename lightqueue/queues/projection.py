@@ -9,8 +9,9 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightqueue.queues.holes import LogReader
 from lightqueue.queues.keys import KeyIndex
-from lightqueue.queues.table import LogReader, QueueTable
+from lightqueue.queues.table import QueueTable
 from store.errors import UnknownRecord
 from store.files.segment import HEADER_BYTES
 from store.log.index import Index
@@ -25,7 +26,7 @@ from store.state.changes import (
     GroupAdvanced,
     GroupDropped,
     GroupMade,
-    GroupReset,
+    GroupOffsetReset,
     PeerAppended,
     PeerGone,
     QueueDropped,
@@ -34,8 +35,8 @@ from store.state.changes import (
 )
 from store.state.delayed import Delayed, due_of
 from store.state.group_states import GroupKey, GroupStates
-from store.state.peers import Peers
-from store.state.retained import Retained
+from store.state.peers import PeerStates
+from store.state.retained import RetainedTopics
 from store.state.sessions import Sessions
 from store.state.usage import NOTHING, Counted, Usage, counted_of, delayed_item
 
@@ -74,9 +75,9 @@ class Projection:
         self.queues = QueueTable(log, index, settings, self._apply)
         self.keys = KeyIndex(index, self.queues.dispatcher)
         self.sessions = Sessions(index, self.queues.hold, self.queues.release)
-        self.retained = Retained(index)
+        self.retained = RetainedTopics(index)
         self.delayed = Delayed(index)
-        self.peers = Peers(index)
+        self.peers = PeerStates(index)
         self.groups = GroupStates(index, self.queues.hold, self.queues.release, self.queues.end_of)
         self.bans = BanStates(index)
         self.usage = Usage(index)
@@ -157,7 +158,7 @@ class Projection:
                 while self.queues.is_held(topic_filter) and self.sessions.release_some():
                     pass  # a live store released these in earlier steps
                 self.queues.drop(topic_filter, record.log_offset)
-        elif isinstance(change, GroupMade | GroupAdvanced | GroupReset | GroupDropped):
+        elif isinstance(change, GroupMade | GroupAdvanced | GroupOffsetReset | GroupDropped):
             self.groups.apply(change, record.log_offset)
         elif isinstance(change, BanSet | BanLifted):
             self.bans.apply(change, record.timestamp_ms)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from lightqueue.queues._queues import heads_at
 from lightqueue.queues.matching import has_wildcard, matches
 from store.log.commitlog import CommitLog
-from store.state.retained import Retained, key_of, topic_of
+from store.state.retained import RetainedTopics, key_of, topic_of
 
 HEADS_S = 0.002
 STEPS_BEFORE_JUMP = 12  # a jump costs as much as so many steps
@@ -18,7 +18,9 @@ STEPS_BEFORE_JUMP = 12  # a jump costs as much as so many steps
 BEHIND_BELOW = b"\1"  # appended to a key: follows it and all keys below it
 
 
-def find_retained(retained: Retained, topic_filter: str, after: str | None, limit: int) -> tuple[list[int], str | None]:
+def find_retained(
+    retained: RetainedTopics, topic_filter: str, after: str | None, limit: int
+) -> tuple[list[int], str | None]:
     """log_offsets of at most `limit` retained messages, and the topic to go on behind; None at the end.
 
     Reads at most `limit` topics: a thousand take 3 ms, whether or not they match.
@@ -49,7 +51,7 @@ def heads_found(
     return heads, goes_on_behind
 
 
-def _candidates(retained: Retained, topic_filter: str, after: str | None) -> Iterator[tuple[str, int]]:
+def _candidates(retained: RetainedTopics, topic_filter: str, after: str | None) -> Iterator[tuple[str, int]]:
     """Topics that a filter may match, with their log_offsets, in the order of their keys."""
     if not has_wildcard(topic_filter):
         log_offset = retained.get(topic_filter.encode()) if after is None else None
@@ -71,7 +73,7 @@ def _candidates(retained: Retained, topic_filter: str, after: str | None) -> Ite
         yield topic_of(key).decode(), log_offset
 
 
-def _jumping(retained: Retained, levels: list[str], start: bytes, stop: bytes) -> Iterator[tuple[bytes, int]]:
+def _jumping(retained: RetainedTopics, levels: list[str], start: bytes, stop: bytes) -> Iterator[tuple[bytes, int]]:
     """The keys between two keys, without most of those that cannot match."""
     wanted = [level.encode() for level in levels]
     while start < stop:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from lightqueue.queues._queues import (
     ENTRY_BYTES,
@@ -21,7 +21,7 @@ from lightqueue.queues._queues import (
     tagged_pack,
     tagged_tail,
 )
-from lightqueue.queues.holes import Holes
+from lightqueue.queues.holes import Holes, LogReader
 from lightqueue.queues.layout import (
     NEXT_ID_KEY,
     PACK_ENTRIES,
@@ -36,7 +36,7 @@ from lightqueue.queues.matching import FilterTrie, any_of, has_wildcard, overlap
 from lightqueue.queues.resident import Residents
 from store.log.index import Index
 from store.namespaces import SERVER_LEVEL
-from store.records._records import LogMemory, Records, marked
+from store.records._records import Records, marked
 from store.settings import StoreSettings
 
 KIND_NAMES = {TOPIC: "topic", LEVEL: "level", FILTER: "filter", LIVE: "live"}
@@ -46,21 +46,6 @@ ENTRIES_PER_COST = 50  # so many more entries of one queue cost as much as one m
 LIVE_SHARE = 8  # one in so many of the LIVE queues with entries is looked at in one step
 BACKLOG_SHARE = 128  # one in so many of the pending entries beyond index_flush_entries is added to a step
 DIRTY_SHARE = 8  # one in so many of the queues beyond half of that is added: each takes memory until it is written
-
-
-class LogReader(Protocol):
-    """The part of the log that queues use."""
-
-    @property
-    def memory(self) -> LogMemory: ...
-
-    @property
-    def first(self) -> int:
-        """log_offset of the oldest record kept."""
-
-    @property
-    def lost_ranges(self) -> list[tuple[int, int]]:
-        """Ranges [start, end) of log_offsets that are lost to damage, in order."""
 
 
 class QueueTable:
@@ -168,6 +153,14 @@ class QueueTable:
             self._live_trie.remove(name)
             self.dispatcher.generation += 1
             self._delete_spilled(queue)
+
+    def spill(self, queue: Queue) -> None:
+        """From now on a LIVE queue keeps its entries for readers that are slow."""
+        queue.spills = True
+
+    def needed_from(self, queue: Queue, queue_offset: int) -> None:
+        """No reader needs the entries of a LIVE queue before this one."""
+        queue.floor = queue_offset
 
     # --- filters that durable sessions hold
 

@@ -13,7 +13,7 @@ MOST_LOOKED_AT = 500  # places in one call
 LATEST_MS = 1 << 62
 
 
-class Wanted(NamedTuple):
+class FindQuery(NamedTuple):
     """A search: a key, a topic or filter (empty: any), and the range of store times, since <= time < until, in ms."""
 
     key: bytes
@@ -22,7 +22,7 @@ class Wanted(NamedTuple):
     until_ms: int
 
     @classmethod
-    def parse(cls, key: str, topic_filter: str, since: str, until: str) -> Wanted:
+    def parse(cls, key: str, topic_filter: str, since: str, until: str) -> FindQuery:
         """Times are `earliest`, `now`, `-1h` or RFC 3339. Raises NoSuchPosition."""
         since_ms = 0 if since == "earliest" else time_ms(since)
         return cls(key.encode(), topic_filter, since_ms, LATEST_MS if until == "now" else time_ms(until))
@@ -36,21 +36,21 @@ class Wanted(NamedTuple):
         return not self.topic_filter or matches(self.topic_filter, record.topic.decode())
 
 
-class Found(NamedTuple):
+class FoundMessages(NamedTuple):
     """log_offsets of messages, newest first, and the log_offset before which to go on (0: no more)."""
 
     log_offsets: list[int]
     before: int
 
 
-def find(store: MessageStore, wanted: Wanted, before: int, limit: int) -> Found:
+def find(store: MessageStore, wanted: FindQuery, before: int, limit: int) -> FoundMessages:
     """Find messages. Reads at most MOST_LOOKED_AT records. Raises a StoreError."""
     later = [segment.base for segment in store.log.segments if segment.created_ms > wanted.until_ms]
     before = min([before, store.end, *later])
     found: list[int] = []
     for looked_at, log_offset in enumerate(store.keys.candidates(wanted.key, before)):
         if looked_at == MOST_LOOKED_AT or len(found) == limit:
-            return Found(found, log_offset + 1)
+            return FoundMessages(found, log_offset + 1)
         if log_offset < store.log.first:
             break
         try:
@@ -61,4 +61,4 @@ def find(store: MessageStore, wanted: Wanted, before: int, limit: int) -> Found:
             break
         if wanted.fits(record):
             found.append(log_offset)
-    return Found(found, 0)
+    return FoundMessages(found, 0)

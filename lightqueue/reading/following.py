@@ -35,7 +35,7 @@ def follow(store: MessageStore, topic_filter: str, start: int, history: bool, sp
     live = store.queues.watch(topic_filter)
     for queue in (live, stored):
         if queue is not None and spills:
-            queue.spills = True
+            store.queues.spill(queue)
     if stored is None:
         return [Followed(live, _position(store, live, start))]
     return [

@@ -48,7 +48,7 @@ _MESSAGE = bytes((RecordType.MESSAGE,))
 _IN_NO_QUEUE = RecordFlag.LIVE_ONLY | RecordFlag.CARRIED | RecordFlag.DELAYED
 
 
-class Scanned(NamedTuple):
+class ScannedPage(NamedTuple):
     """Messages in log format, their number, the log_offset to go on from, and the first one's queue_offset (-1: the
     filter is no topic).
     """
@@ -59,14 +59,14 @@ class Scanned(NamedTuple):
     queue_offset: int = -1
 
 
-class Sought(NamedTuple):
+class SeekResult(NamedTuple):
     """A log_offset; if it is not `found` yet, the one to go on from."""
 
     log_offset: int
     found: bool = True
 
 
-class Wanted(NamedTuple):
+class ScanQuery(NamedTuple):
     """A scan: messages of a topic filter between two log_offsets, with one tag (empty: any)."""
 
     topic_filter: str
@@ -75,7 +75,7 @@ class Wanted(NamedTuple):
     tag: bytes = b""
 
 
-def scan(store: MessageStore, wanted: Wanted, max_bytes: int, limit_bytes: int) -> Scanned:
+def scan(store: MessageStore, wanted: ScanQuery, max_bytes: int, limit_bytes: int) -> ScannedPage:
     """Messages with start <= log_offset < stop: about `max_bytes`, and never more than `limit_bytes`.
 
     Raises NoSuchPosition if no record begins at `start` and the log itself is read, or another StoreError.
@@ -84,19 +84,19 @@ def scan(store: MessageStore, wanted: Wanted, max_bytes: int, limit_bytes: int) 
     topic_filter, start, stop, tag = wanted
     stop = min(stop, store.end)
     if start >= stop:
-        return Scanned(b"", 0, start)
+        return ScannedPage(b"", 0, start)
     queue = _queue(store, topic_filter)
     is_wanted = _wanted(topic_filter)
     if queue is None:
         end = _scan_log(store.log, start, stop, tag, room, is_wanted)
-        return Scanned(*room.taken, end)
+        return ScannedPage(*room.taken, end)
     position = store.queues.position_of(queue, max(start, store.log.first))
     if tag:
         end = _scan_tagged(store, queue, position, stop, tag, room, is_wanted)
-        return Scanned(*room.taken, end)
+        return ScannedPage(*room.taken, end)
     end = _scan_queue(store, queue, position, stop, room, is_wanted)
     queue_offset = room.first_position if room.count and not has_wildcard(topic_filter) else -1
-    return Scanned(*room.taken, end, queue_offset)
+    return ScannedPage(*room.taken, end, queue_offset)
 
 
 def _queue(store: MessageStore, topic_filter: str) -> Queue | None:
@@ -299,28 +299,28 @@ def _ranges(log: CommitLog, start: int, stop: int) -> Iterator[tuple[int, memory
 # --- where to begin
 
 
-def seek(store: MessageStore, topic_filter: str, where: str, start: int) -> Sought:
+def seek(store: MessageStore, topic_filter: str, where: str, start: int) -> SeekResult:
     """The log_offset of `earliest`, `now`, `-1h`, an RFC 3339 time, `@7` (a queue_offset) or `=4096` (a log_offset).
 
     Raises NoSuchPosition, or another StoreError.
     """
     queue = _queue(store, topic_filter)
     if where == "earliest":
-        return Sought(store.log.first)
+        return SeekResult(store.log.first)
     if where == "now":
-        return Sought(store.end)
+        return SeekResult(store.end)
     position = re.fullmatch(r"([@=])(\d{1,19})", where)
     if position is None:
         at_ms = time_ms(where)
         if queue is None:
             return _seek_time(store.log, at_ms, start)
-        return Sought(_log_offset(store, queue, store.queues.position_at(queue, at_ms)))
+        return SeekResult(_log_offset(store, queue, store.queues.position_at(queue, at_ms)))
     number = int(position[2])
     if position[1] == "=":
-        return Sought(number) if queue is not None else _seek_record(store.log, number, start)
+        return SeekResult(number) if queue is not None else _seek_record(store.log, number, start)
     if queue is None or _wanted(topic_filter) is not None:
         raise NoSuchPosition(f"{where} of {topic_filter}")
-    return Sought(_log_offset(store, queue, max(number, store.queues.first_offset(queue))))
+    return SeekResult(_log_offset(store, queue, max(number, store.queues.first_offset(queue))))
 
 
 def _log_offset(store: MessageStore, queue: Queue, queue_offset: int) -> int:
@@ -329,7 +329,7 @@ def _log_offset(store: MessageStore, queue: Queue, queue_offset: int) -> int:
     return store.queues.log_offset_at(queue, queue_offset)
 
 
-def seek_log(log: CommitLog, log_offset: int, timestamp_ms: int, start: int) -> Sought:
+def seek_log(log: CommitLog, log_offset: int, timestamp_ms: int, start: int) -> SeekResult:
     """The first record at or behind a log_offset; if `timestamp_ms` is not 0, the first that was stored at it
     or later.
     """
@@ -340,7 +340,7 @@ def seek_log(log: CommitLog, log_offset: int, timestamp_ms: int, start: int) -> 
     return _seek_record(log, log_offset, start or before[-1] if before else log.first)
 
 
-def _seek_time(log: CommitLog, at_ms: int, start: int) -> Sought:
+def _seek_time(log: CommitLog, at_ms: int, start: int) -> SeekResult:
     """The first record that was stored at a time or later."""
     if not start:
         earlier = [segment.first for segment in log.segments if segment.created_ms < at_ms]
@@ -348,30 +348,30 @@ def _seek_time(log: CommitLog, at_ms: int, start: int) -> Sought:
     for at, chunk in _ranges(log, start, log.end):
         for record in read_records(chunk) if verify(chunk, at)[1] >= at_ms else ():
             if record.timestamp_ms >= at_ms:
-                return Sought(record.log_offset)
+                return SeekResult(record.log_offset)
         if at + len(chunk) >= start + SEEK_BYTES:
-            return Sought(at + len(chunk), False)
-    return Sought(log.end)
+            return SeekResult(at + len(chunk), False)
+    return SeekResult(log.end)
 
 
-def _seek_record(log: CommitLog, target: int, start: int) -> Sought:
+def _seek_record(log: CommitLog, target: int, start: int) -> SeekResult:
     """The first record at or behind a log_offset, which may be in the middle of a record."""
     if target <= log.first or target >= log.end:
-        return Sought(max(log.first, min(target, log.end)))
+        return SeekResult(max(log.first, min(target, log.end)))
     if not start and not target & 7:
         try:
             log.memory.timestamp_ms(target)
-            return Sought(target)
+            return SeekResult(target)
         except LookupError:
             pass
     start = start or max(segment.first for segment in log.segments if segment.first <= target)
     for at, chunk in _ranges(log, start, log.end):
         for record in read_records(chunk) if at + len(chunk) > target else ():
             if record.log_offset >= target:
-                return Sought(record.log_offset)
+                return SeekResult(record.log_offset)
         if at + len(chunk) >= start + SEEK_BYTES:
-            return Sought(at + len(chunk), False)
-    return Sought(log.end)
+            return SeekResult(at + len(chunk), False)
+    return SeekResult(log.end)
 
 
 # --- one message

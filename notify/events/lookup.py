@@ -54,7 +54,7 @@ class Broadcast:
 # --- a table that is kept elsewhere
 
 
-class Change(Struct, array_like=True, frozen=True):
+class WatchChange(Struct, array_like=True, frozen=True):
     """What a gateway says of its entry: it holds for `lease_ms` more (0: it is gone), with these queues in and out."""
 
     gateway: Annotated[str, Meta(max_length=256)]
@@ -86,8 +86,8 @@ class Table:
     def watchers(self, name: bytes) -> Iterable[str]:
         return [gateway for gateway, entry in self._entries.items() if name in entry.watched]
 
-    def heard(self, change: Change) -> bool:
-        """A gateway said something. True if its entry is to be read and given to add(): it is there, but not here."""
+    def heard(self, change: WatchChange) -> bool:
+        """Take what a gateway published. True if its entry is missing here: then read it and call add()."""
         if not change.lease_ms:
             self._entries.pop(change.gateway, None)
             return False
@@ -119,7 +119,7 @@ class Table:
 
 
 class Watched:
-    """The queues that a gateway follows, by name; and what changed, if somebody writes it down."""
+    """The queues that a gateway follows, by name, and their changes where those are published."""
 
     def __init__(self, queues: Mapping[Queue, object]) -> None:
         """`queues`: those that are followed, now and later."""

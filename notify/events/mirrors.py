@@ -38,7 +38,7 @@ class Mirrors:
         return len(self.refs) == len(self.by_queue)
 
     def follow(self, info: wire.QueueInfo, topic_filter: str, history: bool, spills: bool) -> Queue:
-        """The store lets somebody here follow a queue."""
+        """The store lets a reader here follow a queue."""
         mirror = self.by_ref.get(info.ref)
         if mirror is None:
             queue = queue_named(topic_filter, info.kind, info.next_offset)
@@ -52,7 +52,7 @@ class Mirrors:
         return mirror.queue
 
     def unfollow(self, queue: Queue) -> list[int] | None:
-        """One reader less. If it was the last one: what the store is to be told of, as often as it was asked to follow.
+        """One reader less. If it was the last one: the refs to tell the store, as often as it was asked to follow.
 
         None also of a queue that is not followed: the store has given us up, and forgot what we followed.
         """

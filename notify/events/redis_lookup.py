@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from notify.errors import NotifyError
-from notify.events.lookup import MOST_WATCHED, Change, Table, Watched
+from notify.events.lookup import MOST_WATCHED, Table, WatchChange, Watched
 from store.ratelimit import RateLimitedLog
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ PORTION_NAMES = 500
 PORTION_BYTES = 256 << 10
 SCAN_COUNT = 200  # names read at a time: some milliseconds of the store's loop
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Change).decode
+_decode = msgspec.msgpack.Decoder(WatchChange).decode
 
 
 class RedisUnusable(NotifyError):
@@ -152,7 +152,7 @@ class RedisEntry(_Link):
         watched.changed = self._changed.set
 
     async def close(self) -> None:
-        """Take it out again: nobody is to be told any more."""
+        """Take it out again: from now on no gateway is told."""
         await super().close()
         redis = self._connect()
         with suppress(*self._errors):
@@ -176,16 +176,16 @@ class RedisEntry(_Link):
         await self._remove(redis)
         for part in _portions([*names, WHOLE]):
             await self._do(redis, lambda pipe, part=part: pipe.sadd(self._key, *part))  # type: ignore[misc]
-        await self._do(redis, lambda pipe: self._say(pipe, Change(self._gateway, self._lease_ms)))
+        await self._do(redis, lambda pipe: self._say(pipe, WatchChange(self._gateway, self._lease_ms)))
 
     async def _write_changes(self, redis: Redis) -> bool:
         """What changed, or only that we are there. False if the set was gone, and so has to be written anew."""
         began, ended = self._watched.take_changes()
-        changes = [Change(self._gateway, self._lease_ms, part) for part in _portions(began)]
-        changes += [Change(self._gateway, self._lease_ms, [], part) for part in _portions(ended)]
-        for change in changes or [Change(self._gateway, self._lease_ms)]:
+        changes = [WatchChange(self._gateway, self._lease_ms, part) for part in _portions(began)]
+        changes += [WatchChange(self._gateway, self._lease_ms, [], part) for part in _portions(ended)]
+        for change in changes or [WatchChange(self._gateway, self._lease_ms)]:
 
-            def write(pipe: Pipeline, change: Change = change) -> None:
+            def write(pipe: Pipeline, change: WatchChange = change) -> None:
                 if change.began:
                     pipe.sadd(self._key, *change.began)
                 if change.ended:
@@ -199,11 +199,11 @@ class RedisEntry(_Link):
     async def _remove(self, redis: Redis) -> None:
         def remove(pipe: Pipeline) -> None:
             pipe.delete(self._key)
-            self._say(pipe, Change(self._gateway, 0))
+            self._say(pipe, WatchChange(self._gateway, 0))
 
         await self._do(redis, remove)
 
-    def _say(self, pipe: Pipeline, change: Change) -> None:
+    def _say(self, pipe: Pipeline, change: WatchChange) -> None:
         pipe.publish(CHANNEL, _encode(change))
 
     async def _do(self, redis: Redis, write: Callable[[Pipeline], object]) -> bool:

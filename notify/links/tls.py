@@ -53,7 +53,7 @@ class TlsListener:
             self._do(self._accept(each))
 
     def close(self) -> None:
-        """Nobody new; those that are in can stay."""
+        """Accept no new connections; those that are open stay."""
         for task in self._tasks:
             task.cancel()
         for each in self.sockets:

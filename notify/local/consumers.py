@@ -1,7 +1,7 @@
-"""Who is a consumer of which group, who waits for messages, and who waits for the log to have what he said.
+"""The consumers of groups, their requests for messages that wait, and their acknowledgements that wait for the log.
 
-Messages are dealt when there are some: on a request, when the queue grows, when others give theirs back. Nobody asks
-again and again.
+Messages are given out when there are some: on a request, when the queue grows, and when another consumer gives messages
+back. No consumer polls in a loop.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from lightqueue.groups.groups import NO_MAKER, NOTHING, Dealt, GroupQueue
+from lightqueue.groups.groups import NO_MAKER, NOTHING, GroupQueue, PoppedMessages
+from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
-from notify.api import Nobody
 from notify.beginnings import beginning
 from notify.errors import GroupQuota, GroupRefused
+from notify.local.followers import Followers
+from notify.local.member import Member
 from store.errors import StoreError
 from store.namespaces import namespace_of
 from store.records._records import Records
@@ -29,10 +31,6 @@ from store.state.group_settings import GroupSettings, Strategy
 from store.state.group_states import GroupKey, Maker
 from store.state.groups import ConsumerKey
 from store.state.offset_ranges import in_ranges
-
-if TYPE_CHECKING:
-    from notify.local.hub import Hub
-    from notify.local.member import Member
 
 MOST_POPPED = 8_192
 MOST_CONSUMERS = 10_000  # of a group
@@ -43,37 +41,37 @@ MOST_DROPPED = 100  # at a time
 SHARED = "$share/{}/{}"
 
 
-class Asker(Protocol):
-    """Where an answer goes."""
+class PopReceiver(Protocol):
+    """Where the answer to a PopRequest goes."""
 
     @property
     def is_closing(self) -> bool:
-        """Nothing that is said there gets anywhere."""
+        """Whether its connection ends, so that an answer is lost."""
 
     @property
     def has_room(self) -> bool:
-        """Whether it may be given more."""
+        """Whether it may be sent more."""
 
 
 @dataclass(eq=False, slots=True)
-class Seat:
-    """A consumer's place in a group. Its key: the peer, and what the peer calls it."""
+class Consumer:
+    """A consumer of a group. Its key: the name of the peer, and the name that the peer gives it."""
 
     queue: GroupQueue
     key: ConsumerKey
 
 
 @dataclass(eq=False, slots=True)
-class Poll:
-    """Somebody wants messages, and waits for the first until `until_s`."""
+class PopRequest:
+    """A consumer asks for messages, and waits for the first until `until_s`."""
 
-    seat: Seat
-    asker: Asker
+    consumer: Consumer
+    receiver: PopReceiver
     most: int
     max_bytes: int
     invisible_ms: int
     until_s: float
-    answer: Callable[[Dealt], None]
+    answer: Callable[[PoppedMessages], None]
 
 
 class _Waiting:
@@ -81,20 +79,30 @@ class _Waiting:
 
     def __init__(self, followed: Queue) -> None:
         self.followed = followed
-        self.polls: deque[Poll] = deque()
+        self.polls: deque[PopRequest] = deque()
         self.said: deque[tuple[int, Callable[[StoreError | None], None]]] = deque()  # (version, answer)
 
 
-class Consumers(Nobody):
+class Consumers:
     """Owner of the consumers of all groups of a store. Its Member follows their queues."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(
+        self,
+        messages: MessageStore,
+        followers: Followers,
+        join: Callable[[str], Member],
+        settle: Callable[[], None],
+    ) -> None:
+        """`join`, `settle`: as Hub.join() and Hub.settle()."""
         self.now_ms: Callable[[], int] = _wall_clock_ms
         self.clock: Callable[[], float] = time.monotonic  # seconds
-        self._hub = hub
+        self._messages = messages
+        self._followers = followers
+        self._join = join
+        self._settle = settle
         self._member: Member | None = None
-        self._groups = hub.messages.groups
-        self._seats: dict[tuple[str, str, GroupKey], Seat] = {}
+        self._groups = messages.groups
+        self._by_key: dict[tuple[str, str, GroupKey], Consumer] = {}
         self._waiting: dict[GroupQueue, _Waiting] = {}  # of groups that have consumers, or had them a moment ago
         self._by_queue: dict[Queue, list[GroupQueue]] = {}
         self.most_of_user = 0  # groups that a user may make; 0: any number
@@ -105,11 +113,11 @@ class Consumers(Nobody):
         self._look_s = 0.0
 
     def hand_out_at_most(self, size_bytes: int) -> None:
-        """A larger message can be handed to nobody, and becomes a dead letter."""
+        """A larger message becomes a dead letter, since no answer has room for it."""
         self._groups.most_bytes = size_bytes
 
     def release_all(self) -> None:
-        """Nobody who had messages before this process began comes back."""
+        """End all leases from before this process began: those consumers do not come back."""
         for queue in self._groups:
             queue.group.release_all(self.now_ms())
 
@@ -124,7 +132,7 @@ class Consumers(Nobody):
         if_new: GroupSettings | None = None,
         maker: Maker = NO_MAKER,
         or_refuse: bool = False,
-    ) -> Seat:
+    ) -> Consumer:
         """A consumer comes; the group is made if need be. Raises StoreError, GroupRefused, NoSuchPosition.
 
         `if_new`: the settings of a group that is made, where `settings` are none; `maker`: who makes it. `or_refuse`:
@@ -138,20 +146,20 @@ class Consumers(Nobody):
             raise GroupRefused(
                 f"group {group[0]} has {now} partitions, not {wanted}; drop it (`penstock group drop`) or use another"
             )
-        seat = self._seats.get((*key, group))
+        consumer = self._by_key.get((*key, group))
         if known is None:
             self._check_quota(group, maker)
-        begin = partial(beginning, self._hub.messages, group[1], start, or_refuse)
+        begin = partial(beginning, self._messages, group[1], start, or_refuse)
         queue = self._groups.make(group, settings, begin, maker)
-        if seat is not None:
-            return seat
+        if consumer is not None:
+            return consumer
         if len(queue.group.consumers) >= MOST_CONSUMERS:
             raise GroupRefused(f"group {group[0]} has {MOST_CONSUMERS} consumers already")
         if queue not in self._waiting:
             self._follow(queue)
-        seat = self._seats[*key, group] = Seat(queue, key)
+        consumer = self._by_key[*key, group] = Consumer(queue, key)
         queue.group.join(key)
-        return seat
+        return consumer
 
     def _check_quota(self, group: GroupKey, maker: Maker) -> None:
         """Whether a user may make one more group. Raises GroupQuota."""
@@ -169,7 +177,7 @@ class Consumers(Nobody):
 
     def _drop_unused(self) -> None:
         """Groups of shared subscriptions that no session has any more, online or not, once they hold nothing."""
-        shares = self._hub.messages.sessions.shares
+        shares = self._messages.sessions.shares
         unused = {
             each.state.key
             for each in self._groups
@@ -180,14 +188,14 @@ class Consumers(Nobody):
                 self.drop(key)
         self._unused = unused
 
-    def close(self, seat: Seat) -> None:
+    def close(self, consumer: Consumer) -> None:
         """A consumer goes; what it had goes to others."""
-        queue = seat.queue
-        if self._seats.pop((*seat.key, queue.state.key), None) is None:
+        queue = consumer.queue
+        if self._by_key.pop((*consumer.key, queue.state.key), None) is None:
             return
-        queue.group.leave(seat.key, self.now_ms())
+        queue.group.leave(consumer.key, self.now_ms())
         waiting = self._waiting[queue]
-        for poll in [poll for poll in waiting.polls if poll.seat is seat]:
+        for poll in [poll for poll in waiting.polls if poll.consumer is consumer]:
             waiting.polls.remove(poll)
             poll.answer(NOTHING)
         self._serve(queue)
@@ -195,16 +203,16 @@ class Consumers(Nobody):
 
     def left(self, peer: str) -> None:
         """A peer is gone, and its consumers with it."""
-        for seat in [seat for seat in self._seats.values() if seat.key[0] == peer]:
-            self.close(seat)
+        for consumer in [consumer for consumer in self._by_key.values() if consumer.key[0] == peer]:
+            self.close(consumer)
 
     def _follow(self, queue: GroupQueue) -> None:
         if self._member is None:
-            self._member = self._hub.join("consumer groups")
-            self._member.listener = self
-        queues, topic_filter = self._hub.messages.queues, queue.state.topic_filter
+            self._member = self._join("consumer groups")
+            self._member.listen(self)
+        queues, topic_filter = self._messages.queues, queue.state.topic_filter
         followed = queues.watch_stored(topic_filter) or queues.watch(topic_filter)
-        self._hub.follow(self._member, followed, followed.next_offset)
+        self._followers.follow(self._member, followed, followed.next_offset)
         self._waiting[queue] = _Waiting(followed)
         self._by_queue.setdefault(followed, []).append(queue)
 
@@ -218,13 +226,13 @@ class Consumers(Nobody):
         if not self._by_queue[followed]:
             del self._by_queue[followed]
         assert self._member is not None
-        self._hub.unfollow(self._member, followed)
+        self._followers.unfollow(self._member, followed)
 
     # --- handing out
 
-    def pop(self, poll: Poll) -> None:
+    def pop(self, poll: PopRequest) -> None:
         """Answer now, or once there is something, or once it is too late. Raises GroupRefused if too many wait."""
-        queue = poll.seat.queue
+        queue = poll.consumer.queue
         if queue.may_have(self.now_ms()) and self._answered(poll, self._fair_share(queue)):
             return
         polls = self._waiting[queue].polls
@@ -235,33 +243,33 @@ class Consumers(Nobody):
         else:
             polls.append(poll)
 
-    def forget(self, asker: Asker) -> None:
-        """Whoever asked there is not to be answered."""
+    def forget(self, receiver: PopReceiver) -> None:
+        """Drop the requests whose answers would go there."""
         for waiting in self._waiting.values():
-            if any(poll.asker is asker for poll in waiting.polls):
-                waiting.polls = deque(poll for poll in waiting.polls if poll.asker is not asker)
+            if any(poll.receiver is receiver for poll in waiting.polls):
+                waiting.polls = deque(poll for poll in waiting.polls if poll.receiver is not receiver)
 
     def _fair_share(self, queue: GroupQueue) -> int:
-        """Of what there is, how much one may have who comes by himself: others are about to ask as well."""
+        """The most that one request may have of what is ready, since other consumers are about to ask as well."""
         if queue.settings.partitions or len(queue.group.consumers) < 2:
             return MOST_POPPED
         return max(FEW, queue.ready // len(queue.group.consumers))
 
-    def _answered(self, poll: Poll, most: int = MOST_POPPED) -> bool:
-        """Whether it needs to wait no more."""
-        if poll.asker.is_closing:
+    def _answered(self, poll: PopRequest, most: int = MOST_POPPED) -> bool:
+        """Answer a request if there is something for it. Whether it waits no more."""
+        if poll.receiver.is_closing:
             return True
-        if not poll.asker.has_room:
+        if not poll.receiver.has_room:
             return False
-        queue, now_ms = poll.seat.queue, self.now_ms()
+        queue, now_ms = poll.consumer.queue, self.now_ms()
         due_ms = now_ms + (poll.invisible_ms or queue.settings.invisible_ms)
-        dealt = queue.pop(poll.seat.key, min(poll.most, most, MOST_POPPED), poll.max_bytes, now_ms, due_ms)
+        dealt = queue.pop(poll.consumer.key, min(poll.most, most, MOST_POPPED), poll.max_bytes, now_ms, due_ms)
         if dealt.ranges:
             poll.answer(dealt)
         return bool(dealt.ranges)
 
     def _serve(self, queue: GroupQueue) -> None:
-        """Give those who wait what there is."""
+        """Answer the requests that wait with what there is."""
         waiting = self._waiting[queue]
         if queue.settings.partitions:
             self._serve_each(waiting.polls)
@@ -270,8 +278,8 @@ class Consumers(Nobody):
             if not self._share_out(queue, waiting, ready):
                 return
 
-    def _serve_each(self, polls: deque[Poll]) -> None:
-        """Everybody gets what is in his partitions."""
+    def _serve_each(self, polls: deque[PopRequest]) -> None:
+        """Give each consumer what is in its partitions."""
         for _ in range(len(polls)):
             if self._answered(polls[0]):
                 polls.popleft()
@@ -279,10 +287,10 @@ class Consumers(Nobody):
                 polls.rotate(-1)
 
     def _share_out(self, queue: GroupQueue, waiting: _Waiting, ready: int) -> bool:
-        """Divide what is ready among those who wait. False if nobody was given anything."""
-        polls = (poll for poll in waiting.polls if poll.asker.has_room or poll.asker.is_closing)
+        """Divide what is ready among the requests that wait. False if none was answered."""
+        polls = (poll for poll in waiting.polls if poll.receiver.has_room or poll.receiver.is_closing)
         if queue.settings.strategy is Strategy.LEAST_IN_FLIGHT:
-            in_flight = {poll: queue.group.consumers[poll.seat.key].in_flight for poll in polls}
+            in_flight = {poll: queue.group.consumers[poll.consumer.key].in_flight for poll in polls}
             takers = nsmallest(ready, in_flight, key=in_flight.__getitem__)
             has = [in_flight[poll] for poll in takers]
         else:
@@ -342,7 +350,7 @@ class Consumers(Nobody):
     def reset(self, group: GroupKey, to: str) -> int:
         """Raises StoreError, GroupRefused, NoSuchPosition. Returns the queue_offset."""
         queue = self._known(group)
-        queue_offset = beginning(self._hub.messages, group[1], to, or_refuse=False)
+        queue_offset = beginning(self._messages, group[1], to, or_refuse=False)
         self._groups.reset(queue, queue_offset)
         if queue in self._waiting:
             self._serve(queue)
@@ -372,7 +380,7 @@ class Consumers(Nobody):
     # --- the log
 
     def turn_ends(self) -> None:
-        """Write what can be written, and answer who waited for it. Costs nothing where nobody waits."""
+        """Write what can be written, and answer the consumers that waited for it. Costs nothing where none waits."""
         if not self._waiting:
             return
         waiting = [(queue, each) for queue, each in self._waiting.items() if each.said]
@@ -383,7 +391,7 @@ class Consumers(Nobody):
         for queue in due:
             self._groups.write(queue, now_ms)
         if due:
-            self._hub.settle()  # dead letters may be somebody's
+            self._settle()  # others may follow the queue of dead letters
         for queue, each in waiting:
             until = queue.tried_version if queue.failure else queue.safe_version()
             while each.said and each.said[0][0] <= until:
@@ -395,7 +403,7 @@ class Consumers(Nobody):
         if not len(self._groups):
             return
         self._groups.tick(self.now_ms())
-        self._hub.settle()
+        self._settle()
         now_s = self.clock()
         if now_s >= self._look_s:
             self._look_s = now_s + UNUSED_S
@@ -406,7 +414,7 @@ class Consumers(Nobody):
                 self._give_up(queue, now_s)
         self.turn_ends()
 
-    # --- Listener: of the rest nothing concerns it
+    # --- StoreListener
 
     def wake(self) -> None:
         """Some of the queues grew."""
@@ -424,21 +432,23 @@ def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _deal(queue: GroupQueue, records: Records, shares: Iterable[tuple[Poll, int]], now_ms: int) -> set[Poll]:
-    """Answer with what the queue gained: to each so many of it, in turn. Who was given something."""
+def _deal(
+    queue: GroupQueue, records: Records, shares: Iterable[tuple[PopRequest, int]], now_ms: int
+) -> set[PopRequest]:
+    """Answer requests with what the queue gained: each with its share, in turn. The requests that were answered."""
     answered, place = set(), 0
     for poll, share in shares:
         if share:
             answered.add(poll)
-        if share and not poll.asker.is_closing:
+        if share and not poll.receiver.is_closing:
             due_ms = now_ms + (poll.invisible_ms or queue.settings.invisible_ms)
-            poll.answer(queue.hand_out_new(poll.seat.key, records, place, share, now_ms, due_ms))
+            poll.answer(queue.hand_out_new(poll.consumer.key, records, place, share, now_ms, due_ms))
             place += share
     return answered
 
 
-def _take_away(waiting: _Waiting, answered: set[Poll]) -> None:
-    """They wait no more. Most of the time they are the first."""
+def _take_away(waiting: _Waiting, answered: set[PopRequest]) -> None:
+    """Take out requests that were answered, which most of the time are the first."""
     polls, left = waiting.polls, len(answered)
     while left and polls[0] in answered:
         polls.popleft()
@@ -448,7 +458,7 @@ def _take_away(waiting: _Waiting, answered: set[Poll]) -> None:
 
 
 def divide(number: int, most: list[int], has: list[int]) -> list[int]:
-    """Shares of a number of messages that leave all with about as many as each other; nobody gets more than `most`."""
+    """Shares of a number of messages after which all have about as many; none gets more than its `most`."""
     number = min(number, sum(most))
     each, more = divmod(number, len(most)) if most else (0, 0)
     if most and each < min(most) and not any(has):

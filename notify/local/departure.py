@@ -1,33 +1,32 @@
-"""What a member of a hub leaves behind that is gone: sessions to be closed, queues that nobody reads. Done in steps.
+"""Cleaning up behind a member of the hub that is gone, in steps: its sessions are closed, its queues unfollowed.
 
-A gateway may have had a hundred thousand clients, and the store has others to serve meanwhile. Who claims one of the
-sessions does not wait for its turn (Hub.claim).
+A gateway may have had a hundred thousand clients, and the store serves others meanwhile. A claim of one of the sessions
+does not wait for its turn (Claims.claim).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from lightqueue.queues._queues import Queue
+from notify.local.claims import Claims
+from notify.local.followers import Followers
+from notify.local.member import Member
 from store.errors import StoreError
-
-if TYPE_CHECKING:
-    from notify.local.hub import Hub
-    from notify.local.member import Member
 
 SESSIONS_PER_STEP = 50  # some 1 ms
 QUEUES_PER_STEP = 250
 
 
 class Departure:
-    """Of one member; see Hub.leave()."""
+    """The cleaning up behind one member; see Hub.leave()."""
 
-    def __init__(self, hub: Hub, member: Member, client_ids: list[str], followed: Mapping[Queue, int]) -> None:
-        """`client_ids`: the last come first; `followed`: queues, and how many times each."""
-        self._hub = hub
+    def __init__(self, claims: Claims, followers: Followers, member: Member, followed: Mapping[Queue, int]) -> None:
+        """`followed`: queues, and how many times each."""
+        self._claims = claims
+        self._followers = followers
         self._member = member
-        self._client_ids = client_ids
+        self._client_ids = claims.held_by(member)  # the last come first
         self._followed = list(followed.items())
 
     @property
@@ -35,11 +34,11 @@ class Departure:
         return not self._client_ids and not self._followed
 
     def step(self) -> None:
-        """Do some of it. Raises a StoreError; then it is to be tried again later."""
+        """Do some of it. Raises a StoreError; then try again later."""
         client_ids = self._client_ids[-SESSIONS_PER_STEP:]
         if client_ids:
             try:
-                self._hub.close_left(self._member, client_ids)
+                self._claims.close_left(self._member, client_ids)
             except StoreError:
                 self._followed_no_more()
                 raise
@@ -50,5 +49,5 @@ class Departure:
     def _followed_no_more(self) -> None:
         for queue, times in self._followed[-QUEUES_PER_STEP:]:
             for _ in range(times):
-                self._hub.unfollow(self._member, queue)
+                self._followers.unfollow(self._member, queue)
         del self._followed[-QUEUES_PER_STEP:]

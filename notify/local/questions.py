@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from lightqueue.queues.left_messages import Allowed, LeftMessage
-from notify.api import Listener
+from notify.api import SessionListener
 from store.state.left_by import is_clients
 from store.wire import messages as wire
 from store.wire.base import Message
@@ -39,7 +39,7 @@ class Questions:
             then([None])
 
 
-def judged(message: Message, listener: Listener, tell: Callable[[Message], object]) -> bool:
+def judged(message: Message, listener: SessionListener, tell: Callable[[Message], object]) -> bool:
     """Have a gateway judge what its store asks about. False: the message is something else."""
     if not isinstance(message, wire.Judge):
         return False
@@ -58,7 +58,7 @@ AskOne = Callable[[Sequence[LeftMessage], Callable[[Allowed], None]], object]
 class Judges:
     """Who is asked about a message that is due: one gateway after the other, or who judges clients of the store."""
 
-    def __init__(self, listeners: Callable[[], Iterable[Listener]]) -> None:
+    def __init__(self, listeners: Callable[[], Iterable[SessionListener]]) -> None:
         """`listeners`: of all members of the store."""
         self._listeners = listeners
         self._turn = 0

@@ -12,20 +12,18 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, reduce
 from operator import or_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import TOPIC
 from lightqueue.queues.layout import queue_key
+from notify.local.member import Member
 from store.namespaces import DEFAULT, MARK, Namespace, is_namespace, namespace_of, shown
 from store.records.record_bytes import walk
 from store.records.records import Attribute, Record, RecordFlag, decode_attributes
 from store.state.changes import WillState
 from store.state.sessions import SessionState
 from store.state.usage import NOTHING, UNNAMED, Counted, Used, counted_value
-
-if TYPE_CHECKING:
-    from notify.local.member import Member
 
 PENDING_S = 10.0  # what was granted and did not come is forgotten
 KNOWN_TOPICS = 4_096  # of one client of the store, which need not be looked up again
@@ -151,7 +149,7 @@ class UserQuotas:
 
     def of_client(self, user: str | None, namespace: str) -> tuple[dict[bytes, None] | None, str]:
         """For a client of the store: what take_records() is to know of its topics, and for whom what it publishes
-        counts. `user`: None where nobody says who it is; `namespace`: as in its Hello."""
+        counts. `user`: None where users are not known; `namespace`: as in its Hello."""
         names = Namespace(namespace) if is_namespace(namespace) else DEFAULT
         is_counted = user is not None or names.name or (self.bounds_default and not namespace)
         unnamed = UNNAMED if is_counted and user is None else ""
@@ -272,7 +270,7 @@ class UserQuotas:
     def _take_will(self, session: SessionState, will: WillState) -> tuple[bytes, str]:
         """Grant a will that is sent now: the value of its attribute COUNTED, and why it may not be sent."""
         user = session.user or namespace_of(session.client_id).prefix
-        if not user and not will.left_by and self.bounds_default:  # an anonymous client's, where nobody has a name
+        if not user and not will.left_by and self.bounds_default:  # an anonymous client's, where users are not known
             user = UNNAMED
         if not self.counted or not (user or will.left_by):
             return b"", ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from notify.api import GroupSeat, Handed, Receipt
+from notify.api import GroupConsumer, LeasedMessages, Receipt
 from store.records._records import ranges_from
 from store.state.changes import GroupAdvanced
 from store.state.group_settings import GroupSettings
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 WAIT_MS = 60_000
 LATEST = "latest"
-OF_OLD_SEATS = (wire.GroupOpen, wire.GroupClose, wire.Pop, wire.Ack, wire.ChangeInvisible, wire.Reject)
-Then = Callable[[GroupSeat | str], None]
+OF_OLD_CONSUMERS = (wire.GroupOpen, wire.GroupClose, wire.Pop, wire.Ack, wire.ChangeInvisible, wire.Reject)
+Then = Callable[[GroupConsumer | str], None]
 
 
 class RemoteGroups:
-    """Owner of this gateway's seats."""
+    """Owner of this gateway's consumers."""
 
     def __init__(self, ask: Callable[[Message, Answered], None], tell: Callable[[Message], None]) -> None:
         self.ask = ask
         self.tell = tell
-        self.seats: dict[RemoteSeat, None] = {}
+        self.consumers: dict[RemoteConsumer, None] = {}
 
     def join(
         self,
@@ -43,36 +43,36 @@ class RemoteGroups:
         consumer: str,
         if_new: GroupSettings,
         start: str,
-        handed: Callable[[Handed], None],
+        handed: Callable[[LeasedMessages], None],
         then: Then,
         user: str | None = None,
     ) -> None:
         request = wire.GroupOpen(*group, consumer, None, start, if_new, user, start != LATEST)
-        seat = RemoteSeat(self, request, handed, then)
-        self.seats[seat] = None
-        seat.open()
+        joined = RemoteConsumer(self, request, handed, then)
+        self.consumers[joined] = None
+        joined.open()
 
     def restart(self) -> None:
         """The store is another process now."""
-        for seat in self.seats:
-            seat.open()
+        for joined in self.consumers:
+            joined.open()
 
     def clear(self) -> None:
         """The store gave up on this gateway, and on its consumers with it."""
-        for seat in self.seats:
-            seat.is_closed = True
-            seat.forget()
-        self.seats.clear()
+        for joined in self.consumers:
+            joined.is_closed = True
+            joined.forget()
+        self.consumers.clear()
 
     def will_take(self, _: list[GroupAdvanced]) -> None:
         """The store finds it in the append."""
 
 
-class RemoteSeat:
+class RemoteConsumer:
     """A consumer. It has no ref before the store has said that it may be one."""
 
     def __init__(
-        self, groups: RemoteGroups, request: wire.GroupOpen, handed: Callable[[Handed], None], then: Then
+        self, groups: RemoteGroups, request: wire.GroupOpen, handed: Callable[[LeasedMessages], None], then: Then
     ) -> None:
         self.is_closed = False
         self.settings = GroupSettings()
@@ -105,7 +105,7 @@ class RemoteSeat:
         then, self._then = self._then, None
         if not isinstance(answer, wire.GroupOpened):
             if then is not None:
-                self._groups.seats.pop(self, None)
+                self._groups.consumers.pop(self, None)
                 then(answer.message if isinstance(answer, Failed) else type(answer).__name__)
             return
         if self.is_closed:
@@ -143,7 +143,7 @@ class RemoteSeat:
         if isinstance(answer, wire.Popped) and answer.handed:
             self._wanted = None
             (records,) = ranges_from(frame.records, [(0, sum(each[3] for each in answer.handed))])
-            self._handed(Handed(records, answer.handed))
+            self._handed(LeasedMessages(records, answer.handed))
         elif isinstance(answer, wire.Popped) and self._ref is not None:
             self._pop()
         elif isinstance(answer, Failed):
@@ -178,10 +178,10 @@ class RemoteSeat:
     def close(self) -> None:
         if not self.is_closed:
             self.is_closed = True
-            self._groups.seats.pop(self, None)
+            self._groups.consumers.pop(self, None)
             if self._ref is not None:
                 self._groups.tell(wire.GroupClose(self._ref))
 
 
 def _nothing(_: Message, __: Frame) -> None:
-    """What is stale is somebody else's by now."""
+    """Receipts that are stale belong to another consumer by now."""

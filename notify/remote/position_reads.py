@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from notify.api import Found
+from notify.api import RecordsAt
 from store.records._records import records_from
 from store.wire import messages as wire
 from store.wire.frames import Frame
@@ -21,10 +21,10 @@ class PositionReads:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._found: dict[tuple[int, ...], Found] = {}
+        self._found: dict[tuple[int, ...], RecordsAt] = {}
         self._finding: dict[tuple[int, ...], list[Callable[[], None]]] = {}
 
-    def read_at(self, log_offsets: list[int], then: Callable[[], None]) -> Found | None:
+    def read_at(self, log_offsets: list[int], then: Callable[[], None]) -> RecordsAt | None:
         """As in notify.api.Store."""
         key = tuple(log_offsets)
         if key in self._found:
@@ -36,7 +36,7 @@ class PositionReads:
         return None
 
     def _came(self, key: tuple[int, ...], answer: Message, frame: Frame) -> None:
-        found: Found = {}
+        found: RecordsAt = {}
         if isinstance(answer, wire.RecordsAt):
             records = records_from(frame.records, 0)
             places = iter(range(records.count))

@@ -110,7 +110,7 @@ class RangeCache:
                 self._drop(queue, start)
 
     def forget(self, queue: Queue) -> None:
-        """Nobody follows this queue any more."""
+        """No reader here follows this queue any more."""
         self._ranges.pop(queue, None)
 
     def clear(self) -> None:

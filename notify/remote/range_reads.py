@@ -14,16 +14,16 @@ from store.wire import messages as wire
 from store.wire.frames import Frame
 from store.wire.messages import Message
 
-AHEAD = 4  # ranges that are asked for before whoever is far behind comes to them
+AHEAD = 4  # ranges that are asked for ahead of a reader that is far behind
 AHEAD_SHARE = 2  # one part in this many of the cache may be such
 FILL = 0.9  # of an answer, by what records took before, so that some that are larger do not exceed it
-MOST_UNREAD_BYTES = 256 << 10  # of a queue: whoever reads it is behind, and will ask
+MOST_UNREAD_BYTES = 256 << 10  # of a queue: its reader is behind, and will ask
 
 Place = tuple[Queue, int]  # and the queue_offset to begin at
 
 
 class RangeReads:
-    """Owner of the range cache, and of what is to be asked for or was."""
+    """Owner of the range cache, and of the reads that are under way or about to be asked for."""
 
     def __init__(self, cache_bytes: int, refs: Mapping[Queue, int], ask: Ask, came: Callable[[Queue], None]) -> None:
         """`refs` of the queues that are followed; `came`: there is something to be read that was asked for."""
@@ -38,7 +38,7 @@ class RangeReads:
         self._most_hurried = max(1, cache_bytes // (AHEAD_SHARE * AHEAD * ANSWER_BYTES))
         self._asked: set[Place] = set()
         self._max_records = self._max_bytes = 1
-        self._unread_bytes: dict[Queue, int] = {}  # were pushed, and nobody has read since
+        self._unread_bytes: dict[Queue, int] = {}  # were pushed, and not read since
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records | None:
         """As in notify.api.Store; what is not here is wanted from now on."""
@@ -118,7 +118,7 @@ class RangeReads:
             self.cache.add(frame.size_bytes, useful)
 
     def pushed(self, message: wire.Pushed, frame: Frame, queues: Mapping[int, Queue]) -> list[int]:
-        """Take ranges that came by themselves; the refs of those queues of which nobody reads what comes."""
+        """Take ranges that were pushed. The refs of those queues whose ranges are not read."""
         came = ranges_from(frame.records, [(first, count) for _, first, count in message.ranges])
         each_bytes = frame.size_bytes // len(message.ranges)
         ranges = []
@@ -137,7 +137,7 @@ class RangeReads:
         return too_much
 
     def forget(self, queue: Queue) -> None:
-        """Nobody follows this queue any more."""
+        """No reader here follows this queue any more."""
         self.cache.forget(queue)
         self._hurried.discard(queue)
         self._unread_bytes.pop(queue, None)

@@ -11,24 +11,33 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from lightqueue.queues._queues import LIVE, Queue
 from lightqueue.queues.matching import any_of
 from lightqueue.reading.following import FROM_NOW, Followed
-from notify.api import EVENTS, NOBODY, Found, Listener, Placed, RetainedMessage, RetainedPage
-from notify.bans import RemoteBans
+from notify.api import (
+    EVENTS,
+    NO_LISTENER,
+    GatewayListener,
+    Placed,
+    RecordsAt,
+    RetainedMessage,
+    RetainedPage,
+    StoreStatus,
+)
 from notify.events.mirrors import Mirror, Mirrors
 from notify.events.recheck import Recheck
-from notify.history import History, RemoteHistory
+from notify.history import History
 from notify.local.questions import judged
-from notify.owners import UNJUDGED, Claimant, ClaimRefused
-from notify.pace import RemotePace
-from notify.quotas import RemoteQuotas
-from notify.remote.groups import OF_OLD_SEATS, RemoteGroups
+from notify.owners import UNJUDGED, Claimant, ClaimDenied
+from notify.remote.bans import RemoteBans
+from notify.remote.groups import OF_OLD_CONSUMERS, RemoteGroups
+from notify.remote.history import RemoteHistory
+from notify.remote.pace import RemotePace
 from notify.remote.position_reads import PositionReads
+from notify.remote.quotas import RemoteQuotas
 from notify.remote.range_cache import RangeCache
 from notify.remote.range_reads import RangeReads
 from notify.remote.request import Request, Requests
@@ -40,9 +49,6 @@ from store.state.sessions import SessionState
 from store.wire import messages as wire
 from store.wire.frames import Frame
 from store.wire.messages import FailureCode, Message, Welcome
-
-if TYPE_CHECKING:  # a gateway apart needs none of it
-    from lightqueue.message_store import MessageStore
 
 log = logging.getLogger("penstock.wire")
 
@@ -63,9 +69,9 @@ class RemoteStore:
     __slots__ = (
         "__dict__", "_ask", "_clock", "_groups", "_grown", "_is_in_turn", "_log", "_mirrors", "_most_frame_bytes",
         "_pace", "_positions", "_ranges", "_recheck", "_requests", "_send", "_send_soon", "_store_name", "_tell",
-        "bans", "connects", "end", "events", "generation", "heard_s", "history", "is_certain", "is_live_only",
-        "join_group", "lags", "listener", "mark", "max_delay_s", "messages", "patience_s", "quotas", "reached_s",
-        "safe", "safe_mark", "store_clock", "unconfirmed", "unstored_bytes", "watched", "weigh", "welcome",
+        "answers_at_once", "bans", "connects", "end", "events", "generation", "heard_s", "history", "is_certain",
+        "is_live_only", "join_group", "lags", "listener", "mark", "max_delay_s", "patience_s", "quotas", "reached_s",
+        "safe", "safe_mark", "status", "store_clock", "unconfirmed", "unstored_bytes", "watched", "weigh", "welcome",
         "why_away", "will_take",
     )  # fmt: skip
 
@@ -78,8 +84,9 @@ class RemoteStore:
         clock: Callable[[], float],
     ) -> None:
         """`send` what outgoing() says; `send_soon`: when the loop turns; `clock`: seconds, as in `heard_s`."""
-        self.listener: Listener = NOBODY
-        self.messages: MessageStore | None = None
+        self.listener: GatewayListener = NO_LISTENER
+        self.status: StoreStatus | None = None
+        self.answers_at_once = False
         self.is_live_only: Callable[[bytes], bool] | None = None
         self.weigh: Callable[[bytes], int] | None = None
         self.generation = self.max_delay_s = 0  # until the store has said so
@@ -112,6 +119,9 @@ class RemoteStore:
         self.history: History = RemoteHistory(self._ask)
         self.bans = RemoteBans(self._tell, lambda: self.welcome)
         self.quotas = RemoteQuotas(self._ask, self._tell, lambda: self.welcome)
+
+    def listen(self, listener: GatewayListener) -> None:
+        self.listener = listener
 
     # --- the way in
 
@@ -157,7 +167,7 @@ class RemoteStore:
         self,
         client_id: str,
         clean_start: bool,
-        then: Callable[[SessionState | ClaimRefused | None], None],
+        then: Callable[[SessionState | ClaimDenied | None], None],
         claimant: Claimant = UNJUDGED,
     ) -> None:
         def answered(answer: Message, _: Frame) -> None:
@@ -165,7 +175,7 @@ class RemoteStore:
                 self._knows_up_to(answer.log_end)
                 then(_decode_session(answer.session) if answer.session else None)
             elif isinstance(answer, wire.ClaimRefused):
-                then(ClaimRefused(tuple(answer.filters), answer.quota))
+                then(ClaimDenied(tuple(answer.filters), answer.quota))
 
         user, reads_all, reads, adopts_anonymous, address, counts = claimant
         whose = (user, reads_all, tuple(reads), adopts_anonymous, address, counts)
@@ -247,7 +257,7 @@ class RemoteStore:
             if ref in queues:
                 self._end_at(queues[ref], first + count)
 
-    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> Found | None:
+    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> RecordsAt | None:
         return self._positions.read_at(log_offsets, then)
 
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
@@ -441,7 +451,7 @@ class RemoteStore:
             message = request.message
             if isinstance(message, wire.Append) and message.sequence <= welcome.appended:
                 self._append_answered(message.sequence, request, wire.Appended(0, 0))
-            elif not (restarted and isinstance(message, _OF_OLD_REFS + OF_OLD_SEATS)):
+            elif not (restarted and isinstance(message, _OF_OLD_REFS + OF_OLD_CONSUMERS)):
                 missing.append(request)
         self._requests.to_send = deque()
         if restarted:

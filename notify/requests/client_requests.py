@@ -9,9 +9,9 @@ from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import read_at
 from lightqueue.reading import finding, replay
 from lightqueue.reading.replay import queue_offset_of
-from notify.local.member import Member
+from notify.local.store import LocalStore
 from notify.requests import log_requests
-from notify.requests.reads import ANSWER_BYTES, Answer, Room
+from notify.requests.reads import ANSWER_BYTES, Answer, AnswerRoom
 from store.errors import StoreError
 from store.records._records import records_bytes, topic_runs
 from store.wire import messages as wire
@@ -32,10 +32,10 @@ class Flushing:
     def __bool__(self) -> bool:
         return bool(self._answers or self._ready)
 
-    def add(self, member: Member, wait: wire.Wait, request_id: int, end: int, answer: Message) -> None:
+    def add(self, store: LocalStore, wait: wire.Wait, request_id: int, end: int, answer: Message) -> None:
         """Its records end at log_offset `end`."""
         try:
-            member.commit()
+            store.commit()
         except StoreError as error:
             answer = wire.Failed(FailureCode.UNAVAILABLE, str(error))
             wait = wire.Wait.STORED
@@ -43,49 +43,47 @@ class Flushing:
             self._ready.append((request_id, answer))
         else:
             self._answers.append((end, request_id, answer))
-            if end > member.flushed:
-                member.hurry()
+            if end > store.flushed:
+                store.hurry()
 
-    def take_answers(self, member: Member) -> list[tuple[int, Message]]:
+    def take_answers(self, store: LocalStore) -> list[tuple[int, Message]]:
         """(request_id, answer) of those that may go out now."""
         ready, self._ready = self._ready, []
         if not self._answers:
             return ready
-        fault = member.flush_fault()
-        while self._answers and (fault or self._answers[0][0] <= member.flushed):
+        fault = store.flush_fault()
+        while self._answers and (fault or self._answers[0][0] <= store.flushed):
             end, request_id, answer = self._answers.popleft()
-            if end > member.flushed:
+            if end > store.flushed:
                 answer = wire.Failed(FailureCode.UNAVAILABLE, f"stored, but not on the disk: {fault}")
             ready.append((request_id, answer))
         return ready
 
 
-def read(member: Member, request: Question, limit_bytes: int) -> Answer:
+def read(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
     """The answer to a request that only reads. Raises a StoreError."""
-    messages = member.messages
-    assert messages is not None
+    messages = store.messages
     try:
         match request:
             case wire.Scan(topic_filter, start, stop, max_bytes, tag):
-                wanted = replay.Wanted(topic_filter, start, stop, tag.encode())
+                wanted = replay.ScanQuery(topic_filter, start, stop, tag.encode())
                 found = replay.scan(messages, wanted, min(max_bytes, ANSWER_BYTES), limit_bytes)
                 return wire.Scanned(found.next, messages.end, found.queue_offset, found.number), found.records
             case wire.Seek(topic_filter, where, start):
                 sought = replay.seek(messages, topic_filter, where, start)
                 return wire.Sought(sought.log_offset, sought.found), b""
             case wire.Get(log_offset):
-                return _get(member, log_offset, limit_bytes)
+                return _get(store, log_offset, limit_bytes)
             case wire.Find():
-                return _find(member, request, limit_bytes)
+                return _find(store, request, limit_bytes)
             case _:
-                return log_requests.answer(member, request, limit_bytes)
+                return log_requests.answer(store, request, limit_bytes)
     except NoSuchPosition as error:
         return wire.Failed(FailureCode.NO_SUCH_POSITION, str(error)), b""
 
 
-def _get(member: Member, log_offset: int, limit_bytes: int) -> Answer:
-    assert member.messages is not None
-    found = replay.get(member.messages, log_offset)
+def _get(store: LocalStore, log_offset: int, limit_bytes: int) -> Answer:
+    found = replay.get(store.messages, log_offset)
     if found is None:
         text = f"no message begins at log_offset {log_offset}, or it is not kept any more"
         return wire.Failed(FailureCode.NO_SUCH_POSITION, text), b""
@@ -95,12 +93,11 @@ def _get(member: Member, log_offset: int, limit_bytes: int) -> Answer:
     return wire.Got(queue_offset), data
 
 
-def _find(member: Member, request: wire.Find, limit_bytes: int) -> Answer:
-    messages = member.messages
-    assert messages is not None
-    wanted = finding.Wanted.parse(request.key, request.topic_filter, request.since, request.until)
+def _find(store: LocalStore, request: wire.Find, limit_bytes: int) -> Answer:
+    messages = store.messages
+    wanted = finding.FindQuery.parse(request.key, request.topic_filter, request.since, request.until)
     found = finding.find(messages, wanted, request.before, min(request.limit, MOST_FOUND))
-    room = Room(limit_bytes)
+    room = AnswerRoom(limit_bytes)
     before = found.before
     count = 0
     for log_offset in found.log_offsets:

@@ -47,7 +47,7 @@ class BadContents(ValueError):
     """A record that must not get into the log; says why."""
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ContentLimits(msgspec.Struct, frozen=True):
     """Of what a peer may append: its records, when a delayed message is due, a payload before it was compressed.
 
     `may_count`: it may say what messages count as for users (the attribute COUNTED).
@@ -59,7 +59,7 @@ class Limits(msgspec.Struct, frozen=True):
     may_count: bool = False
 
 
-def add_records(batch: RecordBatch, records: memoryview, role: Role, limits: Limits) -> list[Change]:
+def add_records(batch: RecordBatch, records: memoryview, role: Role, limits: ContentLimits) -> list[Change]:
     """Add a peer's records to a batch. Returns the state changes among them. Raises ValueError; then none was added."""
     others = batch.extend_checked(
         records, TYPES[role], limits.size_bytes, limits.latest_due_ms, limits.plain_bytes, limits.may_count

@@ -8,11 +8,11 @@ from itertools import islice
 from typing import Protocol
 
 from lightqueue.errors import LightQueueError
-from lightqueue.groups.groups import Dealt, GroupQueue
+from lightqueue.groups.groups import GroupQueue, PoppedMessages
 from notify.errors import GroupRefused
-from notify.local.consumers import Asker, Consumers, Poll, Seat
+from notify.local.consumers import Consumer, Consumers, PopReceiver, PopRequest
 from notify.requests.contents import filter_fault
-from notify.requests.users import Permits, Wanted
+from notify.requests.users import Permission, Permits
 from store.errors import StoreError, StoreFull
 from store.state.group_states import Maker
 from store.state.offset_ranges import as_ranges
@@ -28,7 +28,7 @@ CONSUMER_BYTES = 600
 INFO_BYTES = 200
 
 
-class Requester(Asker, Protocol):
+class Requester(PopReceiver, Protocol):
     """The connection of a peer."""
 
     @property
@@ -44,17 +44,17 @@ class GroupRequests:
         self.consumers = consumers
         self._most_bytes = most_bytes
         self._clock = clock
-        self._seats: dict[tuple[str, int], Seat] = {}
-        self._refs: dict[Seat, int] = {}
+        self._by_key: dict[tuple[str, int], Consumer] = {}
+        self._refs: dict[Consumer, int] = {}
         self._last_ref = 0
 
     def left(self, peer: str) -> None:
         """A peer is gone."""
-        for key in [key for key in self._seats if key[0] == peer]:
-            self._refs.pop(self._seats.pop(key), None)
+        for key in [key for key in self._by_key if key[0] == peer]:
+            self._refs.pop(self._by_key.pop(key), None)
         self.consumers.left(peer)
 
-    def handle(self, peer: str, asker: Requester, message: Message, answer: Answer) -> None:
+    def handle(self, peer: str, receiver: Requester, message: Message, answer: Answer) -> None:
         """Answer a request, now or later."""
         topic_filter = getattr(message, "topic_filter", None)
         fault = filter_fault(topic_filter) if topic_filter is not None else ""
@@ -62,7 +62,7 @@ class GroupRequests:
             answer(Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}"), b"")
             return
         try:
-            _HANDLERS[type(message)](self, peer, asker, message, answer)
+            _HANDLERS[type(message)](self, peer, receiver, message, answer)
         except GroupRefused as error:
             answer(Failed(FailureCode.NOT_ALLOWED, str(error)), b"")
         except LightQueueError as error:
@@ -72,33 +72,33 @@ class GroupRequests:
 
     # --- requests
 
-    def _open(self, peer: str, asker: Requester, message: wire.GroupOpen, answer: Answer) -> None:
-        key = (message.group, message.topic_filter)
-        consumer = (peer, message.consumer)
-        user = asker.permits.user
+    def _open(self, peer: str, receiver: Requester, message: wire.GroupOpen, answer: Answer) -> None:
+        group = (message.group, message.topic_filter)
+        key = (peer, message.consumer)
+        user = receiver.permits.user
         maker = Maker(user.name) if user is not None else Maker(message.user, message.if_new is not None)
         start, or_refuse = message.start, message.or_refuse
-        seat = self.consumers.open(consumer, key, message.settings, start, message.if_new, maker, or_refuse)
-        if seat not in self._refs:
+        consumer = self.consumers.open(key, group, message.settings, start, message.if_new, maker, or_refuse)
+        if consumer not in self._refs:
             self._last_ref += 1
-            self._refs[seat] = self._last_ref
-            self._seats[peer, self._last_ref] = seat
-        answer(wire.GroupOpened(self._refs[seat], seat.queue.settings), b"")
+            self._refs[consumer] = self._last_ref
+            self._by_key[peer, self._last_ref] = consumer
+        answer(wire.GroupOpened(self._refs[consumer], consumer.queue.settings), b"")
 
-    def _close(self, peer: str, _: Asker, message: wire.GroupClose, __: Answer) -> None:
-        seat = self._seats.pop((peer, message.ref), None)
-        if seat is not None:
-            del self._refs[seat]
-            self.consumers.close(seat)
+    def _close(self, peer: str, _: PopReceiver, message: wire.GroupClose, __: Answer) -> None:
+        consumer = self._by_key.pop((peer, message.ref), None)
+        if consumer is not None:
+            del self._refs[consumer]
+            self.consumers.close(consumer)
 
-    def _seat(self, peer: str, ref: int) -> Seat:
-        seat = self._seats.get((peer, ref))
-        if seat is None:
+    def _consumer(self, peer: str, ref: int) -> Consumer:
+        consumer = self._by_key.get((peer, ref))
+        if consumer is None:
             raise GroupRefused(f"ref {ref} is no consumer; open its group first, again if the store was restarted")
-        return seat
+        return consumer
 
-    def _pop(self, peer: str, asker: Asker, message: wire.Pop, answer: Answer) -> None:
-        def dealt(found: Dealt) -> None:
+    def _pop(self, peer: str, receiver: PopReceiver, message: wire.Pop, answer: Answer) -> None:
+        def dealt(found: PoppedMessages) -> None:
             answer(
                 wire.Popped([(each.serial, each.deliveries, each.first, each.number) for each in found.ranges]),
                 found.records,
@@ -106,21 +106,23 @@ class GroupRequests:
 
         until_s = self._clock() + message.wait_ms / 1000
         max_bytes = min(message.max_bytes, self._most_bytes)
-        seat = self._seat(peer, message.ref)
-        self.consumers.pop(Poll(seat, asker, message.most, max_bytes, message.invisible_ms, until_s, dealt))
+        consumer = self._consumer(peer, message.ref)
+        self.consumers.pop(
+            PopRequest(consumer, receiver, message.most, max_bytes, message.invisible_ms, until_s, dealt)
+        )
 
-    def _ack(self, peer: str, _: Asker, message: wire.Ack, answer: Answer) -> None:
-        queue = self._seat(peer, message.ref).queue
+    def _ack(self, peer: str, _: PopReceiver, message: wire.Ack, answer: Answer) -> None:
+        queue = self._consumer(peer, message.ref).queue
         self._settle(queue, message.receipts, queue.ack, answer)
 
-    def _change_invisible(self, peer: str, _: Asker, message: wire.ChangeInvisible, answer: Answer) -> None:
-        seat = self._seat(peer, message.ref)
+    def _change_invisible(self, peer: str, _: PopReceiver, message: wire.ChangeInvisible, answer: Answer) -> None:
+        consumer = self._consumer(peer, message.ref)
         due_ms = self.consumers.now_ms() + message.invisible_ms
-        change = partial(seat.queue.change_invisible, due_ms=due_ms, consumer=seat.key)
-        self._settle(seat.queue, message.receipts, change, answer)
+        change = partial(consumer.queue.change_invisible, due_ms=due_ms, consumer=consumer.key)
+        self._settle(consumer.queue, message.receipts, change, answer)
 
-    def _reject(self, peer: str, _: Asker, message: wire.Reject, answer: Answer) -> None:
-        queue = self._seat(peer, message.ref).queue
+    def _reject(self, peer: str, _: PopReceiver, message: wire.Reject, answer: Answer) -> None:
+        queue = self._consumer(peer, message.ref).queue
         now_ms = self.consumers.now_ms()
         reject = partial(
             queue.reject, now_ms=now_ms, delay_ms=message.delay_ms, dead=message.dead, unseen=message.unseen
@@ -144,11 +146,11 @@ class GroupRequests:
 
         self.consumers.said(queue, then)
 
-    def _list(self, _: str, asker: Requester, message: wire.GroupList, answer: Answer) -> None:
+    def _list(self, _: str, receiver: Requester, message: wire.GroupList, answer: Answer) -> None:
         found: list[wire.GroupInfo] = []
         left_bytes = LIST_BYTES
         listed = self.consumers.listed(message.group)
-        groups = [each for each in listed if _sees(asker, each)][message.skip :]
+        groups = [each for each in listed if _sees(receiver, each)][message.skip :]
         for queue in groups:
             name = queue.state
             size = INFO_BYTES + len(name.topic_filter.encode()) + len(name.name.encode())
@@ -159,10 +161,10 @@ class GroupRequests:
             found.append(info(queue, shown))
         answer(wire.GroupsListed(found, more=len(found) < len(groups)), b"")
 
-    def _reset(self, _: str, __: Asker, message: wire.GroupReset, answer: Answer) -> None:
+    def _reset(self, _: str, __: PopReceiver, message: wire.GroupReset, answer: Answer) -> None:
         answer(wire.GroupDone(self.consumers.reset((message.group, message.topic_filter), message.to)), b"")
 
-    def _drop(self, _: str, __: Asker, message: wire.GroupDrop, answer: Answer) -> None:
+    def _drop(self, _: str, __: PopReceiver, message: wire.GroupDrop, answer: Answer) -> None:
         self.consumers.drop((message.group, message.topic_filter))
         answer(wire.GroupDone(0), b"")
 
@@ -181,8 +183,8 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
 REQUESTS: Iterable[type[Message]] = _HANDLERS.keys()
 
 
-def _sees(asker: Requester, queue: GroupQueue) -> bool:
-    return asker.permits.sees(Wanted("subscribe", queue.state.topic_filter, queue.state.name))
+def _sees(receiver: Requester, queue: GroupQueue) -> bool:
+    return receiver.permits.sees(Permission("subscribe", queue.state.topic_filter, queue.state.name))
 
 
 def info(queue: GroupQueue, shown: int) -> wire.GroupInfo:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from notify.local.member import Member
+from notify.local.store import LocalStore
 from notify.requests.contents import filter_fault
 from notify.requests.refusals import failure_code
 from store.errors import StoreError
 from store.wire import messages as wire
 
 
-def locate(member: Member, message: wire.Locate, answer: Callable[[wire.Message], None]) -> None:
+def locate(store: LocalStore, message: wire.Locate, answer: Callable[[wire.Message], None]) -> None:
     """Call `answer` once it is known."""
     fault = filter_fault(message.topic_filter)
     if fault:
@@ -26,6 +26,6 @@ def locate(member: Member, message: wire.Locate, answer: Callable[[wire.Message]
             answer(wire.Located(position))
 
     try:
-        member.locate(message.topic_filter, message.where, then)
+        store.locate(message.topic_filter, message.where, then)
     except StoreError as error:
         answer(wire.Failed(failure_code(error), str(error)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightqueue.reading import replay
-from notify.local.member import Member
+from notify.local.store import LocalStore
 from notify.requests.reads import Answer
 from store.errors import CorruptSegment
 from store.log import log_bytes
@@ -30,10 +30,9 @@ SEGMENT_BYTES = 20  # at most, of one in an answer
 MOST_TOPICS = 500  # looked up in one turn of the loop: 20 ms
 
 
-def answer(member: Member, request: Question, limit_bytes: int) -> Answer:
+def answer(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
     """The answer to one of REQUESTS. Raises a StoreError."""
-    messages = member.messages
-    assert messages is not None
+    messages = store.messages
     log = messages.log
     match request:
         case Segments(start):
@@ -55,7 +54,7 @@ def answer(member: Member, request: Question, limit_bytes: int) -> Answer:
                 return wire.Failed(FailureCode.BAD_REQUEST, f"more than {MOST_TOPICS} topics at a time"), b""
             return QueueOffsetsFound([replay.count_before(messages, topic, before) for topic in topics]), b""
         case ReaderAt(reader, log_offset):
-            member.readers.note(reader, log_offset)
+            store.readers.note(reader, log_offset)
             return ReaderNoted(max(0, log.committed - log_offset)), b""
         case Topics(topic_filter, after):
             known_until = messages.index.applied_offset

@@ -9,7 +9,7 @@ from typing import Any
 
 from notify.bans import BadBan, info_of
 from notify.local.hub import Hub
-from notify.local.member import Member
+from notify.local.store import LocalStore
 from store.audit import AuditEvent
 from store.errors import StoreError
 from store.state.changes import BanSet
@@ -30,9 +30,9 @@ Done = Callable[[Message], None]
 class OperatorRequests:
     """Answers the operators of one connection. Owner of the names that a listing goes through."""
 
-    def __init__(self, hub: Hub, member: Member) -> None:
+    def __init__(self, hub: Hub, store: LocalStore) -> None:
         self._hub = hub
-        self._member = member
+        self._store = store
         self._names: list[str] = []
 
     def do(self, message: Message, done: Done) -> None:
@@ -49,7 +49,7 @@ class OperatorRequests:
     def _list(self, request: of_operator.ListClients, done: Done) -> None:
         """Some thousand names at a time, of those that there were at the first request of a listing."""
         if not request.after:
-            self._names = self._hub.client_ids()
+            self._names = self._hub.claims.client_ids()
         some = self._names[request.after : request.after + LOOKED_AT]
         clients = [
             info
@@ -78,13 +78,13 @@ class OperatorRequests:
     def _info(self, client_id: str) -> ClientInfo | None:
         hub = self._hub
         state: SessionState | None = hub.messages.sessions.get(client_id)
-        holder = hub.holder(client_id)
+        holder = hub.claims.holder(client_id)
         if state is None and holder is None:
             return None
-        address, since_ms = hub.presence_of(client_id) or ("", 0)
+        address, since_ms = hub.claims.presence_of(client_id) or ("", 0)
         return ClientInfo(
             client_id,
-            hub.owner(client_id),
+            hub.claims.owner(client_id),
             holder is not None,
             holder.name if holder is not None else "",
             address if holder is not None else "",
@@ -96,30 +96,30 @@ class OperatorRequests:
     # --- acting
 
     def _disconnect(self, request: of_operator.DisconnectClient, done: Done) -> None:
-        holder = self._hub.holder(request.client_id)
+        holder = self._hub.claims.holder(request.client_id)
         if holder is not None:
             self._note(request, f"disconnected the client: {request.reason}")
-            holder.listener.told(of_operator.Disconnect(request.client_id, request.reason))
+            holder.sessions.told(of_operator.Disconnect(request.client_id, request.reason))
         done(OperatorDone(holder is not None))
 
     def _end(self, request: of_operator.EndSession, done: Done) -> None:
         """The session is claimed as by a client that begins anew, and let go of."""
         client_id = request.client_id
-        holder = self._hub.holder(client_id)
+        holder = self._hub.claims.holder(client_id)
         if holder is None and self._hub.messages.sessions.get(client_id) is None:
             done(OperatorDone(False))
             return
         self._note(request, "ended the session")
         if holder is not None:
-            holder.listener.told(of_operator.Disconnect(client_id, "an operator ended the session"))
-        self._member.claim(client_id, True, partial(self._claimed, client_id, done))
+            holder.sessions.told(of_operator.Disconnect(client_id, "an operator ended the session"))
+        self._store.claim(client_id, True, partial(self._claimed, client_id, done))
 
     def _claimed(self, client_id: str, done: Done, _: object) -> None:
-        self._member.release(client_id)
+        self._store.release(client_id)
         done(OperatorDone(True))
 
     def _assign(self, request: of_operator.AssignSession, done: Done) -> None:
-        found = self._hub.assign(request.client_id, request.user)
+        found = self._hub.claims.assign(request.client_id, request.user)
         if found:
             self._note(request, f"gave the session to user {request.user}")
         done(OperatorDone(found))

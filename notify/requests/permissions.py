@@ -12,7 +12,7 @@ import msgspec
 from lightqueue.message_store import MessageStore
 from lightqueue.reading import replay
 from lightqueue.upkeep.dispatching import record_of
-from notify.requests.users import Permits, Wanted
+from notify.requests.users import Permission, Permits
 from store.errors import StoreError
 from store.namespaces import DEFAULT, Namespace, is_reserved
 from store.records.records import RecordFlag
@@ -24,9 +24,12 @@ from store.wire.base import Message
 from store.wire.frames import Frame
 
 PUBLISH, RETAIN, SUBSCRIBE, REPLAY = "publish", "retain", "subscribe", "replay"
-READ_LOG = Wanted("read_log", "#")
+READ_LOG = Permission("read_log", "#")
 """A right of its own: the log has the messages of all namespaces, which no `#` means."""
-WHOLE_LOG = [READ_LOG, *(Wanted(action, topic) for topic in ("#", "$dead/#") for action in (SUBSCRIBE, REPLAY))]
+WHOLE_LOG = [
+    READ_LOG,
+    *(Permission(action, topic) for topic in ("#", "$dead/#") for action in (SUBSCRIBE, REPLAY)),
+]
 """Who reads the log itself reads everything that is in it."""
 MOST_SHOWN = 64  # characters of a user's name in an error
 FROM_NOW = {"now", "latest"}
@@ -35,7 +38,7 @@ _TOPIC_LENGTH = struct.Struct("<H")
 """In a record's header, see docs/formats.md."""
 
 
-def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) -> list[Wanted]:
+def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) -> list[Permission]:
     """What a client has to be allowed for this frame, by the names that it knows; nothing for what is about its own
     connection."""
     find = _WANTED.get(type(frame.message))
@@ -43,7 +46,7 @@ def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) 
     return [_plain(each, names) for each in wanted] if names.name else wanted
 
 
-def why_not(refused: Wanted, user: str) -> str:
+def why_not(refused: Permission, user: str) -> str:
     """What a client is told: the action and the topic, and behind a colon what helps."""
     if refused != READ_LOG:
         return f"{refused.action} {refused.topic}"
@@ -54,9 +57,9 @@ def why_not(refused: Wanted, user: str) -> str:
     )
 
 
-def _plain(wanted: Wanted, names: Namespace) -> Wanted:
+def _plain(wanted: Permission, names: Namespace) -> Permission:
     group = names.plain_group(wanted.group) if wanted.group is not None else None
-    return Wanted(wanted.action, names.plain_topic(wanted.topic), group)
+    return Permission(wanted.action, names.plain_topic(wanted.topic), group)
 
 
 def narrowed(frame: Frame, names: Namespace = DEFAULT) -> Frame:
@@ -71,12 +74,12 @@ def narrowed(frame: Frame, names: Namespace = DEFAULT) -> Frame:
 def shown(answer: Message, permits: Permits, names: Namespace = DEFAULT) -> Message:
     """An answer without what the client may not see."""
     if isinstance(answer, wire.DelayedFound):
-        found = [each for each in answer.messages if permits.sees(Wanted(SUBSCRIBE, names.plain_topic(each[2])))]
+        found = [each for each in answer.messages if permits.sees(Permission(SUBSCRIBE, names.plain_topic(each[2])))]
         return msgspec.structs.replace(answer, messages=found)
     return answer
 
 
-def _published(_: Any, frame: Frame, __: MessageStore) -> list[Wanted]:
+def _published(_: Any, frame: Frame, __: MessageStore) -> list[Permission]:
     """Each topic once, however many messages there are."""
     records = frame.records
     found: dict[tuple[bytes, bool], None] = {}
@@ -86,24 +89,24 @@ def _published(_: Any, frame: Frame, __: MessageStore) -> list[Wanted]:
         topic = bytes(records[at + 40 : at + 40 + topic_bytes])
         found[topic, bool(records[at + 25] & RecordFlag.RETAIN)] = None
         at += _LENGTH.unpack_from(records, at)[0]
-    wanted: list[Wanted] = []
+    wanted: list[Permission] = []
     for topic, retain in found:
         text = topic.decode(errors="replace")
-        wanted.append(Wanted(PUBLISH, text))
+        wanted.append(Permission(PUBLISH, text))
         if retain:
-            wanted.append(Wanted(RETAIN, text))
+            wanted.append(Permission(RETAIN, text))
     return wanted
 
 
-def _live(message: Any, _: Frame, __: MessageStore) -> list[Wanted]:
-    return [Wanted(SUBSCRIBE, message.topic_filter)]
+def _live(message: Any, _: Frame, __: MessageStore) -> list[Permission]:
+    return [Permission(SUBSCRIBE, message.topic_filter)]
 
 
-def _read(message: Any, _: Frame, __: MessageStore) -> list[Wanted]:
-    return [Wanted(SUBSCRIBE, message.topic_filter), Wanted(REPLAY, message.topic_filter)]
+def _read(message: Any, _: Frame, __: MessageStore) -> list[Permission]:
+    return [Permission(SUBSCRIBE, message.topic_filter), Permission(REPLAY, message.topic_filter)]
 
 
-def _got(message: wire.Get, _: Frame, messages: MessageStore) -> list[Wanted]:
+def _got(message: wire.Get, _: Frame, messages: MessageStore) -> list[Permission]:
     try:
         found = replay.get(messages, message.log_offset)
     except StoreError:
@@ -112,42 +115,45 @@ def _got(message: wire.Get, _: Frame, messages: MessageStore) -> list[Wanted]:
         return []
     (topic_bytes,) = _TOPIC_LENGTH.unpack_from(found[0], 26)
     topic = found[0][40 : 40 + topic_bytes].decode(errors="replace")
-    return [Wanted(SUBSCRIBE, topic), Wanted(REPLAY, topic)]
+    return [Permission(SUBSCRIBE, topic), Permission(REPLAY, topic)]
 
 
-def _topics(message: of_log.QueueOffsets, _: Frame, __: MessageStore) -> list[Wanted]:
-    return [READ_LOG if is_reserved(topic) else Wanted(SUBSCRIBE, topic) for topic in dict.fromkeys(message.topics)]
+def _topics(message: of_log.QueueOffsets, _: Frame, __: MessageStore) -> list[Permission]:
+    return [READ_LOG if is_reserved(topic) else Permission(SUBSCRIBE, topic) for topic in dict.fromkeys(message.topics)]
 
 
-def _whole_log(_: Any, __: Frame, ___: MessageStore) -> list[Wanted]:
+def _whole_log(_: Any, __: Frame, ___: MessageStore) -> list[Permission]:
     return WHOLE_LOG
 
 
-def _joined(message: of_group.GroupOpen, _: Frame, messages: MessageStore) -> list[Wanted]:
-    wanted = [Wanted(SUBSCRIBE, message.topic_filter, message.group)]
+def _joined(message: of_group.GroupOpen, _: Frame, messages: MessageStore) -> list[Permission]:
+    wanted = [Permission(SUBSCRIBE, message.topic_filter, message.group)]
     is_new = messages.groups.get((message.group, message.topic_filter)) is None
     if is_new and message.start not in FROM_NOW:
-        wanted.append(Wanted(REPLAY, message.topic_filter))
+        wanted.append(Permission(REPLAY, message.topic_filter))
     return wanted
 
 
-def _moved(message: of_group.GroupReset, _: Frame, __: MessageStore) -> list[Wanted]:
-    return [Wanted(SUBSCRIBE, message.topic_filter, message.group), Wanted(REPLAY, message.topic_filter)]
+def _moved(message: of_group.GroupReset, _: Frame, __: MessageStore) -> list[Permission]:
+    return [
+        Permission(SUBSCRIBE, message.topic_filter, message.group),
+        Permission(REPLAY, message.topic_filter),
+    ]
 
 
-def _dropped(message: of_group.GroupDrop, _: Frame, __: MessageStore) -> list[Wanted]:
-    return [Wanted(SUBSCRIBE, message.topic_filter, message.group)]
+def _dropped(message: of_group.GroupDrop, _: Frame, __: MessageStore) -> list[Permission]:
+    return [Permission(SUBSCRIBE, message.topic_filter, message.group)]
 
 
-def _taken_back(message: wire.CancelDelayed, _: Frame, messages: MessageStore) -> list[Wanted]:
+def _taken_back(message: wire.CancelDelayed, _: Frame, messages: MessageStore) -> list[Permission]:
     place = messages.delayed.place(message.due_ms, message.log_offset)
     if place is None:
         return []
     record = record_of(messages.log, Pending(message.due_ms, message.log_offset, place))
-    return [Wanted(PUBLISH, record.topic.decode())] if record is not None else []
+    return [Permission(PUBLISH, record.topic.decode())] if record is not None else []
 
 
-_WANTED: dict[type[Message], Callable[[Any, Frame, MessageStore], list[Wanted]]] = {
+_WANTED: dict[type[Message], Callable[[Any, Frame, MessageStore], list[Permission]]] = {
     wire.Append: _published,
     wire.Publish: _published,
     wire.Follow: _live,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue, read_at
 from lightqueue.queues.retained_search import find_retained, heads_found
-from notify.local.member import Member
+from notify.local.store import LocalStore
 from store.errors import StoreError
 from store.records._records import Records, check_records, records_bytes
 from store.records.records import Attribute, RecordType, decode_attributes
@@ -28,7 +28,7 @@ _MESSAGE = bytes((RecordType.MESSAGE,))
 Answer = tuple[wire.Message, bytes]
 
 
-class Room:
+class AnswerRoom:
     """Records for one answer: about ANSWER_BYTES of them, more only if a single one is larger, and what is found in
     ANSWER_S: who asked for more asks again."""
 
@@ -57,9 +57,9 @@ class Room:
         self.parts.append(data)
 
 
-def read(member: Member, queues: Mapping[int, Queue], request: wire.Read, limit_bytes: int) -> Answer:
+def read(store: LocalStore, queues: Mapping[int, Queue], request: wire.Read, limit_bytes: int) -> Answer:
     """Ranges in the order asked for, and fewer of them if they get too long. Raises a StoreError."""
-    room = Room(limit_bytes)
+    room = AnswerRoom(limit_bytes)
     ranges: list[tuple[int, int, int]] = []
     for ref, start in request.ranges[:MOST_RANGES]:
         queue = queues.get(ref)
@@ -69,7 +69,7 @@ def read(member: Member, queues: Mapping[int, Queue], request: wire.Read, limit_
         if left_bytes <= 0:
             break
         most_bytes = min(request.max_bytes, left_bytes)
-        records = member.read(queue, start, request.max_records, most_bytes)
+        records = store.read(queue, start, request.max_records, most_bytes)
         count = records.count
         data = records_bytes(records)
         while count > 1 and not room.fits(data):  # the last one or two are what was too much
@@ -87,7 +87,7 @@ def read(member: Member, queues: Mapping[int, Queue], request: wire.Read, limit_
             most_bytes = min(most_bytes - len(data), room.left_bytes)
             if most_bytes <= 0:
                 break
-            records = member.read(queue, first + count, request.max_records - count, most_bytes)
+            records = store.read(queue, first + count, request.max_records - count, most_bytes)
             data = records_bytes(records)
             if not records.count or records.first != first + count or not room.fits(data):
                 break
@@ -97,15 +97,14 @@ def read(member: Member, queues: Mapping[int, Queue], request: wire.Read, limit_
     return wire.Ranges(ranges), b"".join(room.parts)
 
 
-def read_positions(member: Member, request: wire.ReadAt, limit_bytes: int) -> Answer:
+def read_positions(store: LocalStore, request: wire.ReadAt, limit_bytes: int) -> Answer:
     """Messages by their log_offsets, fewer if they get too long."""
-    assert member.messages is not None
-    room = Room(limit_bytes)
+    room = AnswerRoom(limit_bytes)
     found: list[bool] = []
     for log_offset in request.log_offsets[:MOST_RECORDS_AT]:
         if room.left_bytes <= 0:
             break
-        data = _message_at(member.messages, log_offset)
+        data = _message_at(store.messages, log_offset)
         if data and not room.fits(data) and not room.is_too_large(data):
             break
         is_found = bool(data) and room.fits(data)
@@ -114,10 +113,9 @@ def read_positions(member: Member, request: wire.ReadAt, limit_bytes: int) -> An
     return wire.RecordsAt(found), b"".join(room.parts)
 
 
-def find_retained_messages(member: Member, request: wire.Retained, limit_bytes: int) -> Answer:
+def find_retained_messages(store: LocalStore, request: wire.Retained, limit_bytes: int) -> Answer:
     """A page of retained messages, without what they say. Raises a StoreError."""
-    messages = member.messages
-    assert messages is not None
+    messages = store.messages
     left_bytes = max(limit_bytes - wire.MOST_NAME_CHARACTERS, limit_bytes // 2)
     limit = min(request.limit, MOST_RETAINED)
     heads, after = heads_found(
@@ -133,10 +131,9 @@ def find_retained_messages(member: Member, request: wire.Retained, limit_bytes: 
     return wire.RetainedFound(found, after), b""
 
 
-def list_delayed(member: Member, request: wire.ListDelayed, limit_bytes: int) -> Answer:
+def list_delayed(store: LocalStore, request: wire.ListDelayed, limit_bytes: int) -> Answer:
     """A page of delayed messages that are pending, without what they say. Raises a StoreError."""
-    messages = member.messages
-    assert messages is not None
+    messages = store.messages
     limit = min(request.limit, MOST_DELAYED)
     page = messages.delayed.page(*request.after, limit)
     found: list[tuple[int, int, str, bytes]] = []

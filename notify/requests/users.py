@@ -12,7 +12,7 @@ from store.wire.messages import Hello, Message
 REMEMBERED = 4_096  # of what a connection was told about its user; then it is asked anew
 
 
-class Wanted(NamedTuple):
+class Permission(NamedTuple):
     """What a client wants to do: publish, retain, subscribe, replay or read_log (`action`) a topic or a filter."""
 
     action: str
@@ -25,7 +25,7 @@ class User(Protocol):
 
     @property
     def name(self) -> str:
-        """Empty: nobody in particular."""
+        """Empty: the client has no name."""
 
     @property
     def namespace(self) -> str:
@@ -43,17 +43,17 @@ class User(Protocol):
     def epoch(self) -> int:
         """Another number whenever what was said about permissions may be different now."""
 
-    def decide(self, wanted: Wanted) -> bool | None:
+    def decide(self, wanted: Permission) -> bool | None:
         """None: it has to be asked."""
 
-    def ask(self, wanted: Wanted, then: Callable[[bool], None]) -> None:
+    def ask(self, wanted: Permission, then: Callable[[bool], None]) -> None:
         """Call `then` once, from the loop."""
 
     def fault(self, now_ms: int) -> str:
         """Why it may not stay; empty if it may."""
 
 
-class Judge(Protocol):
+class UserJudge(Protocol):
     """Says who a client is."""
 
     def admit(self, hello: Hello, address: str, names: tuple[str, ...], answer: Callable[[User | str], None]) -> None:
@@ -66,12 +66,12 @@ class Permits:
     def __init__(self, user: User | None) -> None:
         """None: users are not judged here."""
         self.user = user
-        self._known: dict[Wanted, bool] = {}
+        self._known: dict[Permission, bool] = {}
         self._epoch = user.epoch if user is not None else 0
 
     @property
     def name(self) -> str:
-        """Of the user; empty: nobody in particular."""
+        """Of the user; empty: the client has no name."""
         return self.user.name if self.user is not None else ""
 
     def lets(self, request: Message) -> bool:
@@ -82,13 +82,13 @@ class Permits:
         """Why its user may not stay; empty if it may."""
         return self.user.fault(now_ms) if self.user is not None else ""
 
-    def sees(self, wanted: Wanted) -> bool:
+    def sees(self, wanted: Permission) -> bool:
         """Whether it may, of what is only shown or left out; what would have to be asked is left out."""
         if self.user is None or self.user.is_open:
             return True
         return self._decided(self.user, wanted) is True
 
-    def judge(self, wanted: list[Wanted], then: Callable[[Wanted | None], None]) -> None:
+    def judge(self, wanted: list[Permission], then: Callable[[Permission | None], None]) -> None:
         """Call `then` with the first that it may not do, or None; at once if it is known, else later."""
         user = self.user
         if user is None:
@@ -105,14 +105,14 @@ class Permits:
                 return
         then(None)
 
-    def _heard(self, rest: list[Wanted], then: Callable[[Wanted | None], None], allowed: bool) -> None:
+    def _heard(self, rest: list[Permission], then: Callable[[Permission | None], None], allowed: bool) -> None:
         self._remember(rest[0], allowed)
         if allowed:
             self.judge(rest[1:], then)
         else:
             then(rest[0])
 
-    def _decided(self, user: User, wanted: Wanted) -> bool | None:
+    def _decided(self, user: User, wanted: Permission) -> bool | None:
         if user.epoch != self._epoch:
             self._epoch = user.epoch
             self._known.clear()
@@ -123,7 +123,7 @@ class Permits:
                 self._remember(wanted, allowed)
         return allowed
 
-    def _remember(self, wanted: Wanted, allowed: bool) -> None:
+    def _remember(self, wanted: Permission, allowed: bool) -> None:
         if len(self._known) >= REMEMBERED:
             self._known.clear()
         self._known[wanted] = allowed

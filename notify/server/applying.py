@@ -35,7 +35,7 @@ class ApplyingSteps:
         self.go_on()
 
     def go_on(self) -> None:
-        """To be called once in a turn in which something was stored, in front of what is to be stored next."""
+        """Call this once in a turn in which something was stored, before anything else is stored."""
         if self._hub.messages.applying.left_bytes:
             self._was_under_way = True
             self._steps.start()

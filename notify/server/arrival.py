@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from notify.links.certificates import CertifiedRoles
-from notify.requests.users import Judge, User
-from notify.server.held import Held
+from notify.requests.users import User, UserJudge
+from notify.server.held import HeldRequests
 from store.wire.messages import Hello, Refused, RefusedReason, Role, Welcome
 
 Entry = Welcome | Refused
@@ -21,9 +21,9 @@ class Arrival:
     address: str = ""
     names: tuple[str, ...] = ()
     roles: CertifiedRoles = CertifiedRoles(())  # noqa: RUF009 - it has no state that changes
-    judge: Judge | None = None
+    judge: UserJudge | None = None
 
-    def meet(self, hello: Hello, let_in: LetIn, later: Callable[[Entry], None], held: Held) -> Entry | None:
+    def meet(self, hello: Hello, let_in: LetIn, later: Callable[[Entry], None], held: HeldRequests) -> Entry | None:
         """Whether a peer comes in, by `let_in` if nothing speaks against it. None: `later` is told.
 
         A gateway waits in line while something is applied: letting it in may store something.

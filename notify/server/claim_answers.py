@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from notify.owners import ClaimRefused
+from notify.owners import ClaimDenied
 from notify.server.events import FRAME_ROOM_BYTES
 from store.state.sessions import SessionState
 from store.wire import messages as wire
@@ -17,10 +17,10 @@ _encode_session = msgspec.msgpack.Encoder().encode
 
 
 def claim_answer(
-    client_id: str, state: SessionState | ClaimRefused | None, told_end: int, max_frame_bytes: int
+    client_id: str, state: SessionState | ClaimDenied | None, told_end: int, max_frame_bytes: int
 ) -> Message:
     """`told_end`: log_offset up to which the gateway knows where queues end."""
-    if isinstance(state, ClaimRefused):
+    if isinstance(state, ClaimDenied):
         return wire.ClaimRefused(_fitting(state.filters, max_frame_bytes), state.quota)
     session = _encode_session(state) if state is not None else b""
     if len(session) + FRAME_ROOM_BYTES > max_frame_bytes:

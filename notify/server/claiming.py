@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from notify.owners import Claimant, ClaimRefused
+from notify.owners import Claimant, ClaimDenied
 from notify.requests.contents import text_fault
 from notify.server.claim_answers import claim_answer
 from notify.server.peers import Peer
@@ -26,12 +26,12 @@ def claim(
         answer(wire.Failed(FailureCode.BAD_REQUEST, f"client_id {fault}"))
         return
 
-    def then(state: SessionState | ClaimRefused | None) -> None:
+    def then(state: SessionState | ClaimDenied | None) -> None:
         found = claim_answer(message.client_id, state, told_end(), max_frame_bytes)
         if message.address and isinstance(found, wire.Claimed):
-            peer.hub.presences[message.client_id] = message.address, peer.hub.messages.now_ms()
+            peer.hub.claims.presences[message.client_id] = message.address, peer.hub.messages.now_ms()
         answer(found)
 
     user, counts = message.user, message.counts
     claimant = Claimant(user, message.reads_all, message.reads, message.adopts_anonymous, message.address, counts)
-    peer.member.claim(message.client_id, message.clean_start, then, claimant)
+    peer.store.claim(message.client_id, message.clean_start, then, claimant)

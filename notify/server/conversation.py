@@ -15,18 +15,17 @@ from typing import NoReturn
 
 import msgspec
 
-from notify import quotas
-from notify.requests import client_requests, group_requests, log_requests, operator_requests, reads
+from notify.requests import client_requests, group_requests, log_requests, operator_requests, quota_requests, reads
 from notify.requests.locating import locate
 from notify.requests.permissions import narrowed, shown, wanted_by, why_not
-from notify.requests.users import Permits, User, Wanted
+from notify.requests.users import Permission, Permits, User
 from notify.server import long_frames
 from notify.server.answers import WaitingAnswer, cancelled, following, found
 from notify.server.arrival import Arrival
 from notify.server.claiming import claim
+from notify.server.counters import WireCounters
 from notify.server.events import FRAME_ROOM_BYTES, Events
-from notify.server.figures import Figures
-from notify.server.held import NEVER_HELD, Held
+from notify.server.held import NEVER_HELD, HeldRequests
 from notify.server.incoming import Incoming
 from notify.server.operator_line import OperatorLine
 from notify.server.peers import Peer, Peers
@@ -53,17 +52,17 @@ class Conversation:
         self,
         peers: Peers,
         tokens: Mapping[str, str | None],
-        figures: Figures,
+        figures: WireCounters,
         wake: Callable[[], None],
         of_namespaces: Mapping[str, str] = NO_TOKENS,
     ) -> None:
-        """`wake`: outgoing() is to be called, soon."""
+        """`wake`: have outgoing() called soon."""
         self.peer: Peer | None = None
         self._events: Events  # once there is a peer
         self.arrival = Arrival()
         self._operators: OperatorLine
-        self.is_closing = False  # once what is to be sent is sent
-        self.fault: WireError | None = None  # found while nobody listened
+        self.is_closing = False  # once everything is sent
+        self.fault: WireError | None = None  # found by an answer that came later
         self.opened_s = self.said_s = peers.clock()
         self._peers = peers
         self._figures = figures
@@ -72,7 +71,7 @@ class Conversation:
         self.permits = Permits(None)
         self._is_client = False
         self._applying = peers.hub.messages.applying
-        self._held = Held(self._applying, self.wake)
+        self._held = HeldRequests(self._applying, self.wake)
         self._is_judged = False  # a frame waits for what its user may do
         self._incoming: Incoming | None = None
         self._credit = Credit(1)
@@ -122,7 +121,7 @@ class Conversation:
             self.wake()
 
     def _later(self, action: Callable[[], None]) -> None:
-        """Do what an answer of somebody else allows; what is wrong is said by check()."""
+        """Do what an answer allows that came later; check() raises the fault, if there is one."""
         try:
             action()
         except WireError as error:
@@ -142,7 +141,7 @@ class Conversation:
         self._is_client = self.peer.role is Role.CLIENT
         self._credit = Credit(welcome.credit_bytes)
         self._events = Events(self.peer, welcome, self._figures, self._peers.max_frame_bytes, self._tell)
-        for client_id in self._peers.hub.contested(self.peer.member):
+        for client_id in self._peers.hub.claims.contested(self.peer.member):
             self.tell_taken_over(client_id)
         self._operators = OperatorLine(hello, self.peer, self.tell_taken_over)
         return welcome
@@ -187,7 +186,7 @@ class Conversation:
         self._is_judged = True
         at_once = True
 
-        def heard(refused: Wanted | None) -> None:
+        def heard(refused: Permission | None) -> None:
             self._is_judged = False
             if self.is_closing:
                 return
@@ -263,7 +262,7 @@ class Conversation:
     # --- bytes out
 
     def outgoing(self) -> list[bytes]:
-        """What is to be sent now. To be called once in a turn of the loop."""
+        """The bytes to send now. Call this once in a turn of the loop."""
         if self._incoming is not None:
             self._incoming.worked_s = 0.0
         if self.peer is not None and not self.is_closing:
@@ -312,14 +311,14 @@ class Conversation:
 
     def _answer_appends(self) -> None:
         assert self.peer is not None
-        safe = self.peer.member.safe_mark
+        safe = self.peer.store.safe_mark
         while self._answers and self._answers[0].mark <= safe:
             answer = self._answers.popleft()
             self._answer(answer.request_id, answer.message)
             if answer.refused:
                 self._refusals.append((self._pings, answer.refused))
         if self._is_client and self._flushing:
-            for request_id, message in self._flushing.take_answers(self.peer.member):
+            for request_id, message in self._flushing.take_answers(self.peer.store):
                 self._answer(request_id, message)
         if self._refusals and self._refusals[-1][0] == self._pings:
             self.ping()  # its answer says that the refusals are known
@@ -366,7 +365,7 @@ class Conversation:
         if peer.has_too_many_refused:
             raise WireError("too many Appends were refused without a Pong in between")
         stored = answer if isinstance(answer, wire.Appended) else None
-        mark = stored.end or peer.member.mark if stored is not None else 0
+        mark = stored.end or peer.store.mark if stored is not None else 0
         waiting = WaitingAnswer(frame.request_id, mark, answer, 0 if stored is not None else message.sequence)
         if self._applying.left_bytes:
             self._held.behind(partial(self._answers.append, waiting))
@@ -388,10 +387,10 @@ class Conversation:
         elif message.wait is wire.Wait.POLICY:
             self._answers.append(WaitingAnswer(frame.request_id, end, answer))
         else:
-            self._flushing.add(self._known.member, message.wait, frame.request_id, end, answer)
+            self._flushing.add(self._known.store, message.wait, frame.request_id, end, answer)
 
     def _client_read(self, frame: Frame, message: client_requests.Question) -> None:
-        self._reply(frame, lambda limit: client_requests.read(self._known.member, message, limit))
+        self._reply(frame, lambda limit: client_requests.read(self._known.store, message, limit))
 
     @property
     def _known(self) -> Peer:
@@ -405,7 +404,7 @@ class Conversation:
     def _check(self, frame: Frame, message: wire.Check) -> Iterator[None]:
         def then(ends: list[tuple[int, int]]) -> None:
             self._events.tell()  # what is not said yet is not lost
-            self._answer(frame.request_id, self._events.up_to(wire.Checked(ends, self._known.member.end)))
+            self._answer(frame.request_id, self._events.up_to(wire.Checked(ends, self._known.store.end)))
 
         return long_frames.check(self._known, message.refs[: self._events.most_ends], then)
 
@@ -413,7 +412,7 @@ class Conversation:
         return self._events.catch_up(lambda: self._reply(frame, partial(self._events.read, message)))
 
     def _look_up(self, frame: Frame, message: Message) -> None:
-        self._reply(frame, lambda limit: _FINDS[type(message)](self._known.member, message, limit))
+        self._reply(frame, lambda limit: _FINDS[type(message)](self._known.store, message, limit))
 
     def _cancel_delayed(self, frame: Frame, message: wire.CancelDelayed) -> None:
         """The answer waits until it is as safe as what is appended."""
@@ -426,7 +425,7 @@ class Conversation:
         return answer
 
     def _locate(self, frame: Frame, message: wire.Locate) -> None:
-        locate(self._known.member, message, partial(self._answer, frame.request_id))
+        locate(self._known.store, message, partial(self._answer, frame.request_id))
 
     def _claim(self, frame: Frame, message: wire.Claim) -> None:
         then, most = partial(self._answer, frame.request_id), self._peers.max_frame_bytes
@@ -436,7 +435,7 @@ class Conversation:
         self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
 
     def _answer_when_safe(self, request_id: int, answer: Message) -> None:
-        self._answers.append(WaitingAnswer(request_id, self._known.member.mark, answer))
+        self._answers.append(WaitingAnswer(request_id, self._known.store.mark, answer))
         self.wake()
 
     def _ask_group(self, frame: Frame, message: Message) -> None:
@@ -474,11 +473,11 @@ _HANDLERS: dict[type[Message], Callable[..., Iterator[object] | None]] = {
     wire.Locate: Conversation._locate,
     wire.CancelDelayed: Conversation._cancel_delayed,
     wire.Claim: Conversation._claim,
-    wire.Release: lambda self, _, message: self._known.member.release(message.client_id),
+    wire.Release: lambda self, _, message: self._known.store.release(message.client_id),
     wire.Holds: lambda self, _, message: long_frames.holds(self._known, message),
     wire.Judged: lambda self, _, message: self._known.questions.answered(message),
-    of_pace.Behind: lambda self, _, message: self._known.member.lags(message.is_behind),
-    of_quota.LiveSubscriptions: lambda self, _, message: quotas.tell_live(self._known.member, message),
+    of_pace.Behind: lambda self, _, message: self._known.store.lags(message.is_behind),
+    of_quota.LiveSubscriptions: lambda self, _, message: quota_requests.tell_live(self._known.store, message),
     wire.Publish: Conversation._publish,
     wire.Scan: Conversation._client_read,
     wire.Seek: Conversation._client_read,
@@ -494,8 +493,8 @@ _FINDS: dict[type[Message], Callable[..., reads.Answer]] = {
     wire.ReadAt: reads.read_positions,
     wire.Retained: reads.find_retained_messages,
     wire.ListDelayed: reads.list_delayed,
-    of_quota.TakeMessage: quotas.answer,
-    of_quota.TakeSubscriptions: quotas.answer,
+    of_quota.TakeMessage: quota_requests.answer,
+    of_quota.TakeSubscriptions: quota_requests.answer,
 }
 _HANDLERS |= dict.fromkeys(_FINDS, Conversation._look_up)
 _HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)

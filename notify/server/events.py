@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from lightqueue.queues._queues import Queue
 from notify.events.lookup import name_of
 from notify.requests.reads import Answer, read
-from notify.server.figures import Figures
+from notify.server.counters import WireCounters
 from notify.server.peers import Peer
 from notify.server.push import Push
 from store.wire import messages as wire
@@ -59,7 +59,7 @@ class Events:
         self,
         peer: Peer,
         welcome: Welcome,
-        figures: Figures,
+        figures: WireCounters,
         max_frame_bytes: int,
         tell: Callable[[Message, bytes], None],
     ) -> None:
@@ -74,7 +74,7 @@ class Events:
         self._has_all_ends_to_tell = welcome.resumed  # events may have got lost with the last connection
         self._round: _Round | None = None  # which is not over
         self._rounds = 0
-        self.has_more = False  # tell() is to be called again, in a turn to come
+        self.has_more = False  # call tell() again, in a turn to come
         self._is_current = False  # whether the last call of tell() told of all that grew before it
 
     @property
@@ -89,7 +89,7 @@ class Events:
         """
         peer = self._peer
         try:
-            answer, records = read(peer.member, peer.queues, request, limit_bytes)
+            answer, records = read(peer.store, peer.queues, request, limit_bytes)
             if isinstance(answer, wire.Ranges):
                 self.push.was_read(peer.queues, answer.ranges)
         finally:
@@ -122,12 +122,12 @@ class Events:
 
     def _begin(self) -> _Round:
         peer = self._peer
-        grown = peer.member.take_grown()
+        grown = peer.store.take_grown()
         if self._has_all_ends_to_tell:
             grown = list(peer.refs)
             self._has_all_ends_to_tell = False
         self._rounds += 1  # large or not
-        return _Round(*peer.member.take_named(), grown, peer.member.end)
+        return _Round(*peer.member.take_named(), grown, peer.store.end)
 
     def _tell_all(self) -> None:
         while self._round is not None and self._round.is_large:  # it began before
@@ -149,7 +149,7 @@ class Events:
         named, grown = round_.take() if is_large else (round_.named, round_.grown)
         self._round = round_ if is_large and not round_.is_over else None
         self._is_current = is_new and self._round is None
-        safe, end = peer.member.safe, round_.end
+        safe, end = peer.store.safe, round_.end
         if is_large:
             safe, end = min(safe, end), end if self._round is None else self.told_end
         refs = [peer.refs[queue] for queue in grown if queue in peer.refs]
@@ -158,7 +158,7 @@ class Events:
             round_.others = False
         if refs:
             self._tell_grown(refs, end, safe, is_whole=not is_large)
-        if is_large and self.told_end < end:  # nobody follows the last queues any more
+        if is_large and self.told_end < end:  # the last queues are followed no more
             self._tell_ends([], end)
         if safe > self._told_safe and peer.refs and self._round is None:
             self._told_safe = safe
@@ -178,7 +178,7 @@ class Events:
             self.push.pass_over(peer.queues, refs)
             self._tell_ends(refs, end)
             return
-        pushed = self.push.take(peer.member, peer.queues, refs, self._room_bytes)
+        pushed = self.push.take(peer.store, peer.queues, refs, self._room_bytes)
         if pushed.rest:
             self._tell_ends(pushed.rest, self.told_end if pushed.ranges else end)
         if pushed.ranges:

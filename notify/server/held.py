@@ -19,11 +19,11 @@ NEVER_HELD: frozenset[type[Message]] = frozenset(
 )
 
 
-class Held:
+class HeldRequests:
     """Owner of what one connection has to wait with."""
 
     def __init__(self, applying: Applying, wake: Callable[[], None]) -> None:
-        """`wake`: go_on() is to be called, soon."""
+        """`wake`: have go_on() called soon."""
         self._applying = applying
         self._wake = wake
         self._waiting: deque[Callable[[], object]] = deque()

@@ -98,5 +98,5 @@ def holds(peer: Peer, message: wire.Holds) -> Iterator[None]:
         fault = text_fault(client_id)
         if fault:
             raise WireError(f"client_id {fault}")
-        peer.member.hold_again(client_id, user)
+        peer.store.hold_again(client_id, user)
         yield

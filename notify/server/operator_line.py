@@ -28,10 +28,10 @@ class OperatorLine:
         self._is_paced = self._is_told and PACING_VERSION in hello.versions
         if self._is_paced and self._hub.pace.is_slow:
             self.to_tell.append(Slow(True))
-        self.requests = OperatorRequests(self._hub, peer.member)
+        self.requests = OperatorRequests(self._hub, peer.store)
 
     def take(self) -> list[Message]:
-        """What is to be told now."""
+        """The messages to tell now."""
         to_tell, self.to_tell = self.to_tell, []
         return to_tell
 

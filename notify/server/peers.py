@@ -15,12 +15,12 @@ from contextlib import suppress
 from lightqueue.queues._queues import Queue
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 from lightqueue.reading.following import Followed
-from notify.api import Nobody, Told
+from notify.api import Told
 from notify.local.departure import Departure
 from notify.local.hub import Hub
-from notify.local.member import Member
 from notify.local.own_names import ALL, OwnNames, is_named
 from notify.local.questions import Questions
+from notify.local.store import LocalStore
 from notify.requests import contents
 from notify.requests.client_requests import published
 from notify.requests.group_requests import GroupRequests
@@ -60,12 +60,13 @@ CHECK_CLIENTS_S = 30.0
 CLIENTS_REMEMBERED = 10_000  # and as many producers
 
 
-class Peer(Nobody):
-    """What one name has: sessions and queues (its Member's), and appends in the log. Its Member's Listener."""
+class Peer:
+    """What one name has: sessions and queues (its Member's), and appends in the log."""
 
-    def __init__(self, name: str, member: Member, hub: Hub, heard_s: float) -> None:
+    def __init__(self, name: str, store: LocalStore, hub: Hub, heard_s: float) -> None:
         self.name = name
-        self.member = member
+        self.store = store
+        self.member = store.member
         self.role: Role | None = None  # not known yet after a restart
         self.own = OwnNames(ALL)  # what it may name
         self.namespace = self.user = ""  # the latter of a client, where users are judged
@@ -86,9 +87,9 @@ class Peer(Nobody):
         self._sequence = self._safe_sequence = state.sequence if state is not None else 0
         self._refused = RefusedAppends(state.refused if state is not None else ())
         self._lost = state.lost if state is not None else (1, 0)  # which may not be in the log: see PeerState
-        member.listener = self
+        store.member.listen(self, self)
 
-    # --- Listener: of the rest nothing concerns it
+    # --- StoreListener, SessionListener
 
     def wake(self) -> None:
         if self.line is not None:
@@ -104,9 +105,6 @@ class Peer(Nobody):
     def told(self, message: Told) -> None:
         if self.line is not None and self.role is Role.GATEWAY:
             self.line.told(message)
-
-    def unlogged(self) -> list[tuple[str, str]]:
-        return []  # the gateway says so itself, in Holds
 
     def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
         if self.line is not None:
@@ -129,7 +127,7 @@ class Peer(Nobody):
         return min([self._safe_sequence, *(first - 1 for first in doubtful)])
 
     def _note_safe(self) -> None:
-        safe = self.member.safe_mark
+        safe = self.store.safe_mark
         while self._unsafe and self._unsafe[0][1] <= safe:
             self._safe_sequence = self._unsafe.popleft()[0]
 
@@ -144,7 +142,7 @@ class Peer(Nobody):
             return self._refuse(sequence, FailureCode.UNAVAILABLE, "one before it was refused")
         try:
             batch, changes = self._batch(sequence, records, limit_bytes)
-            start = self.member.append_in_steps(batch, self._before(changes) if changes else None)
+            start = self.store.append_in_steps(batch, self._before(changes) if changes else None)
         except (ValueError, StoreError) as error:
             return self._refuse(sequence, failure_code(error), str(error))
         end = start + batch.size
@@ -156,7 +154,7 @@ class Peer(Nobody):
         return wire.Appended(start, end)
 
     def _before(self, changes: list[Change]) -> Callable[[], None]:
-        """An append with changes of state. Gives what is to be called once all of it is applied."""
+        """An append with changes of state. Returns what to call once all of it is applied."""
         taken = [change for change in changes if isinstance(change, GroupAdvanced)]
         self.hub.consumers.will_take(taken)
 
@@ -164,7 +162,7 @@ class Peer(Nobody):
             self.hub.consumers.took(taken)
             for change in changes:
                 if isinstance(change, SessionOpened):
-                    self.hub.hold(self.member, change.client_id)
+                    self.hub.claims.hold(self.member, change.client_id)
 
         return applied
 
@@ -229,16 +227,16 @@ class Peer(Nobody):
         batch.end_atomic()
         return batch, changes
 
-    def limits(self, size_bytes: int) -> contents.Limits:
+    def limits(self, size_bytes: int) -> contents.ContentLimits:
         """Of its records."""
         return limits_of(self.hub.messages, self.role, size_bytes)
 
     def _late_ends(self, changes: list[Change]) -> list[SessionClosed]:
-        """Of sessions that others have by now: nobody is to hear of them any more, and they are no fault."""
+        """Ends of sessions that others have by now: they are left out, and are no fault."""
         return [
             change
             for change in changes
-            if isinstance(change, SessionClosed) and self.hub.holder(change.client_id) not in (None, self.member)
+            if isinstance(change, SessionClosed) and self.hub.claims.holder(change.client_id) not in (None, self.member)
         ]
 
     def _check_holders(self, changes: list[Change]) -> None:
@@ -246,7 +244,7 @@ class Peer(Nobody):
             if isinstance(change, GroupAdvanced):
                 continue
             client_id: str = change.client_id  # type: ignore[attr-defined]
-            if self.hub.holder(client_id) not in (None, self.member):
+            if self.hub.claims.holder(client_id) not in (None, self.member):
                 raise Fenced(client_id)
 
     def refuse(self, sequence: int, answer: wire.Failed) -> wire.Failed:
@@ -281,8 +279,8 @@ class Peer(Nobody):
         def then(followed: list[Followed]) -> None:
             found.extend(self._info(each) for each in followed)
 
-        self.member.follow(request.topic_filter, request.start, request.history, request.spills, then)
-        return wire.Following(found, self.member.end)
+        self.store.follow(request.topic_filter, request.start, request.history, request.spills, then)
+        return wire.Following(found, self.store.end)
 
     def _info(self, followed: Followed) -> wire.QueueInfo:
         queue = followed.queue
@@ -301,7 +299,7 @@ class Peer(Nobody):
             self.follows[queue] -= 1
             if not self.follows[queue]:
                 del self.follows[queue], self.queues[ref], self.refs[queue]
-            self.member.unfollow(queue)
+            self.store.unfollow(queue)
 
     def ends(self, refs: list[int]) -> list[tuple[int, int]]:
         """Where these queues end."""
@@ -309,7 +307,7 @@ class Peer(Nobody):
 
     def set_floors(self, floors: list[tuple[int, int]]) -> None:
         known = [(self.queues[ref], floor) for ref, floor in floors if ref in self.queues]
-        self.member.needed_from(known)
+        self.store.needed_from(known)
 
 
 class Peers:
@@ -333,7 +331,7 @@ class Peers:
         self._store_name = store_name
         self._events = RateLimitedLog(log)
         self._ticked_s = now_s = clock()
-        self._peers = {name: Peer(name, member, hub, now_s) for name, member in hub.returning.items()}
+        self._peers = {name: Peer(name, LocalStore(hub, member), hub, now_s) for name, member in hub.returning.items()}
         self._departures: deque[tuple[str, Departure]] = deque()  # and the name that the log is to forget, if it is
         self._try_again_s = 0.0
         self._check_clients_s = 0.0
@@ -349,7 +347,7 @@ class Peers:
     # --- coming and going
 
     def meet(self, hello: Hello, line: Line, is_user: User | None = None) -> tuple[Peer, Welcome] | Refused:
-        """Somebody who may come in did so; what he had before, if he was here, is his again."""
+        """A peer comes in. If the store knows it, it has again what it had before."""
         user = is_user.name if is_user is not None else ""
         if not hello.name:
             return Refused(RefusedReason.BAD_HELLO, "a peer needs a name that no other process has")
@@ -364,7 +362,7 @@ class Peers:
             return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of another user's client")
         resumed = peer is not None
         if peer is None:
-            peer = Peer(hello.name, self.hub.join(hello.name), self.hub, 0.0)
+            peer = Peer(hello.name, LocalStore.join(self.hub, hello.name), self.hub, 0.0)
             self._peers[hello.name] = peer
         if resumed and role is Role.CLIENT and peer.role is not None and peer.namespace != hello.namespace:
             return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of another namespace's client")
@@ -494,7 +492,7 @@ class Peers:
         now_s = self.clock()
         stalled_s = now_s - self._ticked_s - LATE_S
         self._ticked_s = now_s
-        if stalled_s > 0:  # nobody could be heard meanwhile, whether he spoke or not
+        if stalled_s > 0:  # no peer could be heard meanwhile
             for peer in self._peers.values():
                 peer.heard_s += stalled_s
         lease_s = self.settings.lease_ms / 1000

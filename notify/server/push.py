@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from lightqueue.queues._queues import Queue
-from notify.local.member import Member
+from notify.local.store import LocalStore
 from notify.requests.reads import ANSWER_BYTES, MOST_RANGES, read
 from store.wire import messages as wire
 
@@ -15,7 +15,7 @@ PUSHED_RECORDS = 8_192
 Range = tuple[int, int, int]  # (ref, queue_offset of the first record, number of records)
 
 
-class Pushed(NamedTuple):
+class PushedRanges(NamedTuple):
     """Ranges that go out now with their records, and the refs of queues of which only the end is told."""
 
     ranges: list[Range]
@@ -41,22 +41,22 @@ class Push:
             self._given.pop(ref, None)
 
     def pass_over(self, queues: Mapping[int, Queue], refs: Iterable[int]) -> None:
-        """Of these queues only the ends are told: what they get is to be asked for, unless it was given already."""
+        """Of these queues only the ends are told: the peer asks for their records, unless it was given them already."""
         if self._given:
             self.stop([ref for ref in refs if ref in self._given and self._given[ref] != queues[ref].next_offset])
 
-    def take(self, member: Member, queues: Mapping[int, Queue], grown: list[int], limit_bytes: int) -> Pushed:
+    def take(self, store: LocalStore, queues: Mapping[int, Queue], grown: list[int], limit_bytes: int) -> PushedRanges:
         """What to give of queues that grew. What is too much for once is left for the peer to ask for."""
         given = self._given
         wanted = [(ref, given[ref]) for ref in grown if ref in given and given[ref] < queues[ref].next_offset]
         if not wanted:
-            return Pushed([], b"", grown)
+            return PushedRanges([], b"", grown)
         asked = wire.Read(wanted[:MOST_RANGES], PUSHED_RECORDS, ANSWER_BYTES)
-        answer, records = read(member, queues, asked, limit_bytes)
+        answer, records = read(store, queues, asked, limit_bytes)
         assert isinstance(answer, wire.Ranges)
         ranges = [each for each in answer.ranges if each[2]]  # nothing is what stands for a record that is too large
         self.was_read(queues, ranges)
         whole = {ref for ref, first, count in ranges if first + count == given[ref]}
         rest = [ref for ref in grown if ref not in whole]
         self.pass_over(queues, rest)
-        return Pushed(ranges, records, rest)
+        return PushedRanges(ranges, records, rest)

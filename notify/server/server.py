@@ -1,6 +1,6 @@
 """The sockets of a store: gateways and clients connect here. What they say is for notify.conversation.
 
-All that is to be sent is written once per turn of the loop; a connection whose transport is full is left alone until it
+Everything is written once per turn of the loop; a connection whose transport is full is left alone until it
 has room.
 """
 
@@ -25,11 +25,11 @@ from notify.links.certificates import CertifiedRoles, names_of
 from notify.links.sockets import listening_unix_socket, remove_leftover, widen, write
 from notify.links.tls import TlsListener
 from notify.local.hub import Hub
-from notify.requests.users import Judge
+from notify.requests.users import UserJudge
 from notify.server.applying import ApplyingSteps
 from notify.server.arrival import Arrival
 from notify.server.conversation import Conversation
-from notify.server.figures import Figures
+from notify.server.counters import WireCounters
 from notify.server.peers import Peer, Peers
 from notify.settings import WireSettings
 from notify.steps import Steps
@@ -70,7 +70,7 @@ class StoreServer:
         self.hub = hub
         self.audit = audit or Audit()
         self.settings = settings
-        self.figures = Figures()
+        self.figures = WireCounters()
         self.bad_input: Counter[str] = Counter()
         self.connections: set[_Connection] = set()
         self.connections_total = 0
@@ -78,7 +78,7 @@ class StoreServer:
         self._tokens = tokens
         self._of_namespaces = of_namespaces
         self.roles = CertifiedRoles(())
-        self.judge: Judge | None = None  # of clients; None: users are not judged
+        self.judge: UserJudge | None = None  # of clients; None: users are not judged
         store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
         self._only_operators = only_operators
         self.peers = Peers(hub, settings, store_name, self._loop.time, hands_out=not only_operators)
@@ -199,7 +199,7 @@ class StoreServer:
     # --- the end
 
     async def close(self, timeout_s: float) -> None:
-        """Nobody new; what was appended is answered once it is safe; then goodbye to all."""
+        """Accept no new connections, answer the appends once they are safe, then say goodbye to all peers."""
         for server in (self._server, self._operators):
             if server is not None:
                 server.close()
@@ -315,7 +315,7 @@ class _Connection(asyncio.Protocol):
             self.let_read(not conversation.is_full and not conversation.is_waiting)
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        """Do something for this connection; if that fails nobody else is to notice."""
+        """Do something for this connection. A failure ends this connection alone."""
         conversation = self._conversation
         try:
             action()

@@ -5,11 +5,25 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from gateway.delivery.sys_topics import AVERAGED_MIN, LOADS, PREFIX, SYS_TOPICS
-from gateway.observe.metrics import AnyFigure, all_figures
+from gateway.observe.metrics import GATEWAY
+from lightqueue.groups.group_metrics import GROUPS
+from lightqueue.store_metrics import STORE
+from notify.remote.link_metrics import LINK
+from notify.server.wire_metrics import WIRE
+from store.audit_metrics import AUDIT
+from store.figures import Figure
 
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def all_figures() -> Iterator[tuple[str, Figure[Any]]]:
+    """Every metric there is, with its section."""
+    for sections in (GATEWAY, AUDIT, LINK, STORE, GROUPS, WIRE):
+        for section, figures in sections.items():
+            yield from ((section, figure) for figure in figures)
 
 
 def renewed(page: str) -> str:
@@ -28,7 +42,7 @@ def _metrics() -> Iterator[str]:
     yield ""
 
 
-def _name(figure: AnyFigure) -> str:
+def _name(figure: Figure[Any]) -> str:
     return f"{figure.name}{{{figure.label}}}" if figure.label else figure.name
 
 

@@ -32,12 +32,12 @@ def read_file(file: Path, setting: str, takes_pipes: bool = False) -> bytes:
         with open(file, "rb", opener=_without_waiting) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 if not takes_pipes:
-                    raise PenstockError(f"{file}: not a regular file; give one with {setting}")
+                    raise PenstockError(f"{file}: not a regular file; name one with {setting}")
                 os.set_blocking(opened.fileno(), True)
                 most = MOST_PIPE_BYTES
             found = opened.read(most + 1)
     except OSError as error:
-        raise PenstockError(f"{file}: {error.strerror}; give a readable file with {setting}") from None
+        raise PenstockError(f"{file}: {error.strerror}; name a readable file with {setting}") from None
     if len(found) > most:
         raise PenstockError(f"{file}: larger than {most} bytes; see {setting}")
     return found

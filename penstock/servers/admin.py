@@ -20,10 +20,11 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.registry import Collector
 
 from gateway.listen_address import ListenError
-from gateway.observe.metrics import FigureCollector, Reading
 from notify.links.address import is_loopback
 from penstock.errors import PenstockError
 from penstock.servers.admin_server import AdminServer
+from penstock.servers.prometheus import FigureCollector
+from store.figures import Reading
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

@@ -83,7 +83,7 @@ def open_gateway_admin(
         found = messages()
         return found.health() if found is not None else ""
 
-    source = LoopSource(lambda: read_steps(broker(), messages(), None, link), unready, health, starting)
+    source = LoopSource(lambda: read_steps(broker(), messages(), link), unready, health, starting)
     return open_admin(address, source)
 
 

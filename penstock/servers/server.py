@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from gateway.broker import Broker
 from lightqueue.message_store import MessageStore
 from notify.local.hub import Hub
+from notify.local.store import LocalStore
 from notify.server.server import StoreServer
 from penstock.config.settings import Settings
 from penstock.servers.access import Judging
@@ -61,12 +62,12 @@ async def _serve(settings: Settings, tls: ClientTls, judging: Judging) -> None:
         hub = Hub(messages)
         limit_users(hub, settings.quota)
         hub.bans.audit = audit
-        access = judging.start(closing)
-        broker = serving = Broker(hub.join("gateway"), settings.gateway, loop, access, settings.quota, audit)
+        access, store_here = judging.start(closing), LocalStore.join(hub, "gateway")
+        broker = serving = Broker(store_here, settings.gateway, loop, access, settings.quota, audit)
         closing.callback(serving.close)
         judging.on_reload(serving.judge_again)
         tls.judges(serving.certified)
-        hub.presence_of = serving.registry.presence
+        hub.claims.presence_of = serving.registry.presence
         operators = StoreServer(hub, settings.wire, {}, audit, only_operators=True)
         closing.push_async_callback(operators.close, DRAIN_S)
         await listen_to_operators(operators, settings.store.data)

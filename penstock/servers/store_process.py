@@ -40,8 +40,8 @@ from penstock.servers.user_limits import limit_users
 from store.version import VERSION
 
 if TYPE_CHECKING:
-    from gateway.observe.metrics import Reading
     from penstock.servers.admin import Admin
+    from store.figures import Reading
 
 log = logging.getLogger("penstock")
 
@@ -145,12 +145,12 @@ def _judge_clients(
 
 def _open_admin(address: str, server: Callable[[], StoreServer | None], starting: Starting) -> Admin:
     """The admin endpoint of a store; `server` returns it once the start is over."""
-    from gateway.observe.metrics import read_steps  # imported here, since most processes need no HTTP server
-    from penstock.servers.admin import LoopSource
+    from notify.server.wire_metrics import read_steps
+    from penstock.servers.admin import LoopSource  # imported here, since most processes need no HTTP server
 
     def readings() -> Iterator[list[Reading]]:
         found = server()
-        return read_steps(None, found.hub.messages, found) if found is not None else iter(())
+        return read_steps(found) if found is not None else iter(())
 
     def unready() -> str:
         found = server()

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from gateway.auth.access import Access, Question
 from gateway.auth.identity import Credentials, Identity, Verdict
 from gateway.auth.left_by import left_by_client
+from gateway.auth.namespaces import login_name, settled
 from gateway.auth.permissions import ACTIONS, REFUSED
-from gateway.clients.tenants import login_name, settled
 from notify.local.own_names import ALL, is_named
 from notify.requests.permissions import READ_LOG, REPLAY, SUBSCRIBE
-from notify.requests.users import User, Wanted
+from notify.requests.users import Permission, User
 from store.namespaces import is_reserved
 from store.wire.handshake import NO_TOKENS, same_token
 from store.wire.messages import Hello
@@ -21,7 +21,7 @@ WANTS_USER = "users are judged here: give user= and password="
 
 
 class StoreUsers:
-    """A Judge (notify/requests/users.py) that asks Access."""
+    """A UserJudge (notify/requests/users.py) that asks Access."""
 
     def __init__(self, access: Access, of_namespaces: Mapping[str, str] = NO_TOKENS) -> None:
         """`of_namespaces`: by namespace, the token that admits a client to that namespace alone."""
@@ -112,18 +112,18 @@ class StoreUser:
     def epoch(self) -> int:
         return self._users.epoch
 
-    def decide(self, wanted: Wanted) -> bool | None:
+    def decide(self, wanted: Permission) -> bool | None:
         if wanted.action not in ACTIONS:
             return True
         if wanted.action in (SUBSCRIBE, REPLAY) and is_reserved(wanted.topic) and self._decided(READ_LOG):
             return True
         return self._decided(wanted)
 
-    def _decided(self, wanted: Wanted) -> bool | None:
+    def _decided(self, wanted: Permission) -> bool | None:
         allowed = self._users.access.decide(self._identity, self._question(wanted))
         return None if allowed is None else allowed != REFUSED
 
-    def ask(self, wanted: Wanted, then: Callable[[bool], None]) -> None:
+    def ask(self, wanted: Permission, then: Callable[[bool], None]) -> None:
         self._users.access.ask(self._question(wanted), lambda allowed: then(allowed != REFUSED))
 
     def fault(self, now_ms: int) -> str:
@@ -131,7 +131,7 @@ class StoreUser:
             return "what it showed to be let in has expired"
         return "" if self._users.access.still_knows(self._identity) else "its password was changed"
 
-    def _question(self, wanted: Wanted) -> Question:
+    def _question(self, wanted: Permission) -> Question:
         """The question, without a client identifier: rules with %c are about MQTT clients, and allow nothing here."""
         user, namespace = self._identity.username, self._identity.namespace
         needs_rule = wanted == READ_LOG or (not namespace and is_reserved(wanted.topic))

@@ -85,7 +85,7 @@ class BanStates:
             self._dirty.add(key)
 
     def stage(self) -> None:
-        """Hand what changed to the index, for its next write; once that succeeded, written() is to be called."""
+        """Give what changed to the index, for its next write; once that has succeeded, call written()."""
         for key in self._dirty:
             state = self._states.get(key)
             if state is None:

@@ -169,10 +169,10 @@ class GroupMade(Change, frozen=True):
     end: int = -1
 
 
-class Held(msgspec.Struct, array_like=True, frozen=True):
+class HeldRange(msgspec.Struct, array_like=True, frozen=True):
     """Messages that a consumer has (`serial`; see store.groups), or that wait for a retry (0).
 
-    They are to be handed out again at `due_ms`. `ranges`: queue_offset of the first and how many, again and again.
+    They are handed out again at `due_ms`. `ranges`: queue_offset of the first and how many, again and again.
     """
 
     due_ms: int
@@ -196,7 +196,7 @@ class GroupAdvanced(Change, frozen=True):
     name: str
     topic_filter: str
     positions: tuple[tuple[int, int], ...] = ()
-    held: tuple[Held, ...] = ()
+    held: tuple[HeldRange, ...] = ()
     done: tuple[int, ...] = ()
     dead: int = 0
     end: int = -1
@@ -204,7 +204,7 @@ class GroupAdvanced(Change, frozen=True):
     partitions: int = 0
 
 
-class GroupReset(Change, frozen=True):
+class GroupOffsetReset(Change, frozen=True):
     """A group goes on at `queue_offset`, whatever it held; `end`: see GroupAdvanced."""
 
     name: str
@@ -236,7 +236,7 @@ BanKind = Literal["address", "user", "client_id"]
 
 
 class BanSet(Change, frozen=True):
-    """Nobody of this address, user or client_id (`kind`) comes in until Unix time `until_ms`; 0: until it is lifted.
+    """No client of this address, user or client_id (`kind`) comes in until Unix time `until_ms`; 0: until it is lifted.
 
     It takes the place of the ban with the same value. `set_by`: the operator, or the gateway of an automatic one.
     """
@@ -271,7 +271,7 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.SESSION_ASSIGNED: SessionAssigned,
     RecordType.GROUP_MADE: GroupMade,
     RecordType.GROUP_ADVANCED: GroupAdvanced,
-    RecordType.GROUP_RESET: GroupReset,
+    RecordType.GROUP_RESET: GroupOffsetReset,
     RecordType.GROUP_DROPPED: GroupDropped,
     RecordType.DELAYED_ENDED: DelayedEnded,
     RecordType.TOPICS_GONE: TopicsGone,

@@ -23,7 +23,7 @@ class Strategy(StrEnum):
 class GroupSettings(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """How a group deals its messages out.
 
-    `partitions`: 0 gives any message to anybody; else the group is ordered: a message's key says its partition, a
+    `partitions`: 0 gives any message to any consumer; else the group is ordered: a message's key says its partition, a
     partition is one consumer's at a time, and its next message goes out once the one before is settled. A message is
     its consumer's for `invisible_ms`. One that was handed out `max_deliveries` times in vain is a dead letter (0:
     never). One that was rejected waits for `retry_ms`, the next time twice as long, `retry_most_ms` at most. No more
@@ -39,7 +39,7 @@ class GroupSettings(Struct, array_like=True, frozen=True, forbid_unknown_fields=
     strategy: Strategy = Strategy.ROUND_ROBIN
 
     @property
-    def lanes(self) -> int:
+    def cursors(self) -> int:
         """How many positions the group has."""
         return max(1, self.partitions)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from store.log.index import Index
-from store.state.changes import Change, GroupAdvanced, GroupDropped, GroupMade, GroupReset
+from store.state.changes import Change, GroupAdvanced, GroupDropped, GroupMade, GroupOffsetReset
 from store.state.group_numbers import Numbers
 from store.state.group_settings import GroupSettings
 from store.state.groups import Entry
@@ -119,7 +119,7 @@ class GroupStates:
 
     def apply(self, change: Change, log_offset: int) -> None:
         """Apply one change that stands in the log at `log_offset`."""
-        assert isinstance(change, GroupMade | GroupAdvanced | GroupReset | GroupDropped)
+        assert isinstance(change, GroupMade | GroupAdvanced | GroupOffsetReset | GroupDropped)
         key = (change.name, change.topic_filter)
         self._dirty.add(key)
         state = self._states.get(key)
@@ -133,7 +133,7 @@ class GroupStates:
                 self._find(change, log_offset)
             case GroupAdvanced() if state is not None:
                 self._advance(state, change)
-            case GroupReset() if state is not None:
+            case GroupOffsetReset() if state is not None:
                 state.is_careful = not self._is_sure(state, change.end, change.queue_offset)
                 _go_back(state, self._lowest(state, change.queue_offset))
             case GroupDropped() if state is not None:
@@ -142,7 +142,7 @@ class GroupStates:
 
     def _make(self, change: GroupMade, log_offset: int, before: GroupState | None) -> None:
         """`before`: one whose end is lost."""
-        positions = [change.queue_offset] * change.settings.lanes
+        positions = [change.queue_offset] * change.settings.cursors
         state = GroupState(change.name, change.topic_filter, change.settings, positions)
         state.user, state.is_shared = change.user, change.is_shared
         self._states[state.key] = state
@@ -157,7 +157,7 @@ class GroupStates:
     def _find(self, change: GroupAdvanced, log_offset: int) -> None:
         """A group whose making is lost. Its settings are the defaults until a consumer says others."""
         settings = GroupSettings(partitions=change.partitions)
-        state = GroupState(change.name, change.topic_filter, settings, [0] * settings.lanes, is_careful=True)
+        state = GroupState(change.name, change.topic_filter, settings, [0] * settings.cursors, is_careful=True)
         self._states[state.key] = state
         self._hold(change.topic_filter, log_offset)
         state.numbers = Numbers(0, self._end_of(change.topic_filter))
@@ -166,7 +166,7 @@ class GroupStates:
     def _advance(self, state: GroupState, change: GroupAdvanced) -> None:
         if any(partition >= len(state.positions) for partition, _ in change.positions):  # it was made anew
             state.settings = msgspec.structs.replace(state.settings, partitions=change.partitions)
-            state.positions = [state.acked] * max(state.settings.lanes, 1 + max(change.positions)[0])
+            state.positions = [state.acked] * max(state.settings.cursors, 1 + max(change.positions)[0])
             state.is_careful = True
         state.dead_letters += change.dead
         if state.numbers is None and not state.is_careful:
@@ -196,7 +196,7 @@ class GroupStates:
         return state.numbers.lowest(queue_offset) if state.numbers is not None else queue_offset
 
     def stage(self) -> None:
-        """Hand what changed to the index, for its next write; once that succeeded, written() is to be called."""
+        """Give what changed to the index, for its next write; once that has succeeded, call written()."""
         for key in self._dirty:
             state = self._states.get(key)
             if state is None:

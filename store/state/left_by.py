@@ -1,4 +1,4 @@
-"""Who left a will or a delayed message, as the log keeps it (LEFT_BY) for whoever judges it when it is due (ADR 37)."""
+"""Who left a will or a delayed message, as the log keeps it (LEFT_BY), to be judged when it is due (ADR 37)."""
 
 from __future__ import annotations
 

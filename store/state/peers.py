@@ -31,7 +31,7 @@ class PeerState(msgspec.Struct, array_like=True):
         return next((log_offset for each, log_offset in reversed(self.places) if each == sequence), None)
 
 
-class Peers:
+class PeerStates:
     """Owner of what is remembered of peers, by their names. There are few of them."""
 
     def __init__(self, index: Index) -> None:
@@ -92,7 +92,7 @@ class Peers:
         return NOTHING_LOST
 
     def stage(self) -> None:
-        """Hand what changed to the index, for its next write; once that succeeded, written() is to be called."""
+        """Give what changed to the index, for its next write; once that has succeeded, call written()."""
         for name in self._dirty:
             state = self._states.get(name)
             key = KEY_PREFIX + name.encode()

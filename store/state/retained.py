@@ -27,7 +27,7 @@ def topic_of(key: bytes) -> bytes:
     return key[1:].replace(b"\0", b"/")
 
 
-class Retained:
+class RetainedTopics:
     """Owner of the pointers. What the index does not have is in `_fresh`, oldest first: log_offset, whether removed."""
 
     def __init__(self, index: Index) -> None:

@@ -148,7 +148,7 @@ class Sessions:
         return self._sessions.get(client_id)
 
     def stage(self) -> None:
-        """Hand what changed to the index, for its next write; once that succeeded, written() is to be called."""
+        """Give what changed to the index, for its next write; once that has succeeded, call written()."""
         for client_id in self._dirty:
             session = self._sessions.get(client_id)
             key = KEY_PREFIX + client_id.encode()

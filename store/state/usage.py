@@ -32,12 +32,12 @@ class Counted(IntFlag):
     SESSION = 8
     SUBSCRIPTION = 16
     DEFAULT_NAMESPACE = 32
-    """Nothing that is counted: what clients of the default namespace have counts, though nobody says who it is."""
+    """Nothing that is counted: what clients of the default namespace have counts, though users are not known."""
 
 
 NOTHING = Counted(0)
 UNNAMED = MARK
-"""In place of a user: a client of the default namespace where nobody says who it is. It counts for that alone."""
+"""In place of a user: a client of the default namespace where users are not known. It counts for that alone."""
 
 
 class Used(NamedTuple):
@@ -114,7 +114,7 @@ class Usage:
         self.was_counted(counted, item, user)
 
     def remove(self, counted: Counted, item: bytes, log_offset: int) -> None:
-        """It is gone, or nobody's."""
+        """It is gone, or counts for no user."""
         if self._totals[counted]:
             self._change(_key(counted, item), None, log_offset)
 

@@ -22,6 +22,7 @@ from gateway.sessions.connection import Connection
 from gateway.settings import GatewaySettings
 from lightqueue.message_store import MessageStore
 from notify.local.hub import Hub
+from notify.local.store import LocalStore
 from store.settings import StoreSettings
 from tests.bench.hops import WARM_UP, Loop, Pipe, receive
 
@@ -60,7 +61,7 @@ def measure(folder: Path, messages: int, repeats: int) -> tuple[float, float]:
     """µs for so many messages, each from another publisher, and for the members' acknowledgements."""
     loop = Loop()
     store = MessageStore(StoreSettings(data=folder, flush="async", index_flush_ms=600_000, reserve_bytes=0))
-    broker = Broker(Hub(store).join("gateway"), GatewaySettings(), loop)
+    broker = Broker(LocalStore.join(Hub(store), "gateway"), GatewaySettings(), loop)
     publishers = [Side(broker, loop, f"p{i}") for i in range(PUBLISHERS)]
     members = [Side(broker, loop, f"m{i}") for i in range(MEMBERS)]
     for member in members:

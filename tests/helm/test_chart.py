@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from gateway.observe.metrics import all_figures
+from penstock.config.operations_docs import all_figures
 from store.version import VERSION
 from tests.helm.chart import (
     CHART,

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from store.state.changes import GroupAdvanced, decode_change, encode_change
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupState, _advance
-from store.state.groups import ConsumerKey, Group, Place
+from store.state.groups import ConsumerKey, Group, PartitionOffset
 from store.state.offset_ranges import as_ranges, in_ranges
 
 pytestmark = pytest.mark.property
@@ -38,7 +38,7 @@ class GroupMachine(RuleBasedStateMachine):
     @initialize(partitions=st.sampled_from((0, 1, 3)), most=st.sampled_from((2, 7, 100)), deliveries=st.integers(0, 3))
     def begin(self, partitions: int, most: int, deliveries: int) -> None:
         self.settings = GroupSettings(partitions, INVISIBLE_MS, deliveries, 100, 400, most)
-        self.state = GroupState("g", "#", self.settings, [0] * self.settings.lanes)
+        self.state = GroupState("g", "#", self.settings, [0] * self.settings.cursors)
         self.group = Group(self.settings, self.state.positions, self.state.entries)
         self.now_ms = 1_000_000
         self.queue: list[int] = []  # the partition of each message
@@ -51,7 +51,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(partitions=st.lists(st.integers(0, 2), min_size=1, max_size=8))
     def publish(self, partitions: list[int]) -> None:
-        self.queue += [partition % self.settings.lanes for partition in partitions]
+        self.queue += [partition % self.settings.cursors for partition in partitions]
 
     @rule(consumer=consumers)
     def join(self, consumer: ConsumerKey) -> None:
@@ -73,7 +73,7 @@ class GroupMachine(RuleBasedStateMachine):
         for place in self.deal(consumer, most):
             self.check_may_go(place, consumer)
 
-    def deal(self, consumer: ConsumerKey, most: int) -> list[Place]:
+    def deal(self, consumer: ConsumerKey, most: int) -> list[PartitionOffset]:
         """As GroupQueue.pop() does."""
         group = self.group
         group.run(self.now_ms)
@@ -85,11 +85,11 @@ class GroupMachine(RuleBasedStateMachine):
         assert len(places) <= most
         due_ms = self.now_ms + INVISIBLE_MS
         self.last = group.hand_out(consumer, places, self.now_ms, due_ms)
-        handed = [(hand.partition, offset) for hand in self.last for offset in hand.offsets]
+        handed = [(lease.partition, offset) for lease in self.last for offset in lease.offsets]
         assert handed == places
         return places
 
-    def check_may_go(self, place: Place, consumer: ConsumerKey) -> None:
+    def check_may_go(self, place: PartitionOffset, consumer: ConsumerKey) -> None:
         partition, offset = place
         assert self.queue[offset] == partition
         assert offset not in self.settled
@@ -99,8 +99,8 @@ class GroupMachine(RuleBasedStateMachine):
         if self.settings.partitions:
             earlier = {at for at in range(offset) if self.queue[at] == partition}
             assert earlier <= self.settled, "out of order"
-        (hand,) = [hand for hand in self.last if offset in hand.offsets]
-        self.out[offset] = Out(consumer, hand.serial, hand.due_ms)
+        (lease,) = [lease for lease in self.last if offset in lease.offsets]
+        self.out[offset] = Out(consumer, lease.serial, lease.due_ms)
 
     # --- what consumers say
 
@@ -188,7 +188,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_held_is_bounded(self) -> None:
-        assert self.group.in_flight + self.group.waiting <= self.settings.most_in_flight + self.settings.lanes
+        assert self.group.in_flight + self.group.waiting <= self.settings.most_in_flight + self.settings.cursors
 
     def teardown(self) -> None:
         """Every message is acked or a dead letter in the end."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lightqueue.queues.matching import matches
 from lightqueue.queues.retained_search import find_retained
 from store.log.index import Index
-from store.state.retained import Retained
+from store.state.retained import RetainedTopics
 
 pytestmark = pytest.mark.property
 
@@ -29,7 +29,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return (tmp_path_factory.mktemp("index") for _ in count())
 
 
-def write(index: Index, retained: Retained) -> None:
+def write(index: Index, retained: RetainedTopics) -> None:
     """Have the index take all of it."""
     while retained.stage(1 << 60) is not None:
         index.write(0, 0)
@@ -52,7 +52,7 @@ def test_it_finds_what_matches(
     limit: int,
 ) -> None:
     index = Index(next(folders), 1 << 20)
-    retained = Retained(index)
+    retained = RetainedTopics(index)
     expected: dict[str, int] = {}
     for at, (topic, removed) in enumerate([*stored, *fresh]):
         if at == len(stored):

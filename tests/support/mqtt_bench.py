@@ -42,6 +42,7 @@ from gateway.sessions.connection import Connection, Entrance
 from gateway.settings import GatewaySettings
 from lightqueue.message_store import MessageStore
 from notify.local.hub import Hub
+from notify.local.store import LocalStore
 from store.records.records import Record, RecordType, read_records
 from store.settings import StoreSettings
 from tests.support.store_protocol_between import WireBetween
@@ -368,7 +369,7 @@ class Bench:
         self.wire: WireBetween | None = None
         if self.apart:
             self.wire = WireBetween(self.hub, self.loop, self.store_settings.flush_timeout_ms / 1000)
-        store = self.wire.gateway if self.wire else self.hub.join("gateway")
+        store = self.wire.gateway if self.wire else LocalStore.join(self.hub, "gateway")
         self.broker = Broker(store, self.settings, self.loop, self.access)
         self.run()
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from lightqueue.message_store import MessageStore
 from notify.local.hub import Hub
 from notify.server.conversation import Conversation
-from notify.server.figures import Figures
+from notify.server.counters import WireCounters
 from notify.server.peers import Peers
 from notify.settings import WireSettings
 from store.errors import WireError
@@ -80,7 +80,7 @@ class Talk:
         self.woken = False
         self.frames: list[Frame] = []
         self._request_ids = 0
-        self.figures = Figures()
+        self.figures = WireCounters()
         self.conversation = Conversation(
             bench.peers, {"gateway": None, "client": None}, self.figures, lambda: setattr(self, "woken", True)
         )

@@ -11,7 +11,7 @@ from notify.local.hub import Hub
 from notify.remote.store import RemoteStore
 from notify.server.applying import ApplyingSteps
 from notify.server.conversation import Conversation
-from notify.server.figures import Figures
+from notify.server.counters import WireCounters
 from notify.server.peers import Peers
 from notify.settings import WireSettings
 from store.wire.frames import Frame, FrameReader, encode
@@ -33,7 +33,7 @@ class WireBetween:
     def __init__(self, hub: Hub, loop: Loop, patience_s: float) -> None:
         self._loop = loop
         self._scheduled = False
-        self.figures = Figures()
+        self.figures = WireCounters()
         self.loses: tuple[type[Message], ...] = ()  # events that do not arrive
         self.is_slow = False  # each frame to the gateway arrives in a loop turn of its own
         self._under_way: deque[Frame] = deque()  # to the gateway

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.auth.access import Parts
 from gateway.auth.identity import Certificates, Identity, Refused
-from gateway.clients.tenants import login_name, settled
+from gateway.auth.namespaces import login_name, settled
 from gateway.mqtt.packets import (
     Disconnect,
     PubAck,
@@ -353,7 +353,7 @@ def test_sessions_are_counted_by_namespace(bench: Bench) -> None:
     def counted() -> dict[str, int]:
         (figure,) = (each for each in NAMESPACES if each.name == "penstock_namespace_sessions")
         found = dict(bench.store.sessions.namespaces)
-        assert figure.read(bench.broker) == (found if bench.broker.store.messages is not None else {})
+        assert figure.read(bench.broker) == (found if bench.broker.store.status is not None else {})
         return found
 
     for name in EVERYBODY:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -14,7 +15,8 @@ from gateway.auth.permissions import Permissions, parse_permissions
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import ConnAck, Disconnect, PingReq, PingResp, PubAck, Publish, Will
 from gateway.mqtt.reason_codes import ReasonCode
-from notify.owners import Claimant, ClaimRefused, refusal
+from notify.local.store import LocalStore
+from notify.owners import Claimant, ClaimDenied, refusal
 from store.records._records import RecordBatch
 from store.records.records import RecordType
 from store.state.changes import SessionAssigned, SessionClosed, SessionOpened, decode_change, encode_change
@@ -65,21 +67,21 @@ def connack(bench: Bench, user: str, client_id: str = "d", version: int = 5, **f
 
 @pytest.mark.parametrize(("claimant", "owner", "expected"), [
     (Claimant("a"), "a", None),
-    (Claimant("a"), "b", ClaimRefused()),
-    (Claimant("a"), "", ClaimRefused()),
+    (Claimant("a"), "b", ClaimDenied()),
+    (Claimant("a"), "", ClaimDenied()),
     (Claimant(""), "", None),
-    (Claimant(""), "b", ClaimRefused()),
-    (Claimant("a", reads_all=True), "b", ClaimRefused()),
-    (Claimant("a"), None, ClaimRefused(("x", "y"))),
-    (Claimant("a", reads=("x",)), None, ClaimRefused(("x", "y"))),
+    (Claimant(""), "b", ClaimDenied()),
+    (Claimant("a", reads_all=True), "b", ClaimDenied()),
+    (Claimant("a"), None, ClaimDenied(("x", "y"))),
+    (Claimant("a", reads=("x",)), None, ClaimDenied(("x", "y"))),
     (Claimant("a", reads=("y", "x")), None, None),
     (Claimant("a", reads_all=True), None, None),
-    (Claimant("a", adopts_anonymous=True), "", ClaimRefused(("x", "y"))),
+    (Claimant("a", adopts_anonymous=True), "", ClaimDenied(("x", "y"))),
     (Claimant("a", reads=("x", "y"), adopts_anonymous=True), "", None),
-    (Claimant("a", reads=("x", "y"), adopts_anonymous=True), "b", ClaimRefused()),
+    (Claimant("a", reads=("x", "y"), adopts_anonymous=True), "b", ClaimDenied()),
     (Claimant(), "b", None),
 ])  # fmt: skip
-def test_who_may_have_a_session(claimant: Claimant, owner: str | None, expected: ClaimRefused | None) -> None:
+def test_who_may_have_a_session(claimant: Claimant, owner: str | None, expected: ClaimDenied | None) -> None:
     assert refusal(claimant, owner, ("x", "y")) == expected
 
 
@@ -136,7 +138,7 @@ def test_anonymous_clients_are_an_owner_of_their_own(bench: Bench) -> None:
 
 def test_who_waits_behind_another_gateway_is_judged_as_well(bench: Bench) -> None:
     """The session is at another gateway, and its user waits for it here; so does another one."""
-    other = bench.hub.join("other")
+    other = LocalStore.join(bench.hub, "other")
     answers: list[object] = []
     other.claim("d", False, answers.append, Claimant("a"))
     mine, stranger = bench.client(user="a"), bench.client(user="b")
@@ -149,7 +151,7 @@ def test_who_waits_behind_another_gateway_is_judged_as_well(bench: Bench) -> Non
     bench.run()
     assert mine.one(ConnAck).reason_code is ReasonCode.SUCCESS
     other.claim("d", False, answers.append, Claimant("b"))
-    assert answers == [None, ClaimRefused()]
+    assert answers == [None, ClaimDenied()]
     assert not mine.is_closed
 
 
@@ -219,8 +221,8 @@ def test_a_record_without_a_user_has_no_owner_and_an_old_index_has_none() -> Non
 def test_an_operator_gives_a_session_to_a_user(bench: Bench) -> None:
     client = bench.connect("d", user="a", **DURABLE)
     client.subscribe("open/1", qos=1)
-    assert not bench.hub.assign("nobody", "b")
-    assert bench.hub.assign("d", "b")
+    assert not bench.hub.claims.assign("nobody", "b")
+    assert bench.hub.claims.assign("d", "b")
     bench.run()
     assert client.one(Disconnect).reason_code is ReasonCode.SESSION_TAKEN_OVER
     assert connack(bench, "a", **DURABLE).reason_code is ReasonCode.NOT_AUTHORIZED
@@ -248,13 +250,13 @@ def test_an_assigned_session_stays_so_whatever_was_on_its_way(bench: Bench) -> N
 
 def test_who_waits_for_a_session_that_is_given_to_another_is_told(bench: Bench) -> None:
     bench.connect("d", user="a", **DURABLE).lose()
-    other = bench.hub.join("other")
+    other = LocalStore.join(bench.hub, "other")
     answers: list[object] = []
     other.claim("d", False, answers.append, Claimant("a"))
     client = bench.client(user="a")
     client.send(connect_packet("d"))
     assert client.received() == []
-    bench.hub.assign("d", "b")
+    bench.hub.claims.assign("d", "b")
     bench.run()
     assert client.one(ConnAck).reason_code is ReasonCode.NOT_AUTHORIZED
 
@@ -264,21 +266,21 @@ def test_who_waits_for_a_session_that_is_given_to_another_is_told(bench: Bench) 
 
 def test_a_user_who_was_let_in_while_a_gateway_was_away_gives_way(bench: Bench) -> None:
     """The gateway's connection is of the kind that no record knows."""
-    first, second = bench.hub.join("first"), bench.hub.join("second")
+    first, second = LocalStore.join(bench.hub, "first"), LocalStore.join(bench.hub, "second")
     answers: list[object] = []
     second.claim("c", False, answers.append, Claimant("b"))
     batch = RecordBatch()
     batch.append(*encode_change(SessionOpened("c", False, 60, user="b", holder="second")))
     bench.store.append(batch)
     told: list[str] = []
-    second.listener.taken_over = told.append  # type: ignore[assignment,method-assign]
+    second.member.sessions = Mock(taken_over=told.append)
     first.hold_again("c", "a")
     assert told == ["c"]
     batch = RecordBatch()
     batch.append(*encode_change(SessionClosed("c", 60, keep_will=False)))
     bench.store.append(batch)
     bench.hub.settle()
-    assert bench.hub.holder("c") is first
+    assert bench.hub.claims.holder("c") is first.member
     assert bench.store.sessions.get("c") is None, "what the other user began has ended"
     second.claim("c", False, answers.append, Claimant("b"))
-    assert answers == [None, ClaimRefused()]
+    assert answers == [None, ClaimDenied()]

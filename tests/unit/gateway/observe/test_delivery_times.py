@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from gateway.mqtt._mqtt import DELIVERY_BOUNDS_MS
 from gateway.mqtt.packets import PubAck
-from gateway.observe.metrics import FigureCollector, read_steps
+from gateway.observe.metrics import read_steps
+from penstock.servers.prometheus import FigureCollector
 from tests.support.mqtt_bench import Bench, WallClock
 
 

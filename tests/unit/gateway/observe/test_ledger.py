@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from gateway.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
 from gateway.mqtt.reason_codes import ReasonCode
-from gateway.observe.figures import Times
-from gateway.observe.metrics import read_all
+from gateway.observe.metrics import read_steps
+from store.figures import Times, joined
 from tests.support.mqtt_bench import Bench, Client
 from tests.unit.conftest import StartBench
 
@@ -18,7 +18,7 @@ def figures(bench: Bench) -> dict[str, float]:
     for _ in range(2):  # the first ends a count that was begun before
         bench.store.tick()
     found: dict[str, float] = {}
-    for figure, value in read_all(bench.broker, bench.store):
+    for figure, value in joined(read_steps(bench.broker, bench.store)):
         if isinstance(value, Mapping):
             numbers = {label: number for label, number in value.items() if not isinstance(number, Times)}
             found |= {f"{figure.name} {label}": number for label, number in numbers.items()}

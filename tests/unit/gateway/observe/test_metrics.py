@@ -11,9 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from gateway.mqtt.packets import PingReq
 from gateway.mqtt.reason_codes import ReasonCode
-from gateway.observe.group_metrics import GROUPS_AT_ONCE
-from gateway.observe.metrics import LINK_SECTIONS, WIRE_SECTIONS, FigureCollector, all_figures, read_all, read_steps
-from penstock.config.operations_docs import renewed
+from gateway.observe.metrics import read_steps
+from lightqueue.groups.group_metrics import GROUPS_AT_ONCE
+from notify.remote.link_metrics import LINK
+from notify.server.wire_metrics import WIRE
+from penstock.config.operations_docs import all_figures, renewed
+from penstock.servers.prometheus import FigureCollector
+from store.figures import joined
 from tests.support.mqtt_bench import Bench, SlowDisk, WallClock
 from tests.support.server_process import ROOT
 from tests.unit.conftest import StartBench
@@ -30,7 +34,7 @@ def apart() -> bool:
 def registry_of(bench: Bench) -> CollectorRegistry:
     link = bench.wire.gateway if bench.wire is not None else None
     registry = CollectorRegistry()
-    registry.register(FigureCollector(lambda: read_steps(bench.broker, bench.store, None, link)))
+    registry.register(FigureCollector(lambda: read_steps(bench.broker, bench.store, link)))
     return registry
 
 
@@ -72,7 +76,7 @@ def test_every_metric_has_a_value(bench: Bench) -> None:
     bench.durable("c", namespace="acme")
     bench.store.groups.make(("g", "a/#"), None, lambda: 0)
     names = {name.split("{")[0] for name in samples(bench)}
-    apart = WIRE_SECTIONS.keys() | LINK_SECTIONS.keys()
+    apart = WIRE.keys() | LINK.keys()
     of_process = {
         metric.name + ("_count" if metric.kind == "histogram" else "")
         for section, metric in all_figures()
@@ -104,11 +108,11 @@ def test_each_group_has_a_label(bench: Bench) -> None:
 
 def test_what_was_read_is_the_readers_own(bench: Bench) -> None:
     bench.client().send(PingReq())
-    before = read_all(bench.broker, bench.store)
-    again = read_all(bench.broker, bench.store)
+    before = joined(read_steps(bench.broker, bench.store))
+    again = joined(read_steps(bench.broker, bench.store))
     bench.client().send(PingReq())
     assert again == before
-    assert read_all(bench.broker, bench.store) != before
+    assert joined(read_steps(bench.broker, bench.store)) != before
 
 
 def test_the_documentation_is_up_to_date() -> None:

@@ -18,6 +18,7 @@ from gateway.mqtt.packets import (
 )
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
+from notify.local.store import LocalStore
 from tests.support.mqtt_bench import Bench, Client, SlowDisk, acknowledgement, connect_packet
 from tests.unit.conftest import StartBench
 
@@ -447,7 +448,7 @@ def test_a_client_that_cannot_take_its_connack_leaves_nothing_behind(bench: Benc
 
 def test_a_session_that_nobody_waits_for_any_more_is_let_go(bench: Bench) -> None:
     """Its client left while this gateway was waiting for it, and is waited for at another."""
-    other = bench.hub.join("other")
+    other = LocalStore.join(bench.hub, "other")
     answers: list[object] = []
     other.claim("a", False, answers.append)
     client = bench.client(4)
@@ -462,7 +463,7 @@ def test_a_session_that_nobody_waits_for_any_more_is_let_go(bench: Bench) -> Non
 
 def test_who_is_back_before_this_gateway_knew_that_he_had_left_stays(bench: Bench) -> None:
     """He went to another gateway, and that his session is wanted there is said when his new connection is here."""
-    other = bench.hub.join("other")
+    other = LocalStore.join(bench.hub, "other")
     answers: list[object] = []
     first = bench.connect("a")
     other.claim("a", False, answers.append)

@@ -23,6 +23,7 @@ from gateway.transport.listener import Listener
 from gateway.transport.tls import InTurn
 from lightqueue.message_store import MessageStore
 from notify.local.hub import Hub
+from notify.local.store import LocalStore
 from tests.support.mqtt_slow_reader import RawClient
 from tests.support.mqtt_swarm import raise_descriptor_limit
 from tests.support.stores import small, wait_until
@@ -61,7 +62,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         store = MessageStore(small(self._folder))
         settings = GatewaySettings(write_buffer_bytes=BUFFER_BYTES)
-        broker = self.broker = Broker(Hub(store).join("gateway"), settings, loop)
+        broker = self.broker = Broker(LocalStore.join(Hub(store), "gateway"), settings, loop)
         clients = None
         if self._on_epoll:
             clients = Sockets(broker.turn, broker.read_buffer, loop.call_soon)

@@ -9,7 +9,7 @@ from lightqueue.groups.groups import GroupQueue, Groups, TooManyGroups
 from lightqueue.message_store import MessageStore
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordType, encode_attribute, read_records
-from store.state.group_hands import Hand, HandAlarms
+from store.state.group_leases import Lease, LeaseAlarms
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupState
 from tests.support.stores import KEPT_BYTES, Stores, crash_copy, fill, payloads, publish, read_all, run_upkeep
@@ -237,21 +237,21 @@ def test_what_has_to_be_looked_at_is_not_dealt_whole(stores: Stores, clock: Cloc
 
 
 def test_what_is_due_is_forgotten_with_what_was_settled(clock: Clock) -> None:
-    told: list[Hand] = []
-    alarms = HandAlarms(told.append)
-    hands = [Hand([number], 0, 1, 1, clock.now_ms + number % 7) for number in range(5_000)]
-    for hand in hands:
-        alarms.set(hand)
-        if hand.offsets[0] % 100:
-            alarms.cancel(hand)
-            alarms.cancel(hand)
+    told: list[Lease] = []
+    alarms = LeaseAlarms(told.append)
+    leases = [Lease([number], 0, 1, 1, clock.now_ms + number % 7) for number in range(5_000)]
+    for lease in leases:
+        alarms.set(lease)
+        if lease.offsets[0] % 100:
+            alarms.cancel(lease)
+            alarms.cancel(lease)
     assert len(alarms) == 50
     assert len(alarms._heap) < 2_000
     alarms.run(clock.now_ms - 1)
     assert told == []
     alarms.run(clock.now_ms + 3)
-    assert [hand.due_ms for hand in told] == sorted(hand.due_ms for hand in told)
-    assert {hand.offsets[0] for hand in told} == {n for n in range(0, 5_000, 100) if n % 7 <= 3}
+    assert [lease.due_ms for lease in told] == sorted(lease.due_ms for lease in told)
+    assert {lease.offsets[0] for lease in told} == {n for n in range(0, 5_000, 100) if n % 7 <= 3}
     alarms.run(clock.now_ms + 7)
     assert len(told) == 50
     assert not alarms

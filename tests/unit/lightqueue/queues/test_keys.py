@@ -10,7 +10,7 @@ from lightqueue.queues import keys as keys_module
 from lightqueue.queues._queues import key_hash
 from lightqueue.queues.keys import PART_BITS
 from lightqueue.reading import finding
-from lightqueue.reading.finding import Wanted, find
+from lightqueue.reading.finding import FindQuery, find
 from store.log.index import Index
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
@@ -42,7 +42,7 @@ def publish(store: MessageStore, topic: str, key: str, payload: str = "x", flags
 
 
 def found(store: MessageStore, key: str, topic: str = "", since: str = "earliest", until: str = "now") -> list[int]:
-    wanted = Wanted.parse(key, topic, since, until)
+    wanted = FindQuery.parse(key, topic, since, until)
     log_offsets: list[int] = []
     before = END
     while before:
@@ -107,14 +107,14 @@ def test_by_time(stores: Stores) -> None:
         places.append(publish(store, "t", "k"))
     middle_ms = store.log.memory.timestamp_ms(places[-1]) - 2
     earlier = [each for each in places if store.log.memory.timestamp_ms(each) < middle_ms]
-    wanted = Wanted(b"k", "", 0, middle_ms)
+    wanted = FindQuery(b"k", "", 0, middle_ms)
     assert _all(store, wanted) == earlier[::-1]
     assert _all(store, wanted._replace(since_ms=middle_ms, until_ms=END)) == places[len(earlier) :][::-1]
     assert found(store, "k", since="-1h") == places[::-1]
     assert found(store, "k", until="-1h") == []
 
 
-def _all(store: MessageStore, wanted: Wanted) -> list[int]:
+def _all(store: MessageStore, wanted: FindQuery) -> list[int]:
     log_offsets: list[int] = []
     before = END
     while before:

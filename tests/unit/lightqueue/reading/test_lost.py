@@ -6,7 +6,7 @@ import pytest
 
 from lightqueue.message_store import MessageStore
 from lightqueue.reading import replay
-from lightqueue.reading.replay import Wanted, scan
+from lightqueue.reading.replay import ScanQuery, scan
 from store.records._records import RecordBatch, lost_before, marked, messages_in, records_bytes, verify
 from store.records.records import Attribute, Record, RecordType, encode_attribute, lost_of, read_records
 from store.recovery.quarantine import Finding, lost_bytes, lost_ranges
@@ -37,7 +37,7 @@ def scanned(
     """Each message, and how many it says are lost."""
     found, start = [], store.log.first
     while start < store.end:
-        page = scan(store, Wanted(topic_filter, start, END, tag), room_bytes, 1 << 20)
+        page = scan(store, ScanQuery(topic_filter, start, END, tag), room_bytes, 1 << 20)
         found += [(int(record.payload), lost_of(record)) for record in read_records(memoryview(page.records))]
         start = page.next
     return found
@@ -84,7 +84,7 @@ def test_a_reader_that_begins_behind_it_is_told_as_well_once_that_is_known(tmp_p
     batch = RecordBatch()
     batch.append(RecordType.MESSAGE, b"10", topic=b"t/0")
     store.append(batch)
-    page = scan(store, Wanted("t/#", end, END), 1 << 20, 1 << 20)
+    page = scan(store, ScanQuery("t/#", end, END), 1 << 20, 1 << 20)
     assert [lost_of(record) for record in read_records(memoryview(page.records))] == [2]
     store.close()
 

@@ -10,7 +10,7 @@ from lightqueue.message_store import MessageStore
 from lightqueue.queues.layout import pack_count, packs_from
 from lightqueue.queues.matching import matches
 from lightqueue.reading import replay
-from lightqueue.reading.replay import Wanted, scan
+from lightqueue.reading.replay import ScanQuery, scan
 from store.records._records import RecordBatch
 from store.records.compression import compressed
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute, read_records
@@ -62,7 +62,7 @@ def found(store: MessageStore, topic_filter: str, tag: bytes, start: int = 0, st
     log_offsets: list[int] = []
     start = max(start, store.log.first)
     while start < min(stop, store.end):
-        answer = scan(store, Wanted(topic_filter, start, stop, tag), 3_000, 1 << 20)
+        answer = scan(store, ScanQuery(topic_filter, start, stop, tag), 3_000, 1 << 20)
         log_offsets += [record.log_offset for record in read_records(memoryview(answer.records))]
         assert answer.queue_offset == -1
         assert answer.next > start

@@ -7,6 +7,7 @@ from gateway.mqtt.reason_codes import ReasonCode
 from notify.events.lookup import Broadcast
 from notify.events.recheck import EVERY_S
 from notify.local import member
+from notify.local.store import LocalStore
 from notify.server import peers
 from store.wire.messages import Grew, GrewNamed, Pushed
 from tests.support.mqtt_bench import Bench
@@ -33,7 +34,7 @@ def events(bench: Bench) -> tuple[int, int, int]:
 @pytest.mark.parametrize("topic_filter", ["a/1", "a/#", "+/1"])
 def test_a_broadcast_is_for_those_who_follow_the_queue(topic_filter: str, bench: Bench) -> None:
     bench.hub.lookup = Broadcast()
-    other = bench.hub.join("other")
+    other = LocalStore.join(bench.hub, "other")
     other.follow("b/2", -1, False, False, lambda _: None)
     client = bench.connect("c")
     client.subscribe(topic_filter)

@@ -8,7 +8,7 @@ import pytest
 
 from lightqueue.queues._queues import FILTER, LEVEL, LIVE, TOPIC, Queue
 from notify.events import lookup as lookup_module
-from notify.events.lookup import Broadcast, Change, Table, Watched, name_of, queue_named
+from notify.events.lookup import Broadcast, Table, WatchChange, Watched, name_of, queue_named
 from notify.events.recheck import EVERY_S, PAGE, Recheck
 from notify.local import member
 from store.wire.messages import Check, Checked, Follow, Following, Grew, GrewNamed, Role, Unfollow
@@ -230,11 +230,11 @@ def test_a_table_says_who_is_told_what(bench: WireBench) -> None:
 
 def test_an_entry_holds_as_long_as_it_is_renewed(clock: Clock) -> None:
     table = Table(clock)
-    assert table.heard(Change("gw", LEASE_MS)), "it is to be read"
+    assert table.heard(WatchChange("gw", LEASE_MS)), "it is to be read"
     assert not table.knows("gw")
     table.add("gw", {b"0a"}, LEASE_MS)
     clock.now_s += 2
-    assert not table.heard(Change("gw", LEASE_MS, [b"0b"], [b"0a"]))
+    assert not table.heard(WatchChange("gw", LEASE_MS, [b"0b"], [b"0a"]))
     assert (list(table.watchers(b"0a")), list(table.watchers(b"0b"))) == ([], ["gw"])
     clock.now_s += 2
     table.expire()
@@ -243,12 +243,12 @@ def test_an_entry_holds_as_long_as_it_is_renewed(clock: Clock) -> None:
     assert not table.knows("gw")
     table.expire()
     assert list(table.watchers(b"0b")) == []
-    assert table.heard(Change("gw", LEASE_MS)), "to be read again, since changes may have been missed"
+    assert table.heard(WatchChange("gw", LEASE_MS)), "to be read again, since changes may have been missed"
 
 
 def test_an_entry_goes_with_a_word_or_when_the_table_is_away(clock: Clock) -> None:
     table = Table(clock)
-    for forget in (lambda: table.heard(Change("gw", 0)), table.clear):
+    for forget in (lambda: table.heard(WatchChange("gw", 0)), table.clear):
         table.add("gw", {b"0a"}, LEASE_MS)
         forget()
         assert not table.knows("gw")
@@ -259,13 +259,13 @@ def test_who_watches_more_than_is_kept_is_unknown(clock: Clock, monkeypatch: pyt
     monkeypatch.setattr(lookup_module, "MOST_WATCHED", 2)
     table = Table(clock)
     table.add("gw", {b"0a"}, LEASE_MS)
-    table.heard(Change("gw", LEASE_MS, [b"0b", b"0c"]))
+    table.heard(WatchChange("gw", LEASE_MS, [b"0b", b"0c"]))
     assert not table.knows("gw")
 
 
 def test_what_is_said_in_redis_is_as_the_documentation_says() -> None:
-    changes = [Change("gw-1", LEASE_MS, [b"0line/7"], [b"2+/7"]), Change("gw-1", 0)]
-    assert [msgspec.msgpack.decode(each, type=Change) for each in vector("watched")] == changes
+    changes = [WatchChange("gw-1", LEASE_MS, [b"0line/7"], [b"2+/7"]), WatchChange("gw-1", 0)]
+    assert [msgspec.msgpack.decode(each, type=WatchChange) for each in vector("watched")] == changes
     assert [msgspec.msgpack.encode(each) for each in changes] == vector("watched")
 
 

@@ -11,7 +11,7 @@ from notify.local.retained_pages import PER_PAGE, RetainedPages
 from notify.requests import reads
 from store.log.commitlog import CommitLog
 from store.records._records import LogMemory
-from store.state.retained import Retained
+from store.state.retained import RetainedTopics
 from tests.support.mqtt_bench import Bench, Client
 
 COUNT = 2 * PER_PAGE + 300
@@ -129,11 +129,11 @@ def test_a_page_is_of_so_few_topics_that_a_turn_can_take_two(bench: Bench, monke
     limits: list[int] = []
     find_retained = retained_search.find_retained
 
-    def noted(retained: Retained, topic_filter: str, after: str | None, limit: int) -> object:
+    def noted(retained: RetainedTopics, topic_filter: str, after: str | None, limit: int) -> object:
         limits.append(limit)
         return find_retained(retained, topic_filter, after, limit)
 
-    if bench.broker.store.messages is None:
+    if bench.broker.store.status is None:
         pytest.skip("the store is elsewhere")
     monkeypatch.setattr(retained_pages, "find_retained", noted)
     client = bench.connect("a")

@@ -10,6 +10,7 @@ from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from lightqueue.reading.following import FROM_NOW, Followed
 from notify.local.hub import Hub
+from notify.local.store import LocalStore
 from notify.remote import range_reads
 from notify.remote.store import RemoteStore
 from store.records._records import Records
@@ -172,13 +173,13 @@ def test_nothing_is_made_of_a_queue_that_is_not_followed_any_more(reading: Readi
 def test_who_stays_alone_is_told_of_what_grew_before_and_after(tmp_path: Path) -> None:
     store = MessageStore(small(tmp_path))
     hub = Hub(store)
-    left, stays = hub.join("left"), hub.join("stays")
+    left, stays = LocalStore.join(hub, "left"), LocalStore.join(hub, "stays")
     followed: list[Followed] = []
     for topic_filter in ("t/1", "t/2"):
         stays.follow(topic_filter, FROM_NOW, True, True, followed.extend)
     publish(store, "t/1", b"1")
-    hub.settle(left)
-    hub.leave(left, {})
+    hub.settle(left.member)
+    hub.leave(left.member, {})
     publish(store, "t/2", b"2")
     assert stays.take_grown() == [each.queue for each in followed]
     assert stays.take_grown() == []

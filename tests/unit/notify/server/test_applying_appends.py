@@ -82,7 +82,7 @@ def claimed(gateway: Talk, client_id: str = "c1") -> None:
 
 
 def holder(bench: WireBench, client_id: str = "c1") -> str | None:
-    found = bench.hub.holder(client_id)
+    found = bench.hub.claims.holder(client_id)
     return found.name if found is not None else None
 
 
@@ -199,7 +199,7 @@ def test_a_connection_that_another_has_had_for_longer_is_not_forgotten(bench: Wi
     one, two = bench.connect("gw-1"), bench.connect("gw-2")
     two.tell(Holds(["c0", "c1"]))
     one.ask(Append(1), with_changes(SessionOpened("c2", False, 3600), b"a", b"b"))
-    bench.hub.hold_again(two.conversation.peer.member, "c2")  # type: ignore[union-attr]
+    bench.hub.claims.hold_again(two.conversation.peer.member, "c2")  # type: ignore[union-attr]
     finish(bench)
     assert holder(bench, "c2") == "gw-2"
     assert one.events(TakenOver) == [TakenOver("c2")]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from notify.local.hub import Hub
+from notify.local.store import LocalStore
 from notify.settings import WireSettings
 from store.errors import StoreFull
 from store.log.commitlog import CommitLog
@@ -389,7 +390,9 @@ def test_a_store_without_a_wire_forgets_peers(bench: WireBench) -> None:
 
 def test_sessions_of_the_stores_own_process_end_with_it(bench: WireBench) -> None:
     opened(bench.connect("gw"))
-    bench.hub.join("gateway").append(RecordBatch.adopt(changes_of(SessionOpened("c2", False, 3600)), bytes(RecordType)))
+    LocalStore.join(bench.hub, "gateway").append(
+        RecordBatch.adopt(changes_of(SessionOpened("c2", False, 3600)), bytes(RecordType))
+    )
     bench.restart()
     assert (is_connected(bench, "c1"), is_connected(bench, "c2")) == (True, False)
 

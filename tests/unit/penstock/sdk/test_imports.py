@@ -37,6 +37,17 @@ def test_other_names_are_attribute_errors() -> None:
         getattr(penstock, "Broker")  # noqa: B009
 
 
+def test_a_store_apart_imports_no_gateway() -> None:
+    """Of the gateway it has the settings, for one file configures both, and the rules by which users are judged."""
+    modules = "penstock.servers.store_process, penstock.servers.admin, notify.server.wire_metrics"
+    program = f"import sys, {modules}; print(*(name for name in sys.modules if name.startswith('gateway.')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    settings = {"gateway.settings", "gateway.listen_address", "gateway.access", "gateway.access.quota_settings"}
+    plain = {"gateway.auth", "gateway.mqtt", "gateway.mqtt.errors", "gateway.mqtt.reason_codes", "gateway.mqtt.topics"}
+    found = {name for name in done.stdout.split() if not name.startswith("gateway.auth.")}
+    assert found <= settings | plain
+
+
 def test_importing_penstock_alone_imports_no_client() -> None:
     program = "import sys, penstock; print([name for name in sys.modules if name.startswith('penstock.')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

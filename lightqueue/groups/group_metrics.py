@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from gateway.observe.figures import Figure, Value
+from store.figures import Figure, Sections, Value
 
 if TYPE_CHECKING:
     from lightqueue.groups.groups import GroupQueue
-    from lightqueue.message_store import MessageStore
 
 
 GROUPS_AT_ONCE = 64  # some 0.4 ms of the loop
@@ -21,9 +20,9 @@ class GroupPage(NamedTuple):
     groups: list[GroupQueue]
 
 
-def group_pages(store: MessageStore) -> Iterator[GroupPage]:
+def group_pages(all_groups: Iterable[GroupQueue]) -> Iterator[GroupPage]:
     """All consumer groups: lightqueue.groups.MOST_GROUPS at most, so each has a label of its own."""
-    groups = list(store.groups)
+    groups = list(all_groups)
     for at in range(0, max(len(groups), 1), GROUPS_AT_ONCE):
         yield GroupPage(groups[at : at + GROUPS_AT_ONCE])
 
@@ -32,7 +31,7 @@ def _by_group(read: Callable[[GroupQueue], float]) -> Callable[[GroupPage], Valu
     return lambda page: {":".join(each.state.key): read(each) for each in page.groups}
 
 
-GROUPS: tuple[Figure[GroupPage], ...] = (
+_GROUPS: tuple[Figure[GroupPage], ...] = (
     Figure(
         "penstock_group_lag",
         "gauge",
@@ -69,3 +68,5 @@ GROUPS: tuple[Figure[GroupPage], ...] = (
         "group",
     ),
 )
+
+GROUPS: Sections[GroupPage] = {"Consumer groups": _GROUPS}

@@ -1,4 +1,4 @@
-"""What a consumer group is made of: messages that were handed out together, who has them, how far a lane was dealt."""
+"""What a consumer group is made of: leases on messages, what each consumer has, and how far each partition is read."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 
-SLACK = 1_024  # entries of hands that are settled already, besides as many as there are others
+SLACK = 1_024  # entries of leases that are settled already, besides as many as there are others
 
 
-class Hand:
-    """Messages that were handed out together, or wait together for a retry (`serial` 0)."""
+class Lease:
+    """Messages that one consumer was given together until `due_ms`, or that wait together for a retry (`serial` 0)."""
 
     __slots__ = ("alarm", "consumer", "deliveries", "due_ms", "is_ready", "left", "offsets", "partition", "serial")
 
     def __init__(self, offsets: Sequence[int], partition: int, serial: int, deliveries: int, due_ms: int) -> None:
-        self.offsets = offsets  # those that are another Hand's by now, or settled, among them
+        self.offsets = offsets  # some of them may belong to another Lease by now, or be settled
         self.left = len(offsets)
         self.partition = partition
         self.serial = serial
         self.deliveries = deliveries
         self.due_ms = due_ms
-        self.alarm = 0  # which entry of HandAlarms is its; 0: none
+        self.alarm = 0  # which entry of LeaseAlarms is its; 0: none
         self.is_ready = False  # to be handed out again
-        self.consumer: Consumer | None = None
+        self.consumer: Assignment | None = None
 
 
-class Consumer:
-    """Somebody who is given messages."""
+class Assignment:
+    """What one consumer has: its leases, and its partitions."""
 
     def __init__(self) -> None:
-        self.hands: dict[Hand, None] = {}
+        self.leases: dict[Lease, None] = {}
         self.partitions: list[int] = []
 
     @property
     def in_flight(self) -> int:
         """How many messages it has."""
-        return sum(hand.left for hand in self.hands)
+        return sum(lease.left for lease in self.leases)
 
 
-class Lane:
-    """How far the queue was looked through for one partition, and what was found but not handed out so far."""
+class PartitionCursor:
+    """How far the queue was read for one partition, and the messages that were found and not handed out yet."""
 
     def __init__(self, next_offset: int) -> None:
         self.next = next_offset
@@ -53,38 +53,38 @@ class Lane:
         return self.parked[0] if self.parked else self.next
 
 
-class HandAlarms:
-    """When hands are due. There is one for whatever is handed out, so it does less than store.deadlines."""
+class LeaseAlarms:
+    """When leases end. Each lease has one alarm, so this does less than store.state.deadlines."""
 
-    def __init__(self, then: Callable[[Hand], None]) -> None:
+    def __init__(self, then: Callable[[Lease], None]) -> None:
         self._then = then
-        self._heap: list[tuple[int, int, Hand]] = []
+        self._heap: list[tuple[int, int, Lease]] = []
         self._pending = 0
         self._last = 0
 
     def __len__(self) -> int:
-        """How many are to be due."""
+        """How many leases have an alarm."""
         return self._pending
 
-    def set(self, hand: Hand) -> None:
-        """Of a hand that has none."""
+    def set(self, lease: Lease) -> None:
+        """Of a lease that has none."""
         self._last += 1
-        hand.alarm = self._last
-        heappush(self._heap, (hand.due_ms, self._last, hand))
+        lease.alarm = self._last
+        heappush(self._heap, (lease.due_ms, self._last, lease))
         self._pending += 1
         if len(self._heap) > 2 * self._pending + SLACK:
             self._heap = [entry for entry in self._heap if entry[2].alarm == entry[1]]
             heapify(self._heap)
 
-    def cancel(self, hand: Hand) -> None:
-        if hand.alarm:
-            hand.alarm = 0
+    def cancel(self, lease: Lease) -> None:
+        if lease.alarm:
+            lease.alarm = 0
             self._pending -= 1
 
     def run(self, now_ms: int) -> None:
         """Tell of what is due, oldest first."""
         while self._heap and self._heap[0][0] <= now_ms:
-            _, number, hand = heappop(self._heap)
-            if hand.alarm == number:
-                self.cancel(hand)
-                self._then(hand)
+            _, number, lease = heappop(self._heap)
+            if lease.alarm == number:
+                self.cancel(lease)
+                self._then(lease)

@@ -1,41 +1,13 @@
-"""Which gateways are behind with messages of QoS 0, so that publishers at all of them are listened to less."""
+"""Whether gateways of a store in another process are behind with messages of QoS 0."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from store.wire.base import Message
 from store.wire.handshake import PACING_VERSION
 from store.wire.messages import Welcome
 from store.wire.pace_messages import Behind, Slow
-
-if TYPE_CHECKING:
-    from notify.local.member import Member
-
-
-class Pace:
-    """Owner of who is behind, in a store."""
-
-    def __init__(self, tell: Callable[[Slow], None]) -> None:
-        """`tell` all gateways something."""
-        self._tell = tell
-        self._behind: set[Member] = set()
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether some gateway is behind."""
-        return bool(self._behind)
-
-    def heard(self, member: Member, is_behind: bool) -> None:
-        """What a gateway says of itself; one that has left is behind no more."""
-        was_slow = self.is_slow
-        if is_behind:
-            self._behind.add(member)
-        else:
-            self._behind.discard(member)
-        if self.is_slow != was_slow:
-            self._tell(Slow(self.is_slow))
 
 
 class RemotePace:

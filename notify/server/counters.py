@@ -5,7 +5,7 @@ from collections import defaultdict
 from store.log.durations import Durations
 
 
-class Figures:
+class WireCounters:
     """What all conversations of a server count."""
 
     def __init__(self) -> None:

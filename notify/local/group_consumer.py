@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable
 
 from lightqueue.errors import LightQueueError
-from lightqueue.groups.groups import Dealt
-from notify.api import Handed, Receipt
+from lightqueue.groups.groups import PoppedMessages
+from notify.api import LeasedMessages, Receipt
 from notify.beginnings import LATEST
 from notify.errors import GroupRefused
-from notify.local.consumers import Consumers, Poll, Seat
+from notify.local.consumers import Consumer, Consumers, PopRequest
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
 from store.state.group_settings import GroupSettings
@@ -21,21 +21,23 @@ from store.state.groups import ConsumerKey
 _events = RateLimitedLog(logging.getLogger("penstock.store"))
 
 
-class LocalSeat:
+class LocalConsumer:
     """Its answers come at once, or when the queue grows."""
 
     has_room = True
 
-    def __init__(self, consumers: Consumers, seat: Seat, handed: Callable[[Handed], None]) -> None:
+    def __init__(self, consumers: Consumers, consumer: Consumer, handed: Callable[[LeasedMessages], None]) -> None:
         self.is_closing = False
         self._consumers = consumers
-        self._seat = seat
+        self._consumer = consumer
         self._handed = handed
-        self._poll = Poll(seat, self, 0, 0, 0, math.inf, self._dealt)  # nothing else is wanted at the same time
+        self._poll = PopRequest(
+            consumer, self, 0, 0, 0, math.inf, self._dealt
+        )  # nothing else is wanted at the same time
 
     @property
     def settings(self) -> GroupSettings:
-        return self._seat.queue.settings
+        return self._consumer.queue.settings
 
     def want(self, most: int, max_bytes: int, invisible_ms: int) -> None:
         poll = self._poll
@@ -45,23 +47,23 @@ class LocalSeat:
     def stop(self) -> None:
         self._consumers.forget(self)
 
-    def _dealt(self, dealt: Dealt) -> None:
-        self._handed(Handed(dealt.lasting(), dealt.ranges))
+    def _dealt(self, dealt: PoppedMessages) -> None:
+        self._handed(LeasedMessages(dealt.lasting(), dealt.ranges))
 
     def ack(self, receipts: list[Receipt], then: Callable[[], None] | None = None) -> None:
         for receipt in receipts:
-            self._seat.queue.ack(*receipt)
+            self._consumer.queue.ack(*receipt)
         self._said(then)
 
     def extend(self, receipts: list[Receipt], invisible_ms: int) -> None:
         due_ms = self._consumers.now_ms() + invisible_ms
         for receipt in receipts:
-            self._seat.queue.change_invisible(*receipt, due_ms, self._seat.key)
+            self._consumer.queue.change_invisible(*receipt, due_ms, self._consumer.key)
 
     def give_back(self, receipts: list[Receipt]) -> None:
         now_ms = self._consumers.now_ms()
         for receipt in receipts:
-            self._seat.queue.reject(*receipt, now_ms, 0, "")
+            self._consumer.queue.reject(*receipt, now_ms, 0, "")
         self._said(None)
 
     def _said(self, then: Callable[[], None] | None) -> None:
@@ -69,27 +71,27 @@ class LocalSeat:
             if error is None and then is not None:
                 then()
 
-        self._consumers.said(self._seat.queue, answered if then is not None else None)
+        self._consumers.said(self._consumer.queue, answered if then is not None else None)
 
     def close(self) -> None:
         if not self.is_closing:
             self.is_closing = True
-            self._consumers.close(self._seat)
+            self._consumers.close(self._consumer)
 
 
-def open_seat(
+def open_consumer(
     consumers: Consumers,
     key: ConsumerKey,
     group: GroupKey,
     if_new: GroupSettings,
     start: str,
-    handed: Callable[[Handed], None],
+    handed: Callable[[LeasedMessages], None],
     maker: Maker,
-) -> LocalSeat | str:
+) -> LocalConsumer | str:
     """Why not, if the group is not to be had; the log says so as well."""
     try:
-        seat = consumers.open(key, group, None, start, if_new, maker, or_refuse=start != LATEST)
-        return LocalSeat(consumers, seat, handed)
+        consumer = consumers.open(key, group, None, start, if_new, maker, or_refuse=start != LATEST)
+        return LocalConsumer(consumers, consumer, handed)
     except (StoreError, GroupRefused, LightQueueError) as error:
         _events.warning("group", "group %s over %s: %s", *group, error)
         return str(error)

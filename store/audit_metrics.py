@@ -1,11 +1,11 @@
-"""What is counted of the audit log; a section of gateway/observe/metrics.py."""
+"""What is counted of the audit log."""
 
 from __future__ import annotations
 
-from gateway.observe.figures import Figure
 from store.audit import Audit
+from store.figures import Figure, Sections
 
-AUDIT: tuple[Figure[Audit], ...] = (
+_AUDIT: tuple[Figure[Audit], ...] = (
     Figure(
         "penstock_audit_events_total",
         "counter",
@@ -20,3 +20,5 @@ AUDIT: tuple[Figure[Audit], ...] = (
         lambda audit: audit.lost,
     ),
 )
+
+AUDIT: Sections[Audit] = {"The audit log": _AUDIT}

@@ -1,21 +1,15 @@
-"""One figure of what Penstock counts, and how it becomes a Prometheus metric."""
+"""One figure of what Penstock counts: its name, its text, and where its value is read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-
-from gateway.mqtt._mqtt import DELIVERY_BOUNDS_MS
 from store.log.durations import BOUNDS_S, Durations
 
 Source = TypeVar("Source")
-
-
-DELIVERY_BOUNDS_S = tuple(bound / 1000 for bound in DELIVERY_BOUNDS_MS)
 
 
 class Times(NamedTuple):
@@ -23,7 +17,7 @@ class Times(NamedTuple):
 
     counts: list[int]
     sum_s: float
-    bounds_s: tuple[float, ...] = DELIVERY_BOUNDS_S
+    bounds_s: tuple[float, ...]
 
     @classmethod
     def of(cls, durations: Durations) -> Self:
@@ -37,7 +31,6 @@ class Times(NamedTuple):
         return list(zip(bounds, accumulate(map(float, self.counts)), strict=True))
 
 
-F = TypeVar("F", bound="Figure[Any]")
 Value = float | Mapping[str, float] | Times | Mapping[str, Times]
 """One number, or one for each value of the metric's label; the same of times."""
 
@@ -52,39 +45,26 @@ class Figure(Generic[Source]):
     read: Callable[[Source], Value]
     label: str = ""
 
-    def family(self, value: Value) -> Metric:
-        """The metric in Prometheus terms, with a value that `read` gave."""
-        labels = [self.label] if self.label else []
-        if self.kind == "histogram":
-            histogram = HistogramMetricFamily(self.name, self.doc, labels=labels)
-            for values, times in _labelled(value):
-                if isinstance(times, Times):
-                    histogram.add_metric(values, times.buckets, times.sum_s)
-            return histogram
-        metric: CounterMetricFamily | GaugeMetricFamily
-        if self.kind == "counter":
-            metric = CounterMetricFamily(self.name, self.doc, labels=labels)
-        else:
-            metric = GaugeMetricFamily(self.name, self.doc, labels=labels)
-        for values, number in _labelled(value):
-            if not isinstance(number, Times):
-                metric.add_metric(values, number)
-        return metric
+
+Reading: TypeAlias = "tuple[Figure[Any], Value]"
+Sections: TypeAlias = Mapping[str, "tuple[Figure[Source], ...]"]
+"""Figures of one source, by the heading that docs/operations.md gives them."""
 
 
-def joined(steps: Iterable[list[tuple[F, Value]]]) -> list[tuple[F, Value]]:
+def readings(sections: Sections[Source], source: Source | None) -> Iterator[Reading]:
+    """All figures of a source with their values, which are the caller's own; none where there is no source."""
+    if source is not None:
+        for figure in (figure for section in sections.values() for figure in section):
+            value = figure.read(source)
+            yield figure, cast(Value, dict(value)) if isinstance(value, Mapping) else value
+
+
+def joined(steps: Iterable[list[Reading]]) -> list[Reading]:
     """Each metric once, with all labels that steps gave it."""
-    found: dict[str, tuple[F, Value]] = {}
+    found: dict[str, Reading] = {}
     for figure, value in (reading for step in steps for reading in step):
         before = found[figure.name][1] if figure.name in found else None
         if isinstance(before, Mapping) and isinstance(value, Mapping):
             value = cast(Value, {**before, **value})  # of the same kind: it is the same metric
         found[figure.name] = figure, value
     return list(found.values())
-
-
-def _labelled(value: Value) -> Iterator[tuple[list[str], float | Times]]:
-    if isinstance(value, Mapping):
-        yield from (([label], each) for label, each in value.items())
-    else:
-        yield [], value

@@ -1,13 +1,13 @@
-"""What is counted of a store's connections to gateways and clients; a section of gateway/observe/metrics.py."""
+"""What is counted of a store's connections to gateways and clients."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from gateway.observe.figures import Figure, Times, Value
-
-if TYPE_CHECKING:  # a process has some of these only
-    from notify.server.server import StoreServer
+from lightqueue.store_metrics import STORE, group_steps
+from notify.server.server import StoreServer
+from store.audit_metrics import AUDIT
+from store.figures import Figure, Reading, Sections, Times, Value, readings
 
 
 def _reader_lag(server: StoreServer) -> Value:
@@ -15,7 +15,7 @@ def _reader_lag(server: StoreServer) -> Value:
     return {name: max(0, end - log_offset) for name, log_offset in server.hub.readers}
 
 
-WIRE: tuple[Figure[StoreServer], ...] = (
+_WIRE: tuple[Figure[StoreServer], ...] = (
     Figure(
         "penstock_wire_connections",
         "gauge",
@@ -112,3 +112,31 @@ WIRE: tuple[Figure[StoreServer], ...] = (
         "reader",
     ),
 )
+
+_USERS: tuple[Figure[StoreServer], ...] = (
+    Figure(
+        "penstock_wire_permission_refused_total",
+        "counter",
+        "Requests of clients of a store that their users may not make.",
+        lambda server: server.figures.not_permitted,
+    ),
+    Figure(
+        "penstock_wire_quota_refused_total",
+        "counter",
+        "What was refused to gateways and clients because a user has as much as it may have.",
+        lambda server: {**server.hub.quotas.refused, **server.hub.consumers.quota_refused},
+        "quota",
+    ),
+)
+
+WIRE: Sections[StoreServer] = {"The wire": _WIRE, "Users of the wire": _USERS}
+
+
+def read_steps(server: StoreServer) -> Iterator[list[Reading]]:
+    """Every figure of a store's process; those of consumer groups some groups at a time.
+
+    To be called from the loop, which owns what is read; the answers are the caller's own.
+    """
+    messages = server.hub.messages
+    yield [*readings(AUDIT, server.audit), *readings(STORE, messages), *readings(WIRE, server)]
+    yield from group_steps(messages)

@@ -1,0 +1,248 @@
+"""The store in this process, as a gateway here or the wire server uses it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Self
+
+from lightqueue.errors import NoSuchPosition
+from lightqueue.queues._queues import Queue, read_at
+from lightqueue.reading.following import Followed, follow, locate
+from notify.api import (
+    EVENTS,
+    GatewayListener,
+    GroupConsumer,
+    LeasedMessages,
+    Placed,
+    RecordsAt,
+    RetainedPage,
+    StoreStatus,
+)
+from notify.bans import StoreBans
+from notify.history import History
+from notify.local.claims import Answer
+from notify.local.group_consumer import open_consumer
+from notify.local.history import LocalHistory
+from notify.local.hub import Hub
+from notify.local.member import Member
+from notify.local.quotas import LocalQuotas
+from notify.local.status import LocalStatus
+from notify.owners import UNJUDGED, Claimant
+from store.records._records import RecordBatch, Records
+from store.state.changes import GroupAdvanced
+from store.state.group_settings import GroupSettings
+from store.state.group_states import GroupKey, Maker
+
+
+class LocalStore:
+    """A Store (notify.api) over a MessageStore in this process: every answer comes at once."""
+
+    def __init__(self, hub: Hub, member: Member) -> None:
+        """`member`: of the hub, whose requests these are."""
+        self.member = member
+        self.is_certain = True
+        self.reached_s, self.heard_s = 0.0, math.inf
+        self.unconfirmed = "the disk did not confirm a flush"
+        self._hub = hub
+        self.readers = hub.readers
+        self.bans: StoreBans = hub.bans
+        self.quotas = LocalQuotas(hub.quotas, member)
+        self.history: History = LocalHistory(hub.messages)
+        self.events = dict.fromkeys(EVENTS, 0)
+        self._taken: list[GroupAdvanced] = []
+        self._messages = messages = hub.messages
+        self.messages = messages  # for the requests that come over the wire
+        self.status: StoreStatus | None = LocalStatus(messages)
+        self.answers_at_once = True
+        self.patience_s = messages.settings.flush_timeout_ms / 1000
+        self.max_delay_s = messages.settings.max_delay_s
+        self.weigh: Callable[[bytes], int] | None = messages.queues.dispatcher.weigh
+        has_live_only = bool(messages.settings.live_only)
+        self.is_live_only: Callable[[bytes], bool] | None = messages.queues.is_live_only if has_live_only else None
+
+    @classmethod
+    def join(cls, hub: Hub, name: str) -> Self:
+        """That of a new member of the hub."""
+        return cls(hub, hub.join(name))
+
+    def listen(self, listener: GatewayListener) -> None:
+        self.member.listen(listener, listener)
+
+    # --- the way in
+
+    def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
+        start = self.append_at(batch, is_awaited=False)
+        if placed is not None:
+            placed(0, batch.size, start)
+
+    def await_safe(self) -> None:
+        self._messages.log.flusher.catch_up()
+
+    def append_at(self, batch: RecordBatch, is_awaited: bool = True) -> int:
+        """As append(); the log_offset of the first record."""
+        taken, self._taken = self._taken, []
+        start = self._messages.append(batch, is_awaited)
+        if taken:
+            self._hub.consumers.took(taken)
+        self._hub.settle(self.member)
+        return start
+
+    def append_in_steps(self, batch: RecordBatch, applied: Callable[[], None] | None = None) -> int:
+        """As append_at(); see MessageStore.append_in_steps. Growth is told once all is applied.
+
+        First `applied` is called, which may not store anything.
+        """
+        start = self._messages.append_in_steps(batch)
+        applying = self._messages.applying
+        if not applying.left_bytes:
+            if applied is not None:
+                applied()
+            self._hub.settle(self.member)
+        elif applied is not None:
+            applying.then(applied)
+        return start
+
+    @property
+    def end(self) -> int:
+        return self._messages.end
+
+    @property
+    def safe(self) -> int:
+        return self._messages.safe
+
+    @property
+    def flushed(self) -> int:
+        """Everything before this log_offset is on the disk, whatever the flush policy promises."""
+        return self._messages.log.flusher.flushed
+
+    def commit(self) -> None:
+        """Have the page cache hold everything that was appended. Raises StoreFull or DiskFailed."""
+        self._messages.log.commit()
+
+    def hurry(self) -> None:
+        """Have everything that was committed go to the disk now; the listener hears of it."""
+        self._messages.log.flusher.hurry()
+
+    def flush_fault(self) -> str:
+        """Why nothing more gets to the disk; empty if it does."""
+        error = self._messages.log.flusher.error
+        return str(error) if error is not None else ""
+
+    mark = end
+    safe_mark = safe
+    has_sessions = True
+
+    # --- sessions
+
+    def claim(self, client_id: str, clean_start: bool, then: Answer, claimant: Claimant = UNJUDGED) -> None:
+        self._hub.claims.claim(self.member, client_id, clean_start, then, claimant)
+
+    def release(self, client_id: str) -> None:
+        self._hub.claims.release(self.member, client_id)
+
+    def hold_again(self, client_id: str, user: str | None) -> None:
+        self._hub.claims.hold_again(self.member, client_id, user)
+
+    # --- following queues
+
+    @property
+    def generation(self) -> int:
+        return self._messages.queues.dispatcher.generation
+
+    def take_grown(self) -> list[Queue]:
+        return self._hub.take_grown(self.member)
+
+    def follow(
+        self, topic_filter: str, start: int, history: bool, spills: bool, then: Callable[[list[Followed]], None]
+    ) -> None:
+        followed = follow(self._messages, topic_filter, start, history, spills)
+        for each in followed:
+            self._hub.followers.follow(self.member, each.queue, each.position)
+        then(followed)
+
+    def unfollow(self, queue: Queue) -> None:
+        self._hub.followers.unfollow(self.member, queue)
+
+    def locate(self, topic_filter: str, where: str, then: Callable[[int | None], None]) -> None:
+        try:
+            position: int | None = locate(self._messages, topic_filter, where)
+        except NoSuchPosition:
+            position = None
+        then(position)
+
+    @property
+    def congested(self) -> bool:
+        return self._hub.pace.is_slow
+
+    def lags(self, is_behind: bool) -> None:
+        self._hub.pace.heard(self.member, is_behind)
+
+    def needed_from(self, floors: Iterable[tuple[Queue, int]]) -> None:
+        self._hub.followers.needed_from(self.member, floors)
+
+    # --- reading
+
+    def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
+        return self._messages.queues.read(queue, start, max_records, max_bytes)
+
+    def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> Sequence[Records | None]:
+        return self._messages.queues.read_many(queues, starts, most, max_bytes)
+
+    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> RecordsAt:
+        memory = self._messages.log.memory
+        with suppress(LookupError):
+            records = read_at(memory, log_offsets)
+            return {log_offset: (records, i) for i, log_offset in enumerate(log_offsets)}
+        found: RecordsAt = {}
+        for log_offset in log_offsets:
+            try:
+                found[log_offset] = read_at(memory, [log_offset]), 0
+            except LookupError:
+                found[log_offset] = None
+        return found
+
+    def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
+        then(self._hub.retained_pages.page(topic_filter, after))
+
+    # --- consumer groups
+
+    def join_group(
+        self,
+        group: GroupKey,
+        consumer: str,
+        if_new: GroupSettings,
+        start: str,
+        handed: Callable[[LeasedMessages], None],
+        then: Callable[[GroupConsumer | str], None],
+        user: str | None = None,
+    ) -> None:
+        maker = Maker(user, True)
+        then(open_consumer(self._hub.consumers, (self.member.name, consumer), group, if_new, start, handed, maker))
+
+    def will_take(self, taken: list[GroupAdvanced]) -> None:
+        self._hub.consumers.will_take(taken)
+        self._taken += taken
+
+    def turn_begins(self) -> None:
+        """Nothing waits here for a turn's end."""
+
+    def turn_ends(self) -> None: ...
+
+    # --- several times a second
+
+    def tick(self) -> bool:
+        more = self._messages.tick()
+        self._hub.settle(self.member)
+        self._hub.consumers.tick()
+        return more
+
+    def now_ms(self) -> int:
+        return self._messages.now_ms()
+
+    def due_ms(self, delay_s: int) -> int:
+        return self.now_ms() + 1_000 * delay_s + 1  # now_ms() is rounded down
+
+    def fault(self) -> str:
+        return str(self._messages.fault() or "")
