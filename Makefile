@@ -12,7 +12,7 @@ AT_A_TIME = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 IN_PARALLEL = $(filter-out $(SERVERS) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
 .DEFAULT_GOAL = install
-.PHONY: serve quick packages install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos power rot nightly release audit image image-trial
+.PHONY: serve quick quick-tests nightly-tests packages install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos power rot nightly release audit image image-trial
 
 $(CURDIR)/.venv/bin/python:
 	.ci/packages serve
@@ -60,13 +60,22 @@ tests/interop/js/node_modules: tests/interop/js/package-lock.json | packages
 
 test: packages install lint types tests/interop/js/node_modules
 	-tests/helm/install-helm.sh "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
-	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup $(IN_PARALLEL)
-	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'not alone' $(SERVERS)
-	$(PYTHON) -m pytest -m alone $(SERVERS)
+	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup -m 'not nightly' $(IN_PARALLEL)
+	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'not alone and not nightly' $(SERVERS)
+	$(PYTHON) -m pytest -m 'alone and not nightly' $(SERVERS)
 
-# What you run while you work: rules and models, without other people's programs.
-quick: $(ENVIRONMENT)/penstock-tests-installed lint types
-	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup --exitfirst tests/unit tests/property
+# What you run while you work: rules and models, without other people's programs, and a fifth of the random examples.
+quick: $(ENVIRONMENT)/penstock-tests-installed
+	$(MAKE) --no-print-directory --jobs 3 lint types quick-tests
+
+quick-tests:
+	$(PYTHON) -m pytest --quiet --numprocesses auto --dist loadgroup --exitfirst -m 'not slow and not nightly' --hypothesis-profile quick \
+		tests/unit tests/property
+
+# What `make test` leaves to the night; docs/testing.md says why nothing is uncovered by day.
+nightly-tests: packages install tests/interop/js/node_modules
+	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'nightly and not alone' tests
+	$(PYTHON) -m pytest -m 'nightly and alone' tests
 
 bench: install
 	$(PYTHON) tests/bench/run.py
@@ -146,7 +155,7 @@ image-trial:
 	$(PYTHON) -m tests.support.image_trial $(IMAGE)
 
 # Another seed each night, but the same one all night.
-nightly: install
+nightly: nightly-tests
 	$(MAKE) chaos CHAOS_SECONDS=600 CHAOS_SEED=$$(date +%Y%m%d)
 	$(PYTHON) -m penstock chaos --seed $$(date +%Y%m%d) --duration 120 --gateways 0 --rate 300
 	$(MAKE) power POWER_IMAGES=12000 POWER_SEED=$$(date +%Y%m%d)

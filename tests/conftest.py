@@ -12,6 +12,7 @@ from tests.support.apart_server import ApartServer
 from tests.support.server_process import PenstockServer, ServeOptions
 
 settings.register_profile("shared machine", deadline=None)  # a test is no benchmark
+settings.register_profile("quick", parent=settings.get_profile("shared machine"), max_examples=20)  # of 100; make quick
 settings.load_profile("shared machine")
 
 
@@ -25,6 +26,7 @@ class Topology:
 
 # For tests that kill: what is gone is given up soon, so that its sessions can be had by others.
 QUICK = {"wire.heartbeat_ms": 100, "wire.lease_ms": 600}
+QUICK_SEEDS = 2
 TOPOLOGIES = {
     "one process": Topology(),
     "unix socket": Topology(flags={"gateways": "1"}),
@@ -34,8 +36,9 @@ TOPOLOGIES = {
 """`two gateways` have ports of their own, and clients go to them in turn; at a `shared port` the system chooses."""
 
 
-IN_ALL_TOPOLOGIES = pytest.mark.topologies("one process", "unix socket", "two gateways")
+IN_ALL_TOPOLOGIES = pytest.mark.topologies("one process", "two gateways", nightly=("unix socket",))
 SHARED_PORT = pytest.mark.topologies("one process", "shared port")
+SHARED_PORT_BY_NIGHT = pytest.mark.topologies("one process", nightly=("shared port",))
 ONE_PROCESS = pytest.mark.topologies("one process")
 
 
@@ -43,7 +46,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """The mark of a module counts for those of its tests that start servers; a test's own goes before."""
     mark = metafunc.definition.get_closest_marker("topologies")
     if mark is not None and "topology" in metafunc.fixturenames:
-        metafunc.parametrize("topology", mark.args, scope="module")  # the servers that its tests share are a module's
+        nightly = [pytest.param(name, marks=pytest.mark.nightly) for name in mark.kwargs.get("nightly", ())]
+        # The servers that its tests share are a module's.
+        metafunc.parametrize("topology", [*mark.args, *nightly], scope="module")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of tests that are repeated with other seeds, `make quick` runs a few."""
+    for item in items:
+        call = getattr(item, "callspec", None)
+        if call is not None and call.indices.get("seed", 0) >= QUICK_SEEDS:
+            item.add_marker(pytest.mark.slow)
 
 
 @dataclass

@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import paho.mqtt.client as paho
-import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from lightqueue.mending.checking import check_folder
@@ -22,8 +21,6 @@ from store.records.records import RecordType, read_records
 from tests.conftest import ServerFactory
 from tests.support.server_process import PenstockServer
 from tests.support.stores import wait_until
-
-pytestmark = pytest.mark.crash
 
 TOPIC = "load/1"
 KILLS = 6

@@ -14,8 +14,6 @@ from tests.crash.test_damaged_log import Subscriber, messages_of, publish
 from tests.support.server_process import PenstockServer
 from tests.support.stores import wait_until
 
-pytestmark = pytest.mark.crash
-
 SOURCE = Path(__file__).with_name("bad_sector.c")
 BLOCK_BYTES = 4096
 

@@ -13,8 +13,6 @@ from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.cluster import Cluster
 from tests.support.mqtt_packet_client import Device
 
-pytestmark = pytest.mark.crash
-
 
 @pytest.fixture
 def cluster(tmp_path: Path, small: dict[str, object]) -> Iterator[Cluster]:

@@ -15,8 +15,6 @@ from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay, payloads
 from tests.support.server_process import PenstockServer
 
-pytestmark = pytest.mark.crash
-
 KILLS = 10
 SETTINGS = StoreSettings(segment_bytes=262_144)
 

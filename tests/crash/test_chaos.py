@@ -25,8 +25,6 @@ from loadtest.chaos.wire import Wire
 from tests.conftest import ServerFactory
 from tests.support.server_process import ROOT
 
-pytestmark = pytest.mark.crash
-
 PUBLISH = 3
 LIES_AT = 20
 TIMEOUT_S = 240
@@ -44,7 +42,6 @@ def command(folder: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("gateways", ["2", "0"])
 def test_a_short_run(tmp_path: Path, gateways: str) -> None:
     json = tmp_path / "found.json"

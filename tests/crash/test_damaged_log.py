@@ -18,8 +18,6 @@ from tests.conftest import ServerFactory
 from tests.support.server_process import PenstockServer
 from tests.support.stores import flip, wait_until
 
-pytestmark = pytest.mark.crash
-
 NUMBER = 800
 TOPIC = "plant/7/temp"
 

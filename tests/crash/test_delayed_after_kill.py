@@ -14,12 +14,10 @@ from lightqueue.message_store import MessageStore
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
 from store.settings import StoreSettings
-from tests.conftest import SHARED_PORT, ServerFactory
+from tests.conftest import SHARED_PORT_BY_NIGHT, ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
 from tests.support.server_process import PenstockServer
 from tests.support.stores import SOCKETS
-
-pytestmark = pytest.mark.crash
 
 KILLS = 6
 MESSAGES = 150
@@ -56,7 +54,7 @@ class Delays:
         connection.send(Publish(name, payload, QoS.AT_LEAST_ONCE, packet_id=packet_id))
 
 
-@SHARED_PORT
+@SHARED_PORT_BY_NIGHT
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.catalogue("J37", "J38")

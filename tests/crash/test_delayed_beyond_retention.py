@@ -13,7 +13,7 @@ from penstock import Client
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 SETTINGS = {
     "store.segment_bytes": 262_144,
@@ -35,7 +35,6 @@ def store(tmp_path: Path) -> Iterator[StoreProcess]:
 
 
 @pytest.mark.catalogue("J37", "J39")
-@pytest.mark.slow
 async def test_each_comes_once_in_time_though_its_segment_is_gone(store: StoreProcess) -> None:
     async with Client(store.url.replace("tcp://", "penstock://")) as client:
         receipts = [

@@ -14,8 +14,6 @@ from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.ledger import until
 from loadtest.chaos.load import Load
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
-
 PUBLISHERS, SUBSCRIBERS = 160, 60
 TOPICS = 16
 CLIENTS_PER_S = 50

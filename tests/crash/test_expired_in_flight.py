@@ -11,8 +11,6 @@ from loadtest.chaos.load import Load
 from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
 
-pytestmark = pytest.mark.crash
-
 TOPIC = "soon/gone"
 EXPIRY_S = 1
 

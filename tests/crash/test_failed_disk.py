@@ -18,8 +18,6 @@ from tests.crash import strace
 from tests.crash.replayed import payloads
 from tests.support.server_process import PenstockServer
 
-pytestmark = pytest.mark.crash
-
 ENDED_WITHIN_S = 60
 REWRITE = {"store.on_failed_sync": "rewrite"}
 

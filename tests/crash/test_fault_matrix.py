@@ -12,8 +12,6 @@ from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.ledger import until
 from loadtest.chaos.load import Load
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
-
 ROUNDS = 2
 STOPPED_S = 10
 CUT_S = 5  # longer than the store waits for a gateway

@@ -19,8 +19,6 @@ from loadtest.chaos.wrong_clock import WrongClock
 from tests.conftest import QUICK
 from tests.support.mqtt_packet_client import until
 
-pytestmark = pytest.mark.crash
-
 MESSAGES = 1_000
 DAY_S = 86_400
 LEASE_S = QUICK["wire.lease_ms"] / 1000

@@ -23,8 +23,6 @@ from tests.support.store_protocol_client import PeerClosed
 from tests.support.store_protocol_consumer import GroupConsumer, Handed
 from tests.support.stores import batch_of, wait_until
 
-pytestmark = pytest.mark.crash
-
 INVISIBLE_MS = 1_500
 KILLS = 6
 MESSAGES = 3_000
@@ -134,7 +132,6 @@ class Worker(threading.Thread):
                         self._settled[each.payload] = time.monotonic()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.catalogue("K41")
 def test_nothing_is_lost_in_kills(tmp_path: Path, flush: str) -> None:

@@ -15,7 +15,7 @@ from store.settings import StoreSettings
 from tests.crash.replayed import assert_index_equals_replay
 from tests.support.store_process import StoreProcess
 
-pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 PAUSED = {"store.index_flush_ms": 3_600_000, "store.index_flush_entries": 100_000_000}
 RUNNING = {"store.index_flush_ms": 1, "store.index_write_buffer_bytes": 65_536}
@@ -79,7 +79,6 @@ async def check(client: Client, wanted: set[int], group: str) -> None:
 
 
 @pytest.mark.catalogue("C10")
-@pytest.mark.slow
 async def test_paused_resumed_and_killed_midway(tmp_path: Path, started: list[StoreProcess]) -> None:
     rng = random.Random(10)
     store = start(tmp_path, started, PAUSED)

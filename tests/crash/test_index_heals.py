@@ -14,8 +14,6 @@ from loadtest.errors import LoadTestError
 from tests.conftest import ServerFactory
 from tests.support.server_process import PenstockServer
 
-pytestmark = pytest.mark.crash
-
 MESSAGES = 40_000
 AT_ONCE = 1_000
 PATIENCE_S = 90

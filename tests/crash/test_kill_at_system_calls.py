@@ -18,8 +18,6 @@ from tests.crash import strace
 from tests.crash.replayed import assert_index_equals_replay
 from tests.support.server_process import PenstockServer
 
-pytestmark = pytest.mark.crash
-
 # Calls that change what is on the disk, and how many of each a start makes at most.
 CALLS_OF_A_START = {
     "mkdir": 10,
@@ -94,7 +92,6 @@ async def test_kills_while_recovering(
 
 
 @pytest.mark.asyncio
-@pytest.mark.slow
 @pytest.mark.parametrize("flush", ["async", "sync"])
 async def test_kills_at_system_calls_under_load(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path

@@ -7,13 +7,12 @@ import pytest
 
 from loadtest.chaos.load import Load
 from store.settings import StoreSettings
-from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory
+from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
-
 KILLS = 12
+BY_DAY = pytest.mark.topologies("one process", nightly=("unix socket", "two gateways"))  # the fault matrix kills those
 TOPICS = (("load/a", 1), ("load/b", 2), ("load/shared", 2), ("other/shared", 1))
 
 
@@ -32,7 +31,7 @@ def load_on(server: PenstockServer, seed: int) -> Load:
 
 
 @pytest.mark.asyncio
-@IN_ALL_TOPOLOGIES
+@BY_DAY
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.catalogue("A3")
 async def test_kills_under_load(

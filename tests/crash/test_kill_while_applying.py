@@ -19,8 +19,6 @@ from tests.support.store_process import StoreProcess
 from tests.support.store_protocol_client import WirePeer
 from tests.support.stores import wait_until
 
-pytestmark = pytest.mark.crash
-
 LEVELS = [b"%d" % i for i in range(10)]
 TOPIC = b"/".join(LEVELS)
 MESSAGES = 2_000

@@ -9,8 +9,6 @@ from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
-
 KILLS_AWAY = 5
 KILLS_DRAINING = 8
 BACKLOG_MESSAGES = 120
@@ -18,7 +16,7 @@ DRAIN_EVENTS = 250
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.parametrize("flush", ["async", pytest.param("sync", marks=pytest.mark.nightly)])
 @pytest.mark.catalogue("E16")
 async def test_kills_with_a_backlog(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path

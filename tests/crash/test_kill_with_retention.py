@@ -12,8 +12,6 @@ from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
 from tests.support.server_process import PenstockServer
 
-pytestmark = pytest.mark.crash
-
 KILLS = 5
 RETENTION = {"store.retention_bytes": 600_000, "store.retention_check_s": 1}
 SETTINGS = StoreSettings(segment_bytes=262_144)

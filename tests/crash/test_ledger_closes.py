@@ -13,8 +13,6 @@ from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.load import Load
 from tests.crash.test_fault_matrix import served_again
 
-pytestmark = pytest.mark.crash
-
 PATIENCE_S = 1
 STOPPED_S = 2.5  # longer than gateways are patient, and as long as the store waits for them
 AFTER_S = 1.5  # then what had a second to live has expired

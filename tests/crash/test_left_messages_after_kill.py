@@ -12,8 +12,6 @@ from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.cluster import Cluster
 from tests.support.mqtt_packet_client import Device, until, write_passwords
 
-pytestmark = pytest.mark.crash
-
 ALL = '[[rule]]\nallow = ["publish", "retain", "subscribe"]\ntopics = ["#"]\n'
 NO_LONGER = '[[rule]]\nusers = ["dev"]\ndeny = ["publish"]\ntopics = ["gone/#"]\n' + ALL
 DELAY_S = 3  # longer than it takes to publish, and to kill who would judge

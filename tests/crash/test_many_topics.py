@@ -15,7 +15,7 @@ from tests.crash.replayed import assert_index_equals_replay
 from tests.support.index_entries import neighbours_keys
 from tests.support.store_process import StoreProcess
 
-pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 TOPICS = 2_500
 ROUNDS = 3  # between two kills
@@ -56,7 +56,6 @@ def keys_of_neighbours(data: Path, scratch: Path) -> int:
 
 
 @pytest.mark.catalogue("C10")
-@pytest.mark.slow
 async def test_kills_while_many_topics_share_keys(tmp_path: Path, store: StoreProcess) -> None:
     rng = random.Random(27)
     async with Client(store.url.replace("tcp://", "penstock://")) as client:

@@ -16,7 +16,7 @@ from tests.conftest import ServerFactory
 from tests.support.server_process import PenstockServer
 from tests.support.stores import wait_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 INODES = 400
 TOPIC = "plant/7/temp"

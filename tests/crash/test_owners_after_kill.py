@@ -14,8 +14,6 @@ from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.part import Part
 from tests.support.mqtt_packet_client import Device, until, write_passwords
 
-pytestmark = pytest.mark.crash
-
 USERS = {"a": "1", "b": "2"}
 A, B = USERS.items()
 

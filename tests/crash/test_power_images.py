@@ -15,8 +15,6 @@ from loadtest.power.run import Power, PowerOptions, power
 from penstock.commands.chaos_power import consumers
 from tests.support.server_process import ROOT
 
-pytestmark = pytest.mark.crash
-
 IMAGES = 150
 TIMEOUT_S = 300
 

@@ -14,8 +14,6 @@ from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay, payloads
 from tests.support.stores import SOCKETS
 
-pytestmark = pytest.mark.crash
-
 SETTINGS = StoreSettings(segment_bytes=262_144)
 FAILURES = 15
 SECTOR_BYTES = 512

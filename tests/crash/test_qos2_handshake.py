@@ -13,8 +13,6 @@ from loadtest.chaos.load import Load
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
 
-pytestmark = pytest.mark.crash
-
 TOPIC = "hand/shake"
 PACKET_ID = 7
 ROUNDS = 8

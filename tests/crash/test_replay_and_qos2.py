@@ -8,10 +8,10 @@ from gateway.delivery.subscriptions import FROM_PROPERTY
 from gateway.mqtt.packets import PubComp, Publish, PubRec, PubRel, QoS, SubAck, Subscribe, SubscriptionRequest
 from gateway.mqtt.properties import Properties
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
-from tests.conftest import SHARED_PORT, ServerFactory
+from tests.conftest import SHARED_PORT_BY_NIGHT, ServerFactory
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.crash, SHARED_PORT]
+pytestmark = SHARED_PORT_BY_NIGHT
 
 OLD = 20
 EARLIEST = Properties(user_properties=((FROM_PROPERTY, "earliest"),))

@@ -15,8 +15,6 @@ from store.log.index import UNFLUSHED
 from tests.support.append_load import SETTINGS
 from tests.support.stores import crash_copy, publish, small, wait_until
 
-pytestmark = pytest.mark.crash
-
 BYTES_PER_S = 20_000_000
 APPENDED = 16_000_000
 MOST_REPLAYED = 12_000_000  # index_flush_log_bytes, what is appended while a busy machine takes its time, and some

@@ -10,8 +10,6 @@ from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
 from tests.support.server_process import PenstockServer
 
-pytestmark = pytest.mark.crash
-
 KILLS = 10
 TOPICS = [f"plant/{line}/{name}" for line in range(3) for name in ("state", "speed", "speed/set")]
 UPDATES = 150

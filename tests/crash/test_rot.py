@@ -21,8 +21,6 @@ from store.recovery.quarantine import Quarantine
 from tests.support.server_process import ROOT
 from tests.support.stores import Stores, fill, small
 
-pytestmark = pytest.mark.crash
-
 INJURIES = 30
 TIMEOUT_S = 300
 

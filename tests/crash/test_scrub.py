@@ -5,8 +5,6 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-import pytest
-
 from lightqueue.message_store import MessageStore
 from store.files.segment import segment_paths
 from store.files.sums import read_sums
@@ -15,8 +13,6 @@ from tests.support.server_process import PenstockServer
 from tests.support.store_process import StoreProcess
 from tests.support.stores import fill, flip, wait_until
 from tests.support.stores import small as small_store
-
-pytestmark = pytest.mark.crash
 
 NUMBER = 800
 SCRUBBED = {"store.scrub_interval_s": 1, "store.verify_at_start_bytes": 0}

@@ -17,7 +17,7 @@ from tests.support.server_process import ROOT
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 KILLS = 4
 PER_ROUND = 500  # messages that are done with between two kills

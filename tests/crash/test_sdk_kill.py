@@ -15,7 +15,7 @@ from store.wire.messages import Published
 from tests.support.store_process import StoreProcess
 from tests.support.store_protocol_relay import FrameWire
 
-pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 PUBLISHERS = 10
 KILLS = 4

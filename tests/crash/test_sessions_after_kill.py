@@ -14,8 +14,6 @@ from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
 from tests.support.server_process import PenstockServer
 
-pytestmark = pytest.mark.crash
-
 RETAINED = 60
 KILLS = 6
 

@@ -7,8 +7,6 @@ import pytest
 
 from tests.crash.sick_disk import PATIENCE_S, Fault, one_server, run
 
-pytestmark = pytest.mark.crash
-
 LASTS_S = 3.0
 
 

@@ -12,8 +12,6 @@ from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
 
-pytestmark = pytest.mark.crash
-
 STOPS = 6
 
 

@@ -14,8 +14,6 @@ from tests.conftest import ServerFactory
 from tests.crash import strace
 from tests.support.server_process import PenstockServer
 
-pytestmark = pytest.mark.crash
-
 Answer = TypeVar("Answer")
 
 FLUSH_TIMEOUT_MS = 300

@@ -19,8 +19,6 @@ from tests.support.store_process import StoreProcess
 from tests.support.store_protocol_client import PeerClosed, WirePeer
 from tests.support.stores import batch_of, payloads
 
-pytestmark = pytest.mark.crash
-
 PEERS = 3
 KILLS = 8
 IN_FLIGHT = 30
@@ -83,8 +81,9 @@ class Publisher(threading.Thread):
         self.answered = self._unanswered.popleft()[0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("seed", "flush"), [(1, "async"), (2, "sync"), (3, "async")])
+@pytest.mark.parametrize(
+    ("seed", "flush"), [(1, "async"), (2, "sync"), pytest.param(3, "async", marks=pytest.mark.nightly)]
+)
 @pytest.mark.catalogue("C10")
 def test_each_message_is_stored_once(tmp_path: Path, seed: int, flush: str) -> None:
     rng = random.Random(seed)

@@ -12,8 +12,6 @@ from gateway.mqtt.packets import Connect, Publish, QoS
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.mqtt_client import MqttConnection
 
-pytestmark = pytest.mark.crash
-
 
 @pytest.fixture
 def cluster(tmp_path: Path, small: dict[str, object]) -> Iterator[Cluster]:

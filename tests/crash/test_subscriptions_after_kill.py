@@ -10,8 +10,6 @@ from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
 from tests.support.server_process import PenstockServer
 
-pytestmark = pytest.mark.crash
-
 KILLS = 10
 FILTERS = ("exact/{}", "one/{}/+", "all/{}/#", "+/{}/end")
 TOPICS = {"exact/{}": "exact/{}", "one/{}/+": "one/{}/x", "all/{}/#": "all/{}", "+/{}/end": "any/{}/end"}

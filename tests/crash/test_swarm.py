@@ -16,8 +16,6 @@ from tests.interop.programs import PahoClient
 from tests.support.mqtt_slow_reader import RawClient
 from tests.support.mqtt_swarm import Swarm
 
-pytestmark = pytest.mark.crash
-
 CLIENTS = 1_000
 PATIENCE_S = 30
 RANGE_BYTES = 1 << 20

@@ -15,8 +15,6 @@ from tests.conftest import ServerFactory
 from tests.crash import strace
 from tests.crash.strace import SYNCS, WRITES, Call
 
-pytestmark = pytest.mark.crash
-
 MESSAGES = 150
 WINDOW = 20
 MARK = "message-{:05};"

@@ -19,7 +19,7 @@ from tests.support.apart_server import ApartServer
 from tests.support.server_process import PenstockServer
 from tests.support.stores import flip
 
-pytestmark = [pytest.mark.crash, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 TOPIC = "plant/7/temp"
 LONG_S = 3_600

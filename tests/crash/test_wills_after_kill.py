@@ -16,8 +16,6 @@ from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
 from tests.support.server_process import PenstockServer
 
-pytestmark = pytest.mark.crash
-
 TOPIC = "will/sent"
 CLIENTS = 8
 DELAY_S = 1

@@ -30,6 +30,7 @@ def replayed(load: str, document: Any) -> Replay:
 
 
 @pytest.mark.parametrize("load", ["day", "burst"])
+@pytest.mark.catalogue("H31")
 def test_the_charts_rules_are_ahead_and_steady(load: str) -> None:
     found = replayed(load, chart_rules())
     assert found.saturated_s == 0

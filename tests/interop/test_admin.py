@@ -22,8 +22,6 @@ from penstock.servers.admin_server import HEAD_BYTES, MOST_CONNECTIONS, MOST_OF_
 from tests.conftest import ServerFactory
 from tests.support.server_process import ROOT, PenstockServer
 
-pytestmark = pytest.mark.interop
-
 TIMEOUT_S = 20
 BUSY_S = 4  # that this machine may be slower by
 

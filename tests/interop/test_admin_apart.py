@@ -14,8 +14,6 @@ from tests.conftest import ServerFactory
 from tests.interop.test_admin import admin_url, eventually, get
 from tests.support.server_process import free_port
 
-pytestmark = pytest.mark.interop
-
 
 class WithAdmin(Part):
     """One that is waited for until it has its admin endpoint, though it may be ready for nothing else."""

@@ -13,7 +13,6 @@ from tests.support.audit_lines import audit_files, audit_lines, wait_for_audit
 from tests.support.mqtt_packet_client import Device, reload, until, write_passwords
 from tests.support.server_process import PenstockServer
 
-pytestmark = pytest.mark.interop
 IN_SEVERAL_PROCESSES = pytest.mark.topologies("one process", "shared port")
 
 RULES = """

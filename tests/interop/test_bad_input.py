@@ -9,14 +9,12 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import pytest
-
 from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory
 from tests.interop.programs import TIMEOUT_S, PahoClient, run
 from tests.support.mqtt_mutations import must_be_closed, stream
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 CONNECTIONS = {"one process": 18_000, "unix socket": 6_000, "two gateways": 6_000}
 THREADS = 4

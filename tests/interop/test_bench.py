@@ -27,8 +27,6 @@ from tests.interop.programs import run as run_program
 from tests.support.certificates import authority, vouched_for
 from tests.support.server_process import PenstockServer, ServeOptions, free_port
 
-pytestmark = pytest.mark.interop
-
 PATIENCE_S = 180  # brokers are started, killed and started again
 SHORT = """
 name = "short"
@@ -54,7 +52,7 @@ duration_s = 1
 BROKERS = [
     "mosquitto",
     "penstock",
-    pytest.param("penstock-apart", marks=pytest.mark.slow),
+    "penstock-apart",
 ]
 
 
@@ -149,7 +147,7 @@ def test_retained_messages_and_a_storm(tmp_path: Path) -> None:
     assert found.steps[1].delivered + found.steps[2].delivered == 300
 
 
-@pytest.mark.slow
+@pytest.mark.catalogue("I36")
 def test_what_comes_along_for_vehicles_goes(tmp_path: Path) -> None:
     names = [name for name in shipped() if name.startswith(("vehicle", "roadside"))]
     assert len(names) == 6
@@ -275,7 +273,7 @@ def test_compare(tmp_path: Path) -> None:
     assert ours.survived == ours.acknowledged >= worth.MESSAGES
 
 
-@pytest.mark.parametrize("name", [pytest.param("rabbitmq", marks=pytest.mark.slow), "redis"])
+@pytest.mark.parametrize("name", ["rabbitmq", "redis"])
 def test_what_is_no_broker_of_ours_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
     if not KINDS[name].is_installed:
         pytest.skip(f"{KINDS[name].program} is not installed")

@@ -17,7 +17,7 @@ from tests.interop.test_client_table import JS, node
 from tests.support.certificates import authority, vouched_for
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 ROW = next(row for row in ROWS if "Chromium" in row.name)
 SEEN = "[...document.querySelectorAll('#seen li')].map((line) => line.textContent).join('|')"

@@ -13,8 +13,6 @@ import pytest
 from tests.support.server_process import ROOT
 from tests.support.store_process import StoreProcess
 
-pytestmark = pytest.mark.interop
-
 PROGRAM = """
 import sys
 import store.records.record_bytes

@@ -14,8 +14,6 @@ from tests.interop.programs import READY, TIMEOUT_S, LineSubscriber, Message, Pa
 from tests.support.certificates import authority, vouched_for
 from tests.support.server_process import ROOT, PenstockServer
 
-pytestmark = pytest.mark.interop
-
 JS = ROOT / "tests" / "interop" / "js"
 PYTHON = {"paho-mqtt": "paho", "gmqtt": "gmqtt", "amqtt": "amqtt"}
 

@@ -9,7 +9,7 @@ from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
 from tests.interop.programs import TIMEOUT_S, mark_ready, penstock, penstock_sub, run
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 
 @pytest.fixture

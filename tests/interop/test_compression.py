@@ -23,7 +23,7 @@ from tests.interop.programs import PahoClient, penstock, run
 from tests.support.server_process import free_port
 from tests.support.store_process import StoreProcess
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 TEXT = b"the same again and again, " * 20_000  # 520 KB, of which zstd leaves some 70 bytes; decompressed in steps
 SENT = [b"short", TEXT, b"x" * 4_097, b"tail"]
@@ -91,7 +91,7 @@ async def test_a_session_that_was_away(url: str, port: int, qos: int) -> None:
     assert await asyncio.to_thread(back.messages, len(SENT)) == [("m/sdk", payload) for payload in SENT]
 
 
-@pytest.mark.catalogue("D13")
+@pytest.mark.catalogue("D13", "N56")
 async def test_the_client_itself_and_sparks_columns(url: str, running: StoreProcess) -> None:
     async with Client(url, compress=Compression(100, 19)) as client:
         await publish(client)

@@ -16,8 +16,6 @@ from penstock.container import prepared
 from penstock.errors import SettingsError, UsageError
 from tests.interop.programs import run
 
-pytestmark = pytest.mark.interop
-
 PROGRAM = [sys.executable, "-P", "-m", "penstock.container"]
 ANY_ADDRESS = ["--listen", "mqtt://0.0.0.0:0"]
 START_S = 60

@@ -15,8 +15,6 @@ from tests.interop.programs import TIMEOUT_S, PahoClient
 from tests.support.server_process import PenstockServer
 from tests.support.stores import wait_until
 
-pytestmark = pytest.mark.interop
-
 STUCK_CONNECT = b"\x10\x0d\0\4MQTT\4\2\0\0\0\1s"
 
 

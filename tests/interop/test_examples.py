@@ -15,8 +15,6 @@ from tests.support.server_process import ROOT, free_port
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
-pytestmark = pytest.mark.interop
-
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 

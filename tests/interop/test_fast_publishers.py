@@ -14,7 +14,7 @@ from gateway.mqtt.packets import Connect, Publish, QoS, Subscribe, SubscriptionR
 from tests.conftest import ServerFactory
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, pytest.mark.topologies("one process", "two gateways", "shared port")]
+pytestmark = pytest.mark.topologies("one process", "two gateways", nightly=("shared port",))
 
 ANSWER_S = 120
 MESSAGES_AT_ONCE = 1_000

@@ -8,8 +8,6 @@ import pytest
 from tests.conftest import ServerFactory
 from tests.interop.programs import penstock, run
 
-pytestmark = pytest.mark.interop
-
 
 def modes(folder: Path) -> set[tuple[str, int]]:
     """Of every file and folder, sockets apart."""

@@ -18,8 +18,6 @@ from tests.support.store_process import StoreProcess
 from tests.support.store_protocol_consumer import GroupConsumer
 from tests.support.stores import batch_of, wait_until
 
-pytestmark = pytest.mark.interop
-
 TOKEN = "s3cret"
 
 

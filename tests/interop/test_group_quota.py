@@ -19,8 +19,6 @@ from tests.support.server_process import free_port
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
-pytestmark = pytest.mark.interop
-
 MOST = 3
 OK, EXCEEDED = ReasonCode.GRANTED_QOS_1, ReasonCode.QUOTA_EXCEEDED
 

@@ -10,8 +10,6 @@ import pytest
 
 from tests.interop.test_readme import ROOT, block, run
 
-pytestmark = pytest.mark.interop
-
 DOCUMENT = (ROOT / "docs" / "security.md").read_text()
 FOLDER = "/srv/penstock"
 BEGIN = f"""\

@@ -14,8 +14,6 @@ from tests.conftest import ServerFactory
 from tests.support.apart_server import ApartServer
 from tests.support.mqtt_packet_client import Device
 
-pytestmark = pytest.mark.interop
-
 SUBSCRIBERS, QUEUES_OF_EACH = 25, 200  # so 5,000 queues: more than a gateway is told of by their names
 PATIENT = {"wire.lease_ms": 60_000}
 

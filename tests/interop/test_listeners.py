@@ -16,7 +16,7 @@ from tests.interop.programs import TIMEOUT_S, PahoClient
 from tests.support.certificates import authority, vouched_for
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 CONNECT = encode(Connect("device", 4), 4)
 CLIENT = ("192.0.2.7", 40_000)

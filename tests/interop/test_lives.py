@@ -8,7 +8,7 @@ from tests.conftest import IN_ALL_TOPOLOGIES, QUICK, ServerFactory, SharedServer
 from tests.interop.programs import PUBLISHERS, PahoClient, Subscriber, mark_ready, mosquitto_sub, run
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from loadtest.chaos.cluster import Cluster
 from tests.interop.programs import run
 from tests.support.mqtt_swarm import Swarm, raise_descriptor_limit
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
-
 CLIENTS = 10_000
 PATIENCE_S = 120
 FILTERS = ("a/b/c", "a/#", "+/b/c", "a/+/c", "a/b/+", "a/b/#", "#")

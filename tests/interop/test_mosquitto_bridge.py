@@ -26,8 +26,6 @@ from tests.support.mqtt_packet_client import Device
 from tests.support.server_process import PenstockServer
 from tests.support.stores import wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
-
 KILLS = 2
 PER_ROUND = 60
 TIMEOUT_S = 150  # a bridge that lost its connection tries again after 5 to 30 s

@@ -17,8 +17,6 @@ from tests.interop.test_user_quotas import Site, published, subscribed, unsubscr
 from tests.support.apart_server import ApartServer
 from tests.support.mqtt_packet_client import Device, until
 
-pytestmark = pytest.mark.interop
-
 OK, EXCEEDED = ReasonCode.SUCCESS, ReasonCode.QUOTA_EXCEEDED
 ALICE, CAROL, BOB = "acme/alice", "acme/carol", "beta/bob"
 

@@ -21,7 +21,7 @@ from tests.support.http_answers import HttpAnswers
 from tests.support.mqtt_packet_client import Device, until, write_passwords, write_secret
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 OK, REFUSED, BAD = ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED, ReasonCode.BAD_USER_NAME_OR_PASSWORD
 SECRET = "a secret of more than thirty-two bytes, or sixty-four as some want them"

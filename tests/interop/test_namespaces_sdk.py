@@ -23,7 +23,7 @@ from tests.support.mqtt_packet_client import Device
 from tests.support.server_process import free_port, wait_for_port
 from tests.support.store_process import StoreProcess
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 TOKENS = "# one line for each\nacme acme-secret\nbeta beta-secret\n"
 SECRETS = {"acme": "acme-secret", "beta": "beta-secret", "": "for-all"}

@@ -19,8 +19,6 @@ from tests.support.server_process import free_port
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
-pytestmark = pytest.mark.interop
-
 MIB = 1 << 20
 SESSION_OF_AN_HOUR = b"\x11\0\0\x0e\x10"
 

@@ -16,7 +16,7 @@ from tests.support.audit_lines import wait_for_audit
 from tests.support.mqtt_packet_client import Device, until, write_passwords
 from tests.support.server_process import ROOT, PenstockServer
 
-pytestmark = [pytest.mark.interop, pytest.mark.topologies("one process", "shared port")]
+pytestmark = pytest.mark.topologies("one process", "shared port")
 
 TIMEOUT_S = 60
 

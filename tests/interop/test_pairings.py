@@ -9,7 +9,7 @@ from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.interop.programs import PUBLISHERS, SUBSCRIBERS, TIMEOUT_S, Message, PahoClient, mark_ready, run
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 MESSAGES = 25
 

@@ -10,7 +10,7 @@ import pytest
 from penstock import Client
 from store.wire.group_messages import GroupList, GroupsListed
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 PARTITIONS = 6
 KEYS = 60

@@ -15,8 +15,6 @@ from penstock.sdk.many import ToPublish
 from tests.interop.conftest import StartStore
 from tests.support.store_process import StoreProcess
 
-pytestmark = pytest.mark.interop
-
 MESSAGES = 5_000
 
 

@@ -17,8 +17,6 @@ from penstock.spark.remote import RemoteLog
 from penstock.spark.store_options import store_of
 from tests.support.store_process import StoreProcess
 
-pytestmark = pytest.mark.interop
-
 TOKENS = {"acme": "acme-secret", "": "for-all"}
 
 

@@ -7,10 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.interop
-
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 ISOLATED = [

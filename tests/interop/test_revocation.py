@@ -28,7 +28,7 @@ from tests.support.certificates import (
 )
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, pytest.mark.topologies("one process", "two gateways")]
+pytestmark = pytest.mark.topologies("one process", "two gateways")
 ONE = pytest.mark.topologies("one process")
 
 Start = Callable[..., PenstockServer]

@@ -34,12 +34,13 @@ from penstock.sdk.errors import (
     TimedOut,
 )
 from penstock.sdk.message import Message, Receipt
+from tests.crash import strace
 from tests.interop.conftest import StartStore
 from tests.interop.programs import PahoClient, mark_ready, mosquitto_sub, run
 from tests.support.server_process import free_port
 from tests.support.store_process import StoreProcess
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 
 @pytest_asyncio.fixture
@@ -96,6 +97,28 @@ async def test_every_wish_is_answered(start_client_store: StartStore, flush: str
         sent = [client.send("t", wait=wait) for wait in ("flushed", None, "stored") for _ in range(3)]
         found = await asyncio.gather(*sent)
         assert sorted(receipt.queue_offset or 0 for receipt in found) == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("flush", "waiting"),
+    [("async", {"flushed"}), ("buffered", {"flushed"}), ("sync", {"flushed", None})],
+)
+@pytest.mark.catalogue("A2")
+async def test_what_waits_for_a_disk_that_stalls(
+    start_client_store: StartStore, flush: str, waiting: set[str | None]
+) -> None:
+    """`stored` is answered without the disk, `flushed` by it alone; without a wish it is as the policy says."""
+    store = start_client_store(store__flush=flush, store__flush_timeout_ms=60_000)
+    async with Client(store.url.replace("tcp://", "penstock://")) as client:
+        await client.publish("t", wait="flushed")
+        with strace.delayed(store.process.pid, "fdatasync", store.data / "log" / f"{0:020}.log", 60_000):
+            sent = {wait: asyncio.ensure_future(client.send("t", wait=wait)) for wait in ("flushed", None, "stored")}
+            answered = [future for wait, future in sent.items() if wait not in waiting]
+            await asyncio.wait_for(asyncio.gather(*answered), 20)
+            await asyncio.sleep(0.5)
+            assert {wait for wait, future in sent.items() if not future.done()} == waiting
+        receipts = await asyncio.gather(*sent.values())
+        assert sorted(receipt.queue_offset or 0 for receipt in receipts) == [1, 2, 3]
 
 
 @pytest.mark.catalogue("D12")

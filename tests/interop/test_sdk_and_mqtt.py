@@ -18,7 +18,7 @@ from tests.support.mqtt_packet_client import Device
 from tests.support.server_process import free_port
 from tests.support.store_process import StoreProcess
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 
 EACH = 30
 

@@ -18,8 +18,6 @@ from tests.interop.programs import penstock as command
 from tests.interop.programs import run
 from tests.support.store_process import StoreProcess
 
-pytestmark = pytest.mark.interop
-
 
 @pytest_asyncio.fixture
 async def client(url: str) -> AsyncIterator[Client]:

@@ -6,13 +6,9 @@ import multiprocessing
 import threading
 from multiprocessing.connection import Connection
 
-import pytest
-
 from penstock.sdk.errors import OfParentProcess
 from penstock.sync import Client, Subscription
 from tests.interop.programs import TIMEOUT_S
-
-pytestmark = pytest.mark.interop
 
 FORK = multiprocessing.get_context("fork")
 

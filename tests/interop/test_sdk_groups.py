@@ -17,7 +17,7 @@ from penstock.sdk.errors import AlreadySettled, BadOption, BadPosition, ClientCl
 from store.wire.group_messages import GroupInfo, GroupList, GroupsListed
 from tests.support.store_process import StoreProcess
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio
 LONG_S = 3_600  # an invisible time that no test waits for
 
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
-
 from penstock.sync import Client
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_sdk_users import RULES, Site, payloads
 from tests.interop.test_sdk_users import site as site
 from tests.support.stores import wait_until
-
-pytestmark = pytest.mark.interop
 
 NO_LINE_9 = '[[rule]]\nusers = ["alice"]\ndeny = ["publish"]\ntopics = ["line/9"]\n' + RULES
 LATE_S = 2

@@ -17,8 +17,6 @@ from penstock import Client, Delivery, Subscription
 from tests.support.server_process import ROOT
 from tests.support.store_process import StoreProcess
 
-pytestmark = pytest.mark.interop
-
 TIMEOUT_S = 60
 MESSAGES = 50  # of half a second each: not even a busy machine is through with them before it is told to stop
 WITHOUT_ASYNCIO = """

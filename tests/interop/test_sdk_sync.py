@@ -16,8 +16,6 @@ from penstock.sdk import client as client_module
 from penstock.sdk.errors import CannotConnect, ClientClosed, NotFound, StoreRefused
 from tests.support.server_process import ROOT, free_port
 
-pytestmark = pytest.mark.interop
-
 
 @pytest.mark.catalogue("D14")
 def test_the_blocking_client(url: str) -> None:

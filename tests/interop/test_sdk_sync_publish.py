@@ -24,8 +24,6 @@ from tests.interop.programs import TIMEOUT_S
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
-pytestmark = pytest.mark.interop
-
 PAYLOAD = bytes(400)
 
 

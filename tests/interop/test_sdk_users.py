@@ -22,8 +22,6 @@ from tests.interop.programs import TIMEOUT_S
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
-pytestmark = pytest.mark.interop
-
 SAME = "no such user, or not what he is known by"  # whether there is such a user or not
 RULES = """
 [[rule]]

@@ -10,8 +10,6 @@ from tests.interop.programs import TIMEOUT_S, penstock, run
 from tests.support.certificates import Certificate, authority, client_certificate, vouched_for
 from tests.support.server_process import PenstockServer
 
-pytestmark = pytest.mark.interop
-
 RULES = """
 [[rule]]
 allow = ["publish", "subscribe", "retain"]

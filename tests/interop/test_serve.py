@@ -13,8 +13,6 @@ from tests.conftest import ServerFactory
 from tests.interop.programs import TIMEOUT_S, PahoClient, mark_ready, mosquitto_sub, penstock, run
 from tests.support.server_process import ROOT
 
-pytestmark = pytest.mark.interop
-
 
 def serve(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """A server that does not start."""

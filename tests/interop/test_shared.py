@@ -20,8 +20,6 @@ from tests.support.mqtt_packet_client import Device
 from tests.support.store_protocol_consumer import GroupConsumer
 from tests.support.stores import wait_until
 
-pytestmark = pytest.mark.interop
-
 MESSAGES = 120
 REFUSED = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 

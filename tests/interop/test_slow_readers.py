@@ -10,7 +10,7 @@ from tests.interop.programs import PahoClient
 from tests.support.mqtt_slow_reader import RawClient
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 
 @pytest.fixture

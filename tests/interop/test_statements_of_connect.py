@@ -6,7 +6,7 @@ from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.support.mqtt_byte_client import ByteClient, block, connect, connected, packet, publish, subscribe, text
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 MALFORMED = b"\0\x81\0"
 WILL = block() + text(b"will/topic") + text(b"gone")

@@ -6,7 +6,7 @@ from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
 from tests.support.mqtt_byte_client import ByteClient, block, connected, packet, publish, subscribe, text
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 NOT_UTF8 = b"\xc3\x28"
 PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK = 0x40, 0x50, 0x62, 0x70, 0x90, 0xB0

@@ -29,8 +29,6 @@ from tests.interop.test_admin_apart import WithAdmin
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
-pytestmark = pytest.mark.interop
-
 PATIENCE_S = 1
 AWAY_S = 3.5  # longer than that, and than the keep alive of who waits allows for
 KEEP_ALIVE_S = 1

@@ -23,8 +23,6 @@ from tests.support.server_process import free_port
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
-pytestmark = pytest.mark.interop
-
 STRANGERS = 60
 
 

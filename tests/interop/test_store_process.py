@@ -350,7 +350,6 @@ def hostile_frames(rng: random.Random, number: int) -> bytes:
     return encode(asked, rng.choice((number, 1)), records) + (encode(told_too) if rng.random() < 0.3 else b"")
 
 
-@pytest.mark.slow
 def test_a_hostile_peer_disturbs_nobody(store: StoreProcess) -> None:
     rng = random.Random(7)
     worker = store.connect("worker")

@@ -15,8 +15,6 @@ from tests.conftest import ServerFactory
 from tests.interop.programs import TIMEOUT_S
 from tests.support.mqtt_swarm import Swarm, raise_descriptor_limit
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
-
 CLIENTS = 10_000
 AT_ONCE = 3_000  # fewer than the system queues for a listener
 PATIENCE_S = 120

@@ -8,7 +8,7 @@ from gateway.mqtt.packets import Publish, QoS, SubAck, Subscribe, SubscriptionRe
 from tests.conftest import SharedServers
 from tests.support.mqtt_packet_client import Device
 
-pytestmark = [pytest.mark.interop, pytest.mark.topologies("one process", "unix socket")]
+pytestmark = pytest.mark.topologies("one process", "unix socket")
 
 RUNS = 200
 

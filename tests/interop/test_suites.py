@@ -13,8 +13,6 @@ from gateway.mqtt.reason_codes import ReasonCode
 from tests.support.mqtt_packet_client import Device
 from tests.support.server_process import PenstockServer, ServeOptions
 
-pytestmark = pytest.mark.interop
-
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:

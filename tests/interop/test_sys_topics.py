@@ -4,13 +4,12 @@ import time
 from collections.abc import Callable
 
 import paho.mqtt.client as paho
-import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
 from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers, StartMosquitto
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 TIMEOUT_S = 20
 LEFT_OUT = {"heap/current", "heap/maximum", "clients/active", "clients/inactive", "shared_subscriptions/count"}

@@ -21,7 +21,7 @@ from tests.interop.test_listeners import wait_for_log
 from tests.support.certificates import Certificate, authority, client_certificate, vouched_for
 from tests.support.server_process import ROOT, PenstockServer, ServeOptions
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,6 @@ from tests.support.mqtt_packet_client import Device, until, write_passwords
 from tests.support.server_process import free_port
 from tests.support.store_process import StoreProcess
 
-pytestmark = pytest.mark.interop
-
 OK, EXCEEDED = ReasonCode.SUCCESS, ReasonCode.QUOTA_EXCEEDED
 USERS = {"alice": "a", "bob": "b"}
 LIMITS = {"sessions": 3, "subscriptions": 4, "topics": 4, "delayed": 2, "retained": 2, "retained_bytes": 100}

@@ -20,7 +20,7 @@ from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_listeners import wait_for_log
 from tests.support.server_process import PenstockServer
 
-pytestmark = [pytest.mark.interop, IN_ALL_TOPOLOGIES]
+pytestmark = IN_ALL_TOPOLOGIES
 
 CONNECT = encode(Connect("device", 4), 4)
 CONNACK = b"\x20\2\0\0"

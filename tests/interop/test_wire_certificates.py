@@ -22,8 +22,6 @@ from tests.support.certificates import Certificate, authority, client_certificat
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
-pytestmark = pytest.mark.interop
-
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:

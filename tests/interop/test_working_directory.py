@@ -11,8 +11,6 @@ import pytest
 from tests.interop.programs import TIMEOUT_S, run
 from tests.support.server_process import ServeOptions
 
-pytestmark = pytest.mark.interop
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

@@ -52,8 +52,6 @@ from gateway.mqtt.properties import (
 )
 from gateway.mqtt.reason_codes import REASON_OF_CONNACK_RETURN_CODE, ReasonCode
 
-pytestmark = pytest.mark.property
-
 versions = st.sampled_from((4, 5))
 flags = st.booleans()
 qos = st.sampled_from(QoS)

@@ -24,8 +24,6 @@ from store.records.compression import compressed
 from store.records.records import Attribute, Record, RecordFlag, RecordType, encode_attribute, read_records
 from store.settings import StoreSettings
 
-pytestmark = pytest.mark.property
-
 SCHEMA = pa.schema([(name, column.type) for name, column in COLUMNS.items()])
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

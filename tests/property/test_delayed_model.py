@@ -13,8 +13,6 @@ from lightqueue.upkeep import dispatching, retention
 from store.state import delayed
 from tests.support.stores import KEPT_BYTES, crash_copy, fill, publish_delayed, read_all, run_upkeep, small
 
-pytestmark = pytest.mark.property
-
 STEPS = 150
 TOPIC = "t"
 

@@ -19,8 +19,6 @@ from store.records._columns import scatter
 from store.records._records import RecordBatch, changes_in, walk
 from store.records.records import Attribute, RecordFlag, decode_attributes
 
-pytestmark = pytest.mark.property
-
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0+#$"), min_size=1, max_size=12)
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 TYPES = {

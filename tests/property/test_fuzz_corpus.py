@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.fuzz.check import check
 
 CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
-
-pytestmark = pytest.mark.property
 
 
 def test_the_corpus() -> None:

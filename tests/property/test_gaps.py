@@ -38,8 +38,6 @@ from store.state.sessions import renewed
 from tests.support.store_workload import Workload
 from tests.support.stores import change, crash_copy, read_all, small
 
-pytestmark = pytest.mark.property
-
 OPTIONS = {"segment_bytes": 1 << 20, "index_write_buffer_bytes": 64 << 10, "cached_topics": 15, "group_flush_ms": 1}
 GROUPS = [("one", "d/#"), ("two", "l3"), ("ordered", "d/#"), ("three", "x/#"), ("all", "#")]
 CONSUMER: ConsumerKey = ("peer", "consumer")

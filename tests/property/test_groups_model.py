@@ -6,7 +6,6 @@ The log is a GroupState that the changes are applied to, as bytes; a kill goes b
 from dataclasses import dataclass
 from itertools import chain
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -16,8 +15,6 @@ from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupState, _advance
 from store.state.groups import ConsumerKey, Group, PartitionOffset
 from store.state.offset_ranges import as_ranges, in_ranges
-
-pytestmark = pytest.mark.property
 
 CONSUMERS = (("p", "one"), ("p", "two"), ("q", "one"), ("q", "two"))
 LAST = ("last", "")
@@ -215,7 +212,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 GroupMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+    max_examples=2 * settings().max_examples, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestGroups = GroupMachine.TestCase
 

@@ -13,8 +13,6 @@ from store.state import delayed, retained
 from tests.support.store_workload import Workload, state_of
 from tests.support.stores import crash_copy, small
 
-pytestmark = pytest.mark.property
-
 OPTIONS = {"segment_bytes": 256 << 10, "index_write_buffer_bytes": 64 << 10, "cached_topics": 15}
 
 

@@ -6,8 +6,6 @@ from hypothesis import strategies as st
 
 from gateway.mqtt._inflight import Inflight
 
-pytestmark = pytest.mark.property
-
 IDS = 65_535
 
 

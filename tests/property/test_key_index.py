@@ -14,8 +14,6 @@ from lightqueue.queues.table import QueueTable
 from store.log.index import Index
 from tests.support.stores import Stores
 
-pytestmark = pytest.mark.property
-
 KEYS = [b"key-%d" % number for number in range(12)]
 END = 2**63 - 1
 Keyed = tuple[int, bytes]  # log_offset, key

@@ -16,8 +16,6 @@ from store.records._records import RecordBatch
 from store.records.records import Record, RecordType, read_records
 from tests.support.stores import batch_of, small
 
-pytestmark = pytest.mark.property
-
 
 class Original:
     """A log of a few records, the last of them of all kinds, to be damaged in copies."""
@@ -118,7 +116,7 @@ def test_garbage_at_every_byte(original: Original, damaged: Path) -> None:
         assert recovered(damaged, original, data) == original.kept(at), at
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, 700), garbage=st.binary(min_size=1, max_size=64), stale=st.booleans())
 def test_any_garbage_anywhere(original: Original, damaged: Path, at: int, garbage: bytes, stale: bool) -> None:
     at += HEADER_BYTES

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from lightqueue.queues.matching import FilterTrie, has_wildcard, matches, overlap
 
-pytestmark = pytest.mark.property
-
 WORDS = ("a", "b", "", "$s", "aa", "ü")
 names = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map("/".join).filter(bool)
 filter_levels = st.lists(st.sampled_from((*WORDS, "+")), min_size=1, max_size=5)
@@ -44,13 +42,13 @@ def brute_overlap(one: str, other: str) -> bool:
 
 
 @pytest.mark.mqtt("MQTT-4.7.1-1", "MQTT-4.7.1-2", "MQTT-4.7.2-1", "MQTT-4.7.3-4")
-@settings(max_examples=1000)
+@settings(max_examples=10 * settings().max_examples)
 @given(filters, names)
 def test_matches_is_the_specification(topic_filter: str, topic_name: str) -> None:
     assert matches(topic_filter, topic_name) == naive(topic_filter, topic_name)
 
 
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples)
 @given(st.lists(filters, max_size=30), st.lists(names, min_size=1, max_size=10), st.data())
 def test_the_trie_is_matches_over_all_filters(known: list[str], topics: list[str], data: st.DataObject) -> None:
     trie: FilterTrie[str] = FilterTrie()
@@ -65,7 +63,7 @@ def test_the_trie_is_matches_over_all_filters(known: list[str], topics: list[str
         assert sorted(trie.match(topic)) == sorted(f for f in left if matches(f, topic))
 
 
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples)
 @given(st.lists(filters, max_size=30))
 def test_an_emptied_trie_keeps_nothing(known: list[str]) -> None:
     trie: FilterTrie[int] = FilterTrie()
@@ -84,7 +82,7 @@ short_filters = st.builds(
 ).filter(bool) | st.just("#")
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(short_filters, short_filters)
 def test_overlap_is_some_topic_that_both_match(one: str, other: str) -> None:
     assert overlap(one, other) == overlap(other, one) == brute_overlap(one, other)

@@ -10,8 +10,6 @@ from gateway.mqtt.packets import PingReq, PingResp
 from tests.support.mqtt_bench import Bench, WallClock
 from tests.support.mqtt_mutations import must_be_closed, stream
 
-pytestmark = pytest.mark.property
-
 STREAMS = 2_500
 
 

@@ -21,8 +21,6 @@ from store.records.records import Attribute, RecordType, encode_attribute
 from tests.support.index_entries import neighbours_keys, stored_entries
 from tests.support.stores import crash_copy, read_all, run_upkeep, small
 
-pytestmark = pytest.mark.property
-
 TOPICS = [f"n/{i}" for i in range(2_200)]
 TAG = b"even"
 OPTIONS = {

@@ -1,12 +1,9 @@
 """Parcels, the compiled part of a shared subscription, against plain Python: what it says is done with, merged."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mqtt._mqtt import Parcel, Parcels
-
-pytestmark = pytest.mark.property
 
 receipts = st.tuples(st.integers(1, 3), st.integers(0, 6))
 steps = st.lists(st.one_of(receipts, st.just("carry"), st.just("settle"), st.just("take")), max_size=60)

@@ -6,8 +6,6 @@ from hypothesis import strategies as st
 
 from store.records import _records, plain_records
 
-pytestmark = pytest.mark.property
-
 parts = st.binary(max_size=20)
 records = st.lists(st.tuples(st.sampled_from((1, 1, 1, 16)), st.integers(0, 63), *[parts] * 5), max_size=5)
 Fields = tuple[int, int, bytes, bytes, bytes, bytes, bytes]

@@ -13,8 +13,6 @@ from lightqueue.queues.retained_search import find_retained
 from store.log.index import Index
 from store.state.retained import RetainedTopics
 
-pytestmark = pytest.mark.property
-
 levels = st.sampled_from(["", "a", "b", "ab", "a\1", "a-", "é", "z", "$x", "0", "1", "2", "3"])
 topics = st.lists(levels, min_size=1, max_size=4).map("/".join).filter(bool)
 filters = st.builds(

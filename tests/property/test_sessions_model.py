@@ -40,8 +40,6 @@ from store.log.checkpoint import copy_flushed
 from tests.support.mqtt_bench import Bench, Client, SlowDisk, WallClock, connect_packet
 from tests.support.mqtt_packet_client import access_of
 
-pytestmark = pytest.mark.property
-
 FILTERS = {"a/x": 1, "a/+": 2, "a/#": 1, "+/x": 2, "#": 2, "b": 2}
 """topic_filter → the QoS at which devices subscribe to it"""
 TOPICS = ("a/x", "a/y", "b", "c/x")
@@ -363,7 +361,7 @@ def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Slo
     return SlowDisk(monkeypatch) if request.param == "sync" else None
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_what_is_promised_is_kept(clock: WallClock, disk: SlowDisk | None, steps: list[tuple[str, str, int]]) -> None:
     with world(clock, disk) as played:

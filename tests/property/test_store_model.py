@@ -36,8 +36,6 @@ from store.state.changes import (
 )
 from tests.support.stores import change, crash_copy, read_all, small
 
-pytestmark = pytest.mark.property
-
 TOPICS = ("a", "a/b", "a/c", "b/c", "b/c/d", "/a", "$s/a")
 FILTERS = (*TOPICS[:4], "a/#", "b/#", "#", "+/c", "b/+", "+/+/d", "a/+/#")
 CLIENTS = ("one", "two", "three")
@@ -362,4 +360,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=40, stateful_step_count=40, suppress_health_check=list(HealthCheck))
+TestStore.settings = settings(
+    max_examples=2 * settings().max_examples // 5, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+)

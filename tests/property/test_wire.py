@@ -30,8 +30,6 @@ from gateway.mqtt.topics import is_servers_own
 from store.records.records import Record
 from tests.support.mqtt_bench import Bench, Client, WallClock, acknowledgement, connect_packet
 
-pytestmark = pytest.mark.property
-
 versions = st.sampled_from((4, 5))
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 names = texts.filter(lambda text: text and not set(text) & set("+#") and text[0] != "$")
@@ -207,7 +205,7 @@ def expected_of(version: int, first_byte: int, body: bytes) -> Publish | ReasonC
     return publish if publish.topic_name else ReasonCode.PROTOCOL_ERROR
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw_publishes())
 def test_a_publish_is_stored_or_refused_as_the_codec_says(bench: Bench, raw: tuple[int, int, bytes]) -> None:
     version, first_byte, body = raw

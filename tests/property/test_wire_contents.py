@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from store.records._records import RecordBatch
 from store.records.records import RecordFlag, RecordType
 
-pytestmark = pytest.mark.property
-
 TYPES = bytes((RecordType.MESSAGE, RecordType.PROGRESS))
 FUZZED = 30_000
 FLAGS = int(RecordFlag.QOS_MASK | RecordFlag.RETAIN | RecordFlag.EXPIRES | RecordFlag.LIVE_ONLY)

@@ -16,8 +16,6 @@ from store.wire.handshake import MAGIC, ClientHandshake, ServerHandshake
 from store.wire.messages import KINDS, Append, Hello, Kind, Message, Role, Welcome
 from tests.support.stores import batch_of
 
-pytestmark = pytest.mark.property
-
 MAX_FRAME_BYTES = 8192
 FUZZED = 30_000
 texts = st.text(max_size=12)

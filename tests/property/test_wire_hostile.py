@@ -29,8 +29,6 @@ from store.wire.messages import Append, Message, Role
 from tests.support.store_protocol_bench import Talk, WireBench, changes_of
 from tests.support.stores import batch_of
 
-pytestmark = pytest.mark.property
-
 FRAMES = 40_000
 PER_START = 10_000
 MOST_TALKS = 8

@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from store.records._records import RecordBatch, check_records, ranges_from, records_bytes, records_from, walk
 from store.records.records import RecordType
 
-pytestmark = pytest.mark.property
-
 HEADER = struct.Struct("<IIQQBBHHHII")
 TYPES = bytes(RecordType)
 FUZZED = 30_000

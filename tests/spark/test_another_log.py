@@ -19,8 +19,6 @@ from tests.spark.test_stream import Numbers
 from tests.support.store_process import StoreProcess
 from tests.support.stores import batch_of, small
 
-pytestmark = pytest.mark.slow
-
 
 def reader_of(path: str, **options: str) -> StreamReader:
     source = PenstockSource({"path": path, "startingOffsets": "earliest", **options})  # type: ignore[arg-type]

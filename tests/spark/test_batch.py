@@ -19,8 +19,6 @@ from store.log.commitlog import CommitLog
 from tests.spark.fleet import FILTERS, HEADERS, Fleet, Sent, publish
 from tests.support.stores import batch_of, small
 
-pytestmark = pytest.mark.slow
-
 Read = Callable[..., DataFrame]
 ANSWER_TIMEOUT_S = 60
 

@@ -15,8 +15,6 @@ from tests.spark.fleet import Fleet
 from tests.spark.test_wire import TOKEN, url_of
 from tests.support.server_process import ROOT
 
-pytestmark = pytest.mark.slow
-
 PAGE = (ROOT / "docs" / "spark.md").read_text()
 README = (ROOT / "README.md").read_text()
 

@@ -20,8 +20,6 @@ from loadtest.chaos.cluster import Cluster
 from tests.spark.fleet import connected, leave
 from tests.support.server_process import ROOT
 
-pytestmark = pytest.mark.slow
-
 EXAMPLES = ROOT / "examples" / "spark"
 MODULES = ("start", "payloads", "generate", "telemetry", "offline", "anomalies", "quality", "trips")
 MACHINES, MINUTES, END_S = 20, 60, 1_700_000_000

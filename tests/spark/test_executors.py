@@ -4,15 +4,11 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from loadtest.chaos.cluster import Cluster
 from penstock.spark.source import PenstockSource
 from tests.spark.driver_process import Driver
 from tests.spark.fleet import Sent, publish
 from tests.spark.spread import PARTITIONS
-
-pytestmark = pytest.mark.slow
 
 TOKEN = "s3cret"
 

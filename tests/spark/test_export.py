@@ -28,8 +28,6 @@ from penstock.spark.manifest import (
 from tests.support.server_process import ROOT
 from tests.support.stores import KEPT_BYTES, Stores, publish, run_upkeep, wait_until
 
-pytestmark = pytest.mark.slow
-
 TIMEOUT_S = 300
 STEP_BYTES = 30_000
 
@@ -63,6 +61,7 @@ def hashable(frame: DataFrame) -> Counter[tuple[object, ...]]:
     return Counter(tuple(map(str, row)) for row in frame.collect())
 
 
+@pytest.mark.catalogue("N56")
 def test_the_files_have_what_the_store_has_run_after_run(
     store: MessageStore, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -14,8 +14,6 @@ from tests.conftest import ServerFactory
 from tests.spark.driver_process import KILLS, TIMEOUT_S, Driver
 from tests.spark.fleet import Sent, publish
 
-pytestmark = [pytest.mark.slow, pytest.mark.crash]
-
 PER_ROUND = 200
 
 

@@ -14,8 +14,6 @@ from penstock.spark.options import parse_options
 from penstock.sync import Client
 from tests.support.store_process import StoreProcess
 
-pytestmark = pytest.mark.slow
-
 OF = {"acme": "acme-secret", "": "for-all"}
 ROWS = {("line/7", "line/7"), ("line/8", "line/8"), ("$dead/g/line/7", "$dead/g/line/7")}
 

@@ -18,8 +18,6 @@ from penstock.sdk.message import Message
 from tests.interop.programs import PahoClient, mark_ready, mosquitto_sub, run
 from tests.spark.fleet import TIMEOUT_S, connected, leave
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
-
 TOKEN = "s3cret"
 EACH = 12  # messages of each kind of publisher
 

@@ -12,8 +12,6 @@ from penstock.spark.folder import LogFolder
 from penstock.spark.source import PenstockSource
 from tests.spark.fleet import Fleet
 
-pytestmark = pytest.mark.slow
-
 ENABLED = "spark.sql.python.filterPushdown.enabled"
 
 

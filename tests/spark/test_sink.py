@@ -22,8 +22,6 @@ from tests.spark.fleet import TIMEOUT_S, Sent, connected, leave, publish
 from tests.spark.rows import COLUMNS, Got, batch_of_rows
 from tests.spark.test_wire import TOKEN, url_of
 
-pytestmark = pytest.mark.slow
-
 
 class Subscriber:
     """A stock client that has subscribed; what it is given, as Got."""

@@ -23,8 +23,6 @@ from penstock.spark.folder import LogFolder
 from tests.spark.driver_process import KILLS, TIMEOUT_S, Driver
 from tests.spark.test_kills import Publisher
 
-pytestmark = [pytest.mark.slow, pytest.mark.crash]
-
 STORE_KILLS = max(1, KILLS // 4)
 
 

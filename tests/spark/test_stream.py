@@ -23,8 +23,6 @@ from store.records.records import RecordType
 from tests.spark.fleet import Fleet, Sent, publish
 from tests.support.stores import batch_of, small
 
-pytestmark = pytest.mark.slow
-
 TIMEOUT_S = 120
 
 

@@ -19,8 +19,6 @@ from penstock.spark.stream import StreamReader
 from tests.spark.fleet import HEADERS, Sent, publish, telemetry
 from tests.support.server_process import free_port
 
-pytestmark = pytest.mark.slow
-
 TIMEOUT_S = 120
 TOKEN = "s3cret"
 Load = Callable[..., DataFrame]

@@ -25,8 +25,6 @@ from penstock.spark.stream import StreamReader
 from penstock.spark.topic_ranges import OfTopics
 from tests.spark.fleet import Sent, publish
 
-pytestmark = pytest.mark.slow
-
 TIMEOUT_S = 120
 KEPT_BYTES = 4 << 20
 SEGMENT_BYTES = 256 << 10

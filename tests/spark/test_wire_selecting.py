@@ -23,8 +23,6 @@ from store.records.records import RecordType
 from tests.spark.fleet import Sent, publish
 from tests.support.stores import small
 
-pytestmark = pytest.mark.slow
-
 TIMEOUT_S = 60
 SEGMENT_BYTES = 4 << 20
 TOPICS, ROUNDS, PAYLOAD_BYTES = 1000, 60, 500

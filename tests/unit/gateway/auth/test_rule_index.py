@@ -30,6 +30,7 @@ def test_all_rules_are_found_that_are_for_a_client(rules: list[dict[str, Any]], 
 
 
 @pytest.mark.parametrize("star", ["", "*", "-*"])
+@pytest.mark.slow
 def test_a_hundred_thousand_rules_by_name(star: str) -> None:
     document = {"rule": [rule([f"devices/{i}/#"], users=[f"user-{i}{star}"]) for i in range(100_000)]}
     access = access_of(Parts(permissions=parse_permissions(document)))

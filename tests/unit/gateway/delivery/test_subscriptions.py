@@ -269,6 +269,7 @@ def test_retained_messages_respect_the_receive_maximum(bench: Bench, durable: bo
 
 @pytest.mark.mqtt("MQTT-2.2.1-4")
 @pytest.mark.parametrize(("durable", "ids"), [(False, 65_534), (True, 65_535)], ids=["clean", "durable"])
+@pytest.mark.slow
 def test_more_retained_messages_than_there_are_packet_ids(start_bench: StartBench, durable: bool, ids: int) -> None:
     """What ends with its connection is kept in the ring, which has one place less."""
     bench = start_bench(max_inflight=65_535, receive_maximum=65_535)

@@ -151,6 +151,7 @@ def test_who_says_goodbye_in_one_piece_with_the_rest(gateway: Gateway) -> None:
     reader.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_sends_without_end_keeps_nobody_waiting(gateway: Gateway) -> None:
     quiet = RawClient(gateway.port, "quiet")
     firehose = socket.create_connection(("127.0.0.1", gateway.port))
@@ -176,6 +177,7 @@ def test_a_client_that_sends_without_end_keeps_nobody_waiting(gateway: Gateway) 
     gateway.until(lambda broker: not broker.connections)
 
 
+@pytest.mark.slow
 def test_five_thousand_leave_at_once(gateway: Gateway) -> None:
     raise_descriptor_limit(2 * CLIENTS)
     stays = RawClient(gateway.port, "stays")

@@ -163,6 +163,7 @@ def test_a_failed_write_is_done_again(open_store: Stores, monkeypatch: pytest.Mo
     assert payloads(store, "n/700") == [b"0", b"1"]
 
 
+@pytest.mark.slow
 def test_a_kill_within_a_group(open_store: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """RocksDB has newer entries of a group; those that replay finds missing are older, and get keys of their own."""
     monkeypatch.setattr(table, "STEP_COST", 20)

@@ -127,8 +127,11 @@ def test_messages_that_are_in_no_queue_are_not_found(stores: Stores) -> None:
 
 
 @pytest.mark.catalogue("D13")
-def test_a_batch_is_one_key_of_the_index_and_each_of_its_messages_is_found(stores: Stores) -> None:
-    """ADR 17: what one entry for a batch would be for."""
+@pytest.mark.parametrize("written", ["after each batch", "after both", "not at all"])
+def test_a_batch_lies_under_one_key_of_the_index_and_each_of_its_messages_is_found(
+    stores: Stores, written: str
+) -> None:
+    """ADR 17: what one entry for a batch would be for. Whenever the index is written, no batch is split by it."""
     store = stores()
     frame = compressed(bytes(10_000), 3)
     places: list[int] = []
@@ -141,11 +144,15 @@ def test_a_batch_is_one_key_of_the_index_and_each_of_its_messages_is_found(store
             batch.append(RecordType.MESSAGE, frame if number else b"x", topic=b"t/1", flags=int(flags))
         batch.end_atomic()
         store.append(batch)
+        if written == "after each batch":
+            store.write_index()
+    if written == "after both":
         store.write_index()
     queue = store.queues.stored("t/1")
     assert queue is not None
     packs = packs_from(store.index, queue.id, 0)
-    assert [(first, pack_count(pack)) for first, pack in packs] == [(0, 3), (3, 2)]
+    keys = {"after each batch": [(0, 3), (3, 2)], "after both": [(0, 5)], "not at all": []}
+    assert [(first, pack_count(pack)) for first, pack in packs] == keys[written]
     assert [store.queues.log_offset_at(queue, number) for number in range(5)] == places
     assert [replay.queue_offset_of(store, "t/1", place) for place in places] == list(range(5))
     assert store.record(places[4]).payload == frame

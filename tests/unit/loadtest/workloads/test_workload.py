@@ -14,7 +14,12 @@ def workload(topics: list[str], *filters: str, publishers: int = 10, subscribers
     )
 
 
-@pytest.mark.parametrize("name", shipped())
+SLOW = "queues-million"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == SLOW else []) for name in shipped()]
+)
 def test_what_comes_along_can_be_used(name: str) -> None:
     found = load(name)
     assert found.text

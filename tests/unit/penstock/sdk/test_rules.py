@@ -71,6 +71,23 @@ def leaves_at(settings: AutoBatch, came_s: float) -> float:
 @pytest.mark.catalogue("D14")
 def test_a_lone_message_leaves_within_15_ms() -> None:
     assert 0.010 <= leaves_at(AutoBatch(), 0.0) <= 0.015
+    for phase_us in range(0, 5_000, 250):  # the clock ticks already; the message comes between two of its ticks
+        assert 0.010 <= leaves_after(phase_us / 1e6) <= 0.015 + 1e-9
+
+
+def leaves_after(phase_s: float) -> float:
+    """How long a message waits that comes so long after a tick of a clock that ticks for another topic."""
+    gatherer = Gatherer(AutoBatch())
+    assert gatherer.add(entry("other"), 0.0) == gatherer.add(entry("t"), phase_s) == ()
+    for tick in range(1, 5):
+        now_s = tick * AutoBatch().tick_s
+        if any(each.message.topic == "t" for batch in gatherer.due(now_s) for each in batch):
+            return now_s - phase_s
+    raise AssertionError("it waits for ever")
+
+
+@pytest.mark.catalogue("D14")
+def test_ticks_are_those_of_all_topics() -> None:
     gatherer = Gatherer(AutoBatch())
     gatherer.add(entry("other"), 0.0)  # its clock ticks already, at any phase
     gatherer.add(entry("t"), 0.0049)

@@ -173,8 +173,25 @@ def test_what_is_in_memory_does_not_grow_with_what_is_pending(open_store: Stores
 
 
 @pytest.mark.catalogue("J38")
-def test_how_late_they_are_is_counted_as_how_long_deliveries_take() -> None:
-    assert dispatching.LATE_BOUNDS_MS == DELIVERY_BOUNDS_MS
+@pytest.mark.parametrize(("late_ms", "bound_ms"), [(0, 1), (1, 1), (2, 2), (3, 5), (999, 1_000), (10_000, 10_000)])
+def test_how_late_they_are_is_counted_as_how_long_deliveries_take(
+    late_ms: int, bound_ms: int, open_store: Stores, clock: StoppedClock
+) -> None:
+    """In the buckets of the gateway's histogram of deliveries, so that the two can be added up."""
+    store = open_store()
+    publish_delayed(store, "t", b"x", due_ms=clock.now_ms + 1_000)
+    clock.now_ms += 1_000 + late_ms
+    tick(store)
+    counted = [int(bound == bound_ms) for bound in DELIVERY_BOUNDS_MS]
+    assert (store.dispatching.late, store.dispatching.late_ms) == ([*counted, 0], late_ms)
+
+
+def test_what_is_later_than_any_bound_is_counted_in_the_last_bucket(open_store: Stores, clock: StoppedClock) -> None:
+    store = open_store()
+    publish_delayed(store, "t", b"x", due_ms=clock.now_ms + 1_000)
+    clock.now_ms += 1_000 + DELIVERY_BOUNDS_MS[-1] + 1
+    tick(store)
+    assert store.dispatching.late == [*([0] * len(DELIVERY_BOUNDS_MS)), 1]
 
 
 # --- what it is
