@@ -33,7 +33,7 @@ def leaves() -> list[Any]:
         return []
     from Cython.Build import cythonize
 
-    extensions = [Extension(name, sources, extra_compile_args=["-O3"]) for name, sources in LEAVES.items()]
+    extensions = [Extension(name, sources, extra_compile_args=["-O3", "-g0"]) for name, sources in LEAVES.items()]
     directives = {"language_level": 3, "boundscheck": False, "wraparound": False}
     return list(cythonize(extensions, compiler_directives=directives))
 

@@ -18,7 +18,7 @@ from penstock import Client
 
 
 def device(name: str, gateway: str) -> None:
-    """Do what is asked, and answer where and with what the command says."""
+    """Do each command, and answer to its response topic with its correlation data."""
 
     def connected(client: mqtt.Client, *_: object) -> None:
         client.subscribe(f"fleet/{name}/command", qos=1)
@@ -41,7 +41,7 @@ def device(name: str, gateway: str) -> None:
 
 
 async def send(store: str, command: str, devices: list[str], timeout_s: float) -> bool:
-    """Whether all devices answered. Answers are read from where the first command stands: none can be missed."""
+    """Whether all devices answered. Answers are read from the first command's log_offset on, so none is missed."""
     waiting = {uuid.uuid4().bytes: name for name in devices}
     async with Client(store) as client:
         receipts = [

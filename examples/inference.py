@@ -1,4 +1,4 @@
-"""A queue of jobs for models that take their time: request, worker, status row, result.
+"""A queue of jobs for slow models: request, worker, status row, result.
 
 python examples/inference.py work --seconds 5 &
 python examples/inference.py ask "is this message spam?"
@@ -15,23 +15,23 @@ import uuid
 from penstock import Client
 
 REQUESTS, STATUS, RESULTS = "inference/requests", "inference/status", "inference/results"
-INVISIBLE_S = 10  # a worker that says nothing for so long has lost its job
+INVISIBLE_S = 10  # a worker that does not extend its job for so long loses it
 
 
 def infer(text: str, seconds: float) -> str:
-    """The model: it thinks for a while, and is convinced by capital letters."""
+    """The model: it thinks for a while, and takes capital letters for spam."""
     time.sleep(seconds)
     return "spam" if text.isupper() else "no spam"
 
 
 async def set_status(client: Client, job: str, state: str, **more: object) -> None:
-    """The status row of a job is a retained message: who comes later sees the newest."""
+    """The status row of a job is a retained message: a later reader sees the newest."""
     row = json.dumps({"state": state, **more})
     await client.publish(f"{STATUS}/{job}", row, key=job, retain=True)
 
 
 async def ask(store: str, text: str) -> None:
-    """Hand in a job, and wait for its result."""
+    """Submit a job, and wait for its result."""
     job = uuid.uuid4().hex[:8]
     async with Client(store) as client:
         await set_status(client, job, "queued")
@@ -43,7 +43,7 @@ async def ask(store: str, text: str) -> None:
 
 
 async def work(store: str, seconds: float) -> None:
-    """Do one job at a time. Whoever is killed has not acked, so another one gets the job."""
+    """Do one job at a time. A worker that is killed has not acknowledged its job, so another one gets it."""
     worker = str(os.getpid())
     async with Client(store) as client:
         async for job in client.subscribe(REQUESTS, group="models", prefetch=1, invisible=INVISIBLE_S):

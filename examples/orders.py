@@ -1,4 +1,4 @@
-"""Orders that go through their steps one by one, however many workers share them.
+"""Orders whose steps are done one by one, however many workers share them.
 
 python examples/orders.py work &
 python examples/orders.py place --orders 10
@@ -13,7 +13,7 @@ STEPS = ("placed", "paid", "packed", "shipped")
 
 
 async def place(store: str, orders: int) -> None:
-    """Publish all steps of some orders: the order is the key, so its messages stay in their order."""
+    """Publish all steps of some orders: the order is the key, so its messages stay in order."""
     async with Client(store) as client:
         for step in STEPS:
             await asyncio.gather(*(client.publish(f"orders/{step}", key=f"order-{n}") for n in range(orders)))
@@ -21,7 +21,7 @@ async def place(store: str, orders: int) -> None:
 
 
 async def work(store: str, seconds: float) -> None:
-    """Work on what comes; while one step of an order is at work, the next one waits, at every worker."""
+    """Work on steps as they come; while one step of an order is in work, its next step waits, for every worker."""
     async with Client(store) as client, client.subscribe("orders/#", group="fulfilment", ordered=True) as orders:
         print("ready", flush=True)
         async for message in orders:

@@ -1,13 +1,13 @@
-"""What goes wrong in a load test, for the person who runs it."""
+"""Errors of a load test, for the person that runs it."""
 
 
 class LoadTestError(Exception):
-    """Base of them all; the text says what to do."""
+    """Base of all errors of load tests; the message says what to do."""
 
 
 class BadWorkload(LoadTestError):
-    """A workload file that cannot be understood."""
+    """A workload file is not valid."""
 
 
 class BrokerRefuses(LoadTestError):
-    """The broker does not let the devices in, or closes their connections."""
+    """The broker refuses the devices, or closes their connections."""

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""The machine of a measurement."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Machine(msgspec.Struct, frozen=True):
     system: str
     python: str
     load_average: float
-    """Of the minute before: other work makes figures worse."""
+    """Over the minute before; other load makes the figures worse."""
 
     @classmethod
     def here(cls) -> Machine:

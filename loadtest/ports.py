@@ -1,4 +1,4 @@
-"""Ports for servers that are started, killed and started again on the same one."""
+"""Ports for servers that are started, killed and started again on the same port."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
 
-# Below those that the kernel gives to outgoing connections, so that none of these takes a port before its server does.
-# Each process begins far from those that were started just before it (the golden section sees to that): one that runs
-# beside it must not find the port of a server that was killed and is about to be started again.
+# The range is below the ports that the kernel gives to outgoing connections, so none of these takes a port before its
+# server does. Each process begins far from those started just before it (by the golden section): a process that runs
+# beside it must not get the port of a server that was killed and will be started again.
 _ports = itertools.cycle(range(10_000, 32_000))
 for _ in range(os.getpid() * 13_597 % 22_000):
     next(_ports)
 
 
 def free_port() -> int:
-    """Nobody listens there, and nobody else in this process gets it."""
+    """A port without a listener, different for each call in this process."""
     while True:
         port = next(_ports)
         with socket.socket() as probe, suppress(OSError):
@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Raises RuntimeError if the process ends first, or takes too long."""
+    """Wait until a process listens. Raises RuntimeError if the process ends first, or takes too long."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:

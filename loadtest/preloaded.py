@@ -1,4 +1,4 @@
-"""Libraries in C that change what the system's calls do in the processes that preload them."""
+"""Compiles C libraries that change system calls in the processes that preload them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadtest.errors import LoadTestError
 
 
 def compile_preloaded(source: Path, library: Path) -> None:
-    """Raises LoadTestError."""
+    """Compile a library. Raises LoadTestError."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise LoadTestError("a C compiler is missing; apt-get install gcc")

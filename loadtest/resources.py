@@ -1,4 +1,4 @@
-"""What processes take: CPU time and memory, of a broker and of the load generator apart."""
+"""Resources of processes: CPU time and memory, of a broker and of the load generator separately."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 import psutil
 
 
-class Taken(NamedTuple):
-    """By a process and those that it started: CPU seconds since each began, resident bytes now."""
+class ResourceUse(NamedTuple):
+    """Resources of a process and its children: CPU seconds since each began, resident bytes now."""
 
     cpu_s: float
     resident_bytes: int
 
 
-def taken(pids: Iterable[int]) -> Taken:
+def taken(pids: Iterable[int]) -> ResourceUse:
     cpu_s, resident_bytes = 0.0, 0
     for process in family(pids):
         try:
@@ -24,11 +24,11 @@ def taken(pids: Iterable[int]) -> Taken:
             resident_bytes += process.memory_info().rss
         except psutil.Error:
             continue  # it has ended
-    return Taken(cpu_s, resident_bytes)
+    return ResourceUse(cpu_s, resident_bytes)
 
 
 def listening_at(port: int) -> list[int]:
-    """Processes of this machine that listen at a TCP port, as far as one may see them."""
+    """Local processes that listen at a TCP port, as far as visible."""
     try:
         found = psutil.net_connections("tcp")
     except psutil.Error:
@@ -39,7 +39,7 @@ def listening_at(port: int) -> list[int]:
 
 
 def family(pids: Iterable[int]) -> set[psutil.Process]:
-    """These processes and all that they started, as far as they are still there."""
+    """These processes and all their children, as far as they still exist."""
     family: set[psutil.Process] = set()
     for pid in pids:
         try:

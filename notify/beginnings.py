@@ -12,8 +12,8 @@ from lightqueue.reading.replay import ScanQuery, scan
 from notify.errors import GroupRefused
 from store.namespaces import namespace_of
 from store.ratelimit import RateLimitedLog
+from store.state.group_settings import LATEST
 
-LATEST = "latest"
 LOOK_BYTES = 64 << 10  # of the log, that are looked at for a message that the queue lacks: some 0.3 ms
 FROM_NOW = "a group over %s begins now: only topics and level/# have queues of what was stored before; read() has it"
 _PLACE = re.compile(r"[@=]?\d{1,19}")  # in the queue

@@ -105,11 +105,14 @@ def _passwords(data: Path) -> Path:
             f"{data}: {error.strerror}; mount a volume that user {os.getuid()} can write, or name another --data"
         ) from None
     if not is_first:
-        print(f"clients show the user name and the password that the first start printed (kept in {file})", flush=True)
+        print(
+            f"clients log in with the user name and the password that the first start printed (kept in {file})",
+            flush=True,
+        )
         return file
     password = secrets.token_hex(PASSWORD_BYTES)
     print(
-        f"first start: clients show the user name {USER} and the password {password}\n"
+        f"first start: clients log in with the user name {USER} and the password {password}\n"
         f"It is not shown again; `penstock passwd {file} {USER}` changes it. Without passwords: {ANONYMOUS}=true",
         flush=True,
     )

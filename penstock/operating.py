@@ -38,7 +38,7 @@ def connect(settings: Settings, data: Path | None, store: str | None, token_file
         try:
             return StoreClient(address, token, tls_of_gateway(address, settings.gateway), Role.OPERATOR)
         except ConnectionFailed as error:
-            hint = "" if token else "; a store lets operators in whose --token-file has what its wire.operator_token is"
+            hint = "" if token else "; give the store's wire.operator_token with --token-file"
             raise ConnectionFailed(f"{error}{hint}") from None
     folder = data or settings.store.data
     path = (folder / OPERATOR_SOCKET).absolute()

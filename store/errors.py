@@ -24,14 +24,14 @@ class DiskFailed(StoreError):
     """A sync failed: what the kernel made of what it was to write is unknown, so nothing more can be acknowledged."""
 
     def __init__(self, folder: Path, reason: str) -> None:
-        super().__init__(f"{folder}: {reason}; nothing more is stored: mend the disk, then restart")
+        super().__init__(f"{folder}: {reason}; no more messages are stored: repair the disk, then restart")
 
 
 class WriteFailed(StoreError):
     """A write failed for another reason than room. Nothing of it was stored; the next one is tried."""
 
     def __init__(self, folder: Path, reason: str) -> None:
-        super().__init__(f"{folder}: {reason}; this was not stored: look at the disk")
+        super().__init__(f"{folder}: {reason}; this was not stored: check the disk")
 
 
 class FolderUnusable(StoreError):

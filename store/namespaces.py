@@ -15,13 +15,14 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from store.topics import SHARE_PREFIX
+
 MARK: Final = "$ns:"
 """What no client may begin a topic, client identifier or group with."""
 MOST_NAME_CHARACTERS: Final = 32
 NAME_SHAPE: Final = f"1 to {MOST_NAME_CHARACTERS} of a-z, 0-9 and -, not beginning with -"
 NAME_PATTERN: Final = rf"[a-z0-9][a-z0-9-]{{0,{MOST_NAME_CHARACTERS - 1}}}"
 _NAME = re.compile(NAME_PATTERN)
-_SHARE = "$share/"
 SERVER_LEVEL: Final = "$SYS"
 """First level of what servers say of themselves."""
 
@@ -33,8 +34,8 @@ def is_namespace(name: str) -> bool:
 
 def is_reserved(text: str) -> bool:
     """Whether a topic, filter, client identifier or group is one that only servers may name."""
-    if text.startswith(_SHARE):
-        group, _, topic_filter = text.removeprefix(_SHARE).partition("/")
+    if text.startswith(SHARE_PREFIX):
+        group, _, topic_filter = text.removeprefix(SHARE_PREFIX).partition("/")
         return group.startswith(MARK) or topic_filter.startswith(MARK)
     return text.startswith(MARK)
 
@@ -75,13 +76,13 @@ class Namespace:
         """A filter, perhaps a shared one, for the log."""
         group, shared = _split_shared(topic_filter)
         if shared:
-            return f"{_SHARE}{self.group(group)}/{self.topic(shared)}"
+            return f"{SHARE_PREFIX}{self.group(group)}/{self.topic(shared)}"
         return self.topic(topic_filter)
 
     def plain_filter(self, topic_filter: str) -> str:
         group, shared = _split_shared(topic_filter)
         if shared:
-            return f"{_SHARE}{self.plain_group(group)}/{self.plain_topic(shared)}"
+            return f"{SHARE_PREFIX}{self.plain_group(group)}/{self.plain_topic(shared)}"
         return self.plain_topic(topic_filter)
 
     def has_filter(self, topic_filter: str) -> bool:
@@ -131,7 +132,7 @@ def is_servers(topic_filter: str) -> bool:
 
 def _split_shared(topic_filter: str) -> tuple[str, str]:
     """(group, filter) of a shared subscription; two empty texts of any other."""
-    if not topic_filter.startswith(_SHARE):
+    if not topic_filter.startswith(SHARE_PREFIX):
         return "", ""
-    group, _, shared = topic_filter.removeprefix(_SHARE).partition("/")
+    group, _, shared = topic_filter.removeprefix(SHARE_PREFIX).partition("/")
     return group, shared

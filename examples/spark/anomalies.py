@@ -23,15 +23,15 @@ from start import arguments, message_stream, messages, run, session
 
 FILTER = "machine/+/telemetry"
 FEATURES = ["temperature", "temperature_spread", "vibration", "vibration_spread"]
-LEAST_READINGS = 12  # of 24 in a window: with fewer its mean says little
+LEAST_READINGS = 12  # of 24 in a window: with fewer its mean is not reliable
 CENTRES = 4
 USUAL = 0.999
 FAR = 6.0  # standard deviations
-NORMAL_MAD = 1.4826  # of a normal distribution: its standard deviation by the median distance from its median
+NORMAL_MAD = 1.4826  # standard deviation of a normal distribution / median distance from its median
 
 
 def windows(rows: DataFrame) -> DataFrame:
-    """What a machine did in two minutes, as features."""
+    """The features of each machine's windows of two minutes."""
     readings = decoded(rows, TELEMETRY).where("at is not null").withColumn("machine", device())
     grouped = readings.withWatermark("at", "10 minutes").groupBy(F.window("at", "2 minutes", "1 minute"), "machine")
     found = grouped.agg(
@@ -45,15 +45,12 @@ def windows(rows: DataFrame) -> DataFrame:
 
 
 def z_scores(rows: DataFrame) -> DataFrame:
-    """Windows that are far from what their machine does otherwise."""
+    """Windows that are far from the other windows of their machine."""
     return scored(windows(rows).na.drop(subset=FEATURES)).where(is_far())
 
 
 def scored(found: DataFrame) -> DataFrame:
-    """Windows with how far they are from their machine's, in standard deviations.
-
-    By medians, which a few strange ones do not move; over partitions, so that all is read and decoded once.
-    """
+    """Windows with their distance from the machine's other windows, in standard deviations."""
     of_machine = Window.partitionBy("machine")
     for name in ("temperature", "vibration"):
         away = found.withColumn("away", F.abs(F.col(name) - F.median(name).over(of_machine)))
@@ -67,7 +64,7 @@ def is_far() -> Column:
 
 
 def train(rows: DataFrame, folder: Path) -> float:
-    """Save the model, of windows whose scores are not strange, and the distance that is usual; that distance."""
+    """Save the model, trained on windows with normal scores, and the usual distance. Returns the distance."""
     is_usual = ~F.coalesce(is_far(), F.lit(False))
     history = scored(windows(rows).na.drop(subset=FEATURES)).where(is_usual).select("machine", *FEATURES).cache()
     stages = [
@@ -85,7 +82,7 @@ def train(rows: DataFrame, folder: Path) -> float:
 
 
 def distance(model: PipelineModel) -> Column:
-    """How far `features` are from the centre of their `kind`."""
+    """The distance of `features` from the centre of their `kind`."""
     clusters = model.stages[-1]
     assert isinstance(clusters, KMeansModel)
     centres = F.array(*(F.array(*map(F.lit, map(float, centre))) for centre in clusters.clusterCenters()))

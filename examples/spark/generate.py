@@ -31,7 +31,7 @@ CBOR_PROPERTIES = b"\x03\x00\x10application/cbor"  # MQTT 5's content type, as i
 
 @dataclass(frozen=True)
 class Fleet:
-    """How many there are, for how long, and until when (Unix seconds)."""
+    """A fleet: number of machines, minutes of messages, and their end (Unix seconds)."""
 
     machines: int
     minutes: int
@@ -44,12 +44,12 @@ class Fleet:
 
     @property
     def silent_s(self) -> range:
-        """When machine 1 says nothing."""
+        """The time in which machine 1 is silent."""
         return range(self.minutes * 20, self.minutes * 40)
 
     @property
     def hot_s(self) -> range:
-        """When machine 0 runs hot."""
+        """The time in which machine 0 runs hot."""
         return range(self.minutes * 30, self.minutes * 30 + 180)
 
 
@@ -57,7 +57,7 @@ Sent = tuple[str, bytes, bytes]  # topic, payload, properties as MQTT has them
 
 
 def readings(fleet: Fleet, time_ms: int, since_s: int, chance: random.Random) -> Iterator[Sent]:
-    """What all machines say in one round."""
+    """The messages of all machines in one round."""
     for machine in range(fleet.machines):
         if machine == 1 and since_s in fleet.silent_s:
             continue
@@ -78,7 +78,7 @@ def readings(fleet: Fleet, time_ms: int, since_s: int, chance: random.Random) ->
 
 
 def positions(fleet: Fleet, time_ms: int, since_s: int) -> Iterator[Sent]:
-    """Where the vehicles that drive now are."""
+    """The positions of the vehicles on the road."""
     driving_s = since_s % (DRIVE_S + REST_S)
     for vehicle in range(fleet.machines // 5 if driving_s < DRIVE_S else 0):
         latitude = 52 + vehicle / 100 + driving_s * 0.0001
@@ -87,14 +87,14 @@ def positions(fleet: Fleet, time_ms: int, since_s: int) -> Iterator[Sent]:
 
 
 def rounds(fleet: Fleet) -> Iterator[list[Sent]]:
-    """What they say in each round; of the same fleet always the same."""
+    """The messages of each round; always the same for the same fleet."""
     chance = random.Random(1)
     for time_ms, since_s in fleet.steps():
         yield [*readings(fleet, time_ms, since_s, chance), *positions(fleet, time_ms, since_s)]
 
 
 def write(data: Path, fleet: Fleet) -> int:
-    """Store it all; how many messages."""
+    """Store all messages. Returns their number."""
     store = MessageStore(StoreSettings(data=data, flush="async"))
     count = 0
     for sent in rounds(fleet):

@@ -20,14 +20,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from start import arguments, message_stream, run, session
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not have this file
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers may not have this file
 
 LATE = "1 minute"
 ALERT = "machine string, state string, since timestamp"
 
 
 class Watch(StatefulProcessor):
-    """Of one machine: when it was last heard of, and whether that is known to be long ago."""
+    """The state of one machine: when it last sent a message, and whether it is known to be offline."""
 
     def __init__(self, silent_ms: int) -> None:
         self._silent_ms = silent_ms
@@ -37,12 +37,12 @@ class Watch(StatefulProcessor):
         self._seen = handle.getValueState("seen", "last_ms long, is_offline boolean")
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        """A silence may lie between two rows of one batch as well."""
+        """A silence may also lie between two rows of one batch."""
         times = np.sort(np.concatenate([_ms(some["at"]) for some in rows]))
         last_ms, is_offline = self._seen.get() or (int(times[0]), False)
         before = np.maximum(np.append(last_ms, times[:-1]), last_ms)
         breaks = times - before > self._silent_ms
-        if is_offline:  # the first that is new ends it
+        if is_offline:  # the first new message ends it
             breaks |= (before == last_ms) & (times > last_ms)
         said = []
         for at in np.flatnonzero(breaks).tolist():
@@ -86,7 +86,7 @@ def alerts(messages: DataFrame, silent_s: int) -> DataFrame:
 
 
 def as_messages(found: DataFrame) -> DataFrame:
-    """For the sink, which publishes each once, whatever is killed."""
+    """Rows for the sink, which publishes each once, also after a kill."""
     return found.selectExpr("concat('alerts/', machine) topic", "to_json(struct(state, since)) payload", "true retain")
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.functions import pandas_udf
 from pyspark.sql.types import StringType
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not have this file
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers may not have this file
 
 CBOR = "application/cbor"
 
@@ -21,7 +21,7 @@ POSITION = "time long, latitude double, longitude double, speed_kmh double"
 
 @pandas_udf(StringType())  # type: ignore[call-overload]
 def cbor_as_json(payloads: Iterator[pd.Series]) -> Iterator[pd.Series]:
-    """None for what is no CBOR."""
+    """JSON of CBOR payloads; None for a payload that is no CBOR."""
     import cbor2
 
     def text(payload: bytes | None) -> str | None:
@@ -37,7 +37,7 @@ def cbor_as_json(payloads: Iterator[pd.Series]) -> Iterator[pd.Series]:
 
 
 def decoded(messages: DataFrame, fields: str) -> DataFrame:
-    """`messages` with a column for each field, null where a payload has none, and `at`, the device's time."""
+    """`messages` with a column for each field (null if a payload does not have it), and `at`, the device's time."""
     is_cbor = F.coalesce(F.col("content_type") == CBOR, F.lit(False))
     cbor = cbor_as_json(F.when(is_cbor, F.col("payload")))
     text = F.when(is_cbor, cbor).otherwise(F.col("payload").cast("string"))

@@ -23,7 +23,7 @@ CHECKS = {
 
 
 def checked(rows: DataFrame) -> DataFrame:
-    """For each machine, how many messages there are and how many fail each check."""
+    """For each machine, the number of messages, and of those that fail each check."""
     readings = decoded(rows, TELEMETRY).withColumn("machine", device())
     same = Window.partitionBy("machine", "time")
     before = Window.partitionBy("machine").orderBy("log_offset").rowsBetween(Window.unboundedPreceding, -1)
@@ -34,7 +34,7 @@ def checked(rows: DataFrame) -> DataFrame:
 
 
 def report(by_machine: DataFrame, worst: int = 5) -> str:
-    """In Markdown: each check over all machines, and those with most failures."""
+    """A Markdown report: each check over all machines, and the machines with most failures."""
     total = by_machine.agg(*(F.sum(name).alias(name) for name in ("messages", *CHECKS))).first()
     assert total is not None
     count = total["messages"] or 0

@@ -1,4 +1,4 @@
-"""What all these programs share: their arguments, a Spark session, and how a stream is run."""
+"""The common part of these programs: their arguments, a Spark session, and running a stream."""
 
 import argparse
 import os
@@ -11,12 +11,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.spark import register
 
-COLUMNS = "topic, payload, timestamp, log_offset, content_type"  # what these programs use, of fourteen
+COLUMNS = "topic, payload, timestamp, log_offset, content_type"  # the columns that these programs use, of fourteen
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def arguments(about: str | None, works: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """A parser that knows what each program wants; add what only one does. `works`: what it can do, if several."""
+    """A parser with the arguments of every program; each adds its own. `works`: what the program can do, if several
+    things.
+    """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     if works:
         parser.add_argument("work", choices=works)
@@ -26,7 +28,7 @@ def arguments(about: str | None, works: Sequence[str] = ()) -> argparse.Argument
 
 
 def session(master: str) -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers are of the same Python
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers use the same Python
     builder = SparkSession.builder.master(master).config("spark.sql.session.timeZone", "UTC")
     builder = builder.config("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
     builder = builder.config("spark.sql.shuffle.partitions", 4)  # 200 by default, each with a state store of its own
@@ -42,13 +44,13 @@ def messages(spark: SparkSession, data: str, topic_filter: str) -> DataFrame:
 
 
 def message_stream(spark: SparkSession, data: str, topic_filter: str, per_batch: int = 500_000) -> DataFrame:
-    """The same as a stream, from the oldest on."""
+    """The same messages as a stream, from the oldest on."""
     reader = spark.readStream.format("penstock").option("topicFilter", topic_filter).option("columns", COLUMNS)
     return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", per_batch).load(data)
 
 
 def run(writer: DataStreamWriter, follow: bool) -> StreamingQuery:
-    """Take what there is, or go on until the program is stopped."""
+    """Process the messages that are there, or go on until the program is stopped."""
     query = (writer.trigger(processingTime="1 second") if follow else writer.trigger(availableNow=True)).start()
     query.awaitTermination()
     return query

@@ -33,7 +33,7 @@ def trips(rows: DataFrame) -> DataFrame:
 
 
 def _km(order: WindowSpec) -> Column:
-    """From the position before, along a great circle."""
+    """Kilometres from the previous position, along a great circle."""
     before = [F.radians(F.lag(name).over(order)) for name in ("latitude", "longitude")]  # type: ignore[arg-type]
     here = [F.radians(F.col(name)) for name in ("latitude", "longitude")]
     half = [F.sin((b - a) / 2) for a, b in zip(before, here, strict=True)]

@@ -140,7 +140,7 @@ def _verdict(found: Any, credentials: Credentials, most_rules: int) -> Verdict:
         return Refused("auth.http_connect_url says that it has another client identifier", ReasonCode.NOT_AUTHORIZED)
     try:
         if not isinstance(user, str):
-            raise AuthError("user: is not a text")
+            raise AuthError("user: is not a string")
         rules = parse_own_rules(found["permissions"], most_rules) if "permissions" in found else None
         at_ms = None if expires_s is None else expires_ms(expires_s)
         return Identity(user, rules, at_ms, namespace=namespace, owns_client_id="client_id" in found)

@@ -136,7 +136,7 @@ class Http:
             breaker.failed(now_s)
             if breaker.is_open and not was_open:
                 shown = without_credentials(url)
-                log.error("%s keeps failing: not asked for a while, what depends on it is refused", shown)
+                log.error("%s keeps failing: not asked for a while; clients that need it are refused", shown)
         else:
             breaker.succeeded()
             if was_open:

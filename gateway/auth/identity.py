@@ -113,7 +113,7 @@ class Certificates:
         answer(Identity(credentials.peer_identity) if credentials.peer_identity else None)
 
 
-UNKNOWN = Refused("nobody knows these credentials", is_failure=True)
+UNKNOWN = Refused("unknown credentials", is_failure=True)
 
 
 class Chain:

@@ -119,9 +119,9 @@ class LeftJudge:
         left, client_id = decode(message.left_by), message.client_id.decode()
         user = _account(left) if left is not None else ""
         who = f"client {client_id}" if client_id else f"user {user}"
-        dropped = "%s: the will or delayed message that it left for %s is not sent: not allowed any more"
+        dropped = "%s: its will or delayed message to %s is not sent: no longer allowed"
         self._events.warning("permission", dropped, who, message.topic)
-        reason = f"send to {message.topic} what was left"
+        reason = f"send a will or delayed message to {message.topic}"
         self._audit.note(AuditEvent.DENIED, user=user, client_id=client_id, reason=reason)
 
 

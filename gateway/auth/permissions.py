@@ -417,7 +417,7 @@ def _actions(key: str, names: object) -> Action:
 def _texts(rule: Mapping[str, Any], key: str) -> Iterator[str]:
     texts = rule.get(key, [])
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise AuthError(f"{key}: is not a list of texts")
+        raise AuthError(f"{key}: is not a list of strings")
     for text in texts:
         if key == "topics":
             try:
@@ -447,5 +447,5 @@ def _names(rule: Mapping[str, Any], key: str) -> NamePattern | None:
         return None
     names = list(_texts(rule, key))
     if not names:
-        raise AuthError(f"{key}: is empty, so the rule would hold for nobody; leave it out to mean everybody")
+        raise AuthError(f"{key}: is empty, so the rule would match no client; leave it out to match all")
     return NamePattern.of(names)

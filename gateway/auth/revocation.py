@@ -59,7 +59,7 @@ class Trust:
             is_out = not _issued(certificate, self.authorities)
         else:  # it may have shown an intermediate certificate: that is checked when it reconnects
             is_out = _issued(certificate, before.authorities) and not _issued(certificate, self.authorities)
-        return "nobody vouches for its certificate any more" if is_out else ""
+        return "no trusted authority issued its certificate any more" if is_out else ""
 
 
 def _issued(certificate: x509.Certificate, authorities: Iterable[x509.Certificate]) -> bool:

@@ -106,7 +106,7 @@ def _algorithms(value: object) -> tuple[str, ...]:
         return ("EdDSA",)
     if isinstance(value, bytes):
         return HMAC
-    raise AuthError("a key of a kind that no token is signed with here")
+    raise AuthError("a kind of key that verifies no token")
 
 
 def parse_jwks(document: object, with_secrets: bool) -> Keys:
@@ -268,7 +268,7 @@ class TokenCheck:
             raise AuthError(f"is for another client identifier ({client_claim})")
         permissions = settings.jwt_permissions_claim
         if "exp" not in claims and settings.jwt_require_exp:
-            raise AuthError("has no `exp`, so it would be good for ever (auth.jwt_require_exp)")
+            raise AuthError("has no `exp`, so it would never expire (auth.jwt_require_exp)")
         rules = parse_own_rules(claims[permissions], settings.max_client_rules) if permissions in claims else None
         at_ms = expires_ms(claims["exp"], settings.jwt_leeway_s) if "exp" in claims else None
         owns_client_id = bool(client_claim) and client_claim in claims

@@ -18,11 +18,11 @@ from gateway.mqtt.packets import PacketType, PubComp, PubRel
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.journal import Journal
 from gateway.sessions.session import Listed, Outgoing, Session, Waiting, as_sent
-from lightqueue.queues.matching import matches
 from notify.api import Store
 from store.records._records import Records
 from store.records.records import Record
 from store.state.changes import Progress
+from store.topics import matches
 
 SENT_PER_ROUND = 256
 OWED_PER_RECORD = 1_000

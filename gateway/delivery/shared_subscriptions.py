@@ -25,7 +25,7 @@ from store.namespaces import namespace_of
 from store.records._records import Records
 from store.records.records import Record
 from store.state.changes import GroupAdvanced, Progress, SubscriptionState
-from store.state.group_settings import MOST_IN_FLIGHT, GroupSettings, Strategy
+from store.state.group_settings import LATEST, MOST_IN_FLIGHT, GroupSettings, Strategy
 from store.state.group_states import GroupKey
 from store.state.offset_ranges import as_ranges
 
@@ -38,7 +38,6 @@ MOST_NAME_CHARACTERS = 255  # of a group
 MOST_CONSUMER_CHARACTERS = 256
 STICKY = "sticky"
 STICKY_PARTITIONS = 64
-LATEST = "latest"
 
 
 class Run:

@@ -12,7 +12,7 @@ from gateway.delivery.exchange import SENT_PER_ROUND, Exchange
 from gateway.delivery.replays import FROM_PROPERTY as FROM_PROPERTY
 from gateway.delivery.replays import Replays, reads_history, replay_from
 from gateway.delivery.retained_lookups import RetainedLookups
-from gateway.delivery.shared_subscriptions import LATEST, MOST_NAME_CHARACTERS, SharedSubscriptions
+from gateway.delivery.shared_subscriptions import MOST_NAME_CHARACTERS, SharedSubscriptions
 from gateway.delivery.sys_topics import SysTopics
 from gateway.mqtt._mqtt import Turn
 from gateway.mqtt.codec import encode
@@ -29,6 +29,7 @@ from lightqueue.reading.following import FROM_NOW, Followed
 from notify.api import RetainedMessage, RetainedPage, Store
 from notify.steps import in_steps
 from store.state.changes import Subscribed, SubscriptionState, Unsubscribed
+from store.state.group_settings import LATEST
 from store.state.sessions import is_shared
 
 MOST_NAMED_CHARACTERS = 100  # of a topic filter in a reason string

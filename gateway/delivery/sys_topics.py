@@ -17,10 +17,10 @@ from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Publish
 from gateway.mqtt.properties import Properties
 from gateway.sessions.session import Session
-from lightqueue.queues.matching import matches
 from notify.api import Store, StoreStatus
 from store.namespaces import is_servers
 from store.state.changes import SubscriptionState
+from store.topics import matches
 from store.version import VERSION
 
 PREFIX = "$SYS/broker/"

@@ -18,7 +18,7 @@ from lightqueue.queues._queues cimport Queue
 from lightqueue.queues._queues import LIVE
 from store.errors import StoreError
 from store.records._records cimport (
-    FLAG_COMPRESSED, FLAG_EXPIRES, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN, Part, RecordBatch, RecordHeader, Records, TYPE_MESSAGE,
+    FLAG_COMPRESSED, FLAG_EXPIRES, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN, MOST_TOPIC_LEVELS, Part, RecordBatch, RecordHeader, Records, TYPE_MESSAGE,
     client_id_of, lost_in_front, payload_of, properties_of, topic_of, widened,
 )
 

@@ -7,19 +7,16 @@ from typing import Final
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.reason_codes import ReasonCode
 from store.namespaces import MARK
+from store.topics import MOST_TOPIC_LEVELS, SHARE_PREFIX
 
 MAX_TOPIC_BYTES: Final = 65_535
 """[MQTT-4.7.3-3]."""
-
-MAX_TOPIC_LEVELS: Final = 200
-"""Levels of a topic. Matching descends one level at a time; gateway/mqtt/parts/_scan.pxi has the same limit."""
 
 SERVERS_LEVELS: Final = frozenset({"$SYS", "$share", "$delayed", "$dead"})
 """First levels reserved for the server, beside those that begin with `$ns:`; docs/mqtt.md describes each."""
 
 _BRIDGES: Final = "$SYS/broker/connection/"
 _STATE: Final = "/state"
-_SHARE_PREFIX: Final = "$share/"
 DELAYED_PREFIX: Final = "$delayed/"
 MOST_DELAY_DIGITS: Final = 10
 
@@ -80,9 +77,9 @@ def split_shared(topic_filter: str, field: str = "topic_filter") -> tuple[str | 
     `$share` without a slash is an ordinary filter [MQTT-4.8.2-1].
     """
     validate_topic_filter(topic_filter, field)
-    if not topic_filter.startswith(_SHARE_PREFIX):
+    if not topic_filter.startswith(SHARE_PREFIX):
         return None, topic_filter
-    share_name, _, shared_filter = topic_filter.removeprefix(_SHARE_PREFIX).partition("/")
+    share_name, _, shared_filter = topic_filter.removeprefix(SHARE_PREFIX).partition("/")
     fault = _share_fault(share_name, shared_filter)
     if fault is not None:
         raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, f"{field}: {fault}")
@@ -115,8 +112,8 @@ def topic_fault(topic: str) -> str | None:
     if size_bytes > MAX_TOPIC_BYTES:
         return f"has {size_bytes} bytes, more than {MAX_TOPIC_BYTES} [MQTT-4.7.3-3]"
     levels = topic.count("/") + 1
-    if levels > MAX_TOPIC_LEVELS:
-        return f"has {levels} levels, more than {MAX_TOPIC_LEVELS}"
+    if levels > MOST_TOPIC_LEVELS:
+        return f"has {levels} levels, more than {MOST_TOPIC_LEVELS}"
     return None
 
 

@@ -1,9 +1,9 @@
-"""What may lie between a socket and its Connection: a protocol to the transport below, a transport to what is above.
+"""The layers between a socket and its Connection: each is a protocol for the one below, a transport for the one above.
 
     SocketTransport ─ TlsLayer ─ WebSocketLayer ─ Connection
 
-A layer that does not change something passes it on. Data that comes in is put into the buffer of what is above, as
-a transport does it. Where there is no epoll the transport is the loop's.
+A layer passes on what it does not change. Incoming data go into the buffer of the layer above, as from a transport.
+Without epoll the transport is the loop's.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Above(Protocol):
 
 
 STEP_NS = 500_000
-"""So long a layer deals with what came in at a time: it may be thousands of frames or records of one byte each."""
+"""How long a layer works on input at a time: that may be thousands of frames or records of one byte each."""
 
 
 class Turns(Protocol):
-    """Of a Turn what layers need."""
+    """The part of a Turn that layers need."""
 
     def add_work(self, took_ns: int) -> None: ...
 
 
 class RestTaker(Protocol):
-    """Who has the rest of something dealt with in a later turn."""
+    """Runs the rest of some work in a later turn."""
 
     @property
     def turn(self) -> Turns: ...
@@ -56,7 +56,7 @@ class Layer:
         self.is_closing = False
         self._fd = -1
 
-    # --- towards what is below: a protocol
+    # --- for the transport below: a protocol
 
     def connection_made(self, transport: Any) -> None:
         self.below = transport
@@ -85,13 +85,13 @@ class Layer:
         self._fd = -1
         self.above.connection_lost(error)
 
-    # --- towards what is above: a transport
+    # --- for the layer above: a transport
 
     def write(self, data: bytes) -> None:
         self.send(data)
 
     def send(self, data: bytes) -> None:
-        """Straight to the socket as far as it takes it (docs/adr/0007-send-straight-to-the-socket.md)."""
+        """Send directly to the socket as far as it accepts data (docs/adr/0007-send-straight-to-the-socket.md)."""
         if self._fd >= 0 and not self.below.get_write_buffer_size():
             try:
                 sent = os.write(self._fd, data)
@@ -103,10 +103,10 @@ class Layer:
         self.below.write(data)
 
     def say_goodbye(self) -> None:
-        """Tell the other end's layer that nothing more comes."""
+        """Tell the other end's layer that no more data come."""
 
     def close(self) -> None:
-        """What was written is sent first. Idempotent."""
+        """Send what was written, then close. Idempotent."""
         if not self.is_closing:
             self.say_goodbye()
             self.is_closing = True
@@ -122,7 +122,7 @@ class Layer:
         return bool(self.below.can_write_eof())
 
     def write_eof(self) -> None:
-        """What still comes in is taken, and goes nowhere."""
+        """Close for writing. Data that still come are read and ignored."""
         if not self.is_closing:
             self.say_goodbye()
             self.is_closing = True
@@ -142,33 +142,33 @@ class Layer:
         self.below.set_write_buffer_limits(high=high)
 
     def get_extra_info(self, name: str) -> object:
-        """Its socket takes nothing that has not gone through here."""
+        """No `socket`: all data for it must go through this layer."""
         return None if name == "socket" else self.below.get_extra_info(name)
 
 
 class SteppedLayer(Layer):
-    """A layer that deals with what came in for STEP_NS at a time; meanwhile nothing more is read."""
+    """A layer that works on its input for STEP_NS at a time; meanwhile nothing more is read."""
 
     __slots__ = ("_goes_on", "_owner")
 
     def __init__(self, above: Above, owner: RestTaker) -> None:
         super().__init__(above)
         self._owner = owner
-        self._goes_on = False  # in a later turn
+        self._goes_on = False  # a later turn goes on
 
     @property
     @abstractmethod
     def has_rest(self) -> bool:
-        """Whether something that came in is not dealt with so far."""
+        """Whether there is unprocessed input."""
 
     @abstractmethod
     def take_some(self, is_over: Callable[[], bool]) -> None:
-        """Deal with what came in, until that is over."""
+        """Process input until `is_over()`."""
 
     @property
     @abstractmethod
     def is_heard(self) -> bool:
-        """Whether what is above takes more."""
+        """Whether the layer above accepts more."""
 
     def step(self) -> None:
         began_ns = time.perf_counter_ns()
@@ -184,7 +184,7 @@ class SteppedLayer(Layer):
             self._owner.rest(self._go_on)
 
     def _go_on(self) -> None:
-        """If what is above does not take more, resume_reading() is called once it does."""
+        """If the layer above does not accept more, it calls resume_reading() once it does."""
         self._goes_on = False
         if self.has_rest and not self.is_closing and self.is_heard:
             self.step()

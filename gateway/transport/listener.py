@@ -1,4 +1,4 @@
-"""The sockets that clients connect to, and how fast they are let in."""
+"""The listening sockets for clients, and the rate at which connections are accepted."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from notify.links.tls import RETRY_S
 
 BACKLOG = 4096
 ACCEPTS_AT_ONCE = 16
-"""In one turn of the loop, so that a storm of clients does not keep those waiting that are here."""
+"""Accepted in one turn of the loop, so that a storm of clients does not delay connected ones."""
 BURST_S = 0.1
-"""Clients may be let in together that were to be let in within so much time."""
+"""Connections due within so much time may be accepted together."""
 BANS_TOLD_PER_S = 10
-"""Clients at banned addresses that learn it from a CONNACK; others are closed unheard. With TLS all are."""
+"""Clients at banned addresses that get a CONNACK; others are closed without one, and all of them with TLS."""
 PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 300, 30, 5
-"""When the system looks whether the other end of a silent connection is there at all; MQTT's keep alive may be off."""
+"""When the system probes a silent connection; MQTT's keep alive may be off."""
 
 TlsContext = Callable[[], ssl.SSLContext]
 
 
 class Listener:
-    """Accepts the clients of one address, from when open() is called until close()."""
+    """Accepts the clients of one address, from open() until close()."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class Listener:
         in_turn: InTurn,
         clients: Sockets | None = None,
     ) -> None:
-        """`tls` says what new connections are secured with. Raises ListenError if it is None and needed.
+        """`tls`: gives the context for new connections. Raises ListenError if it is None and needed.
 
-        Those that are let in are among `clients`; without, the loop sees to each of them.
+        Accepted connections are served by `clients`; without it, by the loop.
         """
         if address.is_tls and tls is None:
             raise ListenError(f"{address}: TLS needs gateway.tls_certificate and gateway.tls_key; set both")
@@ -66,17 +66,17 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._unread: set[ProxyHeader] = set()  # connections whose proxy has not said whose they are
+        self._unread: set[ProxyHeader] = set()  # connections whose proxy has not sent its header
         most = self._settings.listener_max_connections or self._settings.max_connections
         self._entrance = Entrance(most, address.namespace)
-        self._allowed = 0.0  # connections that may be let in now
+        self._allowed = 0.0  # connections that may be accepted now
         self._allowed_at_s = self._loop.time()
         self._told_bans = Bucket(BANS_TOLD_PER_S, 1.0, self._loop.time())
 
     # --- listening
 
     async def open(self) -> None:
-        """Raises ListenError."""
+        """Listen. Raises ListenError."""
         try:
             self._sockets = await self._bind()
         except OSError as error:
@@ -106,7 +106,7 @@ class Listener:
             for family, _, _, _, where in dict.fromkeys(found):
                 place = (where[0], port, *where[2:])
                 sockets.append(listening_socket(family, place, BACKLOG, self._settings.reuse_port))
-                port = sockets[0].getsockname()[1]  # one that was free is the same at all addresses
+                port = sockets[0].getsockname()[1]  # a free port is the same at all addresses
                 _prepare(sockets[-1])
         except OSError:
             for each in sockets:
@@ -115,7 +115,7 @@ class Listener:
         return sockets
 
     def close(self) -> None:
-        """Nobody new; those that are in can stay."""
+        """Accept no more clients; connected ones stay."""
         for each in self._sockets:
             self._loop.remove_reader(each)
             each.close()
@@ -125,14 +125,14 @@ class Listener:
         for header in list(self._unread):
             header.abort()
 
-    # --- letting in
+    # --- accepting
 
     def _listen(self, listening: socket.socket) -> None:
         if listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _rest(self, listening: socket.socket, seconds: float) -> None:
-        """Whoever comes meanwhile waits in the system's queue."""
+        """Stop accepting for a while. New connections wait in the system's queue."""
         self._loop.remove_reader(listening)
         self._loop.call_later(seconds, self._listen, listening)
 
@@ -182,7 +182,7 @@ class Listener:
         return any(address in network for network in self._proxies)
 
     def _wait_s(self) -> float:
-        """Until the next may be let in."""
+        """Seconds until the next connection may be accepted."""
         rate = self._settings.listener_connects_per_s
         if not rate:
             return 0
@@ -193,7 +193,9 @@ class Listener:
         return 0 if self._allowed >= 1 else (1 - self._allowed) / rate
 
     def _is_kept_out(self, address: object) -> bool:
-        """Whether a client is closed unheard, since its address is banned. Behind a proxy its own is not known yet."""
+        """Whether to close a client without an answer, since its address is banned. A proxy's clients are checked
+        later.
+        """
         broker = self._broker
         if not len(broker.bans) or self.address.proxy_protocol or not isinstance(address, tuple):
             return False
@@ -209,7 +211,9 @@ class Listener:
         return True
 
     def _is_one_too_many(self, address: object) -> bool:
-        """Whether its address has all its connections. Those behind a proxy are counted once their own is known."""
+        """Whether the address has all its connections. A proxy's clients are counted once their own address
+        is known.
+        """
         limits = self._broker.limits
         if self.address.proxy_protocol or not isinstance(address, tuple) or not limits.is_full(address[0]):
             return False
@@ -217,7 +221,7 @@ class Listener:
         return True
 
     def _open(self, fd: int, clients: Sockets, address: object) -> None:
-        """Its descriptor is all that is kept of a socket: as an object it takes 100 bytes more."""
+        """Serve a connection by its descriptor alone: a socket object takes 100 bytes more."""
         try:
             clients.open(fd, self._protocol(fd), address)
         except OSError as error:  # no memory for it, as a rule
@@ -231,17 +235,19 @@ class Listener:
             accepted.close()
 
     def _protocol(self, fd: int, address: object = None) -> Above | ProxyHeader:
-        """What a new connection is made of, from its Connection down. `address`: if its transport forgets that."""
+        """The Connection of a new socket with its layers. `address`: of the client, if the transport does not
+        keep it.
+        """
         connection = Connection(self._broker, self._entrance)
         connection.left_from = address
         protocol: Above = connection
         settings = self._settings
         if self.address.is_plain:
-            connection.fd = fd  # to ask the transport costs an object that it keeps
+            connection.fd = fd  # asking the transport costs an object that it keeps
             return connection
         if self.address.is_websocket:
             from gateway.transport.websocket import (
-                WebSocketLayer,  # here, so that who has no use for it does not import HTTP
+                WebSocketLayer,  # imported here, since most gateways need no HTTP
             )
 
             protocol = WebSocketLayer(protocol, connection, settings)
@@ -281,7 +287,7 @@ def _networks(texts: tuple[str, ...]) -> list[IPv4Network | IPv6Network]:
 
 
 def _prepare(listening: socket.socket) -> None:
-    """Its connections have this from it: nothing waits to be sent with more, and those that are dead are found."""
+    """Set options that accepted connections inherit: no delay for small packets, and probes of dead connections."""
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", PROBE_AFTER_S), ("TCP_KEEPINTVL", PROBE_EVERY_S), ("TCP_KEEPCNT", PROBES)):

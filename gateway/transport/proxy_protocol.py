@@ -1,11 +1,12 @@
-"""Who a proxy says the client is: the header of the PROXY protocol, version 2, that comes before anything else.
+"""The header of the PROXY protocol, version 2, by which a proxy tells the client's address, before any other data.
 
-Sections are those of https://www.haproxy.org/download/3.1/doc/proxy-protocol.txt. Only what concerns a stream is taken:
+Sections are those of https://www.haproxy.org/download/3.1/doc/proxy-protocol.txt. Only stream connections are
+supported:
 
      0  12  signature                                                    (2.2)
     12   1  version (2) in the upper four bits, command in the lower: 0 LOCAL, 1 PROXY
     13   1  address family in the upper four bits, transport in the lower (1: stream)
-    14   2  length of what follows, big-endian: addresses (2.2), then extensions (2.2.1), which are passed over
+    14   2  length of the rest, big-endian: addresses (2.2), then extensions (2.2.1), which are skipped
     16
 """
 
@@ -35,7 +36,7 @@ Peer = tuple[str, int]
 
 
 def parse(data: bytes | bytearray | memoryview) -> tuple[int, Peer | None] | None:
-    """(bytes of the header, the client's address if it says one); None: more bytes are needed. Raises ProtocolError."""
+    """(bytes of the header, the client's address if it has one); None: more bytes are needed. Raises ProtocolError."""
     start = bytes(data[: len(SIGNATURE)])
     if start != SIGNATURE[: len(start)]:
         raise _bad("does not begin as one")
@@ -56,7 +57,7 @@ def parse(data: bytes | bytearray | memoryview) -> tuple[int, Peer | None] | Non
 
 
 def _client(command: int, family: int, addresses: bytes) -> Peer | None:
-    """Where LOCAL, the proxy speaks for itself; UNSPEC says nothing; a UNIX socket's path is of no use here."""
+    """The client's address; None with LOCAL (the proxy's own connection), UNSPEC, and for a Unix socket."""
     if command == LOCAL or family not in (TCP_4, TCP_6):
         return None
     size, kind = (4, socket.AF_INET) if family == TCP_4 else (16, socket.AF_INET6)
@@ -69,12 +70,12 @@ def _bad(what: str) -> ProtocolError:
 
 
 class ProxyHeader:
-    """The first protocol of a connection whose proxy speaks first; once that is done, `above` takes its place."""
+    """The first protocol of a connection from a proxy; after the header, `above` replaces it."""
 
     __slots__ = ("_above", "_below", "_buffer", "_said", "_size")
 
     def __init__(self, above: Above, said: Any) -> None:
-        """`said(self, error)` is called once: the header is read, is wrong, or (with None as well) the peer left."""
+        """`said(self, error)` is called once: the header is read, is wrong, or (error None as well) the peer left."""
         self._above = above
         self._said = said
         self._buffer = bytearray(MOST_BYTES)
@@ -130,7 +131,7 @@ class ProxyHeader:
 
 
 class _Proxied:
-    """A transport whose other end is where the proxy says."""
+    """A transport with the client's address from the proxy."""
 
     __slots__ = ("_peer", "_transport")
 

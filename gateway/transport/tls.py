@@ -1,7 +1,7 @@
-"""TLS of client connections: OpenSSL in memory, between the loop's transport and what is above.
+"""TLS of client connections: OpenSSL in memory, between the transport and the layer above.
 
-The loop's own TLS keeps 256 KiB for each connection, sends when the loop finds the time (see ADR 7), and shakes hands
-with everybody at once (docs/adr/0018-tls-and-websocket-are-layers.md).
+The loop's own TLS keeps 256 KiB for each connection, sends when the loop finds time (see ADR 7), and handles all
+handshakes at once (docs/adr/0018-tls-and-websocket-are-layers.md).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from notify.links.tls import STRANGERS, reason_of
 
 RECORD_BYTES = 16 << 10
 RECORDS_AT_ONCE = 64
-"""So many are decrypted before it is asked what time it is."""
+"""Records that are decrypted between two looks at the clock."""
 HANDSHAKES_AT_ONCE = 4
-"""In one turn of the loop; each takes a part of a millisecond, in which nobody else is served."""
+"""In one turn of the loop; each takes a fraction of a millisecond, in which no other client is served."""
 MOST_HANDSHAKE_BYTES = 64 << 10
-"""What may have come in before a handshake had its turn."""
+"""Input before a handshake had its turn."""
 MOST_HELLO_BYTES = 16 << 10
-"""Of a ClientHello, for which OpenSSL makes room as soon as it has said how long it is."""
+"""Of a ClientHello, for which OpenSSL allocates room as soon as it knows the length."""
 HANDSHAKE = 22
 """Type of a TLS record."""
 HELLO_HEAD_BYTES = 9
 """Record header 5, message type 1, message length 3 (RFC 8446, 4 and 5.1)."""
 HANDSHAKE_BYTES = 48 << 10
-"""What a handshake under way takes: 46 KB were measured."""
+"""Memory of a handshake under way: 46 KB were measured."""
 
 NO_CRL = "; there is no CRL of who issued it, see gateway.tls_client_crl_file"
 
@@ -41,7 +41,7 @@ NamespaceField = Literal["no", "o", "ou"]
 
 
 class InTurn:
-    """Work that is done a few at a time, with the loop's other business in between."""
+    """Runs work a few items at a time, with the loop's other work in between."""
 
     def __init__(self, call_soon: Callable[[Callable[[], object]], object]) -> None:
         self._call_soon = call_soon
@@ -102,7 +102,7 @@ class TlsLayer(SteppedLayer):
         self._outgoing = ssl.MemoryBIO()
         self._context = context
         self._tls: ssl.SSLObject  # made when the client begins: it takes 10 KB
-        self._hello: bytes | None = b""  # what has come of its beginning; None: it has begun
+        self._hello: bytes | None = b""  # the first bytes of its ClientHello; None: the handshake has begun
         self._is_open = False
         self._has_rest = False
         self._has_turn = False  # or will have it
@@ -128,7 +128,7 @@ class TlsLayer(SteppedLayer):
             self._in_turn.add(self._shake_hands)
 
     def _begins(self, data: bytes) -> bool:
-        """The client has said how long its ClientHello is. False: it is refused."""
+        """Begin the handshake once the ClientHello's length is known. False: it is refused."""
         record_bytes, hello_bytes = int.from_bytes(data[3:5], "big"), int.from_bytes(data[6:9], "big")
         if data[0] == HANDSHAKE and (record_bytes < 4 or hello_bytes > MOST_HELLO_BYTES):
             self._refuse("TLS handshake failed: its ClientHello is too large, or cut up")
@@ -148,7 +148,7 @@ class TlsLayer(SteppedLayer):
             self._flush()
             return
         except (ssl.SSLError, OSError) as error:
-            self._flush()  # an alert, perhaps
+            self._flush()  # perhaps an alert
             self._refuse(fault_of_client(error))
             return
         certificate = self._tls.getpeercert()
@@ -166,7 +166,7 @@ class TlsLayer(SteppedLayer):
             self.step()
 
     def certificate(self) -> bytes | None:
-        """The client's, DER."""
+        """The client's certificate, DER."""
         return self._tls.getpeercert(binary_form=True)
 
     def end(self, reason_code: ReasonCode, why: str) -> None:
@@ -178,7 +178,7 @@ class TlsLayer(SteppedLayer):
 
     @property
     def has_rest(self) -> bool:
-        """Records that are whole; what is behind the last one waits for more bytes."""
+        """Whether there are complete records; an incomplete one waits for more bytes."""
         return self._has_rest
 
     @property
@@ -186,7 +186,7 @@ class TlsLayer(SteppedLayer):
         return not self._connection.is_deaf
 
     def take_some(self, is_over: Callable[[], bool]) -> None:
-        """All records that are complete go up together, so far as the buffer holds them."""
+        """Pass all complete records up together, as far as the buffer holds them."""
         buffer = self.above.get_buffer(0)
         view, filled, count = memoryview(buffer), 0, 0
         self._has_rest = False
@@ -208,7 +208,7 @@ class TlsLayer(SteppedLayer):
                     self._has_rest = bool(incoming.pending or tls.pending())
                     break
         except ssl.SSLWantReadError:
-            """The last record is not whole yet."""
+            """The last record is incomplete."""
         except ssl.SSLError as error:
             self._refuse(f"TLS: {reason_of(error)}")
             return
@@ -243,12 +243,12 @@ class TlsLayer(SteppedLayer):
         try:
             self._tls.unwrap()
         except ssl.SSLError:
-            """It waits for the other end's goodbye, and we do not."""
+            """It would wait for the other end's close_notify."""
         self._flush()
 
 
 def identity_of(certificate: dict[str, Any] | None, user_name: UserName) -> str:
-    """The user that a client's certificate, which was verified, is for; empty if there is none."""
+    """The user in a client's verified certificate; empty if there is none."""
     if not certificate:
         return ""
     if user_name == "san":
@@ -259,9 +259,9 @@ def identity_of(certificate: dict[str, Any] | None, user_name: UserName) -> str:
 
 
 def namespace_of_certificate(certificate: dict[str, Any] | None, named_by: NamespaceField) -> str:
-    """The namespace that a client's certificate, which was verified, names; empty if it names none.
+    """The namespace in a client's verified certificate; empty if it has none.
 
-    What is no name, or several, is so as well: it is refused later, in words.
+    A wrong name, or several, are returned as well: they are refused later, with a reason.
     """
     if not certificate or named_by == "no":
         return ""

@@ -1,6 +1,6 @@
-"""MQTT in WebSocket frames (MQTT 5.0, 6): the websockets library knows the rules, this layer has the bytes.
+"""MQTT in WebSocket frames (MQTT 5.0, 6): the websockets library has the rules, this layer has the bytes.
 
-Frames are cut where their sender likes, so their payloads are one stream of bytes.
+Frames may be divided anywhere, so their payloads are one stream of bytes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from gateway.transport.layers import Above, SteppedLayer
 SUBPROTOCOL = Subprotocol("mqtt")
 FORMER_SUBPROTOCOL = Subprotocol("mqttv3.1")
 FRAME_SPARE_BYTES = 64 << 10
-"""A message of frames may be so much larger than a packet: some clients gather several in one."""
+"""A message of frames may be larger than a packet by this: some clients put several packets in one."""
 MOST_REQUEST_BYTES = 16 << 10
 """Of the HTTP request; browsers send some 500 bytes, and cookies."""
 END_OF_REQUEST = b"\r\n\r\n"
 MOST_FRAMES_BEFORE_CONNECT = 256
 """Pings and empty frames included. Clients send a CONNECT in one frame, or in a few."""
 BYTES_AT_ONCE = 512
-"""So much is looked at before the bounds and the time are: some 80 frames at most."""
+"""Bytes processed between two looks at bounds and clock: some 80 frames at most."""
 
 NO_HTTP = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -49,12 +49,12 @@ class WebSocketLayer(SteppedLayer):
     def __init__(self, above: Above, connection: Connection, settings: GatewaySettings) -> None:
         super().__init__(above, connection.owner)
         self._connection = connection
-        self._rest = b""  # came in, and is not looked at so far
-        self._seen = b""  # the last bytes of the request, which may be the beginning of its end
+        self._rest = b""  # unprocessed input
+        self._seen = b""  # the last bytes of the request, which may begin its end
         self._is_paused = False
-        self._request_bytes = 0  # received while the request was not whole
-        self._frames = 0  # received before there was a CONNECT
-        self._kept_bytes = 0  # as the connection was told
+        self._request_bytes = 0  # received before the request is complete
+        self._frames = 0  # received before a CONNECT
+        self._kept_bytes = 0  # as reported to the connection
         self._protocol = ServerProtocol(
             origins=[None, *map(Origin, settings.websocket_origins)] if settings.websocket_origins else None,
             select_subprotocol=_select_any if settings.websocket_any_subprotocol else _select,
@@ -93,7 +93,7 @@ class WebSocketLayer(SteppedLayer):
             self._keep_within_bounds()
 
     def _take_last(self, data: bytes, is_late: Callable[[], bool]) -> None:
-        """The other end's Close is all that is waited for, and not behind much else."""
+        """Wait only for the other end's Close frame, and not behind much other data."""
         protocol, at, is_over = self._protocol, 0, False
         while at < len(data) and not is_over:
             protocol.receive_data(data[at : at + BYTES_AT_ONCE])
@@ -110,7 +110,7 @@ class WebSocketLayer(SteppedLayer):
             end = len(data) if end < 0 else end + len(END_OF_REQUEST) - len(self._seen)
             self._seen = (self._seen + data)[1 - len(END_OF_REQUEST) :]
             self._take_received(data[:end])
-            data = data[end:]  # frames: the library knows what to make of them once the request is answered
+            data = data[end:]  # frames: the library handles them once the request is answered
         if data and not self.is_closing:
             self._take_received(data)
 
@@ -124,7 +124,7 @@ class WebSocketLayer(SteppedLayer):
                     break
                 continue
             self._frames += not self._connection.version
-            assert isinstance(event, Frame)  # nobody sends a server a Response
+            assert isinstance(event, Frame)  # no client sends a Response
             if event.opcode is Opcode.BINARY or event.opcode is Opcode.CONT:
                 payloads.append(event.data)
             elif event.opcode is Opcode.TEXT:
@@ -141,7 +141,7 @@ class WebSocketLayer(SteppedLayer):
             self._keep_within_bounds()
 
     def _keep_within_bounds(self) -> None:
-        """What is kept counts like parts of packets; before a CONNECT there are bounds besides."""
+        """Count buffered bytes like parts of packets, and enforce the bounds before a CONNECT."""
         protocol, connection = self._protocol, self._connection
         is_request = protocol.state is State.CONNECTING
         kept = self._request_bytes if is_request else len(protocol.reader.buffer)
@@ -170,7 +170,7 @@ class WebSocketLayer(SteppedLayer):
         self.close()
 
     def _answer(self, request: Request) -> bool:
-        """To the opening handshake. What does not lead to a connection is answered as HTTP has it."""
+        """Answer the opening handshake. A refused request gets an HTTP answer."""
         protocol = self._protocol
         paths = self._connection.owner.settings.websocket_paths
         if request.path.partition("?")[0] not in paths:
@@ -184,7 +184,7 @@ class WebSocketLayer(SteppedLayer):
         return False
 
     def _hand_up(self, data: bytes) -> None:
-        """In pieces that fit the buffer of what is above."""
+        """Pass data up in pieces that fit the buffer of the layer above."""
         at = 0
         while at < len(data) and not self.is_closing:
             buffer = self.above.get_buffer(0)
@@ -194,10 +194,10 @@ class WebSocketLayer(SteppedLayer):
             self.above.buffer_updated(len(piece))
 
     def _end(self, is_answered: bool) -> None:
-        """The other end closed, or broke a rule and was told so."""
+        """End the connection: the other end closed it, or broke a rule and was told."""
         protocol = self._protocol
         broken = protocol.parser_exc or protocol.handshake_exc
-        if isinstance(broken, InvalidMessage) and not is_answered:  # newer versions of the library do
+        if isinstance(broken, InvalidMessage) and not is_answered:  # newer versions of the library send it
             self.send(NO_HTTP)
         if isinstance(broken, InvalidMessage) or not isinstance(broken, InvalidHandshake | None):
             self._count(f"WebSocket: {broken}")
@@ -215,7 +215,9 @@ class WebSocketLayer(SteppedLayer):
                 self.send(each)
 
     def _send_rest(self) -> bool:
-        """Handshakes, pongs and the like; whether there were any. Who reads none of them is not read either."""
+        """Send handshakes, pongs and the like; returns whether there were any. A client that reads none of them is not
+        read.
+        """
         data = b"".join(self._protocol.data_to_send())  # an empty piece: as close_expected() says
         if data:
             self.send(data)
@@ -224,7 +226,7 @@ class WebSocketLayer(SteppedLayer):
         return bool(data)
 
     def close(self) -> None:
-        """Waits a moment for the other end's Close, which need not meet a closed socket then; but only once."""
+        """Send a Close frame, and wait a moment for the other end's; only once."""
         is_open = self._protocol.state is State.OPEN and not self.is_closing
         if not is_open:
             super().close()
@@ -263,6 +265,6 @@ def _select(protocol: ServerProtocol, offered: object) -> Subprotocol:
 
 
 def _select_any(protocol: ServerProtocol, offered: object) -> Subprotocol | None:
-    """The best of what a client offers; None if it is none of ours, which it then learns from the answer."""
+    """The best subprotocol that a client offers; None if it offers no known one: the answer then says so."""
     found = offered if isinstance(offered, list | tuple) else ()
     return next((each for each in (SUBPROTOCOL, FORMER_SUBPROTOCOL) if each in found), None)

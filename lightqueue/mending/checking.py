@@ -174,7 +174,7 @@ def _report(path: Path, in_use: bool, on_progress: Progress) -> CheckReport:
 
 
 def _of_log(path: Path, finding: Finding, known: Index | None, log: Foreseen) -> Damage:
-    copy = f"penstock store repair {path} --from COPY brings back what a copy has of it"
+    copy = f"penstock store repair {path} --from COPY restores what a copy has of it"
     start_does, do, verdict = {
         "damaged": ("serves all that is intact, and keeps these bytes in quarantine", copy, Verdict.LOSS),
         "missing": ("serves all that is there", copy, Verdict.LOSS),

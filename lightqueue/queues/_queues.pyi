@@ -7,6 +7,8 @@ from typing import Any, Protocol
 from store.records._records import LogMemory, Readable, Records
 
 ENTRY_BYTES: int
+PACK_ENTRIES: int
+GROUP_BITS: int
 POSITIONS_BYTES: int
 TOPIC: int
 LEVEL: int

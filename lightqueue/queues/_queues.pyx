@@ -24,11 +24,13 @@ include "parts/_work.pxi"
 ENTRY_BYTES = sizeof(Entry)
 assert sizeof(Entry) == 20
 
+cpdef enum:                      # Python sees them as well
+    PACK_ENTRIES = 1024         # most entries under one key
+
 cdef enum:
     KIND_TOPIC = 0
     KIND_LEVEL = 1
     KIND_LIVE = 3
-    PACK_ENTRIES = 1024         # most entries under one key
     LOOK_AHEAD = 32             # records
     FAR_ENDS = 1 << 15          # so many are more than a processor has at hand
 

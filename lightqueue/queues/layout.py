@@ -9,14 +9,23 @@ All integers in keys are big-endian, so that a range read is one seek.
 
 from collections.abc import Iterator
 
-from lightqueue.queues._queues import ENTRY_BYTES, TOPIC, Queue, entry_key, pack_entry, queue_key, queue_value, unpacked
+from lightqueue.queues._queues import (
+    ENTRY_BYTES,
+    PACK_ENTRIES,
+    TOPIC,
+    Queue,
+    entry_key,
+    pack_entry,
+    queue_key,
+    queue_value,
+    unpacked,
+)
 from lightqueue.queues.neighbours import Neighbours
 from store.log.index import Index
 
 __all__ = ["entry_key", "queue_key", "queue_value"]  # defined in the leaf that stages entries
 
 NEXT_ID_KEY = b"m:next_queue_id"
-PACK_ENTRIES = 1_024
 ANY_BYTES = 1 << 62
 
 

@@ -3,27 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-SEPARATOR = "/"
-ANY_LEVEL = "+"
-ANY_LEVELS = "#"
+from store.topics import ANY_LEVEL, ANY_LEVELS, SEPARATOR
 
 Value = TypeVar("Value")
-
-
-def matches(topic_filter: str, topic_name: str) -> bool:
-    """Whether a filter matches a topic name; a filter that starts with a wildcard matches no topic that
-    starts with $.
-    """
-    if topic_name.startswith("$") and topic_filter[0] in "+#":
-        return False
-    levels = topic_name.split(SEPARATOR)
-    wanted = topic_filter.split(SEPARATOR)
-    for i, want in enumerate(wanted):
-        if want == ANY_LEVELS:
-            return True
-        if i == len(levels) or want not in (ANY_LEVEL, levels[i]):
-            return False
-    return len(wanted) == len(levels)
 
 
 def overlap(one: str, other: str) -> bool:

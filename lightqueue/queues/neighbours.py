@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from lightqueue.queues._queues import (
+    GROUP_BITS,
     POSITIONS_BYTES,
     neighbour_entry,
     neighbour_position,
@@ -25,7 +26,6 @@ from lightqueue.queues._queues import (
 )
 from store.log.index import Cursor, Index
 
-GROUP_BITS = 6
 KEYS_LOOKED_AT = 1_024  # while gathering the entries of one queue
 KEYS_AROUND = 8  # while looking for the queue's next entry
 BITS_BYTES = 8

@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 
 from lightqueue.queues._queues import heads_at
-from lightqueue.queues.matching import has_wildcard, matches
+from lightqueue.queues.matching import has_wildcard
 from store.log.commitlog import CommitLog
 from store.state.retained import RetainedTopics, key_of, topic_of
+from store.topics import matches
 
 HEADS_S = 0.002
 STEPS_BEFORE_JUMP = 12  # a jump costs as much as so many steps

@@ -10,6 +10,7 @@ from lightqueue.queues._queues import (
     FILTER,
     LEVEL,
     LIVE,
+    PACK_ENTRIES,
     TOPIC,
     Dispatcher,
     Queue,
@@ -24,7 +25,6 @@ from lightqueue.queues._queues import (
 from lightqueue.queues.holes import Holes, LogReader
 from lightqueue.queues.layout import (
     NEXT_ID_KEY,
-    PACK_ENTRIES,
     Entries,
     entry_key,
     last_pack,

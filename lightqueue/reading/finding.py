@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lightqueue.message_store import MessageStore
-from lightqueue.queues.matching import matches
 from lightqueue.reading.following import time_ms
 from store.records.records import Attribute, Record, decode_attributes
+from store.topics import matches
 
 MOST_LOOKED_AT = 500  # places in one call
 LATEST_MS = 1 << 62

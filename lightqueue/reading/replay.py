@@ -16,7 +16,7 @@ from typing import NamedTuple
 from lightqueue.errors import NoSuchPosition
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue, read_at, with_tag
-from lightqueue.queues.matching import has_wildcard, literal_prefix, matches
+from lightqueue.queues.matching import has_wildcard, literal_prefix
 from lightqueue.queues.table import level_of
 from lightqueue.reading.following import locate, time_ms
 from store.errors import CorruptSegment
@@ -32,6 +32,7 @@ from store.records._records import (
     verify,
 )
 from store.records.records import RecordFlag, RecordType, read_records
+from store.topics import matches
 
 ROUND_BYTES = 256 << 10  # of the log, or of a queue's messages, in one read
 LOG_BYTES = 4 << 20  # of the log, in one scan

@@ -15,7 +15,7 @@ from store.records._records import RecordBatch
 from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, encode_attribute
 from store.state import expiry
 from store.state.changes import DelayedEnded, encode_change
-from store.state.delayed import Delayed, Pending, without
+from store.state.delayed import Delayed, DelayedMessage, without
 
 log = logging.getLogger("penstock.store")
 
@@ -27,7 +27,9 @@ ASSIGNED = (Attribute.PACKET_ID, Attribute.STORED_MS, Attribute.DUE_MS, Attribut
 LATE_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000)
 
 
-def add_again(batch: RecordBatch, record: Record, pending: Pending, *, is_pending: bool, late_ms: int = 0) -> bool:
+def add_again(
+    batch: RecordBatch, record: Record, pending: DelayedMessage, *, is_pending: bool, late_ms: int = 0
+) -> bool:
     """Append a delayed message to a batch again: to dispatch it, or to carry it as still pending.
 
     False: it is due, but its message expiry interval, which counts from when it is due, has passed.
@@ -55,7 +57,7 @@ def add_again(batch: RecordBatch, record: Record, pending: Pending, *, is_pendin
     return True
 
 
-def record_of(log_: CommitLog, pending: Pending) -> Record | None:
+def record_of(log_: CommitLog, pending: DelayedMessage) -> Record | None:
     """The record of a delayed message; None if it is gone, or too large to be appended again."""
     try:
         record = log_.record(pending.log_offset)
@@ -125,7 +127,9 @@ class Dispatching:
         if not (verdicts or waiting or due):
             return False
         aside = [
-            Pending(*name, place) for name in (*verdicts, *waiting) if (place := self._delayed.place(*name)) is not None
+            DelayedMessage(*name, place)
+            for name in (*verdicts, *waiting)
+            if (place := self._delayed.place(*name)) is not None
         ]
         step = _Step()
         done = self._decide(step, [*aside, *due], verdicts, now_ms)
@@ -144,7 +148,7 @@ class Dispatching:
             self.has_more = self.left.has_verdicts
         return self.has_more
 
-    def _decide(self, step: _Step, found: list[Pending], verdicts: dict[Name, bool], now_ms: int) -> int:
+    def _decide(self, step: _Step, found: list[DelayedMessage], verdicts: dict[Name, bool], now_ms: int) -> int:
         """Decide about the first of these messages, up to STEP_BYTES. Returns how many were decided."""
         for done, pending in enumerate(found):
             if step.batch.size >= STEP_BYTES:
@@ -196,7 +200,7 @@ class Dispatching:
     def topic_of(self, due_ms: int, first_offset: int) -> str:
         """Topic of a pending message; empty if it is not pending (any more)."""
         place = self._delayed.place(due_ms, first_offset)
-        record = record_of(self._log, Pending(due_ms, first_offset, place)) if place is not None else None
+        record = record_of(self._log, DelayedMessage(due_ms, first_offset, place)) if place is not None else None
         return record.topic.decode() if record is not None else ""
 
     def cancel(self, due_ms: int, first_offset: int) -> bool:

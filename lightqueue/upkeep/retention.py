@@ -25,7 +25,7 @@ from store.log.commitlog import CommitLog
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute
 from store.state import expiry
-from store.state.delayed import Pending
+from store.state.delayed import DelayedMessage
 from store.state.usage import Counted, counted_value
 
 TOPICS_PER_STEP = 200
@@ -146,7 +146,7 @@ class Retention:
     def _carry_delayed(self, boundary: int) -> Iterator[None]:
         """Append the delayed messages before `boundary` that are not due yet again."""
         delayed = self._state.delayed
-        after: Pending | None = None
+        after: DelayedMessage | None = None
         is_last = False
         while not is_last:
             found, after = delayed.older_than(boundary, after, DELAYED_PER_STEP)

@@ -1,4 +1,4 @@
-"""Workloads on several brokers, in turn on the same cores."""
+"""Runs workloads on several brokers, in turn, on the same cores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadtest.brokers import streams, worth
-from loadtest.brokers.kinds import Kind, Running, running
+from loadtest.brokers.kinds import BrokerKind, RunningBroker, running
 from loadtest.devices.run import run
 from loadtest.devices.steps import Progress
 from loadtest.errors import LoadTestError
@@ -18,30 +18,30 @@ from loadtest.report.results import Results, Row, Subject
 from loadtest.workloads.workload import Workload
 
 ATTEMPTS = 2
-"""To start a broker, each with ports and a folder of its own."""
+"""To start a broker, each attempt with its own ports and folder."""
 OUT_OF_TIME = "left out, as the time that was given was over"
 
 
 class Cores(NamedTuple):
-    """Which cores brokers run on, and which the load generator; empty: all."""
+    """The cores of the brokers, and those of the load generator; empty: all."""
 
     brokers: set[int]
     generator: set[int]
 
     @classmethod
     def apart(cls) -> Cores:
-        """The first that this process may run on for brokers, the second for the load; with a single one, that."""
+        """The first allowed core for brokers, the second for the load; with a single core, no division."""
         allowed = sorted(os.sched_getaffinity(0))
         return cls({allowed[0]}, {allowed[1]}) if len(allowed) > 1 else cls(set(), set())
 
 
 class Comparison:
-    """Runs each workload `repeats` times on each broker; what fails is noted, and the others go on."""
+    """Runs each workload `repeats` times on each broker. A failure is noted, and the other brokers go on."""
 
     def __init__(
-        self, kinds: Sequence[Kind], repeats: int, cores: Cores, is_time_over: Callable[[], bool] = lambda: False
+        self, kinds: Sequence[BrokerKind], repeats: int, cores: Cores, is_time_over: Callable[[], bool] = lambda: False
     ) -> None:
-        """`is_time_over`: what has not begun by then is left out, and its row says so."""
+        """`is_time_over`: a run that has not begun by then is left out, and its row says so."""
         self._repeats = repeats
         self._cores = cores
         self._kinds = kinds
@@ -50,7 +50,7 @@ class Comparison:
         self.results = Results.begin()
 
     def measure_worth(self, progress: Progress) -> None:
-        """What survives a SIGKILL of each. To be called before any workload."""
+        """Measure how many acknowledged messages survive a SIGKILL of each broker. Call it before any workload."""
         for at, kind in enumerate(self._kinds):
             if self._is_time_over():
                 return
@@ -65,9 +65,11 @@ class Comparison:
             self._subjects[kind.name] = Subject(subject.name, "", subject.version, subject.settings, found)
 
     def run(
-        self, workload: Workload, shown: Callable[[str], Progress], kinds: Sequence[Kind] | None = None
+        self, workload: Workload, shown: Callable[[str], Progress], kinds: Sequence[BrokerKind] | None = None
     ) -> list[Row]:
-        """Its rows. `shown` makes a Progress for a run with this title; `kinds`: some of those that were given."""
+        """The rows of a workload. `shown` makes a Progress for a run with this title; `kinds`: some of the
+        given kinds.
+        """
         allowed = os.sched_getaffinity(0)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as brokers:
             rows = []
@@ -87,7 +89,7 @@ class Comparison:
         self.results.rows += found
         return found
 
-    def _started(self, kind: Kind, folder: Path, row: Row, brokers: ExitStack) -> Running | None:
+    def _started(self, kind: BrokerKind, folder: Path, row: Row, brokers: ExitStack) -> RunningBroker | None:
         if not kind.speaks_mqtt and not streams.fits(row.workload):
             row.fault = "no MQTT; only where each message goes to one subscriber, as in point-to-point"
             return None
@@ -104,7 +106,7 @@ class Comparison:
                 row.fault = str(error)
         return None
 
-    def _run_once(self, row: Row, broker: Running | None, progress: Progress) -> None:
+    def _run_once(self, row: Row, broker: RunningBroker | None, progress: Progress) -> None:
         if broker is None or row.fault:
             return
         if self._is_time_over():

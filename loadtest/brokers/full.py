@@ -1,4 +1,4 @@
-"""The full comparison, whose results are in docs/benchmarks.md: which workloads on which brokers."""
+"""The full comparison, whose results are in docs/benchmarks.md: its workloads and their brokers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from loadtest.brokers.compare import Comparison, Cores
-from loadtest.brokers.kinds import KINDS, Kind
+from loadtest.brokers.kinds import KINDS, BrokerKind
 from loadtest.devices.steps import Progress
 from loadtest.report.results import Results, Row
 from loadtest.workloads.workload import Workload, load
@@ -45,7 +45,7 @@ PLAN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("mixed-sizes", FAST),
     ("vehicles", FAST),
 )
-"""What matters most first: a comparison that runs out of time has it."""
+"""In order of importance: a comparison that runs out of time has the first ones."""
 
 SHORT_S, WARM_UP_S, DRAIN_S, STEP_S = 3.0, 0.5, 20.0, 60.0
 
@@ -58,9 +58,9 @@ def compare(
     finished: Callable[[Results, list[Row]], None],
     names: Sequence[str] = (),
 ) -> Comparison:
-    """All of the plan in this time, or what of it there is time for; `names`: brokers, if not all.
+    """Run the plan as far as time allows; `names`: brokers, if not all.
 
-    `finished` gets what there is so far, and the rows of the newest workload.
+    `finished` gets the results so far, and the rows of the newest workload.
     """
     end_s = time.monotonic() + minutes * 60
     kinds = {name: kind for name, kind in KINDS.items() if kind.is_installed and (not names or name in names)}
@@ -77,7 +77,7 @@ def compare(
     return comparison
 
 
-def _these(kinds: dict[str, Kind], names: Sequence[str]) -> list[Kind]:
+def _these(kinds: dict[str, BrokerKind], names: Sequence[str]) -> list[BrokerKind]:
     return [kinds[name] for name in names if name in kinds]
 
 
@@ -87,7 +87,7 @@ def _short(workload: Workload, duration_s: float) -> Workload:
 
 
 def _half_rate(comparison: Comparison) -> Workload | None:
-    """What latency is compared with: half of what the slower one of both can do, so that both can do it."""
+    """The workload for comparing latency, at half of the slower broker's highest rate, which both can keep up."""
     highest = comparison.results.row(*HIGHEST_OF)
     if highest is None:
         return None

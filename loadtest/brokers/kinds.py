@@ -1,4 +1,4 @@
-"""Brokers that a comparison starts by itself, each in a folder of its own, on this machine's loopback."""
+"""Brokers that a comparison starts itself, each in a folder of its own, on this machine's loopback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.devices.address import Address
+from loadtest.devices.address import BrokerAddress
 from loadtest.errors import LoadTestError
 from loadtest.ports import free_port
 from loadtest.resources import family
@@ -23,23 +23,23 @@ START_S = 60.0
 ENDING = (signal.SIGTERM, signal.SIGINT)
 STOP_S = 20.0
 HOST = "127.0.0.1"
-MOST_WORDS = 3  # of what a broker says that it is
+MOST_WORDS = 3  # of a broker's version text
 SBIN = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/lib/rabbitmq/bin"
-"""Debian keeps brokers where not every user looks for programs."""
+"""Debian installs brokers outside of a user's PATH."""
 
 
 class Start(NamedTuple):
-    """How a broker is started."""
+    """The command that starts a broker."""
 
     command: Sequence[str]
     environment: Mapping[str, str] = {}
     beside: Sequence[str] = ()
-    """A program that it needs, and that it would start and leave behind otherwise."""
+    """A program that the broker needs, and would otherwise start and leave behind."""
     beside_port: int = 0
 
 
-class Kind(NamedTuple):
-    """A broker with its settings. `prepare` writes what it needs into a folder, for a port and a second one."""
+class BrokerKind(NamedTuple):
+    """A broker with its settings. `prepare` writes its files into a folder, for a port and a second one."""
 
     name: str
     settings: str
@@ -53,7 +53,7 @@ class Kind(NamedTuple):
         return found_program(self.program) is not None
 
     def version_text(self) -> str:
-        """The first line of what it says, with a number in it."""
+        """The first line of the version command's output with a number in it."""
         command = [found_program(self.version[0]) or self.version[0], *self.version[1:]]
         said = subprocess.run(command, capture_output=True, text=True, check=False)
         lines = [line.strip() for line in (said.stdout + said.stderr).splitlines()]
@@ -65,7 +65,7 @@ def found_program(program: str) -> str | None:
     return shutil.which(program, path=SBIN)
 
 
-# --- who can be compared
+# --- brokers to compare
 
 
 def penstock(*options: str) -> Callable[[Path, int, int], Start]:
@@ -83,7 +83,7 @@ def _mosquitto(config: str) -> Callable[[Path, int, int], Start]:
         lines = [f"listener {port} {HOST}", "allow_anonymous true", "log_type error", "max_queued_messages 0"]
         lines += ["max_inflight_messages 0", config.format(folder=folder)]
         if os.geteuid() == 0:
-            lines.append("user root")  # otherwise it becomes one who may not write here
+            lines.append("user root")  # otherwise it becomes a user that cannot write here
         (folder / "mosquitto.conf").write_text("\n".join([*lines, ""]))
         return Start(["mosquitto", "-c", str(folder / "mosquitto.conf")])
 
@@ -131,41 +131,41 @@ def _redis(fsync: str) -> Callable[[Path, int, int], Start]:
 
 
 _PENSTOCK_VERSION = (sys.executable, "-P", "-m", "penstock", "--version")
-KINDS: Mapping[str, Kind] = {
-    "penstock": Kind(
+KINDS: Mapping[str, BrokerKind] = {
+    "penstock": BrokerKind(
         "Penstock", "one process, flush async", sys.executable, _PENSTOCK_VERSION, penstock("--flush", "async")
     ),
-    "penstock-sync": Kind(
+    "penstock-sync": BrokerKind(
         "Penstock sync", "one process, flush sync", sys.executable, _PENSTOCK_VERSION, penstock("--flush", "sync")
     ),
-    "penstock-apart": Kind(
+    "penstock-apart": BrokerKind(
         "Penstock apart",
         "a store and two gateways, flush async",
         sys.executable,
         _PENSTOCK_VERSION,
         penstock("--flush", "async", "--gateways", "2"),
     ),
-    "mosquitto": Kind(
+    "mosquitto": BrokerKind(
         "Mosquitto", "in memory, no queue limits", "mosquitto", ("mosquitto", "-h"), _mosquitto("persistence false")
     ),
-    "mosquitto-safe": Kind(
+    "mosquitto-safe": BrokerKind(
         "Mosquitto safest",
         "persistence, saved after each change",
         "mosquitto",
         ("mosquitto", "-h"),
         _mosquitto("persistence true\npersistence_location {folder}/\nautosave_interval 1\nautosave_on_changes true"),
     ),
-    "amqtt": Kind(
+    "amqtt": BrokerKind(
         "amqtt",
         "as it comes",
         str(Path(sys.executable).parent / "amqtt"),
         (sys.executable, "-c", "from importlib.metadata import version; print(version('amqtt'))"),
         _amqtt,
     ),
-    "rabbitmq": Kind(
+    "rabbitmq": BrokerKind(
         "RabbitMQ", "MQTT plug-in as it comes", "rabbitmq-server", ("dpkg-query", "-W", "rabbitmq-server"), _rabbitmq
     ),
-    "redis": Kind(
+    "redis": BrokerKind(
         "Redis Streams",
         "append-only file, synced every second",
         "redis-server",
@@ -173,7 +173,7 @@ KINDS: Mapping[str, Kind] = {
         _redis("everysec"),
         speaks_mqtt=False,
     ),
-    "redis-sync": Kind(
+    "redis-sync": BrokerKind(
         "Redis Streams sync",
         "append-only file, synced before each answer",
         "redis-server",
@@ -189,8 +189,9 @@ KINDS: Mapping[str, Kind] = {
 
 @contextmanager
 def _held_back() -> Iterator[None]:
-    """What ends us waits: nobody would end a process that was just started and is not known yet. A mask of the main
-    thread would not do, as another thread may take the signal."""
+    """Hold back signals that end this process: a broker that was just started and is not recorded yet would stay
+    behind. A signal mask of the main thread is not enough, since another thread may take the signal.
+    """
     came: list[int] = []
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in ENDING}
     try:
@@ -202,13 +203,13 @@ def _held_back() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-class Running:
+class RunningBroker:
     """A broker's processes, from start() to stop() or kill(); can be started again on the same folder."""
 
-    def __init__(self, kind: Kind, folder: Path, cores: set[int]) -> None:
-        """`cores` that it may run on; empty: all."""
+    def __init__(self, kind: BrokerKind, folder: Path, cores: set[int]) -> None:
+        """`cores`: the cores that it may run on; empty: all."""
         self.kind = kind
-        self.address = Address(HOST, free_port())
+        self.address = BrokerAddress(HOST, free_port())
         self._folder = folder
         self._cores = cores
         self._other_port = free_port()
@@ -220,7 +221,7 @@ class Running:
         return [self._process.pid] if self._process is not None else []
 
     def start(self) -> None:
-        """Returns when it takes connections. Raises LoadTestError."""
+        """Start; returns when the broker accepts connections. Raises LoadTestError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         start = self.kind.prepare(self._folder, self.address.port, self._other_port)
         log_path = self._folder / "output"
@@ -228,9 +229,9 @@ class Running:
             with _held_back():
                 self._beside = self._popen(start.beside, start.environment, log_path)
         until_s = time.monotonic() + START_S
-        while self._beside is not None and not _accepts(Address(HOST, start.beside_port)):
+        while self._beside is not None and not _accepts(BrokerAddress(HOST, start.beside_port)):
             if self._beside.poll() is not None or time.monotonic() > until_s:
-                break  # the broker will say what it misses
+                break  # the broker's own error says what it lacks
             time.sleep(0.05)
         with _held_back():
             self._process = self._popen(start.command, start.environment, log_path)
@@ -259,7 +260,7 @@ class Running:
             os.sched_setaffinity(0, self._cores)
 
     def kill(self) -> None:
-        """SIGKILL to all of it at once."""
+        """Send SIGKILL to all of its processes at once."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -285,15 +286,15 @@ class Running:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        for each in everybody:  # whoever outlived it
+        for each in everybody:  # processes that are still there
             with suppress(ProcessLookupError):
                 os.kill(each.pid, signal.SIGKILL)
 
 
 @contextmanager
-def running(kind: Kind, folder: Path, cores: set[int]) -> Iterator[Running]:
-    """Raises LoadTestError."""
-    broker = Running(kind, folder, cores)
+def running(kind: BrokerKind, folder: Path, cores: set[int]) -> Iterator[RunningBroker]:
+    """Read results. Raises LoadTestError."""
+    broker = RunningBroker(kind, folder, cores)
     try:
         broker.start()
         yield broker
@@ -301,7 +302,7 @@ def running(kind: Kind, folder: Path, cores: set[int]) -> Iterator[Running]:
         broker.stop()
 
 
-def _accepts(address: Address) -> bool:
+def _accepts(address: BrokerAddress) -> bool:
     with suppress(OSError), socket.create_connection(address[:2], 1):
         return True
     return False

@@ -1,6 +1,6 @@
-"""Redis Streams beside brokers: XADD by publishers, XREADGROUP and XACK by one consumer, with plain sockets.
+"""Redis Streams for comparison: XADD by publishers, XREADGROUP and XACK by one consumer, with plain sockets.
 
-It speaks no MQTT, so only workloads fit in which each message goes to one subscriber.
+Redis has no MQTT, so it runs only workloads in which each message goes to one subscriber.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 
 from loadtest.devices._swarm import monotonic_ns
-from loadtest.devices.address import Address
+from loadtest.devices.address import BrokerAddress
 from loadtest.devices.latency import Latency
-from loadtest.devices.run import Run
+from loadtest.devices.run import WorkloadRun
 from loadtest.devices.steps import Progress
 from loadtest.errors import BrokerRefuses, LoadTestError
 from loadtest.resources import taken
@@ -30,7 +30,7 @@ ENTRY = re.compile(rb"\r\n(\d+-\d+)\r\n\*2\r\n\$1\r\np\r\n\$\d+\r\n(\d{20})")
 
 
 def fits(workload: Workload) -> bool:
-    """Whether publishers go as fast as they can with QoS 1, to one subscriber."""
+    """Whether a workload has only unlimited QoS 1 publishers and one subscriber."""
     return (
         not workload.steps
         and len(workload.publishers) == 1
@@ -42,19 +42,19 @@ def fits(workload: Workload) -> bool:
 
 
 def command(*parts: bytes) -> bytes:
-    """As Redis wants it."""
+    """A command in the Redis protocol."""
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
 
 
-def ask(address: Address, *parts: bytes) -> bytes:
+def ask(address: BrokerAddress, *parts: bytes) -> bytes:
     """The first bytes of one answer. Raises LoadTestError."""
     with socket.create_connection(address[:2], PATIENCE_S) as connection:
         connection.sendall(command(*parts))
         return connection.recv(4096)
 
 
-def run(workload: Workload, server: Address, pids: Sequence[int], progress: Progress) -> Run:
-    """Raises LoadTestError."""
+def run(workload: Workload, server: BrokerAddress, pids: Sequence[int], progress: Progress) -> WorkloadRun:
+    """Read results. Raises LoadTestError."""
     empty_bytes = taken(pids).resident_bytes
     ask(server, b"DEL", STREAM)
     ask(server, b"XGROUP", b"CREATE", STREAM, GROUP, b"0", b"MKSTREAM")
@@ -75,7 +75,7 @@ def run(workload: Workload, server: Address, pids: Sequence[int], progress: Prog
     finally:
         work.close()
     sent, acked, delivered, broker_s, own_s = (now - then for now, then in zip(after, before, strict=True))
-    return Run(
+    return WorkloadRun(
         devices=workload.devices,
         connect_s=0,
         seconds=round(seconds, 3),
@@ -102,9 +102,9 @@ def _figures(work: _Work, pids: Sequence[int]) -> tuple[float, ...]:
 
 
 class _Work:
-    """Publishers that keep their windows full, and a consumer that asks again as soon as it has its answer."""
+    """Publishers that keep their windows full, and a consumer that reads again after each answer."""
 
-    def __init__(self, workload: Workload, server: Address) -> None:
+    def __init__(self, workload: Workload, server: BrokerAddress) -> None:
         group = workload.publishers[0]
         self.sent = self.acked = self.delivered = 0
         self.waits_us: dict[int, int] = {}
@@ -117,7 +117,7 @@ class _Work:
         for publisher in [self._connection(server) for _ in range(group.count)]:
             self._publish(publisher, group.window)
 
-    def _connection(self, server: Address) -> socket.socket:
+    def _connection(self, server: BrokerAddress) -> socket.socket:
         connection = socket.create_connection(server[:2], PATIENCE_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._selector.register(connection, selectors.EVENT_READ)
@@ -131,7 +131,7 @@ class _Work:
         self.sent += count
 
     def _read(self, acknowledging: bytes) -> None:
-        """Ask for more. The answer to PING tells where the others end."""
+        """Read more. The answer to PING marks the end of the others."""
         options = (b"COUNT", b"%d" % READ_COUNT, b"BLOCK", b"20", b"STREAMS", STREAM, b">")
         reading = command(b"XREADGROUP", b"GROUP", GROUP, b"c", *options)
         self._consumer.sendall(acknowledging + reading + command(b"PING"))

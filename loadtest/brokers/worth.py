@@ -1,4 +1,4 @@
-"""What an acknowledgement is worth: how many of the messages that a broker acknowledged are there after a SIGKILL."""
+"""Measures the worth of an acknowledgement: how many acknowledged messages survive a SIGKILL of the broker."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from loadtest.brokers import streams
-from loadtest.brokers.kinds import Running
-from loadtest.devices.address import Address
+from loadtest.brokers.kinds import RunningBroker
+from loadtest.devices.address import BrokerAddress
 from loadtest.errors import LoadTestError
 from loadtest.report.results import Worth
 
@@ -23,8 +23,8 @@ PATIENCE_S = 60.0
 TOPIC = "load-test/worth"
 
 
-def measure(broker: Running) -> Worth:
-    """Kills the broker, and starts it again. Raises LoadTestError."""
+def measure(broker: RunningBroker) -> Worth:
+    """Kill the broker, and start it again. Raises LoadTestError."""
     if not broker.kind.speaks_mqtt:
         return _of_streams(broker)
     subscriber = _Client(broker.address, "worth-subscriber", is_clean=False)
@@ -40,7 +40,7 @@ def measure(broker: Running) -> Worth:
     return Worth(len(acknowledged), len(acknowledged & came))
 
 
-def _of_streams(server: Running) -> Worth:
+def _of_streams(server: RunningBroker) -> Worth:
     acknowledged = 0
     add = streams.command(b"XADD", streams.STREAM, b"*", b"p", b"." * 100)
     with socket.create_connection(server.address[:2], PATIENCE_S) as connection:
@@ -57,9 +57,9 @@ def _of_streams(server: Running) -> Worth:
 
 
 class _Client:
-    """A stock client with a thread of its own."""
+    """A paho client with a thread of its own."""
 
-    def __init__(self, address: Address, client_id: str, is_clean: bool) -> None:
+    def __init__(self, address: BrokerAddress, client_id: str, is_clean: bool) -> None:
         self._changed = threading.Condition()
         self._connected = False
         self._answered: set[int] = set()
@@ -100,7 +100,7 @@ class _Client:
         self._until(lambda: packet_id in self._answered, "the answer")
 
     def publish_until(self, messages: int, kill: Callable[[], None]) -> set[int]:
-        """Publish twice as many numbers, and kill once so many are acknowledged. Those that were by then."""
+        """Publish twice as many messages, and kill the broker once `messages` are acknowledged. Returns those."""
         numbers = {self._client.publish(TOPIC, str(i), 1).mid: i for i in range(2 * messages)}
         self._until(lambda: len(self._answered) >= messages, "the acknowledgements")
         with self._changed:
@@ -109,7 +109,7 @@ class _Client:
         return acknowledged
 
     def what_comes(self) -> set[int]:
-        """Everything until nothing came for a while."""
+        """All messages, until none came for QUIET_S."""
         with self._changed:
             known = -1
             while len(self._came) != known:

@@ -1,1 +1,1 @@
-"""Faults on a running deployment, under load, and a ledger that tells which promises it kept."""
+"""Faults on a running deployment under load, and a ledger that checks which promises it kept."""

@@ -1,7 +1,7 @@
-"""Clients that keep the rules of MQTT whatever happens to the server: publishers and subscribers with sessions.
+"""Clients that follow the rules of MQTT in any fault: publishers and subscribers with sessions.
 
-Each connects again whenever its connection ends, keeps its half of the session (MQTT 5, 4.1 and 4.3), and writes what
-it saw into a ledger.
+Each reconnects whenever its connection ends, keeps its half of the session (MQTT 5, 4.1 and 4.3), and records what it
+sent and received in a ledger.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from gateway.mqtt.packets import (
 )
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
-from loadtest.chaos.ledger import Ledger, Message
+from loadtest.chaos.ledger import Ledger, SentMessage
 from loadtest.chaos.mqtt_client import ANSWER_TIMEOUT_S, MqttConnection, persistent
 
 RECONNECT_S = 0.01
@@ -38,7 +38,7 @@ REFUSALS = frozenset((ReasonCode.SERVER_UNAVAILABLE, ReasonCode.USE_ANOTHER_SERV
 
 
 class Server(Protocol):
-    """A server, or several of which it does not matter which one is meant."""
+    """A server, or several servers of which any will do."""
 
     @property
     def port(self) -> int: ...
@@ -46,30 +46,42 @@ class Server(Protocol):
     def restart(self) -> None: ...
 
 
-class Client:
-    """One session. `run` goes on until the task is cancelled; `online` can be cleared to keep it away for a while."""
+@dataclass(frozen=True)
+class ChaosSession:
+    """Whose session it is, on which server, what it saw, its random choices, and its version of MQTT (4 or 5)."""
 
-    def __init__(self, client_id: str, server: Server, ledger: Ledger, rng: random.Random, version: int) -> None:
-        self.client_id = client_id
-        self.ledger = ledger
-        self.rng = rng
+    client_id: str
+    server: Server
+    ledger: Ledger
+    rng: random.Random
+    version: int = 5
+
+
+class ChaosClient:
+    """One session. `run` goes on until the task is cancelled; clear `online` to keep the client away."""
+
+    def __init__(self, session: ChaosSession) -> None:
+        self.client_id = session.client_id
+        self.ledger = session.ledger
+        self.rng = session.rng
         self.online = asyncio.Event()
         self.online.set()
         self.accepted_farewells = FAREWELLS
         self.accepted_refusals = REFUSALS
-        self.patience_s: float | None = None  # asks after so much silence, and goes elsewhere after so much more
+        self.patience_s: float | None = None  # pings after so much silence, and reconnects after as much again
         self.pause_s = RECONNECT_S
-        self.known = False  # the server has answered that it has the session
+        self.known = False  # the server has confirmed that it has the session
         self.lives = 0
         self.farewells: list[ReasonCode] = []
         self.connection: MqttConnection | None = None
-        self.port = 0  # that it is connected to, or was
+        self.port = 0  # of the current or last connection
         self._abandoned: list[MqttConnection] = []
-        self._server = server
-        self._connect = persistent(client_id, version=version, receive_maximum=rng.choice((5, 40, 200)))
+        self._server = session.server
+        most = self.rng.choice((5, 40, 200))
+        self._connect = persistent(self.client_id, version=session.version, receive_maximum=most)
 
     def keep_session(self, seconds: int) -> None:
-        """So long after its connection, from the next one on; with MQTT 3.1.1 it is kept anyhow."""
+        """Set the session expiry interval from the next connection on; MQTT 3.1.1 keeps the session anyhow."""
         if self._connect.protocol_version == 5:
             self._connect.properties.session_expiry_interval = seconds
 
@@ -108,7 +120,7 @@ class Client:
         raise NotImplementedError
 
     async def packets(self, connection: MqttConnection) -> list[Packet]:
-        """What came, at least one packet. Raises ConnectionResetError if nothing does although it was asked for."""
+        """The packets received, at least one. Raises ConnectionResetError if a ping is not answered."""
         if self.patience_s is None:
             return await connection.packets()
         asked = False
@@ -129,18 +141,18 @@ class Client:
                     return found
 
     def check_farewell(self, packet: Packet) -> None:
-        """A server that is stopped, or has lost its store, says so before it closes the connection."""
+        """Handle the DISCONNECT of a server that is stopped or has lost its store."""
         if isinstance(packet, Disconnect) and packet.reason_code in self.accepted_farewells:
             self.farewells.append(packet.reason_code)
             raise ConnectionResetError("the server is shutting down")
 
     def cut(self) -> None:
-        """Lose the connection, as far as there is one."""
+        """Abort the connection, if there is one."""
         if self.connection is not None:
             self.connection.cut()
 
     def move(self) -> None:
-        """Connect anew while the server takes the old connection for alive."""
+        """Connect again while the server still considers the old connection alive."""
         if self.connection is not None and not self.connection.abandoned:
             self.connection.abandon()
             self._abandoned.append(self.connection)
@@ -160,35 +172,27 @@ class Client:
 
 @dataclass
 class InFlight:
-    """A message that the publisher has not seen acknowledged; `received`: it has the PUBREC."""
+    """A message that is not acknowledged yet; `received`: the publisher has its PUBREC."""
 
-    message: Message
+    message: SentMessage
     padding: int
     dup: bool = False
     received: bool = False
 
 
-class Publisher(Client):
-    """Publishes to its topics in turn, `window` messages at a time, as long as `budget` lasts."""
+class ChaosPublisher(ChaosClient):
+    """Publishes to its topics in turn, with up to `window` unacknowledged messages, while `budget` lasts."""
 
-    def __init__(
-        self,
-        client_id: str,
-        server: Server,
-        ledger: Ledger,
-        rng: random.Random,
-        topics: Sequence[tuple[str, int]],
-        version: int = 5,
-    ) -> None:
-        super().__init__(client_id, server, ledger, rng, version)
+    def __init__(self, session: ChaosSession, topics: Sequence[tuple[str, int]]) -> None:
+        super().__init__(session)
         self.topics = topics
         self.budget = 0
         self.retain = False
-        self.expires = False  # each third message has a second to live
+        self.expires = False  # each third message has a message expiry interval of 1 s
         self.may_be_refused = False
         self.inflight: dict[int, InFlight] = {}  # in the order of sending
         self.acknowledged = 0
-        self._window = rng.choice((1, 8, 30))
+        self._window = self.rng.choice((1, 8, 30))
         self._sequence = 0
         self._next_id = 1
 
@@ -197,7 +201,7 @@ class Publisher(Client):
         return not self.budget and not self.inflight
 
     def allow(self, messages: int) -> None:
-        """Publish so many more."""
+        """Publish so many more messages."""
         self.budget += messages
         if self.connection is not None:
             self._fill(self.connection)
@@ -217,7 +221,7 @@ class Publisher(Client):
             self.budget -= 1
             topic, qos = self.topics[self._sequence % len(self.topics)]
             self._sequence += 1
-            message = Message(self.client_id, topic, qos, self._sequence)
+            message = SentMessage(self.client_id, topic, qos, self._sequence)
             self.ledger.on_sent(message)
             if self.expires and self._sequence % 3 == 0:
                 self.ledger.expiring.add(message)
@@ -230,7 +234,7 @@ class Publisher(Client):
             connection.send(self._packet(packet_id, entry))
 
     def _free_id(self) -> int:
-        """Identifiers are used again soon, so that one taken for a duplicate would show."""
+        """A free packet identifier. Identifiers are reused soon, so that a wrong match with a duplicate shows."""
         while self._next_id in self.inflight:
             self._next_id = self._next_id % 50 + 1
         packet_id = self._next_id
@@ -259,7 +263,7 @@ class Publisher(Client):
             self.fault(f"got {packet} for {entry}")
         elif isinstance(packet, PubRec):
             entry.received = True
-            self.ledger.on_acked(entry.message)  # from here on it is the server's to deliver
+            self.ledger.on_acked(entry.message)  # from here on the server must deliver it
             connection.send(PubRel(packet.packet_id))
         else:
             del self.inflight[packet.packet_id]
@@ -267,25 +271,17 @@ class Publisher(Client):
             self.ledger.on_acked(entry.message)
 
 
-class Subscriber(Client):
+class ChaosSubscriber(ChaosClient):
     """Subscribes once, sometimes again; holds back up to `lazy` acknowledgements."""
 
-    def __init__(
-        self,
-        client_id: str,
-        server: Server,
-        ledger: Ledger,
-        rng: random.Random,
-        filters: Mapping[str, int],
-        version: int = 5,
-    ) -> None:
-        super().__init__(client_id, server, ledger, rng, version)
-        ledger.filters[client_id] = dict(filters)
+    def __init__(self, session: ChaosSession, filters: Mapping[str, int]) -> None:
+        super().__init__(session)
+        self.ledger.filters[self.client_id] = dict(filters)
         self.subscribed = False
         self.lazy = 0
         self.patient = True  # may hold acknowledgements back
         self.subscribes_again = True
-        self.expects_retained = False  # everything with RETAIN set, and otherwise nothing
+        self.expects_retained = False  # all messages come with RETAIN set; otherwise none does
         self.retain_as_published = False
         self._released: set[int] = set()
         self._held: set[int] = set()  # QoS 2 packet identifiers received and not released
@@ -308,11 +304,11 @@ class Subscriber(Client):
             yield SubscriptionRequest(name, QoS(qos), retain_as_published=self.retain_as_published)
 
     def receive_at_most(self, messages: int) -> None:
-        """Take so many at a time, from the next connection on."""
+        """Set the Receive Maximum from the next connection on."""
         self._connect.properties.receive_maximum = messages
 
     def settle(self) -> None:
-        """Hold nothing back from now on."""
+        """Send all acknowledgements, and hold none back from now on."""
         self.patient = False
         self.lazy = 0
         if self.connection is not None:
@@ -340,7 +336,7 @@ class Subscriber(Client):
                 self.fault(f"got {packet}")
 
     def _deliver(self, packet: Publish) -> None:
-        message = Message.parse(packet.payload)
+        message = SentMessage.parse(packet.payload)
         if packet.retain != self.expects_retained or packet.topic_name != message.topic:
             self.fault(f"{message} came as {packet.topic_name}, retain {packet.retain}")
         self.ledger.on_delivered(self.client_id, message)

@@ -1,10 +1,11 @@
-"""A store and gateways as processes of their own, each of which can be killed, stopped, and cut off from the others."""
+"""A store and gateways as processes that can be killed, stopped, and cut off from each other."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.chaos.part import Part
@@ -13,32 +14,47 @@ from loadtest.chaos.wire import Wire
 from loadtest.ports import free_port
 
 
+def _no_environment(name: str) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """What a cluster has beside its store and gateways.
+
+    wire_type: of the wires between gateways and store; data: the store's folder, if it is not in the cluster's;
+    environment_of: what a part's process has in its environment, by the name of its log: store, gateway-0.
+    """
+
+    with_redis: bool = False
+    wire_type: type[Wire] = Wire
+    data: Path | None = None
+    environment_of: Callable[[str], Mapping[str, str]] = _no_environment
+
+
 class Cluster:
-    """A store, and gateways that reach it each through a wire of its own; and Redis, behind a wire as well."""
+    """A store; gateways that reach it each through a Wire of its own; and Redis, behind a Wire as well."""
 
     def __init__(
         self,
         folder: Path,
         gateways: int = 2,
         settings: Mapping[str, object] | None = None,
-        with_redis: bool = False,
         wires: bool = True,
-        wire_type: type[Wire] = Wire,
-        data: Path | None = None,
-        environment_of: Callable[[str], Mapping[str, str]] = lambda name: {},
+        options: ClusterOptions = ClusterOptions(),
     ) -> None:
         """`gateways`: 0 means one process that is all. `wires`: what lies between gateways and store can be cut;
-        without it is faster. `environment_of` a part, by the name of its log: store, gateway-0.
+        without it is faster.
         """
-        self.data = data or folder / "data"
+        self.data = options.data or folder / "data"
         self._rng = random.Random(0)
         self.wires: list[Wire] = []
         self.gateways: list[Part] = []
         self.ports: list[int] = []
-        self.has_redis = with_redis
+        self.has_redis = options.with_redis
         self._ends = ExitStack()
         try:
-            self._start(folder, gateways, dict(settings or {}), wires, wire_type, environment_of)
+            self._start(folder, gateways, dict(settings or {}), wires, options)
         except BaseException:
             self.close()
             raise
@@ -49,8 +65,7 @@ class Cluster:
         gateways: int,
         settings: dict[str, object],
         wires: bool,
-        wire_type: type[Wire],
-        environment_of: Callable[[str], Mapping[str, str]],
+        options: ClusterOptions,
     ) -> None:
         if self.has_redis:
             self.redis = RedisServer(folder)
@@ -60,7 +75,7 @@ class Cluster:
             settings["notify.redis_url"] = f"redis://127.0.0.1:{self.redis_wire.port}/0"
 
         def part(name: str, *command: str) -> Part:
-            made = Part(folder / f"{name}.log", list(command), settings, environment_of(name))
+            made = Part(folder / f"{name}.log", list(command), settings, options.environment_of(name))
             self._ends.callback(_end, made)
             return made
 
@@ -75,7 +90,7 @@ class Cluster:
         for i in range(gateways):
             reached = store_port
             if wires:
-                self.wires.append(wire_type(store_port))
+                self.wires.append(options.wire_type(store_port))
                 self._ends.callback(self.wires[i].close)
                 reached = self.wires[i].port
             self.ports.append(free_port())
@@ -85,7 +100,7 @@ class Cluster:
 
     @property
     def port(self) -> int:
-        """That of some gateway that runs, if one does."""
+        """The port of any running gateway; of any at all if none runs."""
         running = [
             port for port, part in zip(self.ports, self.gateways or [self.store], strict=True) if part.is_running
         ]
@@ -93,11 +108,11 @@ class Cluster:
 
     @property
     def store_reads(self) -> int:
-        """Reads of any kind that gateways asked the store for."""
+        """Reads of any kind that gateways requested from the store."""
         return self.store.metric("penstock_wire_reads_total")
 
     def cut_store_off(self) -> None:
-        """No gateway reaches the store any more."""
+        """Cut all gateways off from the store."""
         for wire in self.wires:
             wire.cut()
 
@@ -106,7 +121,7 @@ class Cluster:
             wire.mend()
 
     def restart(self) -> None:
-        """Everything is killed, and starts again."""
+        """Kill all processes, and start them again."""
         for part in (*self.gateways, self.store):
             part.kill()
         self.store.start()
@@ -114,7 +129,7 @@ class Cluster:
             gateway.start()
 
     def close(self) -> None:
-        """The gateways first; nothing that was started is left."""
+        """End all processes, the gateways first."""
         self._ends.close()
 
 

@@ -1,4 +1,4 @@
-"""The deployment that is to suffer: its settings, its small disk, a clock for each part."""
+"""The deployment under test: its settings, its small disk, a clock for each process."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.cluster import Cluster, ClusterOptions
 from loadtest.chaos.faults import Equipment, Faults
 from loadtest.chaos.wrong_clock import WrongClock
 from loadtest.errors import LoadTestError
 
 MESSAGE_BYTES = 2_000
-"""On average, with all that the log says of one."""
+"""Of one message in the log on average, headers included."""
 KEPT_S = 120
-"""The log keeps what comes in so long: longer than any step takes."""
+"""Seconds of messages that retention keeps: longer than any step."""
 LEAST_KEPT_BYTES = 64 << 20
 SPARE_BYTES = 192 << 20
 
@@ -41,7 +41,9 @@ class Deployment(NamedTuple):
 
     @property
     def settings(self) -> dict[str, object]:
-        """Everything happens often: segments fill and go, the index is written and flushed."""
+        """Settings that make everything happen often: segments fill and are dropped, the index is written and
+        flushed.
+        """
         return {
             "store.flush": self.flush,
             "store.segment_bytes": 4 << 20,
@@ -54,7 +56,9 @@ class Deployment(NamedTuple):
 
 @asynccontextmanager
 async def deployed(what: Deployment, folder: Path, equipment: Equipment) -> AsyncIterator[tuple[Cluster, Faults]]:
-    """Raises LoadTestError. It is started in another thread: who is interrupted half way through starts no process."""
+    """Start a deployment. Raises LoadTestError. It starts in a thread, so that an interrupt leaves no process
+    behind.
+    """
     clocks: dict[str, WrongClock] = {}
 
     def environment_of(name: str) -> dict[str, str]:
@@ -68,9 +72,9 @@ async def deployed(what: Deployment, folder: Path, equipment: Equipment) -> Asyn
             folder,
             what.gateways,
             what.settings,
-            with_redis=what.has_redis,
-            data=equipment.disk.folder / "data",
-            environment_of=environment_of,
+            options=ClusterOptions(
+                with_redis=what.has_redis, data=equipment.disk.folder / "data", environment_of=environment_of
+            ),
         )
 
     starting = asyncio.ensure_future(asyncio.to_thread(start))

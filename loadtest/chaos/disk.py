@@ -1,4 +1,4 @@
-"""A small disk that can be full, and slow: a file system in a file, or else in memory, which is never slow."""
+"""A small disk that can be full or slow: a file system in a file, or else in memory, which is never slow."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from loadtest.errors import LoadTestError
 
 CGROUPS = Path("/sys/fs/cgroup")
 RESERVE = 0.05
-"""Share of a file system that the store does not give to messages."""
+"""Share of a file system that the store keeps free of messages."""
 TOOLS = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 class SmallDisk:
-    """Mounted on a folder, in a namespace of our own; gone with it."""
+    """A file system mounted on a folder, in a mount namespace of its own; it goes with the namespace."""
 
     def __init__(self, folder: Path, size_bytes: int) -> None:
         self.folder = folder
         self.size_bytes = size_bytes
         self.is_mounted = False
         self.device = ""
-        """major:minor; empty if it is memory."""
+        """major:minor; empty for memory."""
         self._filler = folder / "somebody-elses"
         self._cgroup = Path()
         folder.mkdir()
 
     def mount(self) -> str:
-        """Why it cannot be done; empty once it is."""
+        """Mount it. Returns the reason why not; empty on success."""
         if not is_own():
             return "no namespace of its own is permitted here"
         image = self.folder.with_name("disk.img")
@@ -60,7 +60,7 @@ class SmallDisk:
             self._cgroup.rmdir()
 
     def keep(self, destination: Path) -> None:
-        """Copy what is on it to where it outlives the namespace."""
+        """Copy the disk's content to a folder outside the namespace."""
         if self.is_mounted:
             shutil.copytree(
                 self.folder, destination, ignore=shutil.ignore_patterns("lost+found", "*.sock", self._filler.name)
@@ -69,12 +69,12 @@ class SmallDisk:
     # --- full
 
     def fill(self, percent: int) -> None:
-        """Leave so much of what the store keeps for its index."""
+        """Fill the disk, except `percent` of the store's reserve."""
         status = os.statvfs(self.folder)
         leave = int(percent / 100 * RESERVE * status.f_blocks * status.f_frsize)
         with self._filler.open("wb") as file:
             taken = max(status.f_bavail * status.f_frsize - leave, 1)
-            with suppress(OSError):  # what was free is taken by now, and so it is as full as can be
+            with suppress(OSError):  # the free room is already taken, so the disk is as full as can be
                 os.posix_fallocate(file.fileno(), 0, taken)
 
     # --- slow
@@ -97,7 +97,9 @@ class SmallDisk:
         return "no cgroup may throttle writes here"
 
     def slow(self, pid: int, kib_per_s: int) -> None:
-        """For one process. If another fault has just killed it, the next one is not slow. Raises LoadTestError."""
+        """Throttle the writes of one process. If another fault has just killed it, nothing is slow. Raises
+        LoadTestError.
+        """
         bytes_per_s = kib_per_s << 10
         text = f"{bytes_per_s}" if self._limit.name.startswith("blkio") else f"wbps={bytes_per_s}"
         try:
@@ -108,14 +110,14 @@ class SmallDisk:
             raise LoadTestError(f"{self._limit}: {error.strerror}") from None
 
     def mend(self) -> None:
-        """Neither full nor slow."""
+        """End both faults."""
         self._filler.unlink(missing_ok=True)
         if self._cgroup.name:
             self._limit.write_text(f"{self.device} " + ("0" if self._limit.name.startswith("blkio") else "wbps=max"))
 
 
 def _run(*command: str) -> str:
-    """What it complains of; empty if it does not."""
+    """Run a program. Returns its error output; empty on success."""
     program = shutil.which(command[0], path=TOOLS)
     if program is None:
         return f"{command[0]} is missing"

@@ -1,4 +1,4 @@
-"""How each fault is begun and ended, on the deployment that it is for."""
+"""Begins and ends each kind of fault on a deployment."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from loadtest.chaos.wrong_clock import WrongClock
 from loadtest.errors import LoadTestError
 
 RESTART_S = 60
-"""As long as one that does not start, because of another fault, is started again."""
+"""Seconds for which a process that another fault keeps from starting is started again."""
 
 
-class Process(Protocol):
-    """Ours, or Redis."""
+class ChaosProcess(Protocol):
+    """A process of Penstock, or Redis."""
 
     def start(self) -> None: ...
     def kill(self) -> None: ...
@@ -32,7 +32,7 @@ class Process(Protocol):
 
 
 class Equipment:
-    """What faults need of the machine; `left_out` says why a kind cannot be had here."""
+    """The machine's means for faults; `left_out` says why a kind is not possible here."""
 
     def __init__(self, folder: Path, disk_bytes: int) -> None:
         self.disk = SmallDisk(folder / "disk", disk_bytes)
@@ -66,14 +66,14 @@ class Equipment:
 
 
 class Faults:
-    """Begins and ends them. Both may block, and are not called from the loop's thread."""
+    """Begins and ends faults. The blocking work is done in threads."""
 
     def __init__(self, cluster: Cluster, equipment: Equipment, clocks: Mapping[str, WrongClock]) -> None:
-        """`clocks` by the names of the parts' logs."""
+        """`clocks`: by part name."""
         self._cluster = cluster
         self._equipment = equipment
         numbers = range(1, len(cluster.gateways) + 1)
-        self._processes: dict[str, Process] = {STORE: cluster.store, SERVER: cluster.store}
+        self._processes: dict[str, ChaosProcess] = {STORE: cluster.store, SERVER: cluster.store}
         self._processes |= {f"gateway {i}": cluster.gateways[i - 1] for i in numbers}
         self._wires = {f"gateway {i} to store": [cluster.wires[i - 1]] for i in numbers}
         self._wires[STORE_LINKS] = cluster.wires
@@ -131,8 +131,8 @@ class Faults:
             case _:
                 self._set_clock(fault.target, 0)
 
-    def _of(self, target: str) -> Sequence[Process]:
-        """The store first, as the others look for it."""
+    def _of(self, target: str) -> Sequence[ChaosProcess]:
+        """The processes of a target, the store first, since the others connect to it."""
         if target == EVERYTHING:
             return [self._cluster.store, *self._cluster.gateways]
         return [self._processes[target]]
@@ -163,8 +163,8 @@ def _disturb(wire: Wire, fault: Fault) -> None:
             wire.delay(fault.amount / 1_000)
 
 
-def _start(process: Process) -> None:
-    """As whoever looks after it would: again, if it ends at once. Raises RuntimeError if it never comes up."""
+def _start(process: ChaosProcess) -> None:
+    """Start a process as a supervisor would: again, if it ends at once. Raises RuntimeError if it never comes up."""
     deadline_s = time.monotonic() + RESTART_S
     while True:
         try:

@@ -1,6 +1,6 @@
-"""Namespaces of our own, so that packets can be lost and disks be full here and nowhere else.
+"""Network and mount namespaces for chaos runs, so that lost packets and full disks affect nothing else.
 
-They are the process's: whatever it changes there is gone when it and what it started are gone, however that happens.
+The namespaces belong to the process: all changes in them end with the process and its children, however they end.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import sys
 from pathlib import Path
 
 INSIDE = "PENSTOCK_CHAOS_OUTSIDE"
-"""The namespaces that this process was in before; a child has it only if it got others."""
+"""Environment variable with the outer namespaces; a process has it only if it got namespaces of its own."""
 NAMESPACES = ("net", "mnt")
 SIOCSIFFLAGS = 0x8914
 IFF_UP_RUNNING = 0x41
 
 
 def enter(arguments: list[str]) -> None:
-    """Go on in namespaces of our own, with these arguments of the command, or else here."""
+    """Run the command with these arguments again in new namespaces, if the system allows it; else go on here."""
     if INSIDE in os.environ:
         return
     unshare = shutil.which("unshare")
@@ -35,13 +35,13 @@ def enter(arguments: list[str]) -> None:
 
 
 def is_own() -> bool:
-    """Whether the namespaces are not those of whoever called the command."""
+    """Whether this process runs in namespaces of its own."""
     outside = os.environ.get(INSIDE, "").split()
     return bool(outside) and not set(outside) & set(_namespaces().split())
 
 
 def begin() -> None:
-    """A new namespace has a loopback interface that is down."""
+    """Bring up the loopback interface, which is down in a new namespace."""
     if is_own():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP_RUNNING))

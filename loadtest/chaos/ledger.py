@@ -1,4 +1,4 @@
-"""Who sent what, what was acknowledged, who got it: and what of that breaks a promise."""
+"""The ledger of a chaos run: messages sent, acknowledged and delivered, and which promises they break."""
 
 import asyncio
 from collections import Counter, defaultdict, deque
@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from lightqueue.queues.matching import matches
+from store.topics import matches
 
 PATIENCE_S = 30
 SHOWN = 5
 ROUNDS_KEPT = 3
 
 
-class Message(NamedTuple):
-    """One published message; no two are equal. Sequences count up within a publisher."""
+class SentMessage(NamedTuple):
+    """One published message; no two are equal. Sequence numbers rise within a publisher."""
 
     publisher: str
     topic: str
@@ -25,37 +25,37 @@ class Message(NamedTuple):
         return f"{self.publisher} {self.topic} {self.qos} {self.sequence} ".encode() + bytes(padding)
 
     @classmethod
-    def parse(cls, payload: bytes) -> "Message":
+    def parse(cls, payload: bytes) -> "SentMessage":
         publisher, topic, qos, sequence, _ = payload.split(b" ", 4)
         return cls(publisher.decode(), topic.decode(), int(qos), int(sequence))
 
 
 class Ledger:
-    """What clients saw; they write, whoever judges reads."""
+    """The clients' observations; clients write it, the checks read it."""
 
     def __init__(self) -> None:
-        self.sent: set[Message] = set()
-        self.acked: set[Message] = set()
-        self.refused: set[Message] = set()
-        self.expiring: set[Message] = set()  # need not be delivered, once they are old
+        self.sent: set[SentMessage] = set()
+        self.acked: set[SentMessage] = set()
+        self.refused: set[SentMessage] = set()
+        self.expiring: set[SentMessage] = set()  # may be dropped once they are old
         self.filters: dict[str, dict[str, int]] = {}  # subscriber → topic filter → QoS
-        self.delivered: defaultdict[str, list[Message]] = defaultdict(list)
+        self.delivered: defaultdict[str, list[SentMessage]] = defaultdict(list)
         self.faults: list[str] = []
         self.events = 0
-        self.newest: dict[str, int] = {}  # publisher → sequence of what it sent last
+        self.newest: dict[str, int] = {}  # publisher → last sequence number sent
         self.counts: Counter[str] = Counter()
         self._qos: dict[tuple[str, str, int], int] = {}
         self._marks: dict[str, int] = {}
         self._reached: set[str] = set()
-        self._settled: dict[str, int] = {}  # publisher → all up to here was judged, and forgotten
-        self._may_come_late: deque[dict[str, set[Message]]] = deque(maxlen=ROUNDS_KEPT)
+        self._settled: dict[str, int] = {}  # publisher → checked and forgotten up to here
+        self._may_come_late: deque[dict[str, set[SentMessage]]] = deque(maxlen=ROUNDS_KEPT)
 
-    def on_sent(self, message: Message) -> None:
+    def on_sent(self, message: SentMessage) -> None:
         self.sent.add(message)
         self.newest[message.publisher] = message.sequence
         self.counts["sent"] += 1
 
-    def on_acked(self, message: Message) -> None:
+    def on_acked(self, message: SentMessage) -> None:
         if message not in self.acked:
             self.acked.add(message)
             self.counts["acknowledged"] += 1
@@ -63,13 +63,13 @@ class Ledger:
         if message.sequence > self._marks.get(message.publisher, -1):
             self._reached.add(message.publisher)
 
-    def on_refused(self, message: Message) -> None:
-        """Its publisher was told that it is not stored (although it may be)."""
+    def on_refused(self, message: SentMessage) -> None:
+        """Note that the publisher was told that a message is not stored (although it may be)."""
         self.refused.add(message)
         self.counts["refused"] += 1
         self.events += 1
 
-    def on_delivered(self, subscriber: str, message: Message) -> None:
+    def on_delivered(self, subscriber: str, message: SentMessage) -> None:
         self.counts["delivered"] += 1
         self.events += 1
         if message.sequence <= self._settled.get(message.publisher, -1):
@@ -79,8 +79,8 @@ class Ledger:
         if message.sequence > self._marks.get(message.publisher, -1):
             self._reached.update((message.publisher, subscriber))
 
-    def _on_late(self, subscriber: str, message: Message) -> None:
-        """A message of a round that is closed: a repetition, or one that was refused and is stored all the same."""
+    def _on_late(self, subscriber: str, message: SentMessage) -> None:
+        """Handle a message of a closed round: a repetition, or one that was refused and is stored all the same."""
         for waiting in self._may_come_late:
             if message in waiting[subscriber]:
                 waiting[subscriber].discard(message)
@@ -89,7 +89,7 @@ class Ledger:
         if self.qos_of(subscriber, message) == 2:
             self.faults.append(f"{subscriber}: QoS 2, but not once: {message} came again in another round")
 
-    def qos_of(self, subscriber: str, message: Message) -> int:
+    def qos_of(self, subscriber: str, message: SentMessage) -> int:
         """The QoS at which a subscriber gets a message; -1: not at all."""
         key = (subscriber, message.topic, message.qos)
         if key not in self._qos:
@@ -100,21 +100,23 @@ class Ledger:
     # --- rounds
 
     def mark(self) -> None:
-        """Whoever sends or gets something from now on is served: `is_served`."""
+        """Begin to watch which clients are served; see is_served()."""
         self._marks = dict(self.newest)
         self._reached.clear()
 
     def is_served(self, client_id: str) -> bool:
-        """Since mark() a publisher sent what was acknowledged or delivered; a subscriber got what was sent since."""
+        """Whether, since mark(), a publisher's new message was acknowledged or delivered, or a subscriber got a new
+        message.
+        """
         return client_id in self._reached
 
     def close_round(self) -> list[str]:
-        """Judge what there is, and forget it, so that memory does not grow; complaints.
+        """Check the round, and forget it, so that memory does not grow. Returns the complaints.
 
-        Not before everything sent is acknowledged or refused, and everything acknowledged is delivered.
+        Call it only when everything sent is acknowledged or refused, and everything acknowledged is delivered.
         """
         found = self.complaints()
-        late: dict[str, set[Message]] = {}
+        late: dict[str, set[SentMessage]] = {}
         for subscriber in self.filters:
             delivered = self.delivered[subscriber]
             once = set(delivered)
@@ -131,12 +133,12 @@ class Ledger:
     # --- waiting
 
     async def progress(self, events: int) -> None:
-        """Wait until so many more acknowledgements and deliveries have come, or no more can."""
+        """Wait until so many more acknowledgements and deliveries have come, or no more can come."""
         goal = self.events + events
         await self.wait(lambda: self.events >= goal or self.nothing_to_do, f"{events} more events")
 
     async def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition, as long as things go on. Otherwise it is a fault, and ends the waiting."""
+        """Wait for a condition while events come. If they stop, record a fault and return."""
         seen = -1
         while seen != self.events:
             seen = self.events
@@ -149,22 +151,22 @@ class Ledger:
 
     @property
     def nothing_to_do(self) -> bool:
-        """Everything sent was acknowledged and delivered."""
+        """Whether everything sent was acknowledged and delivered."""
         return len(self.acked | self.refused) == len(self.sent) and self.all_delivered
 
     @property
     def all_delivered(self) -> bool:
-        """Everything acknowledged has reached everyone who subscribed to it."""
+        """Whether everything acknowledged has reached all of its subscribers."""
         return all(map(self.has_all, self.filters))
 
     def has_all(self, subscriber: str) -> bool:
-        """Everything acknowledged has reached this one."""
+        """Whether everything acknowledged has reached this subscriber."""
         return not self._missing(subscriber)
 
     # --- judging
 
     def complaints(self) -> list[str]:
-        """Each broken promise in a line; a few of each kind."""
+        """One line for each broken promise; a few of each kind."""
         found = self.faults[:SHOWN]
         for subscriber in self.filters:
             for kind, lines in (
@@ -176,28 +178,28 @@ class Ledger:
                 found += [f"{subscriber}: {kind}: {line}" for line, _ in zip(lines, range(SHOWN), strict=False)]
         return found
 
-    def _missing(self, subscriber: str) -> set[Message]:
+    def _missing(self, subscriber: str) -> set[SentMessage]:
         wanted = {message for message in self.acked if self.qos_of(subscriber, message) > 0}
         return wanted.difference(self.delivered[subscriber], self.expiring)
 
-    def _foreign(self, subscriber: str) -> Iterator[Message]:
+    def _foreign(self, subscriber: str) -> Iterator[SentMessage]:
         for message in self.delivered[subscriber]:
             if message not in self.sent or self.qos_of(subscriber, message) < 0:
                 yield message
 
     def _repeated(self, subscriber: str) -> Iterator[str]:
-        """Of QoS 1 a publisher may have sent a second one; of QoS 0 none does."""
+        """Repeated deliveries that are not allowed. Publishers may repeat a QoS 1 message, but none of QoS 0."""
         for message, times in Counter(self.delivered[subscriber]).items():
             if times > 1 and (self.qos_of(subscriber, message) == 2 or message.qos == 0):
                 yield f"{message} came {times} times"
 
     def _disorder(self, subscriber: str) -> Iterator[str]:
-        """First deliveries of one publisher's messages to one topic at one QoS, where a later one came first.
+        """First deliveries of a publisher's messages to one topic at one QoS in which a later message came first.
 
-        One that was refused may be stored all the same, whenever its gateway can; of one that expired a second copy may
-        live, if its publisher had to send it again. Who subscribed with QoS 0 may have lost such a one's first copy.
+        Refused messages are left out: they may be stored later. Expiring ones are left out: a second copy may outlive
+        the first. A subscriber with QoS 0 may lose a first copy, so QoS 1 and 2 messages to it are left out as well.
         """
-        streams: defaultdict[tuple[str, str, int], list[Message]] = defaultdict(list)
+        streams: defaultdict[tuple[str, str, int], list[SentMessage]] = defaultdict(list)
         for message in dict.fromkeys(self.delivered[subscriber]):
             if message in self.refused or message in self.expiring:
                 continue
@@ -208,7 +210,7 @@ class Ledger:
             yield from _descents(stream)
 
 
-def _descents(stream: Iterable[Message]) -> Iterator[str]:
+def _descents(stream: Iterable[SentMessage]) -> Iterator[str]:
     for earlier, later in pairwise(stream):
         if earlier.sequence > later.sequence:
             yield f"{later} after {earlier.sequence}"
@@ -217,7 +219,7 @@ def _descents(stream: Iterable[Message]) -> Iterator[str]:
 async def until(
     condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S, every_s: float = 0.002
 ) -> None:
-    """Wait for a condition; TimeoutError says what did not come."""
+    """Wait for a condition. Raises TimeoutError with the name of what did not come."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while not condition():
         if asyncio.get_running_loop().time() > deadline:

@@ -1,4 +1,4 @@
-"""All clients of one deployment, whose random choices come from one seed."""
+"""All clients of one deployment; their random choices come from one seed."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from loadtest.chaos.clients import Client, Publisher, Server, Subscriber
+from loadtest.chaos.clients import ChaosClient, ChaosPublisher, ChaosSession, ChaosSubscriber, Server
 from loadtest.chaos.ledger import Ledger, until
 
 
-class Load:
-    """All clients of a test. Random choices come from one seed."""
+class ChaosLoad:
+    """All clients of a test; their random choices come from one seed."""
 
     def __init__(self, server: Server, seed: int) -> None:
         self.server = server
         self.ledger = Ledger()
         self.rng = random.Random(seed)
-        self.publishers: list[Publisher] = []
-        self.subscribers: list[Subscriber] = []
+        self.publishers: list[ChaosPublisher] = []
+        self.subscribers: list[ChaosSubscriber] = []
 
     @property
-    def clients(self) -> list[Client]:
+    def clients(self) -> list[ChaosClient]:
         return [*self.publishers, *self.subscribers]
 
-    def publisher(self, client_id: str, *topics: tuple[str, int], version: int = 5) -> Publisher:
-        rng = random.Random(self.rng.random())
-        self.publishers.append(Publisher(client_id, self.server, self.ledger, rng, topics, version))
+    def publisher(self, client_id: str, *topics: tuple[str, int], version: int = 5) -> ChaosPublisher:
+        self.publishers.append(ChaosPublisher(self._session(client_id, version), topics))
         return self.publishers[-1]
 
-    def subscriber(self, client_id: str, filters: Mapping[str, int], version: int = 5) -> Subscriber:
-        rng = random.Random(self.rng.random())
-        self.subscribers.append(Subscriber(client_id, self.server, self.ledger, rng, filters, version))
+    def subscriber(self, client_id: str, filters: Mapping[str, int], version: int = 5) -> ChaosSubscriber:
+        self.subscribers.append(ChaosSubscriber(self._session(client_id, version), filters))
         return self.subscribers[-1]
+
+    def _session(self, client_id: str, version: int) -> ChaosSession:
+        return ChaosSession(client_id, self.server, self.ledger, random.Random(self.rng.random()), version)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The clients run inside; at the start all subscriptions have been granted."""
+        """Run the clients inside the block; at its start all subscriptions are granted."""
         tasks = [asyncio.create_task(client.run()) for client in self.clients]
         try:
             await until(lambda: all(subscriber.subscribed for subscriber in self.subscribers), "all SUBACKs")
@@ -53,16 +54,16 @@ class Load:
                 raise AssertionError("a client of the test failed") from end
 
     def allow(self, messages: int) -> None:
-        """Have every publisher publish so many more."""
+        """Let every publisher publish so many more messages."""
         for publisher in self.publishers:
             publisher.allow(messages)
 
     async def restart(self) -> None:
-        """SIGKILL, and start again."""
+        """Kill with SIGKILL, and start again."""
         await asyncio.to_thread(self.server.restart)
 
     async def upset(self, kills: int, most_events: int = 400) -> None:
-        """Kill the server again and again, at random moments; cut single connections in between."""
+        """Kill the server several times at random moments; cut single connections in between."""
         for _ in range(kills):
             self.allow(2_000)
             for _ in range(self.rng.randrange(8)):
@@ -73,7 +74,7 @@ class Load:
             await self.restart()
 
     async def settle(self) -> None:
-        """Everything sent is acknowledged, and whatever was to be delivered has been, also after one more restart."""
+        """Wait until everything sent is acknowledged and everything due is delivered, also after one more restart."""
         for subscriber in self.subscribers:
             subscriber.settle()
             subscriber.online.set()
@@ -87,5 +88,5 @@ class Load:
                 await self.restart()
 
     async def all_acknowledged(self) -> None:
-        """Wait until the publishers have published what they may, and have seen all of it acknowledged."""
+        """Wait until the publishers have sent their budget, and all of it is acknowledged."""
         await self.ledger.wait(lambda: all(publisher.idle for publisher in self.publishers), "all acknowledgements")

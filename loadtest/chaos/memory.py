@@ -1,4 +1,4 @@
-"""Memory of the parts, by what the kernel says of each process."""
+"""Checks the memory of the deployment's processes, from /proc."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from loadtest.chaos.results import Memory
 
 FACTOR, SLACK_BYTES = 1.5, 48 << 20
-"""A part may have so many times what it had at the start, and so much besides: caches fill, and have bounds."""
+"""A process may have FACTOR times its memory at the start, and SLACK_BYTES more: caches fill, and are bounded."""
 
 
 def own_bytes(pid: int) -> int:
-    """Anonymous memory; 0 if the process is gone."""
+    """Anonymous memory of a process in bytes; 0 if it is gone."""
     try:
         found = re.search(r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except OSError:
@@ -22,7 +22,7 @@ def own_bytes(pid: int) -> int:
 
 
 def look(memory: dict[str, Memory], pids: Mapping[str, int]) -> None:
-    """Write down what each has by now."""
+    """Record the current memory of each process."""
     for name, pid in pids.items():
         if has := own_bytes(pid):
             known = memory.setdefault(name, Memory(has, has, has))

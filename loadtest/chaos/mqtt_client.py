@@ -1,4 +1,4 @@
-"""A plain MQTT connection: packets out, packets in, in asyncio streams. Rules are up to whoever uses it."""
+"""A plain MQTT connection on asyncio streams: sends and receives packets. The caller follows MQTT's rules."""
 
 import asyncio
 from contextlib import suppress
@@ -25,7 +25,7 @@ from gateway.mqtt.properties import Properties
 from loadtest.errors import LoadTestError
 
 ANSWER_TIMEOUT_S = 20
-# Connecting from 127.0.0.1 to a dead server's port may, once in 28,000 times, end in a socket connected to itself.
+# A connection from 127.0.0.1 to a dead server's port may, once in 28,000 times, connect a socket to itself.
 SOURCE_ADDRESS = ("127.0.0.2", 0)
 
 Answer = TypeVar("Answer")
@@ -46,7 +46,7 @@ class MqttConnection:
     async def open(
         cls, port: int, connect: Connect, patience_s: float = ANSWER_TIMEOUT_S
     ) -> tuple["MqttConnection", ConnAck]:
-        """Connect, and have the CONNACK. Raises TimeoutError if either takes too long."""
+        """Connect, and wait for the CONNACK. Raises TimeoutError if either takes too long."""
         async with asyncio.timeout(patience_s):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=SOURCE_ADDRESS)
         connection = cls(reader, writer, connect.protocol_version)
@@ -73,7 +73,7 @@ class MqttConnection:
         return found
 
     async def receive(self, kind: type[Answer], patience_s: float = ANSWER_TIMEOUT_S) -> Answer:
-        """The next packet of a kind; what comes before it is left for later."""
+        """The next packet of a kind; packets before it are kept for later."""
         passed: list[Packet] = []
         async with asyncio.timeout(patience_s):
             while True:
@@ -85,7 +85,7 @@ class MqttConnection:
                 passed += found
 
     async def publish(self, publish: Publish) -> None:
-        """Publish at QoS 1, and have the PUBACK."""
+        """Publish at QoS 1, and wait for the PUBACK."""
         self.send(publish)
         answer = await self.receive(PubAck)
         if (answer.packet_id, answer.reason_code < 0x80) != (publish.packet_id, True):
@@ -114,18 +114,18 @@ class MqttConnection:
         return publish
 
     async def ended(self) -> None:
-        """Wait until the server has closed the connection; a reset if it had not read all, which is as good."""
+        """Wait until the server has closed the connection; a reset counts as well."""
         with suppress(ConnectionResetError):
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 while await self._reader.read(1 << 16):
                     pass
 
     def cut(self) -> None:
-        """End the network connection at once, as a lost link would."""
+        """Abort the network connection, as a lost link would."""
         self._writer.transport.abort()
 
     def abandon(self) -> None:
-        """See nothing more of it, but leave it open: to the server the client is still there."""
+        """Stop reading, but leave the connection open: for the server the client is still there."""
         self.abandoned = True
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
         self._reader.feed_eof()
@@ -145,7 +145,7 @@ class MqttConnection:
         while at + 2 <= len(self._unread):
             try:
                 remaining, body_at = decode_varint(self._unread, at + 1)
-            except MalformedPacket:  # not all of the length is here
+            except MalformedPacket:  # the length is incomplete
                 break
             end = body_at + remaining
             if end > len(self._unread):
@@ -157,7 +157,7 @@ class MqttConnection:
 
 
 def persistent(client_id: str, *, version: int = 5, receive_maximum: int | None = None) -> Connect:
-    """CONNECT of a client that keeps its session for an hour, and may say nothing for as long as it likes."""
+    """CONNECT of a client with a session for an hour and no keep alive."""
     properties = Properties(session_expiry_interval=3600, receive_maximum=receive_maximum)
     properties = properties if version == 5 else Properties()
     return Connect(client_id, version, clean_start=False, keep_alive_s=0, properties=properties)

@@ -1,4 +1,4 @@
-"""Packets that are lost: rules of nftables in a network namespace of our own. TCP does not know, and sends again."""
+"""Packet loss: nftables rules in a network namespace of this run. TCP notices only missing packets, and resends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def nft() -> str | None:
 
 
 def why_not() -> str:
-    """Why packets cannot be lost here; empty if they can."""
+    """Why packets cannot be dropped here; empty if they can."""
     if not is_own():
         return "no namespace of its own is permitted here"
     if nft() is None:
@@ -30,13 +30,13 @@ def why_not() -> str:
 
 
 class PacketLoss:
-    """Owner of the rules: of packets from and to a port some are lost."""
+    """Owner of the rules: they drop some packets from and to a port."""
 
     def __init__(self) -> None:
         self._percent: dict[int, int] = {}
 
     def lose(self, port: int, percent: int) -> None:
-        """`percent` of 0: none any more. Raises LoadTestError."""
+        """Drop `percent` of a port's packets; 0: none. Raises LoadTestError."""
         self._percent[port] = percent
         rules = [f"add table inet {TABLE}", f"add chain {CHAIN} {{ type filter hook output priority 0; }}"]
         rules.append(f"flush chain {CHAIN}")

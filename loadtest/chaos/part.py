@@ -1,4 +1,4 @@
-"""One of our processes, which can be killed, stopped, and started again with the same address."""
+"""A Penstock process that can be killed, stopped, and started again with the same address."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pathlib import Path
 from loadtest.ports import START_TIMEOUT_S, STOP_TIMEOUT_S
 
 CODE = Path(__file__).parents[2]
-"""Where this very code is: what is started runs the same."""
+"""The folder of this code, so that started processes run the same."""
 ADMIN = ["--admin", "127.0.0.1:0"]
 
 
 class Part:
-    """One process; once constructed it has said that it is ready. start() begins it again, with the same address."""
+    """One process; its construction waits until it is ready. start() begins it again, with the same address."""
 
     says = "ready"
 
@@ -32,13 +32,13 @@ class Part:
         environment: Mapping[str, str] | None = None,
         admin: bool = True,
     ) -> None:
-        """`admin`: it has an admin endpoint, on some port, unless it is given one."""
+        """`admin`: give it an admin endpoint on a free port, unless it has one."""
         self._log = log
         self._command = command
         self._settings = settings
         self._admin = [] if not admin or "--admin" in command or "admin" in settings else ADMIN
         self._is_paused = False
-        self.environment = dict(environment or {})  # what the next start has besides
+        self.environment = dict(environment or {})  # extra environment for the next start
         self.process: subprocess.Popen[bytes]
         self.start()
 
@@ -57,11 +57,11 @@ class Part:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # what a terminal interrupts is whoever started it
+                start_new_session=True,  # an interrupt in a terminal is for the parent only
             )
         try:
             self._wait_until_ready(already_logged_bytes)
-        except BaseException:  # Ctrl-C, say
+        except BaseException:  # such as Ctrl-C
             self.kill()
             raise
 
@@ -80,7 +80,7 @@ class Part:
         return self._log.read_text(errors="replace")
 
     def metric(self, name: str) -> int:
-        """What its admin endpoint says, of a name with its labels."""
+        """A value of its admin endpoint, by metric name with labels."""
         admin = re.findall(r"^admin (\S+)", self.log_text(), re.MULTILINE)[-1]
         with urllib.request.urlopen(f"{admin}/metrics") as answer:
             found = re.search(rf"^{re.escape(name)} (\S+)", answer.read().decode(), re.MULTILINE)
@@ -93,12 +93,12 @@ class Part:
         self.process.wait(STOP_TIMEOUT_S)
 
     def restart(self) -> None:
-        """SIGKILL, and start again."""
+        """Kill with SIGKILL, and start again."""
         self.kill()
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: its sockets stay open, and it says nothing."""
+        """Send SIGSTOP: its sockets stay open, and it sends nothing."""
         self._is_paused = True
         self.process.send_signal(signal.SIGSTOP)
 
@@ -107,13 +107,15 @@ class Part:
         self._is_paused = False
 
     def terminate(self) -> None:
-        """SIGTERM, which it must answer by exiting with 0."""
+        """Send SIGTERM, and check that it exits with 0."""
         self.process.send_signal(signal.SIGTERM)
         if status := self.process.wait(STOP_TIMEOUT_S):
             raise RuntimeError(f"{self._command} exited with {status}:\n{self.log_text()}")
 
 
 def environment(settings: Mapping[str, object]) -> dict[str, str]:
-    """Of a process with these settings, by path: {"store.segment_bytes": 1_048_576}, and none of this process's."""
+    """The environment of a process with these settings, by path: {"store.segment_bytes": 1_048_576}; without PENSTOCK_
+    variables of this process.
+    """
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     return inherited | {"PENSTOCK_" + path.replace(".", "__").upper(): str(value) for path, value in settings.items()}

@@ -1,4 +1,4 @@
-"""Which faults come when: from the seed and the options, and from nothing else."""
+"""The plan of faults; it depends only on the seed and the options."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 from loadtest.errors import LoadTestError
 
 TOGETHER = 0.25
-"""Of all steps this share has a second fault while the first one lasts."""
+"""Share of steps with a second fault during the first."""
 ALLOWANCE_S = 0.5
-"""The least that a step takes besides: to be served again, and to count. What lies beyond the time is not begun."""
+"""Seconds that a step takes at least for recovery and checks. A step that would end after the duration is left out."""
 
 
-class Kind(NamedTuple):
-    """Of fault. Two of one group are not put on the same target at a time."""
+class FaultKind(NamedTuple):
+    """A kind of fault. Two kinds of one group never hit the same target at the same time."""
 
     name: str
     text: str
@@ -29,17 +29,17 @@ class Kind(NamedTuple):
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("kill", "SIGKILL, and started again", "process", (0.0, 2.0)),
-        Kind("term", "SIGTERM, and started again once it has ended", "process", (0.0, 1.0)),
-        Kind("stop", "SIGSTOP, then SIGCONT", "process", (1.0, 8.0)),
-        Kind("cut", "connections are reset, and refused", "relay", (0.3, 6.0)),
-        Kind("silence", "a relay passes nothing on", "relay", (2.0, 8.0)),
-        Kind("delay", "a relay holds everything up", "relay", (3.0, 8.0), (50, 500), "ms"),
-        Kind("partition", "all packets are lost", "packets", (2.0, 8.0)),
-        Kind("loss", "some packets are lost", "packets", (3.0, 8.0), (20, 80), "%"),
-        Kind("full-disk", "somebody else takes all room", "disk", (2.0, 6.0), (0, 50), "% of the reserve left"),
-        Kind("slow-disk", "writes are throttled", "disk", (3.0, 8.0), (32, 256), "KiB/s"),
-        Kind("clock", "the time of day jumps, and jumps back", "clock", (2.0, 6.0), (-7_200, 7_200), "s"),
+        FaultKind("kill", "SIGKILL, and started again", "process", (0.0, 2.0)),
+        FaultKind("term", "SIGTERM, and started again once it has ended", "process", (0.0, 1.0)),
+        FaultKind("stop", "SIGSTOP, then SIGCONT", "process", (1.0, 8.0)),
+        FaultKind("cut", "connections are reset, and refused", "relay", (0.3, 6.0)),
+        FaultKind("silence", "a relay passes nothing on", "relay", (2.0, 8.0)),
+        FaultKind("delay", "a relay holds everything up", "relay", (3.0, 8.0), (50, 500), "ms"),
+        FaultKind("partition", "all packets are lost", "packets", (2.0, 8.0)),
+        FaultKind("loss", "some packets are lost", "packets", (3.0, 8.0), (20, 80), "%"),
+        FaultKind("full-disk", "somebody else takes all room", "disk", (2.0, 6.0), (0, 50), "% of the reserve left"),
+        FaultKind("slow-disk", "writes are throttled", "disk", (3.0, 8.0), (32, 256), "KiB/s"),
+        FaultKind("clock", "the time of day jumps, and jumps back", "clock", (2.0, 6.0), (-7_200, 7_200), "s"),
     )
 }
 
@@ -66,15 +66,15 @@ class Fault(NamedTuple):
         return f"{self.kind} {self.target}{amount}, {self.lasts_s:.1f} s"
 
 
-class Step(NamedTuple):
-    """Calm, then a fault, or two that overlap."""
+class ChaosStep(NamedTuple):
+    """A calm time, then a fault, or two that overlap."""
 
     calm_s: float
     faults: tuple[Fault, ...]
 
     @property
     def ends_s(self) -> float:
-        """After its beginning; how long it takes to be served again is not in it."""
+        """Seconds from its beginning to its last fault's end, without the recovery."""
         return self.calm_s + max(fault.after_s + fault.lasts_s for fault in self.faults)
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Step(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What the plan depends on."""
+    """The inputs of the plan."""
 
     seed: int
     duration_s: float
@@ -92,8 +92,8 @@ class Options(NamedTuple):
     has_redis: bool
 
 
-def plan(options: Options) -> list[Step]:
-    """Raises LoadTestError if nothing of what was asked for can be done to such a deployment."""
+def plan(options: Options) -> list[ChaosStep]:
+    """Make the plan. Raises LoadTestError if no requested fault applies to such a deployment."""
     rng = random.Random(options.seed)
     targets = {name: _targets(name, options.gateways, options.has_redis) for name in sorted(options.kinds)}
     targets = {name: found for name, found in targets.items() if found}
@@ -101,7 +101,7 @@ def plan(options: Options) -> list[Step]:
         raise LoadTestError(f"no fault of {', '.join(options.kinds)} applies to this deployment; see --faults")
     kinds = _dealt(rng, list(targets))
     of = {name: _dealt(rng, found) for name, found in targets.items()}
-    steps: list[Step] = []
+    steps: list[ChaosStep] = []
     left_s = options.duration_s
     while True:
         calm_s = _round(rng.uniform(0.5, 3.0))
@@ -110,7 +110,7 @@ def plan(options: Options) -> list[Step]:
             second = _fault(rng, next(kinds), of, _round(rng.uniform(0.0, faults[0].lasts_s)))
             if not _collide(faults[0], second):
                 faults.append(second)
-        step = Step(calm_s, tuple(faults))
+        step = ChaosStep(calm_s, tuple(faults))
         left_s -= step.ends_s + ALLOWANCE_S
         if left_s < 0 and steps:
             return steps
@@ -139,7 +139,7 @@ def _targets(kind: str, gateways: int, has_redis: bool) -> list[str]:
 
 
 def _dealt(rng: random.Random, cards: list[str]) -> Iterator[str]:
-    """All of them in some order, and again in another."""
+    """All of them in random order, then again in another."""
     return chain.from_iterable(rng.sample(cards, len(cards)) for _ in iter(int, 1))
 
 

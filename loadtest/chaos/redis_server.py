@@ -1,4 +1,4 @@
-"""A real Redis, which keeps nothing on disk and can be killed, stopped and started again on the same port."""
+"""A real Redis without a disk, which can be killed, stopped and started again on the same port."""
 
 import shutil
 import signal
@@ -12,7 +12,7 @@ REDIS = shutil.which("redis-server")
 
 
 class RedisServer:
-    """One process; once constructed it listens."""
+    """One process; it listens once constructed."""
 
     def __init__(self, folder: Path) -> None:
         if REDIS is None:
@@ -39,7 +39,7 @@ class RedisServer:
         self.process.wait(STOP_TIMEOUT_S)
 
     def pause(self) -> None:
-        """SIGSTOP: its sockets stay open, and it says nothing."""
+        """Send SIGSTOP: its sockets stay open, and it sends nothing."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:

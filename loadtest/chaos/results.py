@@ -1,4 +1,4 @@
-"""What a run of chaos found: as a verdict, as JSON, as Markdown."""
+"""The results of a chaos run: a verdict, JSON, Markdown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from loadtest.machine import Machine
 
 
 class Done(msgspec.Struct, frozen=True):
-    """One step of the plan."""
+    """One finished step of the plan."""
 
     at_s: float
     faults: list[str]
     recovery_s: float | None
-    """From the end of its last fault until every client was served again; null: it never was."""
+    """Seconds from the end of its last fault until every client was served again; null: never."""
 
     def __str__(self) -> str:
         served = "NOT served again" if self.recovery_s is None else f"served again after {self.recovery_s:.2f} s"
@@ -25,7 +25,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct):
-    """Of its own, in bytes (anonymous; what is mapped of files is not in it)."""
+    """Anonymous memory in bytes (without mapped files)."""
 
     start: int
     end: int
@@ -33,13 +33,13 @@ class Memory(msgspec.Struct):
 
 
 class Chaos(msgspec.Struct):
-    """A run: what it was given, what it did, what it found."""
+    """A run: its inputs, its steps, its findings."""
 
     command: str
     deployment: str
     seed: int
     means: list[str]
-    """How faults are done here."""
+    """The means by which faults are made here."""
     left_out: dict[str, str]
     machine: Machine
     rate: int
@@ -87,7 +87,7 @@ class Chaos(msgspec.Struct):
 
 
 def write(path: Path, text: bytes) -> None:
-    """Raises LoadTestError."""
+    """Write a file. Raises LoadTestError."""
     try:
         path.write_bytes(text)
     except OSError as error:

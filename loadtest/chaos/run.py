@@ -1,4 +1,4 @@
-"""One run: a deployment, its load, the plan's faults one after another, and after each the ledger."""
+"""One chaos run: a deployment, its load, the plan's faults in turn, and a check of the ledger after each."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from loadtest.chaos import memory
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.faults import Faults
 from loadtest.chaos.ledger import until
-from loadtest.chaos.load import Load
-from loadtest.chaos.plan import Fault, Step
+from loadtest.chaos.load import ChaosLoad
+from loadtest.chaos.plan import ChaosStep, Fault
 from loadtest.chaos.results import Chaos, Done
 from loadtest.errors import LoadTestError
 
 TOPICS = (("load/a", 1), ("load/b", 2), ("load/shared", 2), ("other/shared", 1))
 PATIENCE_S = 2.0
-"""Of clients: they ask after so much silence, and after as much again they connect elsewhere."""
+"""Of clients: they ping after so much silence, and after as much again they reconnect elsewhere."""
 PAUSE_S = 0.1
 SESSION_S = 7 * 86_400
-"""Longer than clocks jump: a session must not expire for that."""
+"""Longer than any clock jump, so that no session expires by one."""
 TICK_S = 0.05
 RECOVERY_S = 60
-"""Who is not served so long after a fault never is."""
+"""A client that is not served for so long after a fault counts as never served."""
 CHURN = 0.05
-"""How likely in each tick some client loses its connection, or leaves it without a word."""
+"""Probability per tick that a client loses its connection, or abandons it."""
 FAREWELLS = frozenset(
     (
         ReasonCode.SERVER_SHUTTING_DOWN,
@@ -42,11 +42,11 @@ FAREWELLS = frozenset(
 )
 
 
-class Run:
+class ChaosRun:
     """Owner of the load and of the time."""
 
     def __init__(self, cluster: Cluster, faults: Faults, chaos: Chaos, say: Callable[[str], None]) -> None:
-        """`say` is given a line for each step."""
+        """`say` gets a line for each step."""
         self._cluster = cluster
         self._faults = faults
         self._chaos = chaos
@@ -59,15 +59,17 @@ class Run:
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time() - self._begun_s
 
-    async def run(self, steps: Sequence[Step], duration_s: float, progress: Callable[[str, float], None]) -> None:
-        """Ends with the first promise that is broken, or when all is done or the time is over."""
+    async def run(self, steps: Sequence[ChaosStep], duration_s: float, progress: Callable[[str, float], None]) -> None:
+        """Run the steps. Ends with the first broken promise, after the last step, or when the time is over."""
         self._begun_s = asyncio.get_running_loop().time()
         await self._start(steps, duration_s, progress)
         self._chaos.lasted_s = self._now_s
         self._chaos.counts = dict(self._load.ledger.counts)
         self._chaos.complaints += memory.complaints(self._chaos.memory)
 
-    async def _start(self, steps: Sequence[Step], duration_s: float, progress: Callable[[str, float], None]) -> None:
+    async def _start(
+        self, steps: Sequence[ChaosStep], duration_s: float, progress: Callable[[str, float], None]
+    ) -> None:
         async with self._load.running():
             pace = asyncio.create_task(self._pace())
             try:
@@ -81,7 +83,7 @@ class Run:
             finally:
                 pace.cancel()
 
-    async def _step(self, step: Step) -> None:
+    async def _step(self, step: ChaosStep) -> None:
         at_s = self._now_s
         away = self._load.rng.choice(self._load.subscribers) if self._load.rng.random() < 0.3 else None
         if away:
@@ -112,7 +114,7 @@ class Run:
             self._check([f"{fault}: it does not end"])
 
     async def _served(self, after: str) -> float | None:
-        """How long it takes until everybody sends and gets something that is sent from now on; None: for ever."""
+        """Seconds until every client is served with messages sent from now on; None: never."""
         self._load.ledger.mark()
         begun_s = self._now_s
         clients = self._load.clients
@@ -126,7 +128,7 @@ class Run:
         return round(self._now_s - begun_s, 3)
 
     async def _count(self) -> None:
-        """Nobody sends; everything acknowledged has arrived; then nothing of it is needed any more."""
+        """Pause the load, wait until everything acknowledged is delivered, check the ledger, and forget the round."""
         ledger = self._load.ledger
         self._is_calm = True
         for publisher in self._load.publishers:
@@ -157,7 +159,7 @@ class Run:
         self._chaos.complaints += complaints
 
     async def _pace(self) -> None:
-        """The rate, evenly; and some client that loses its connection every now and then."""
+        """Publish evenly at the rate, and let a random client lose its connection now and then."""
         publishers = self._load.publishers
         each_s = self._chaos.rate / len(publishers)
         owed = 0.0
@@ -175,9 +177,9 @@ class Run:
                 self._load.rng.choice((client.cut, client.move))()
 
 
-def _load(cluster: Cluster, seed: int) -> Load:
+def _load(cluster: Cluster, seed: int) -> ChaosLoad:
     """Persistent sessions of both versions, every QoS, with filters of every kind of queue."""
-    load = Load(_AnyPort(cluster), seed)
+    load = ChaosLoad(_AnyPort(cluster), seed)
     load.publisher("p5", *TOPICS).may_be_refused = True
     load.publisher("p3", *TOPICS, version=4)
     load.publisher("p5-exact", ("load/b", 2), ("load/b", 2), ("load/c", 2)).may_be_refused = True
@@ -198,7 +200,7 @@ def _load(cluster: Cluster, seed: int) -> Load:
 
 
 class _AnyPort:
-    """Clients know several addresses, and not which of them answers."""
+    """Gives clients the addresses in turn, whether or not the gateway behind an address runs."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -1,4 +1,4 @@
-"""What lies between two parts: a relay that can be cut and mended, fall silent, and hold everything up for a while."""
+"""A relay between two processes that can be cut and mended, fall silent, and delay data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Wire:
-    """What lies between a gateway and the store: a proxy in a thread of its own, which can be cut and mended."""
+    """A relay in a thread of its own, between a gateway and the store."""
 
     def __init__(self, store_port: int) -> None:
         self._store_port = store_port
@@ -28,7 +28,7 @@ class Wire:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        with suppress(OSError, asyncio.CancelledError):  # the latter from close(), and nothing comes after it
+        with suppress(OSError, asyncio.CancelledError):  # the latter from close(), which waits for nothing else
             await self._flows.wait()
             if not self._is_cut:
                 store_reader, store_writer = await asyncio.open_connection("127.0.0.1", self._store_port)
@@ -55,7 +55,7 @@ class Wire:
         await self._copy(reader, writer)
 
     def cut(self) -> None:
-        """End all connections, and let none come about."""
+        """Abort all connections, and refuse new ones."""
         self._is_cut = True
         self._loop.call_soon_threadsafe(self._abort)
 
@@ -74,11 +74,11 @@ class Wire:
         await asyncio.sleep(0)  # now the sockets are closed
 
     def silence(self) -> None:
-        """Nothing passes any more, and nobody is told."""
+        """Stop forwarding without closing any connection."""
         self._loop.call_soon_threadsafe(self._flows.clear)
 
     def delay(self, seconds: float) -> None:
-        """Each piece takes so long, one after another, in either direction; what comes meanwhile goes with the next."""
+        """Delay each piece of data by so much, in either direction; data that come meanwhile go with the next piece."""
         self._delay_s = seconds
 
     def mend(self) -> None:

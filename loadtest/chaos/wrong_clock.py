@@ -1,4 +1,4 @@
-"""A clock that is wrong, for single processes: a library, preloaded, that adds what a file says to the time of day."""
+"""A wrong clock for single processes: a preloaded library that adds an offset from a file to the time of day."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ time_t time(time_t *to) {
 
 
 class WrongClock:
-    """Processes with this in their environment have it. Monotonic clocks, and all other processes, are as they were."""
+    """A wrong clock for processes with this environment. Monotonic clocks and other processes are not affected."""
 
     def __init__(self, folder: Path, ahead_s: int) -> None:
         self._file = folder / "ahead"
@@ -69,7 +69,7 @@ class WrongClock:
             raise LoadTestError("a preloaded library does not change what Python takes for the time")
 
     def another(self, name: str) -> WrongClock:
-        """One that is set by itself, for another process; right at first."""
+        """A second clock for another process; without an offset at first."""
         clock = copy.copy(self)
         clock._file = self._file.with_name(f"ahead-{name}")
         clock.set(0)
@@ -80,7 +80,7 @@ class WrongClock:
         return {"LD_PRELOAD": str(self._library), "WRONG_CLOCK": str(self._file)}
 
     def set(self, ahead_s: int) -> None:
-        """From now on the clock is so much ahead; less than 0: behind."""
+        """Set the clock ahead by so many seconds; negative: behind."""
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write(struct.pack("q", ahead_s))
 

@@ -1,1 +1,1 @@
-"""The simulated devices: how they connect, what they publish, and what one run of a workload measures."""
+"""Simulated devices: how they connect, what they publish, and the measurements of one run of a workload."""

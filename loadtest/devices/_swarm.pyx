@@ -166,7 +166,7 @@ cdef class Swarm:
 
     def add_device(self, uint32_t number, int fd, int version, bytes connect not None, bytes subscribe not None,
                    object layer=None):
-        """One more device of a group, on a socket that is connected or will be; `layer`: a devices.layers.Layer."""
+        """One more device of a group, on a socket that is connected or will be; `layer`: a devices.layers.DeviceLayer."""
         if self.device_count == self.device_room:
             self.device_room = max(1024, 2 * self.device_room)
             devices = <Device *>PyMem_Realloc(self.devices, self.device_room * sizeof(Device))

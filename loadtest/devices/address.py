@@ -1,4 +1,4 @@
-"""Where a broker listens, and what lies between its socket and MQTT."""
+"""The address of a broker, and the layers between its socket and MQTT."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from loadtest.devices.layers import Layer, Tls, TlsWebSocket, WebSocket
+from loadtest.devices.layers import DeviceLayer, DeviceTls, DeviceTlsWebSocket, DeviceWebSocket
 from loadtest.errors import LoadTestError
 
 PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 
 
-class Address(NamedTuple):
-    """Of a broker; `tls` says whom to trust, where the scheme is mqtts or wss."""
+class BrokerAddress(NamedTuple):
+    """The address of a broker; `tls`: the context with its trusted authorities, for mqtts and wss."""
 
     host: str
     port: int
@@ -26,10 +26,10 @@ class Address(NamedTuple):
         return f"{self.host}:{self.port}"
 
     @classmethod
-    def parse(cls, url: str, ca_file: Path | None = None, is_verified: bool = True) -> Address:
-        """`mqtt://`, `mqtts://`, `ws://` or `wss://HOST[:PORT]`, the last two with a path. Raises LoadTestError.
+    def parse(cls, url: str, ca_file: Path | None = None, is_verified: bool = True) -> BrokerAddress:
+        """Parse `mqtt://`, `mqtts://`, `ws://` or `wss://HOST[:PORT]`, the last two with a path. Raises LoadTestError.
 
-        ca_file: certificates to trust; without it those that the system trusts.
+        ca_file: trusted certificates; default: those of the system.
         """
         parts = urlsplit(url)
         try:
@@ -42,18 +42,18 @@ class Address(NamedTuple):
         tls = _context(ca_file, is_verified) if parts.scheme in ("mqtts", "wss") else None
         return cls(parts.hostname, port, parts.scheme, parts.path or "/mqtt" if is_web_socket else "", tls)
 
-    def layer(self) -> Layer | None:
-        """Of one connection; None if MQTT goes over TCP as it is."""
+    def layer(self) -> DeviceLayer | None:
+        """A layer for one connection; None for plain TCP."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         uri = f"{self.scheme}://{host}:{self.port}{self.path}"
         if self.tls is None:
-            return WebSocket(uri) if self.scheme == "ws" else None
-        tls = Tls(self.tls, self.host)
-        return TlsWebSocket(tls, WebSocket(uri)) if self.scheme == "wss" else tls
+            return DeviceWebSocket(uri) if self.scheme == "ws" else None
+        tls = DeviceTls(self.tls, self.host)
+        return DeviceTlsWebSocket(tls, DeviceWebSocket(uri)) if self.scheme == "wss" else tls
 
 
 def _context(ca_file: Path | None, is_verified: bool) -> ssl.SSLContext:
-    """Raises LoadTestError."""
+    """Read results. Raises LoadTestError."""
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:

@@ -1,10 +1,12 @@
-"""What the devices of a group have done."""
+"""The counters of a group of devices."""
 
 from typing import TypedDict
 
 
 class Counters(TypedDict):
-    """Messages; `refused`: acknowledged with an error, `repeated`: came with DUP, `retained`: with RETAIN."""
+    """Numbers of messages; `refused`: acknowledged with an error; `repeated`: received with DUP; `retained`: with
+    RETAIN.
+    """
 
     sent: int
     acked: int

@@ -1,4 +1,4 @@
-"""The devices of a workload on one broker: connected and subscribed in turn, then told to publish."""
+"""The devices of a workload on one broker: they connect, subscribe, and publish on command."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect, QoS, Subscribe, SubscriptionRequest
 from gateway.mqtt.properties import Properties
 from loadtest.devices._swarm import Swarm, monotonic_ns
-from loadtest.devices.address import Address
+from loadtest.devices.address import BrokerAddress
 from loadtest.devices.counters import Counters
 from loadtest.errors import BrokerRefuses, LoadTestError
 from loadtest.workloads.workload import ALL_PUBLISHERS, ALL_SUBSCRIBERS, Publishers, Subscribers, Workload
 
 AT_ONCE = 256
-"""Connections that are made at the same time."""
+"""Connections that are opened at the same time."""
 STEP_S = 0.002
 PATIENCE_S = 20.0
-"""How long to wait for any one more device to be let in."""
+"""Longest wait for the next device to connect."""
 SECOND_NS = 1_000_000_000
 KEPT_S = 3600
-"""How long a broker is to keep a session, if a run ends before it says that it may forget it."""
+"""Session expiry interval, for a run that ends before it discards its sessions."""
 
 
 class _Device(NamedTuple):
-    """One that is to be connected."""
+    """A device that will be connected."""
 
     group: int
     client_id: str
@@ -38,10 +38,10 @@ class _Device(NamedTuple):
     is_clean: bool
 
 
-class Fleet:
+class DeviceFleet:
     """Owner of the devices. Groups have the order of the workload: publishers, then subscribers."""
 
-    def __init__(self, workload: Workload, address: Address) -> None:
+    def __init__(self, workload: Workload, address: BrokerAddress) -> None:
         self.workload = workload
         self.swarm = Swarm()
         self._address = address
@@ -50,7 +50,7 @@ class Fleet:
         self._deliveries = workload.deliveries()
         self._groups = workload.groups
         self._present: set[int] = set()
-        self._kept: set[int] = set()  # groups whose sessions the broker keeps
+        self._kept: set[int] = set()  # groups with sessions that the broker keeps
         self.publishers = [self._add_publishers(group) for group in workload.publishers]
         self.subscribers = [self.swarm.add_group([], 0, group.qos, 1, []) for group in workload.subscribers]
 
@@ -61,7 +61,7 @@ class Fleet:
         )
 
     def named(self, who: Sequence[str]) -> list[int]:
-        """The groups that a step means, by number; subscribers first, so that nobody misses what others publish."""
+        """The groups of a step, by number; subscribers first, so that they miss no message."""
         kinds = [(ALL_SUBSCRIBERS, self.subscribers), (ALL_PUBLISHERS, self.publishers)]
         return [
             number
@@ -70,19 +70,19 @@ class Fleet:
             if not who or kind in who or self._groups[number].name in who
         ]
 
-    # --- in and out
+    # --- connecting and leaving
 
     def connect(self, progress: Callable[[int], None]) -> float:
-        """Let all devices in that are not absent, subscribers first; how long that took (s).
+        """Connect all devices that are not absent, subscribers first. Returns the seconds it took.
 
-        `progress`: so many are ready. Raises BrokerRefuses and LoadTestError.
+        `progress` gets the number of ready devices. Raises BrokerRefuses and LoadTestError.
         """
         begun_ns = monotonic_ns()
         self.join([number for number in self.named([]) if not self._groups[number].absent], progress)
         return (monotonic_ns() - begun_ns) / SECOND_NS
 
     def join(self, groups: Sequence[int], progress: Callable[[int], None]) -> int:
-        """Let groups in that are not there; how many devices that are."""
+        """Connect groups that are not connected. Returns their number of devices."""
         joining = [number for number in groups if number not in self._present]
         for number in joining:
             self._let_in(self._joining(number), progress)
@@ -92,13 +92,13 @@ class Fleet:
         return sum(self._groups[number].count for number in joining)
 
     def leave(self, groups: Sequence[int], is_said: bool) -> None:
-        """Close the connections of groups, with a DISCONNECT if that is said."""
+        """Close the connections of groups; `is_said`: with a DISCONNECT."""
         for number in groups:
             (self.swarm.leave if is_said else self.swarm.cut)(number)
             self._present.discard(number)
 
     def forget_sessions(self) -> None:
-        """Have the broker forget what it keeps."""
+        """Have the broker discard the sessions that it keeps."""
         with suppress(LoadTestError):
             for number in self._kept:
                 self.swarm.cut(number)
@@ -155,7 +155,7 @@ class Fleet:
         self.swarm.add_device(device.group, self._socket(), version, encode(connect, version), subscribe, layer)
 
     def _socket(self) -> int:
-        """A descriptor that connects; from now on the swarm's."""
+        """A connecting socket's descriptor, which then belongs to the swarm."""
         try:
             connecting = socket.socket(socket.AF_INET6 if ":" in self._place[0] else socket.AF_INET)
         except OSError as error:
@@ -170,7 +170,7 @@ class Fleet:
         return connecting.detach()
 
     def _check(self) -> None:
-        """Raises BrokerRefuses if a device is not what it should be."""
+        """Raise BrokerRefuses if a device has failed."""
         swarm = self.swarm
         if swarm.reason_code:
             raise BrokerRefuses(f"the broker refused a device: reason code 0x{swarm.reason_code:02X}")
@@ -190,7 +190,7 @@ class Fleet:
             self.swarm.publish(number, group.rate)
 
     def publish_so_many(self, groups: Sequence[int], messages: int) -> None:
-        """That many of all those that are there together, evenly; 0: until stop()."""
+        """Publish `messages` in all, evenly by the connected devices of these groups; 0: until stop()."""
         publishing = [number for number in groups if number in self.publishers and number in self._present]
         devices = sum(self._groups[number].count for number in publishing)
         for number in publishing:
@@ -200,7 +200,7 @@ class Fleet:
         self.swarm.run(monotonic_ns() + int(seconds * SECOND_NS))
 
     def watch(self, seconds: float) -> None:
-        """As run(); raises BrokerRefuses if a device lost its connection."""
+        """As run(); raises BrokerRefuses if a device has lost its connection."""
         self.run(seconds)
         self._check()
 
@@ -214,11 +214,11 @@ class Fleet:
 
     @property
     def left(self) -> int:
-        """Messages that are still to be sent, of those that publish_so_many() said."""
+        """Messages of publish_so_many() that are still unsent."""
         return sum(map(self.swarm.left, self.publishers))
 
     def wanted(self) -> int | None:
-        """How many deliveries there are to be of what was sent; None if nobody knows."""
+        """The number of deliveries due for the messages sent; None if unknown."""
         total = 0
         for factor, counters in zip(self._deliveries, self.published(), strict=True):
             if factor is None:
@@ -236,8 +236,8 @@ class Fleet:
         self.swarm.close()
 
 
-def _resolved(address: Address) -> tuple[str, int]:
-    """Raises LoadTestError."""
+def _resolved(address: BrokerAddress) -> tuple[str, int]:
+    """Read results. Raises LoadTestError."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Latencies as people ask for them, from the buckets that the devices count."""
+"""Latency percentiles from the buckets that the devices count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIGITS = 3
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Percentiles in µs, and the whole as a HDR histogram (base64, log form V2) that other programs read."""
+    """Percentiles in µs, and all values as a HDR histogram (base64, log form V2) for other programs."""
 
     count: int
     p50: int
@@ -46,6 +46,6 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 def curve(histogram: str) -> list[tuple[float, int]]:
-    """[(percentile, µs)], the closer together the nearer to 100."""
+    """[(percentile, µs)], denser near 100."""
     decoded = HdrHistogram.decode(histogram)
     return [(item.percentile_level_iterated_to, item.value_iterated_to) for item in decoded.get_percentile_iterator(5)]

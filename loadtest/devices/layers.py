@@ -1,4 +1,4 @@
-"""TLS and WebSocket under a device, without I/O: bytes of the socket on one side, MQTT on the other."""
+"""TLS and WebSocket for a device, without I/O: bytes of the socket on one side, MQTT on the other."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from loadtest.errors import BrokerRefuses
 
 READ_BYTES = 1 << 16
 FRAME_BYTES = 1 << 24
-"""Of a broker's WebSocket frame, at most."""
+"""Largest WebSocket frame of a broker."""
 
 
-class Layer(Protocol):
-    """What a device sends through and receives through. Its methods raise BrokerRefuses."""
+class DeviceLayer(Protocol):
+    """A layer between a device and its socket. Its methods raise BrokerRefuses."""
 
     @property
     def is_open(self) -> bool:
         """Whether MQTT can be sent."""
 
     def opening(self) -> bytes:
-        """What to send first."""
+        """The bytes to send first."""
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """From the socket: what there is of MQTT now, and what to send by itself."""
+        """Take bytes from the socket. Returns MQTT bytes, and bytes to send."""
 
     def send(self, data: bytes) -> bytes:
-        """MQTT, as it goes to the socket."""
+        """MQTT bytes as they go to the socket."""
 
 
-class Tls:
+class DeviceTls:
     """OpenSSL between two buffers in memory."""
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
@@ -77,8 +77,8 @@ class Tls:
             raise BrokerRefuses(f"TLS: {error.reason or error}; does the broker speak TLS at this port?") from None
 
 
-class WebSocket:
-    """Binary frames of the `mqtt` subprotocol; what is sent together is one frame."""
+class DeviceWebSocket:
+    """Binary frames of the `mqtt` subprotocol; bytes sent together are one frame."""
 
     def __init__(self, uri: str) -> None:
         self.is_open = False
@@ -112,10 +112,10 @@ class WebSocket:
         return b"".join(self._protocol.data_to_send())
 
 
-class TlsWebSocket:
+class DeviceTlsWebSocket:
     """A WebSocket within TLS."""
 
-    def __init__(self, tls: Tls, web_socket: WebSocket) -> None:
+    def __init__(self, tls: DeviceTls, web_socket: DeviceWebSocket) -> None:
         self._tls, self._web_socket = tls, web_socket
         self._has_asked = False
 

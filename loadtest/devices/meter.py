@@ -10,7 +10,7 @@ from itertools import chain
 import msgspec
 
 from loadtest.devices._swarm import monotonic_ns
-from loadtest.devices.fleet import SECOND_NS, Fleet
+from loadtest.devices.fleet import SECOND_NS, DeviceFleet
 from loadtest.devices.latency import Latency
 from loadtest.resources import taken
 
@@ -18,7 +18,7 @@ SLICE_S = 0.25
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """What happened in a part of a run, at `at_s` since it began: messages/s."""
+    """A part of a run, from `at_s` on: messages/s."""
 
     at_s: float
     sent_per_s: float
@@ -27,7 +27,7 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Messages, and CPU seconds of the broker and of this process without those that it started."""
+    """Messages, and CPU seconds of the broker and of this process (without its children)."""
 
     sent: int = 0
     acked: int = 0
@@ -45,10 +45,10 @@ class Totals(msgspec.Struct, frozen=True):
         )
 
 
-class Meter:
-    """Adds up what happens within measuring(), which may be several times; slices are of the whole run."""
+class RunMeter:
+    """Adds up the measurements within measuring(), which may be called several times; slices cover the whole run."""
 
-    def __init__(self, fleet: Fleet, broker_pids: Sequence[int]) -> None:
+    def __init__(self, fleet: DeviceFleet, broker_pids: Sequence[int]) -> None:
         self.fleet = fleet
         self.broker_pids = broker_pids
         self.total = Totals()
@@ -72,7 +72,7 @@ class Meter:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """What happens in here counts."""
+        """Measure while the block runs."""
         if not self.seconds:
             self.fleet.swarm.forget_latencies()
         before, begun_ns = self._everything(), monotonic_ns()
@@ -87,11 +87,11 @@ class Meter:
         self.acknowledging = Latency.of(chain.from_iterable(swarm.latencies(each, True) for each in fleet.publishers))
 
     def joins(self, devices: int) -> None:
-        """So many have connected."""
+        """Note that so many devices have connected."""
         self.joined += devices if self._is_measuring else 0
 
     def spend(self, seconds: float, progress: Callable[[float], None]) -> None:
-        """Let the devices go on for so long; `progress` is told the part of it that is over. Raises BrokerRefuses."""
+        """Run the devices for so long; `progress` gets the finished part. Raises BrokerRefuses."""
         begun_ns = at_ns = monotonic_ns()
         end_ns = begun_ns + int(seconds * SECOND_NS)
         while at_ns < end_ns:
@@ -101,7 +101,7 @@ class Meter:
             progress(min(1.0, (at_ns - begun_ns) / SECOND_NS / seconds))
 
     def slice(self, now_ns: int) -> None:
-        """A slice ends now."""
+        """End a slice now."""
         now = self.totals()
         did = now.plus(self._slice_totals, -1)
         seconds = (now_ns - self._slice_ns) / SECOND_NS

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadtest.devices.address import Address
-from loadtest.devices.fleet import Fleet
+from loadtest.devices.address import BrokerAddress
+from loadtest.devices.fleet import DeviceFleet
 from loadtest.devices.latency import Latency
-from loadtest.devices.meter import Meter, Slice
+from loadtest.devices.meter import RunMeter, Slice
 from loadtest.devices.steps import Progress, StepTaken, drain, follow
 from loadtest.resources import taken
 from loadtest.workloads.workload import Workload
 
 
-class Run(msgspec.Struct, frozen=True):
-    """What was measured. Latencies count from when a message should have been sent.
+class WorkloadRun(msgspec.Struct, frozen=True):
+    """The measurements of a run. Latencies count from when a message should have been sent.
 
-    `lost`: deliveries that never came, of all that was sent (None: nobody knows how many there should be); `cores`: CPU
-    seconds per second; `broker_empty_bytes`: resident before anybody connected; `joined_per_s`: devices that connected.
+    `lost`: missing deliveries of all messages sent (None: their number is unknown); `cores`: CPU seconds per second;
+    `broker_empty_bytes`: resident memory before any connection; `joined_per_s`: devices that connected.
     """
 
     devices: int
@@ -43,13 +43,13 @@ class Run(msgspec.Struct, frozen=True):
     steps: list[StepTaken] = []
 
 
-def run(workload: Workload, broker: Address, broker_pids: Sequence[int], progress: Progress) -> Run:
-    """Raises LoadTestError."""
+def run(workload: Workload, broker: BrokerAddress, broker_pids: Sequence[int], progress: Progress) -> WorkloadRun:
+    """Read results. Raises LoadTestError."""
     empty_bytes = taken(broker_pids).resident_bytes
-    fleet = Fleet(workload, broker)
+    fleet = DeviceFleet(workload, broker)
     try:
         connect_s = fleet.connect(lambda ready: progress("connecting", ready / workload.devices))
-        meter = Meter(fleet, broker_pids)
+        meter = RunMeter(fleet, broker_pids)
         measure = follow if workload.steps else _sustain
         steps = measure(meter, progress)
         lost = drain(fleet, progress)
@@ -59,9 +59,9 @@ def run(workload: Workload, broker: Address, broker_pids: Sequence[int], progres
         fleet.close()
 
 
-def _run(meter: Meter, connect_s: float, lost: int | None, steps: list[StepTaken], empty_bytes: int) -> Run:
+def _run(meter: RunMeter, connect_s: float, lost: int | None, steps: list[StepTaken], empty_bytes: int) -> WorkloadRun:
     fleet, total, seconds = meter.fleet, meter.total, meter.seconds
-    return Run(
+    return WorkloadRun(
         devices=fleet.workload.devices,
         connect_s=round(connect_s, 3),
         seconds=round(seconds, 3),
@@ -84,8 +84,8 @@ def _run(meter: Meter, connect_s: float, lost: int | None, steps: list[StepTaken
     )
 
 
-def _sustain(meter: Meter, progress: Progress) -> list[StepTaken]:
-    """All publish at once: warm up, measure."""
+def _sustain(meter: RunMeter, progress: Progress) -> list[StepTaken]:
+    """All devices publish at once: warm up, then measure."""
     timing = meter.fleet.workload.timing
     meter.fleet.publish()
     meter.spend(timing.warm_up_s, lambda done: progress("warming up", done))

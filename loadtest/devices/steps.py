@@ -1,4 +1,4 @@
-"""Workloads that go step by step, and the last step of all: what was sent is delivered."""
+"""Workloads with steps, and the last step of every workload: drain what was sent."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from contextlib import nullcontext
 import msgspec
 
 from loadtest.devices._swarm import monotonic_ns
-from loadtest.devices.fleet import SECOND_NS, Fleet
-from loadtest.devices.meter import SLICE_S, Meter
+from loadtest.devices.fleet import SECOND_NS, DeviceFleet
+from loadtest.devices.meter import SLICE_S, RunMeter
 from loadtest.errors import BrokerRefuses
-from loadtest.workloads.workload import Step
+from loadtest.workloads.workload import WorkloadStep
 
 TICK_S = 0.01
 QUIET_S = 1.0
-"""Where it is not known how much is to be delivered: the end is when nothing came for so long."""
+"""If the number of deliveries is unknown, the drain ends after so long without any."""
 
 Progress = Callable[[str, float], None]
-"""What goes on, and how much of it is done (0 to 1)."""
+"""The current work, and its finished part (0 to 1)."""
 
 
 class StepTaken(msgspec.Struct, frozen=True):
-    """A step, how long it took, and how much was done in it: messages, and devices that joined."""
+    """A finished step, its seconds, and its messages and joined devices."""
 
     do: str
     seconds: float
@@ -32,12 +32,12 @@ class StepTaken(msgspec.Struct, frozen=True):
     measured: bool
 
 
-def follow(meter: Meter, progress: Progress) -> list[StepTaken]:
-    """All steps of the workload. Raises BrokerRefuses if one takes longer than its `step_s`."""
+def follow(meter: RunMeter, progress: Progress) -> list[StepTaken]:
+    """Run all steps of the workload. Raises BrokerRefuses if one takes longer than its `step_s`."""
     return [_take(step, meter, progress) for step in meter.fleet.workload.steps]
 
 
-def _take(step: Step, meter: Meter, progress: Progress) -> StepTaken:
+def _take(step: WorkloadStep, meter: RunMeter, progress: Progress) -> StepTaken:
     before, begun_ns = meter.totals(), monotonic_ns()
     with meter.measuring() if step.measured else nullcontext():
         joined = _do(step, meter, progress)
@@ -46,8 +46,8 @@ def _take(step: Step, meter: Meter, progress: Progress) -> StepTaken:
     return StepTaken(step.do, seconds, did.sent, did.delivered, joined, step.measured)
 
 
-def _do(step: Step, meter: Meter, progress: Progress) -> int:
-    """How many devices joined."""
+def _do(step: WorkloadStep, meter: RunMeter, progress: Progress) -> int:
+    """Do a step. Returns the number of joined devices."""
     fleet = meter.fleet
     groups = fleet.named(step.who)
     if step.do == "join":
@@ -65,7 +65,7 @@ def _do(step: Step, meter: Meter, progress: Progress) -> int:
     return 0
 
 
-def _publish(step: Step, meter: Meter, groups: list[int], progress: Progress) -> None:
+def _publish(step: WorkloadStep, meter: RunMeter, groups: list[int], progress: Progress) -> None:
     fleet = meter.fleet
     fleet.publish_so_many(groups, step.messages)
     if step.seconds:
@@ -87,8 +87,8 @@ def _publish(step: Step, meter: Meter, groups: list[int], progress: Progress) ->
     meter.slice(monotonic_ns())
 
 
-def drain(fleet: Fleet, progress: Progress, sliced: Callable[[int], None] = lambda _: None) -> int | None:
-    """Wait for what is on its way, no longer than the workload says; how many deliveries never came."""
+def drain(fleet: DeviceFleet, progress: Progress, sliced: Callable[[int], None] = lambda _: None) -> int | None:
+    """Wait for deliveries under way, at most `drain_s`. Returns the number of missing ones; None: unknown."""
     wanted = fleet.wanted()
     begun_ns = sliced_ns = came_ns = monotonic_ns()
     end_ns = begun_ns + int(fleet.workload.timing.drain_s * SECOND_NS)
@@ -108,5 +108,5 @@ def drain(fleet: Fleet, progress: Progress, sliced: Callable[[int], None] = lamb
     return None if wanted is None else max(0, wanted - delivered)
 
 
-def _delivered(fleet: Fleet) -> int:
+def _delivered(fleet: DeviceFleet) -> int:
     return sum(each["delivered"] for each in fleet.received())

@@ -1,1 +1,1 @@
-"""What connections and messages cost, what a deployment needs, and how an autoscaler follows a load."""
+"""The model: the cost of connections and messages, the needs of a deployment, and autoscaling under a load."""

@@ -1,7 +1,7 @@
-"""How Kubernetes scales: by a HorizontalPodAutoscaler of autoscaling/v2.
+"""The scaling rules of a Kubernetes HorizontalPodAutoscaler (autoscaling/v2).
 
-Each metric asks for as many pods as bring it to its target, unless it is within a tolerance; the largest wins.
-Stabilisation windows and policies then bound the change.
+Each metric asks for as many pods as bring it to its target, unless it is within a tolerance; the largest number wins.
+Stabilisation windows and policies then limit the change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loadtest.errors import LoadTestError
 
 TOLERANCE = 0.1
 SYNC_S = 15
-"""How often Kubernetes looks."""
+"""Kubernetes' interval of evaluation."""
 MIB = 1 << 20
 UNITS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "Mi": float(MIB), "Gi": float(1 << 30)}
 
@@ -36,8 +36,8 @@ class Direction(NamedTuple):
     policies: tuple[Policy, ...]
 
 
-class Rules(NamedTuple):
-    """targets: of each metric, on average; CPU in cores, memory in bytes."""
+class ScalingRules(NamedTuple):
+    """The rules of an autoscaler; targets: average by metric; CPU in cores, memory in bytes."""
 
     least: int
     most: int
@@ -47,7 +47,7 @@ class Rules(NamedTuple):
 
 
 class Pod(NamedTuple):
-    """What one gateway can do, and asks for."""
+    """The capacity of one gateway, and its resource requests."""
 
     cpu_cores: float = 1.0
     memory_bytes: float = 512 * MIB
@@ -55,8 +55,8 @@ class Pod(NamedTuple):
     most_connections: int = 100_000
 
 
-def rules_in(text: str, pod: Pod) -> Rules:
-    """Of the HorizontalPodAutoscaler among rendered YAML documents. Raises LoadTestError."""
+def rules_in(text: str, pod: Pod) -> ScalingRules:
+    """The rules of the HorizontalPodAutoscaler among rendered YAML documents. Raises LoadTestError."""
     try:
         documents = [each for each in yaml.safe_load_all(text) if isinstance(each, dict)]
     except yaml.YAMLError as error:
@@ -69,8 +69,8 @@ def rules_in(text: str, pod: Pod) -> Rules:
     return rules(found[0], pod)
 
 
-def rules(document: Mapping[str, Any], pod: Pod) -> Rules:
-    """Of a HorizontalPodAutoscaler (autoscaling/v2) as helm renders it. Raises LoadTestError."""
+def rules(document: Mapping[str, Any], pod: Pod) -> ScalingRules:
+    """The rules of a HorizontalPodAutoscaler (autoscaling/v2) as helm renders it. Raises LoadTestError."""
     try:
         spec = document["spec"]
         behavior = spec.get("behavior", {})
@@ -78,7 +78,7 @@ def rules(document: Mapping[str, Any], pod: Pod) -> Rules:
         down = {**up, "stabilizationWindowSeconds": 300}
         targets = dict(_target(metric, pod) for metric in spec["metrics"])
         directions = [_direction({**by, **behavior.get(n, {})}) for n, by in (("scaleUp", up), ("scaleDown", down))]
-        return Rules(spec.get("minReplicas", 1), spec["maxReplicas"], targets, *directions)
+        return ScalingRules(spec.get("minReplicas", 1), spec["maxReplicas"], targets, *directions)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LoadTestError(f"no HorizontalPodAutoscaler of autoscaling/v2: {error!r}; see docs/loadtest.md") from None
 
@@ -106,9 +106,9 @@ def _quantity(text: object) -> float:
 
 
 class Scaler:
-    """Owner of how many there are to be."""
+    """Owner of the number of replicas."""
 
-    def __init__(self, by: Rules) -> None:
+    def __init__(self, by: ScalingRules) -> None:
         self._by = by
         self.replicas = by.least
         self._wishes: list[tuple[float, int]] = []
@@ -118,7 +118,7 @@ class Scaler:
         return min(self._by.most, max(self._by.least, replicas))
 
     def desired(self, sums: Mapping[str, float]) -> int:
-        """The largest of what the metrics ask for."""
+        """The largest number of replicas that any metric asks for."""
         wishes = [
             self.replicas
             if abs(sums[name] / (target * self.replicas) - 1) <= TOLERANCE
@@ -143,7 +143,7 @@ class Scaler:
             self.replicas = wanted
 
     def _stabilised(self, at_s: float) -> int:
-        """No more than the least wish of the one window, no less than the largest of the other."""
+        """At most the smallest wish of the scale-up window, at least the largest of the scale-down window."""
         up = min(wish for then, wish in self._wishes if then >= at_s - self._by.up.window_s)
         down = max(wish for then, wish in self._wishes if then >= at_s - self._by.down.window_s)
         if self.replicas < up:
@@ -174,5 +174,5 @@ class Scaler:
         return int(most(limits) if by.selects == "Max" else least(limits))
 
     def _changed(self, at_s: float, period_s: float, sign: int) -> int:
-        """By how many it has gone that way within a period."""
+        """The number of replicas added or removed within a period."""
         return sum(change for then, change in self._changes if then > at_s - period_s and change * sign > 0)

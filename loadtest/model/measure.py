@@ -1,4 +1,4 @@
-"""Measures what a message, a connection and a queue cost, on a store with a gateway of its own that it starts."""
+"""Measures the cost of a message, a connection and a queue, on a store and a gateway that it starts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 import psutil
 
-from loadtest.brokers.kinds import KINDS, Running, penstock, running
-from loadtest.devices.fleet import Fleet
-from loadtest.devices.meter import Meter
+from loadtest.brokers.kinds import KINDS, RunningBroker, penstock, running
+from loadtest.devices.fleet import DeviceFleet
+from loadtest.devices.meter import RunMeter
 from loadtest.devices.steps import Progress, drain
 from loadtest.errors import LoadTestError
 from loadtest.machine import Machine
-from loadtest.model.needs import Check, Costs, Demand, Measured, needs
-from loadtest.resources import Taken, family, taken
-from loadtest.workloads.workload import Publishers, Step, Subscribers, Timing, Workload
+from loadtest.model.needs import Costs, Demand, Measured, ModelCheck, needs
+from loadtest.resources import ResourceUse, family, taken
+from loadtest.workloads.workload import Publishers, Subscribers, Timing, Workload, WorkloadStep
 
 WARM_UP_S = 1.0
 DEVICES = 2_000
@@ -33,7 +33,7 @@ SOME, MORE, MORE_YET = 300_000, 600_000, 1_000_000
 DISK_MESSAGES, DISK_SIZE = 100_000, 200
 SETTLED_S = 2.0
 ENOUGH_BYTES = 1 << 16
-"""Memory that changes by less than this is settled."""
+"""Memory that changes by less than this has settled."""
 FEW, MANY = "20,000/s, device to device", "60,000/s, device to device"
 MANY_IN = "60,000/s, to nobody"
 ALONE = "2,000/s, device to device"
@@ -45,7 +45,7 @@ Point = dict[str, float]
 class Apart(NamedTuple):
     """A store and its gateway."""
 
-    broker: Running
+    broker: RunningBroker
     folder: Path
     store: list[int]
     gateway: list[int]
@@ -69,7 +69,7 @@ def _is(process: psutil.Process, role: str) -> bool:
 
 
 def measure(seconds: float, progress: Progress) -> Measured:
-    """Some minutes of work, `seconds` of which for each rate. Raises LoadTestError."""
+    """Measure everything; takes minutes, `seconds` of it for each rate. Raises LoadTestError."""
     begun, machine = datetime.now(UTC).isoformat(timespec="seconds"), Machine.here()
     points: dict[str, Point] = {}
     rates = {
@@ -99,7 +99,7 @@ def measure(seconds: float, progress: Progress) -> Measured:
 
 
 def _workload(rate: float, fan_out: int = 1, devices: int = DEVICES, size: int = 200) -> Workload:
-    """Devices that each have a topic of their own, so that each message is a packet that comes by itself."""
+    """A workload of devices with a topic each, so that each message is a packet of its own."""
     publishers = Publishers(["model/{i}/report"], devices, 1, [size], rate)
     subscribers = [Subscribers(["model/{i}/report"], devices, 1)] * fan_out
     return Workload("model", "", [publishers], subscribers)
@@ -109,11 +109,11 @@ def _workload(rate: float, fan_out: int = 1, devices: int = DEVICES, size: int =
 
 
 def _rate(apart: Apart, workload: Workload, seconds: float) -> Point:
-    """µs of CPU for each message published, of both."""
-    fleet = Fleet(workload, apart.broker.address)
+    """µs of CPU per published message, of store and gateway."""
+    fleet = DeviceFleet(workload, apart.broker.address)
     try:
         fleet.connect(lambda _: None)
-        meter = Meter(fleet, [])
+        meter = RunMeter(fleet, [])
         fleet.publish()
         meter.spend(WARM_UP_S, lambda _: None)
         before, sent = _both(apart), meter.totals().sent
@@ -126,7 +126,7 @@ def _rate(apart: Apart, workload: Workload, seconds: float) -> Point:
     return {"rate": messages / seconds, "store_us": us[0], "gateway_us": us[1]}
 
 
-def _both(apart: Apart) -> tuple[Taken, Taken]:
+def _both(apart: Apart) -> tuple[ResourceUse, ResourceUse]:
     return taken(apart.store), taken(apart.gateway)
 
 
@@ -139,7 +139,7 @@ def _connections() -> dict[str, Point]:
             ("connections", IDLE_MANY),
             ("check: connections", IDLE_CHECK),
         ):
-            fleet = Fleet(Workload("idle", "", [], [Subscribers(["idle/{i}"], devices, 1)]), apart.broker.address)
+            fleet = DeviceFleet(Workload("idle", "", [], [Subscribers(["idle/{i}"], devices, 1)]), apart.broker.address)
             try:
                 before = _both(apart)
                 fleet.connect(lambda _: None)
@@ -153,7 +153,7 @@ def _connections() -> dict[str, Point]:
 
 
 def _queues() -> dict[str, Point]:
-    """Of the store, as ever more topics are published to. The first of them fill its buffers."""
+    """The store's memory and index as more and more topics get a message. The first topics fill its buffers."""
     points, there = {}, 0
     with _apart() as apart:
         for name, queues in (("some queues", SOME), ("queues", MORE), ("check: queues", MORE_YET)):
@@ -165,8 +165,8 @@ def _queues() -> dict[str, Point]:
 
 
 def _publish(apart: Apart, publishers: Publishers, messages: int) -> None:
-    step = Step("publish", messages=messages, measured=True)
-    fleet = Fleet(Workload("fill", "", [publishers], [], [step], timing=Timing()), apart.broker.address)
+    step = WorkloadStep("publish", messages=messages, measured=True)
+    fleet = DeviceFleet(Workload("fill", "", [publishers], [], [step], timing=Timing()), apart.broker.address)
     try:
         fleet.connect(lambda _: None)
         fleet.publish_so_many(fleet.publishers, messages)
@@ -179,7 +179,7 @@ def _publish(apart: Apart, publishers: Publishers, messages: int) -> None:
 
 
 def _disk(size: int) -> Point:
-    """What messages of a size take on disk: of the log as the store says when it has stopped, and of the index."""
+    """Bytes on disk of messages of a size: of the log, as the stopped store reports it, and of the index."""
     with _apart() as apart:
         _publish(apart, Publishers(["disk/0123456789"], 1, 1, [size], window=1_000), DISK_MESSAGES)
         apart.broker.stop()
@@ -195,7 +195,7 @@ def _disk_bytes(folder: Path, part: str) -> int:
 
 
 def _memory(apart: Apart) -> Point:
-    """Resident bytes once they no longer change much."""
+    """Resident bytes once they have settled."""
     before, now = (-ENOUGH_BYTES, 0), (0, 0)
     while abs(now[0] - before[0]) + abs(now[1] - before[1]) >= ENOUGH_BYTES:
         before = now
@@ -204,7 +204,7 @@ def _memory(apart: Apart) -> Point:
     return {"store_bytes": now[0], "gateway_bytes": now[1]}
 
 
-# --- what follows from them
+# --- costs and checks
 
 
 def _costs(points: dict[str, Point]) -> Costs:
@@ -236,9 +236,10 @@ def _costs(points: dict[str, Point]) -> Costs:
 
 
 def _line(points: dict[str, Point], what: str) -> tuple[float, float]:
-    """Through what two rates take: cores of a process that is never idle, and µs for each message beyond that.
+    """A line through two rates: cores of a process that is never idle, and µs per message beyond that.
 
-    At least half of what a message takes in all: other work on the machine makes turns larger, and the line too flat.
+    The slope is at least half of a message's total cost: other work on the machine makes turns larger, and the line too
+    flat.
     """
     few, many = points[FEW], points[MANY]
     cores = [point["rate"] * point[what] / 1e6 for point in (few, many)]
@@ -250,42 +251,42 @@ def _slope(few: Point, many: Point, what: str) -> float:
     return (many[what] - few[what]) / (many["count"] - few["count"])
 
 
-def _checks(points: dict[str, Point], costs: Costs) -> list[Check]:
+def _checks(points: dict[str, Point], costs: Costs) -> list[ModelCheck]:
     rate, connections, disk = points[CHECK], points["check: connections"], points["check: disk"]
     few, queues = points["few connections"], points["check: queues"]
     flow = needs(Demand(0, 0, rate["rate"], fan_out=2), costs)
     disk_bytes = disk["count"] * (costs.message_disk_bytes + disk["size"] + disk["topic_size"])
     more = connections["count"] - few["count"]
     return [
-        Check(
+        ModelCheck(
             "gateway, 10,000/s of 1,000 devices, to two each",
             "cores",
             flow.gateway_cores + costs.gateway_turning_cores,
             rate["rate"] * rate["gateway_us"] / 1e6,
         ),
-        Check(
+        ModelCheck(
             "store, 10,000/s",
             "cores",
             flow.store_cores + costs.store_turning_cores,
             rate["rate"] * rate["store_us"] / 1e6,
         ),
-        Check(
+        ModelCheck(
             "gateway, 8,000 connections",
             "bytes",
             few["gateway_bytes"] + more * costs.gateway_connection_bytes,
             connections["gateway_bytes"],
         ),
-        Check(
+        ModelCheck(
             "store, 8,000 connections",
             "bytes",
             few["store_bytes"] + more * costs.store_connection_bytes,
             connections["store_bytes"],
         ),
-        Check(
+        ModelCheck(
             "store, a million queues",
             "bytes",
             costs.store_base_bytes + queues["count"] * costs.queue_bytes,
             queues["store_bytes"],
         ),
-        Check("disk, 100,000 messages of 1,000 bytes", "bytes", disk_bytes, disk["bytes"]),
+        ModelCheck("disk, 100,000 messages of 1,000 bytes", "bytes", disk_bytes, disk["bytes"]),
     ]

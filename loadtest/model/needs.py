@@ -1,4 +1,4 @@
-"""What so many connections, queues and messages need, from what one of each was measured to cost."""
+"""The needs of a deployment with so many connections, queues and messages, from the measured cost of one of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadtest.errors import LoadTestError
 from loadtest.machine import Machine
 
 BUSY = 0.7
-"""Part of a core that is planned for; the rest is for what comes at once."""
+"""Planned use of a core; the rest is for bursts."""
 DAY_S = 86_400
 LEAST_GATEWAYS = 2
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -21,16 +21,16 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Measured on a store with one gateway.
+    """Costs measured on a store with one gateway.
 
-    *_turning_cores: what a process takes that always has something to do, however little: its loop turns.
-    gateway_in_us, gateway_out_us: CPU beyond that for a message (QoS 1) of a device, and each delivery to a device.
-    gateway_alone_us: all CPU of a message that comes alone, which is what a keep-alive costs at most.
-    store_us: CPU for a message, beyond what turning takes.
-    hop_us: what being apart costs for each message, of both processes together.
-    connect_*_us: a connection made, with its subscription; *_connection_bytes: while it lasts.
-    store_base_bytes: with its buffers full, as with many queues they are.
-    queue_bytes, queue_disk_bytes: one more topic that was published to once, in memory and in the index.
+    *_turning_cores: of a process that is never idle, for its loop's turns alone.
+    gateway_in_us, gateway_out_us: CPU beyond that for a device's message (QoS 1), and for each delivery to a device.
+    gateway_alone_us: all CPU of a message that comes alone; a keep-alive costs at most that.
+    store_us: CPU for a message, beyond the turns.
+    hop_us: extra CPU per message of two processes instead of one, of both together.
+    connect_*_us: a new connection with its subscription; *_connection_bytes: while it lasts.
+    store_base_bytes: with full buffers, as with many queues.
+    queue_bytes, queue_disk_bytes: one more topic with one message, in memory and in the index.
     message_disk_bytes: in the log and the index, beside topic and payload.
     """
 
@@ -52,8 +52,8 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     message_disk_bytes: Positive
 
 
-class Check(msgspec.Struct, frozen=True):
-    """A figure that the model predicts, and that was measured by itself."""
+class ModelCheck(msgspec.Struct, frozen=True):
+    """A figure that the model predicts, and its separate measurement."""
 
     what: str
     unit: str
@@ -62,22 +62,22 @@ class Check(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> float:
-        """Part of what was measured; above 0: the model says too much."""
+        """Share of the measured value; above 0: the prediction is too high."""
         return self.predicted / self.measured - 1 if self.measured else 0.0
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The file of costs; `points`: what was measured, from which the costs are computed."""
+    """The file of costs; `points`: the measurements from which the costs are computed."""
 
     begun: str
     machine: Machine
     costs: Costs
     points: dict[str, dict[str, float]]
-    checks: list[Check]
+    checks: list[ModelCheck]
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What is wanted. rate: messages/s published; fan_out: deliveries of each; sizes in bytes."""
+    """The required load. rate: messages/s published; fan_out: deliveries of each; sizes in bytes."""
 
     connections: int
     queues: int
@@ -91,7 +91,7 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """Cores: what messages take, beside what turning takes in each process; all are as many as keep each below BUSY."""
+    """The result. Cores: of messages, beside the turns of each process; counts keep each process below BUSY."""
 
     gateway_cores: float
     gateways: int
@@ -142,12 +142,12 @@ def needs(demand: Demand, costs: Costs) -> Needs:
 
 
 def _enough(cores: float, turning_cores: float) -> int:
-    """Processes that take so many cores for messages, and these for turning, none above BUSY."""
+    """Number of processes for so many cores of messages, and so many of turns in each, so that none is above BUSY."""
     return math.ceil(round(cores / max(BUSY / 4, BUSY - turning_cores), 6))
 
 
 def table(demand: Demand, found: Needs, costs: Costs) -> list[tuple[str, str, str]]:
-    """What, how much, and why that much."""
+    """Rows of item, amount and reason."""
     why = {
         "CPU": f"{found.gateway_cores:.1f} cores for messages, each {BUSY:.0%} busy",
         "connections": f"{demand.connections_each:,} each",
@@ -184,7 +184,7 @@ def _bytes(value: float) -> str:
 
 
 def count(text: str) -> float:
-    """`1M`, `250k`, `1.5G` or a plain number. Raises LoadTestError."""
+    """Parse `1M`, `250k`, `1.5G` or a plain number. Raises LoadTestError."""
     powers = {"k": 1e3, "m": 1e6, "g": 1e9}
     unit = powers.get(text[-1:].lower(), 1)
     try:
@@ -197,7 +197,7 @@ def count(text: str) -> float:
 
 
 def read(path: Path | None) -> Measured:
-    """A file of costs; the one that comes along if none is named. Raises LoadTestError."""
+    """Read a file of costs; default: the one in the package. Raises LoadTestError."""
     place = path or Path(str(resources.files("loadtest.model") / "costs.json"))
     try:
         return msgspec.json.decode(place.read_bytes(), type=Measured)

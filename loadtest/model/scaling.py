@@ -1,6 +1,6 @@
-"""What an autoscaler makes of a load over time, replayed second by second.
+"""Replays an autoscaler on a load over time, second by second.
 
-Connections last, so a gateway that is new gets its share only of those that are made from then on.
+Connections last, so a new gateway gets only a share of the connections made after its start.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadtest.errors import LoadTestError
-from loadtest.model.autoscaler import SYNC_S, Pod, Rules, Scaler
+from loadtest.model.autoscaler import SYNC_S, Pod, Scaler, ScalingRules
 from loadtest.model.needs import Costs
 
 SEEN_LATE_S = 30
-"""How old metrics are: scraped every 15 s, and asked for every 15 s."""
+"""Age of metrics: scraped every 15 s, and read every 15 s."""
 RATE_WINDOW_S = 120
-"""What the Prometheus adapter's rules take a rate over."""
+"""The window of rates in the Prometheus adapter's rules."""
 READY_S = 10
-"""From the decision to the first client: scheduled in 5 s, started in 0.3 s, asked every 5 s whether it is ready."""
+"""From the decision to the first client: scheduled in 5 s, started in 0.3 s, readiness probed every 5 s."""
 LIFETIME_S = 3600
-"""How long a connection lasts, on average."""
+"""Average duration of a connection."""
 
 
-class Load(NamedTuple):
-    """At a time (s): connections, and messages/s that they publish."""
+class LoadPoint(NamedTuple):
+    """Connections at a time (s), and the messages/s that they publish."""
 
     at_s: float
     connections: float
@@ -37,7 +37,7 @@ class Load(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A second of a replay. fullest: how much of what it can do the busiest gateway does (1: all)."""
+    """A second of a replay. fullest: the used share of the busiest gateway's capacity (1: all)."""
 
     at_s: int
     connections: float
@@ -47,12 +47,12 @@ class Moment(NamedTuple):
     fullest: float
 
 
-class Replay(NamedTuple):
+class ScalingReplay(NamedTuple):
     moments: list[Moment]
 
     @property
     def saturated_s(self) -> int:
-        """Seconds in which a gateway had more to do than it can."""
+        """Seconds in which a gateway had more load than capacity."""
         return sum(moment.fullest > 1 for moment in self.moments)
 
     @property
@@ -65,7 +65,7 @@ class Replay(NamedTuple):
 
     @property
     def turns(self) -> int:
-        """How often it went up after down, or down after up."""
+        """How often it scaled up after down, or down after up."""
         steps = [b.wanted - a.wanted for a, b in pairwise(self.moments) if a.wanted != b.wanted]
         return sum(a * b < 0 for a, b in pairwise(steps))
 
@@ -74,21 +74,21 @@ class Replay(NamedTuple):
         return sum(moment.wanted for moment in self.moments) / 3600
 
 
-# --- what is read
+# --- reading loads
 
 
 def shipped_loads() -> list[str]:
     return sorted(entry.name.removesuffix(".csv") for entry in (resources.files("loadtest.model") / "loads").iterdir())
 
 
-def read_load(name: str) -> list[Load]:
-    """Of one that comes along, or of a CSV file. Raises LoadTestError."""
+def read_load(name: str) -> list[LoadPoint]:
+    """A load that is in the package, or from a CSV file. Raises LoadTestError."""
     shipped = name in shipped_loads()
     path = Path(str(resources.files("loadtest.model") / "loads" / f"{name}.csv")) if shipped else Path(name)
     try:
         lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
         found = [
-            Load(float(row["seconds"]), float(row["connections"]), float(row["messages_per_s"]))
+            LoadPoint(float(row["seconds"]), float(row["connections"]), float(row["messages_per_s"]))
             for row in csv.DictReader(io.StringIO("\n".join(lines)))
         ]
     except OSError as error:
@@ -105,7 +105,7 @@ def read_load(name: str) -> list[Load]:
 
 
 class _Gateways:
-    """Connections of each that is ready, and when those that start will be."""
+    """The connections of each ready gateway, and when the starting ones will be ready."""
 
     def __init__(self, count: int, connections: float) -> None:
         self.connections = [connections / count] * count
@@ -116,12 +116,12 @@ class _Gateways:
             if self.starting:
                 self.starting.pop()
             else:
-                self._spread(self.connections.pop())  # its clients connect again
+                self._spread(self.connections.pop())  # its clients reconnect
         while len(self.connections) + len(self.starting) < wanted:
             self.starting.append(at_s + READY_S)
 
     def second(self, at_s: float, connections: float) -> None:
-        """Some leave, others come; who is ready gets as many of these as all others."""
+        """Some clients leave, others connect; each ready gateway gets an equal share of new ones."""
         while self.starting and self.starting[0] <= at_s:
             self.starting.popleft()
             self.connections.append(0.0)
@@ -134,12 +134,12 @@ class _Gateways:
         self.connections = [each + connections / len(self.connections) for each in self.connections]
 
 
-def replay(load: Sequence[Load], by: Rules, costs: Costs, pod: Pod, fan_out: float = 1) -> Replay:
-    """Second by second. Each gateway has messages in proportion to its connections."""
+def replay(load: Sequence[LoadPoint], by: ScalingRules, costs: Costs, pod: Pod, fan_out: float = 1) -> ScalingReplay:
+    """Replay a load second by second. Each gateway has messages in proportion to its connections."""
     scaler = Scaler(by)
     message_us = costs.gateway_in_us + fan_out * costs.gateway_out_us
     gateways: _Gateways | None = None
-    history: list[Load] = []
+    history: list[LoadPoint] = []
     moments: list[Moment] = []
     for now in _seconds(load):
         if gateways is None:
@@ -159,22 +159,24 @@ def replay(load: Sequence[Load], by: Rules, costs: Costs, pod: Pod, fan_out: flo
             for connections, messages in zip(gateways.connections, each, strict=True)
         )
         moments.append(Moment(at_s, now.connections, now.messages, len(gateways.connections), scaler.replicas, fullest))
-    return Replay(moments)
+    return ScalingReplay(moments)
 
 
-def _seconds(load: Sequence[Load]) -> Iterable[Load]:
+def _seconds(load: Sequence[LoadPoint]) -> Iterable[LoadPoint]:
     for a, b in pairwise(load):
         for second in range(int(b.at_s - a.at_s)):
             part = second / (b.at_s - a.at_s)
-            yield Load(
+            yield LoadPoint(
                 a.at_s + second,
                 a.connections + part * (b.connections - a.connections),
                 a.messages + part * (b.messages - a.messages),
             )
 
 
-def _metrics(recent: Sequence[Load], now: Load, message_us: float, costs: Costs, pods: int) -> dict[str, float]:
-    """Sums over all gateways. Latency is left out: it is low until one is full, which is not to happen."""
+def _metrics(
+    recent: Sequence[LoadPoint], now: LoadPoint, message_us: float, costs: Costs, pods: int
+) -> dict[str, float]:
+    """Sums over all gateways. Latency is left out: it is low until a gateway is full, which must not happen."""
     messages = sum(each.messages for each in recent) / len(recent)
     return {
         "cpu": pods * costs.gateway_turning_cores + messages * message_us / 1e6,

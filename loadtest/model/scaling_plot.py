@@ -1,4 +1,4 @@
-"""A replay of scaling, drawn."""
+"""Plots a replay of scaling."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from itertools import groupby
 
 from matplotlib.figure import Figure
 
-from loadtest.model.scaling import Moment, Replay
+from loadtest.model.scaling import Moment, ScalingReplay
 from loadtest.report.svg import as_svg
 
 FIGURE_INCHES = (8.6, 4.6)
 POINTS = 400
 
 
-def drawn(replay: Replay) -> str:
-    """As SVG: the load above, gateways and the busiest of them below."""
+def drawn(replay: ScalingReplay) -> str:
+    """An SVG: the load above; the gateways and the busiest of them below."""
     moments = _fewer(replay.moments)
     hours = [moment.at_s / 3600 for moment in moments]
     figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
@@ -32,7 +32,7 @@ def drawn(replay: Replay) -> str:
 
 
 def _fewer(moments: list[Moment]) -> list[Moment]:
-    """Of each part the one in which the busiest gateway has most to do, so that no peak is lost."""
+    """From each part the moment with the busiest gateway, so that no peak is lost."""
     each = max(1, len(moments) // POINTS)
     parts = groupby(moments, lambda moment: moment.at_s // each)
     return [max(part, key=lambda moment: moment.fullest) for _, part in parts]

@@ -1,1 +1,1 @@
-"""What a power cut may leave of a server's files, and injuries to them while it runs."""
+"""Power cuts: what they may leave of a server's files; and injuries to the files while it runs."""

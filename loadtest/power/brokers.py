@@ -1,7 +1,7 @@
-"""Other servers under the same power cuts, each with its safest settings.
+"""Power cuts for other servers, each with its safest settings.
 
-What a client was told is durable (a PUBACK of QoS 1, an answer of Redis) has to be there when the server starts on an
-image. Those that speak MQTT keep it for a subscriber with a session that is away; RPUSH puts it on a list in Redis.
+Messages that a client was told are durable (by a PUBACK of QoS 1, or an answer of Redis) must be there when the server
+starts on an image. MQTT brokers keep them for an absent subscriber's session; in Redis, RPUSH puts them on a list.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from loadtest.power.volume import Volume
 WINDOW = 20
 PAYLOAD_BYTES = 500
 QUIET_S = 1.0
-"""With nothing more for so long a subscriber has all that there is."""
+"""A subscriber that gets nothing for so long has everything."""
 TOPIC = "power/a"
 LIST = "list"
 LOAD_S = 20.0
 SUBSCRIBER, PUBLISHER = "power-subscriber", "power-publisher"
 
 
-class Kept(msgspec.Struct):
-    """What became of the images of one server."""
+class ServerOutcome(msgspec.Struct):
+    """The results of one server's images."""
 
     server: str
     settings: str
@@ -57,7 +57,7 @@ class Kept(msgspec.Struct):
     examples: list[str] = []
 
 
-class Broker(Protocol):
+class OtherServer(Protocol):
     """A server that can be started on a folder."""
 
     name: str
@@ -90,7 +90,7 @@ def _installed(program: str) -> str:
 
 
 class _Mqtt:
-    """A client that publishes at QoS 1, and one that is away, and asks later for what it missed."""
+    """A client that publishes at QoS 1, and an absent subscriber that reads the messages later."""
 
     async def publish(self, port: int, payloads: list[bytes], acked: Callable[[bytes], None]) -> None:
         subscriber, _ = await MqttConnection.open(port, persistent(SUBSCRIBER, version=4))
@@ -124,7 +124,7 @@ class _Mqtt:
 
 
 class Mosquitto(_Mqtt):
-    """It has no write-ahead log: it writes all that it has, every so many changes."""
+    """Mosquitto has no write-ahead log: it writes its whole state after so many changes."""
 
     name = "Mosquitto"
     settings = "persistence true, autosave_on_changes true, autosave_interval 1, max_queued_messages 0"
@@ -139,8 +139,8 @@ class Mosquitto(_Mqtt):
         return process
 
 
-class RedisServer:
-    """A list; the answer to RPUSH comes once the append-only file was synced."""
+class SyncedRedis:
+    """A list; the answer to RPUSH comes once the append-only file is synced."""
 
     name = "Redis"
     settings = "appendonly yes, appendfsync always"
@@ -172,15 +172,15 @@ class RedisServer:
                     await asyncio.sleep(0.05)
 
 
-BROKERS: dict[str, Callable[[], Broker]] = {"mosquitto": Mosquitto, "redis": RedisServer}
+BROKERS: dict[str, Callable[[], OtherServer]] = {"mosquitto": Mosquitto, "redis": SyncedRedis}
 
 
 async def compare(
-    broker: Broker, seed: int, count: int, has_journal: bool, progress: Callable[[str, float], None]
-) -> Kept:
-    """Record a server, and start it on images of that. Raises LoadTestError."""
+    broker: OtherServer, seed: int, count: int, has_journal: bool, progress: Callable[[str, float], None]
+) -> ServerOutcome:
+    """Record a server, and start it on images of the recording. Raises LoadTestError."""
     folder = new_folder().resolve()
-    kept = Kept(broker.name, broker.settings, "with a journal" if has_journal else "without order")
+    kept = ServerOutcome(broker.name, broker.settings, "with a journal" if has_journal else "without order")
     try:
         data = folder / "data"
         data.mkdir()
@@ -211,8 +211,8 @@ def _event_after(events: list[Event], position: int) -> int:
     return next((event.number for event in events if event.ends > position), len(events))
 
 
-async def _record(broker: Broker, folder: Path, data: Path, seed: int) -> list[tuple[int, bytes]]:
-    """When each message was acknowledged, in bytes of the recording."""
+async def _record(broker: OtherServer, folder: Path, data: Path, seed: int) -> list[tuple[int, bytes]]:
+    """When each message was acknowledged, as a position in the recording in bytes."""
     recorder = Recorder(folder, data)
     recorder.make_syncs(Syncs.SLOW)
     rng = random.Random(seed)
@@ -235,7 +235,7 @@ async def _record(broker: Broker, folder: Path, data: Path, seed: int) -> list[t
     return acked
 
 
-async def _judge(broker: Broker, image: Path, how: str, told: set[bytes], kept: Kept) -> None:
+async def _judge(broker: OtherServer, image: Path, how: str, told: set[bytes], kept: ServerOutcome) -> None:
     kept.images += 1
     kept.acknowledged += len(told)
     port = free_port()
@@ -258,13 +258,13 @@ async def _judge(broker: Broker, image: Path, how: str, told: set[bytes], kept: 
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """It and what it started."""
+    """Kill a process and its children."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(STOP_TIMEOUT_S)
 
 
-def table(found: list[Kept]) -> str:
+def table(found: list[ServerOutcome]) -> str:
     """In Markdown."""
     lines = [
         "| server | file system | images | acknowledged | lost | images with a loss | images it does not start on |"
@@ -277,7 +277,7 @@ def table(found: list[Kept]) -> str:
 
 
 def main() -> None:
-    """python -m loadtest.power.brokers [IMAGES [SEED]]: a table of all servers that are installed."""
+    """python -m loadtest.power.brokers [IMAGES [SEED]]: a table of all installed servers."""
     images, seed = [*map(int, sys.argv[1:]), *(300, 1)[len(sys.argv) - 1 :]]
     found = [
         asyncio.run(compare(make(), seed, images, has_journal, lambda what, done: None))

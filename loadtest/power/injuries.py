@@ -18,7 +18,7 @@ PLACES = (LOG, LOG, LOG, LOG, INDEX, INDEX, CHECKPOINT, MARKS)
 
 
 class Injury(NamedTuple):
-    """What is done to which bytes of a file; nothing to a file in the case of syncs."""
+    """A fault and the bytes of the file that it hits; no file for faults of syncs."""
 
     kind: str
     path: Path | None = None
@@ -32,7 +32,7 @@ class Injury(NamedTuple):
         return f"{self.kind} {place} at {self.at}" + (f", bit {self.bit}" if self.kind == "flip" else "")
 
     def inflict(self) -> None:
-        """Do it, behind the back of a server if one runs. Nothing happens where the file is gone."""
+        """Injure the file, also while a server uses it. Does nothing if the file is gone."""
         if self.path is None:
             return
         try:
@@ -51,7 +51,7 @@ class Injury(NamedTuple):
 
 
 def chosen(kind: str, data: Path, rng: random.Random) -> Injury:
-    """A flip or a zeroed sector somewhere in a data folder, where something is written."""
+    """A bit flip or a zeroed sector at a random written place of a data folder."""
     while True:
         place = rng.choice(PLACES)
         path = data / LOG / MARKS if place == MARKS else _some_file(data / place, place == LOG, rng)
@@ -63,13 +63,13 @@ def chosen(kind: str, data: Path, rng: random.Random) -> Injury:
 
 
 def lost_by_a_lie(data: Path, since: int, rng: random.Random) -> list[Injury]:
-    """The sectors that the log got from a log_offset on, all or some: they never reached the disk."""
+    """Zeroed sectors of the log from a log_offset on, all or some: they never reached the disk."""
     share = rng.choice((1.0, 1.0, 0.5, 0.1))
     found: list[Injury] = []
     for path in segment_paths(data / LOG):
         base = int(path.stem)
         first = max(HEADER_BYTES, since - base)
-        # A sector that was synced before with something else in it holds at least that.
+        # A sector that was synced before with other content holds at least that content.
         sectors = range((first + SECTOR_BYTES - 1) // SECTOR_BYTES, (_written(path) + SECTOR_BYTES - 1) // SECTOR_BYTES)
         found += [Injury("zero", path, sector * SECTOR_BYTES) for sector in sectors if rng.random() < share]
     return found

@@ -1,4 +1,4 @@
-"""Starts a store on what a power cut left, and compares it with what clients had been told."""
+"""Starts a store on the image of a power cut, and compares it with what clients had been told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
-from lightqueue.queues.matching import matches
 from loadtest.power.traffic import FILTERS, GROUP, GROUP_FILTER, key_of
 from loadtest.power.truth import Stored, Truth
 from store.errors import StoreError
@@ -20,6 +19,7 @@ from store.records.records import Record, RecordFlag, RecordType, read_records
 from store.recovery.quarantine import Finding
 from store.recovery.running import RUNNING, boot_id
 from store.settings import StoreSettings
+from store.topics import matches
 
 SHOWN = 3
 READ_BYTES = 1 << 20
@@ -29,8 +29,8 @@ MANY = 1 << 20
 
 
 @dataclass
-class Verdict:
-    """Of one image. `counts`: what was looked at, and what became of it."""
+class ImageVerdict:
+    """The verdict on one image. `counts`: what was checked, by result."""
 
     complaints: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -43,21 +43,23 @@ class Verdict:
 
 
 def store_settings(flat: dict[str, object], data: Path) -> StoreSettings:
-    """Those of the recorded store; retention does nothing in a judge's hands."""
+    """The settings of the recorded store; retention has no effect in a judge."""
     own: dict[str, Any] = {name[6:]: value for name, value in flat.items() if name.startswith("store.")}
     return StoreSettings(data=data, **own)
 
 
-class Judge:
-    """Knows what is true of one recording."""
+class ImageJudge:
+    """Judges images of one recording."""
 
     def __init__(self, truth: Truth) -> None:
         self._truth = truth
         self._is_sync = truth.account.flush == "sync"
 
-    def judge(self, image: Path, event: int, certain: int, twice: bool) -> Verdict:
-        """`event`: when the power went. `certain`: up to there the log had been synced. `twice`: start again, too."""
-        verdict = Verdict()
+    def judge(self, image: Path, event: int, certain: int, twice: bool) -> ImageVerdict:
+        """Judge an image. `event`: when the power went. `certain`: log_offset up to which the log was synced. `twice`:
+        start the store a second time.
+        """
+        verdict = ImageVerdict()
         settings = store_settings(self._truth.account.settings, image)
         _boot_anew(image / "log" / RUNNING)
         try:
@@ -77,8 +79,8 @@ class Judge:
             self._start_again(settings, found, verdict)
         return verdict
 
-    def _start_again(self, settings: StoreSettings, found: dict[int, Record], verdict: Verdict) -> None:
-        """What a start found, and what was stored since, the next one finds as well."""
+    def _start_again(self, settings: StoreSettings, found: dict[int, Record], verdict: ImageVerdict) -> None:
+        """Check that the next start finds the same messages, and those stored since."""
         try:
             store = MessageStore(settings)
         except (StoreError, OSError) as error:
@@ -94,7 +96,7 @@ class Judge:
         finally:
             store.close()
 
-    def _look(self, store: MessageStore, event: int, certain: int, verdict: Verdict) -> dict[int, Record]:
+    def _look(self, store: MessageStore, event: int, certain: int, verdict: ImageVerdict) -> dict[int, Record]:
         found = _messages(store)
         verdict.counts["images"] += 1
         verdict.counts["messages"] += len(found)
@@ -111,7 +113,7 @@ class Judge:
         return found
 
     def _look_for_acked(
-        self, store: MessageStore, found: dict[int, Record], event: int, certain: int, verdict: Verdict
+        self, store: MessageStore, found: dict[int, Record], event: int, certain: int, verdict: ImageVerdict
     ) -> None:
         acked = self._truth.acked_before(event)
         verdict.counts["acknowledged"] += len(acked)
@@ -144,8 +146,8 @@ class Judge:
         once = (key for key in present if key.split(" ")[2] == "2" and "$delayed" not in key)
         verdict.complain("of QoS 2 twice", (key for key in once if present[key] > 1))
 
-    def _look_at_queues(self, store: MessageStore, found: dict[int, Record], verdict: Verdict) -> None:
-        """The index says of each message where it is, once, in order."""
+    def _look_at_queues(self, store: MessageStore, found: dict[int, Record], verdict: ImageVerdict) -> None:
+        """Check that the queues have each message once, in order."""
         by_topic: dict[bytes, list[int]] = {}
         for offset, record in found.items():
             if record.topic.decode().startswith(QUEUED):
@@ -161,7 +163,7 @@ class Judge:
             if (_entries(store, queue) if queue else []) != expected:
                 verdict.complain("filter's queue that is not as the log says", [name])
 
-    def _look_at_state(self, store: MessageStore, found: dict[int, Record], event: int, verdict: Verdict) -> None:
+    def _look_at_state(self, store: MessageStore, found: dict[int, Record], event: int, verdict: ImageVerdict) -> None:
         kept: dict[bytes, int] = {}
         pending = {each.log_offset for each in store.delayed.page(0, 0, MANY)}
         waits: dict[str, list[int]] = {}
@@ -183,7 +185,7 @@ class Judge:
         if self._is_sync:
             self._look_at_clients(store, event, verdict)
 
-    def _look_at_clients(self, store: MessageStore, event: int, verdict: Verdict) -> None:
+    def _look_at_clients(self, store: MessageStore, event: int, verdict: ImageVerdict) -> None:
         if event >= self._truth.subscribed:
             for client_id, filters in FILTERS.items():
                 session = store.sessions.get(client_id)
@@ -206,7 +208,7 @@ class Judge:
 
 
 def _boot_anew(path: Path) -> None:
-    """Have the machine be another boot than the one in which the image was made."""
+    """Change the boot id in the image, as if the machine had been rebooted."""
     if path.exists():
         path.write_text(path.read_text().replace(boot_id(), "another-boot"))
 
@@ -220,7 +222,7 @@ def _is_named(stored: Stored, findings: list[Finding]) -> bool:
 
 
 def _messages(store: MessageStore) -> dict[int, Record]:
-    """By log_offset, in their order."""
+    """The messages by log_offset, in order."""
     records = (record for _, piece in store.log.ranges(0, READ_BYTES) for record in read_records(piece))
     return {record.log_offset: record for record in records if record.type == RecordType.MESSAGE and record.payload}
 
@@ -230,7 +232,7 @@ def _entries(store: MessageStore, queue: Queue) -> list[int]:
 
 
 def _places(store: MessageStore, queue: Queue) -> list[tuple[int, int]]:
-    """(queue_offset, log_offset) of what can be read."""
+    """(queue_offset, log_offset) of all readable entries."""
     found: list[tuple[int, int]] = []
     at = 0
     while at < queue.next_offset:
@@ -243,5 +245,5 @@ def _places(store: MessageStore, queue: Queue) -> list[tuple[int, int]]:
 
 
 def clear(folder: Path) -> None:
-    """Take an image away."""
+    """Delete an image."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A server's calls that change files, written down by a preloaded library (recorder.c) while it runs."""
+"""Records a server's file-changing calls with a preloaded library (recorder.c) while the server runs."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from loadtest.preloaded import compile_preloaded
 
 SOURCE = Path(__file__).with_name("recorder.c")
 _EVENT = struct.Struct("<IIQqq")
-_SHARED = struct.Struct("<iii")  # what becomes of syncs; 1: calls wait; how many are under way
+_SHARED = struct.Struct("<iii")  # mode of syncs; 1: calls wait; number of calls under way
 _STOPPED, _UNDER_WAY = 4, 8
 STOP_S = 30
 
 
 class Event(NamedTuple):
-    """One call that succeeded; see recorder.c. `number` counts them; `ends` is where it ends in the file, in bytes."""
+    """One successful call; see recorder.c. `number` counts them; `ends`: position of its end in the file, in bytes."""
 
     number: int
     ends: int
     kind: str
-    file: int  # what was opened: two that are open have two numbers
+    file: int  # the open file: two open files have two numbers
     first: int  # offset, size, flags, or the number of a sync
     second: int
     data: bytes
 
     @property
     def paths(self) -> tuple[str, str]:
-        """Below the recorded folder; the second of a rename or link is the new one."""
+        """Paths below the recorded folder; the second of a rename or link is the new one."""
         one, _, other = self.data.decode(errors="surrogateescape").partition("\n")
         return one, other
 
 
 class Syncs(IntEnum):
-    """What becomes of a process's syncs; of those that fail or lie, of the log's files only."""
+    """How a process's syncs behave; failing and lying ones affect only the log's files."""
 
     AS_THEY_ARE = 0
     FAIL = 1  # EIO
@@ -49,10 +49,10 @@ class Syncs(IntEnum):
 
 
 class Recorder:
-    """The library, compiled, and the file that it writes. `environment` is what a process needs to be recorded."""
+    """The compiled library, and the file that it writes. `environment`: of a process to record."""
 
     def __init__(self, folder: Path, root: Path) -> None:
-        """`root` is the folder whose files count. Raises LoadTestError."""
+        """`root`: the folder whose files are recorded. Raises LoadTestError."""
         self.file = folder / "record"
         self._root = root.resolve()
         self._fault = folder / "fault"
@@ -72,18 +72,18 @@ class Recorder:
 
     @property
     def position(self) -> int:
-        """What was done before now stands in front of this, in bytes."""
+        """End of the file in bytes: all earlier calls are recorded before it."""
         return os.stat(self.file).st_size
 
     def make_syncs(self, how: Syncs) -> None:
-        """From now on."""
+        """Set how syncs behave from now on."""
         self._share(0, how)
 
     @contextmanager
     def between_calls(self) -> Iterator[None]:
-        """For killing the process: no call is under way, so it has done what was written down, and no more.
+        """A block without calls under way, for killing the process: it has done exactly the recorded calls.
 
-        Raises LoadTestError if one takes more than STOP_S.
+        Raises LoadTestError if a call takes more than STOP_S.
         """
         self._share(_STOPPED, 1)
         try:
@@ -104,7 +104,7 @@ class Recorder:
 
 
 def read_recording(file: Path) -> list[Event]:
-    """All that was written down. Raises LoadTestError about a call that cannot be followed."""
+    """All recorded calls. Raises LoadTestError for a call that cannot be replayed."""
     data = file.read_bytes()
     events: list[Event] = []
     at = 0

@@ -1,4 +1,6 @@
-"""Injuries to a running deployment, one after another, and a ledger: what is missing must be where the store said."""
+"""Injuries to a running deployment, and a ledger: each missing message must be in a range that the store has
+reported.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadtest.chaos.cluster import Cluster
-from loadtest.chaos.ledger import Message, until
-from loadtest.chaos.load import Load
+from loadtest.chaos.cluster import Cluster, ClusterOptions
+from loadtest.chaos.ledger import SentMessage, until
+from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.run import FAREWELLS
 from loadtest.power.injuries import KINDS, SHARES, chosen, lost_by_a_lie
 from loadtest.power.recording import Recorder, Syncs
@@ -48,7 +50,7 @@ SETTINGS: dict[str, object] = {
 }
 
 Reader = Callable[[str, tuple[str, ...]], Awaitable[list[bytes]]]
-"""All payloads that a store at an address has of these topics."""
+"""Reads all payloads of these topics from a store at an address."""
 
 
 class RotOptions(NamedTuple):
@@ -58,7 +60,7 @@ class RotOptions(NamedTuple):
 
 
 class Rot(msgspec.Struct):
-    """What a run found."""
+    """The results of a run."""
 
     command: str
     flush: str
@@ -70,7 +72,7 @@ class Rot(msgspec.Struct):
     kept: str = ""
 
     def verdict(self) -> str:
-        """In a few lines."""
+        """A few lines for people."""
         lines = [f"{self.injuries} injuries, flush {self.flush}, {self.lasted_s:.0f} s"]
         lines += [f"    {number:12,}  {name}" for name, number in sorted(self.counts.items())]
         if not self.complaints:
@@ -79,7 +81,7 @@ class Rot(msgspec.Struct):
 
 
 async def rot(options: RotOptions, reader: Reader, progress: Callable[[str, float], None]) -> Rot:
-    """Ends with the first promise that is broken. Raises LoadTestError."""
+    """Run the injuries. Ends with the first broken promise. Raises LoadTestError."""
     command = ["penstock", "chaos", "--rot", "--flush", options.flush, "--seed", str(options.seed)]
     found = Rot(shlex.join([*command, "--injuries", str(options.injuries)]), options.flush, options.seed)
     begun_s = time.monotonic()
@@ -120,52 +122,48 @@ async def _deployed(
             1,
             settings,
             wires=False,
-            data=data,
-            environment_of=lambda name: unrecorded if name == "store" else {},
+            options=ClusterOptions(data=data, environment_of=lambda name: unrecorded if name == "store" else {}),
         )
     )
     try:
-        load = Load(cluster, rng.randrange(1 << 30))
+        load = ChaosLoad(cluster, rng.randrange(1 << 30))
         load.publisher("p5", *TOPICS).may_be_refused = True
         load.publisher("p3", *TOPICS[:2], version=4)
         for client in load.clients:
             client.patience_s, client.pause_s = 2.0, 0.05
             client.accepted_farewells = client.accepted_refusals = FAREWELLS
         async with load.running():
-            yield _Suffering(cluster, recorder, load, rng, reader, counts, flush)
+            yield _Suffering(_Deployed(cluster, recorder, load, flush), rng, reader, counts)
     finally:
         cluster.close()
 
 
-class _Suffering:
-    """One deployment, its supervisor, and all that it ever acknowledged."""
+class _Deployed(NamedTuple):
+    """What runs: processes, what records their writes, their clients, and the flush mode of the store."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        recorder: Recorder,
-        load: Load,
-        rng: random.Random,
-        reader: Reader,
-        counts: Counter[str],
-        flush: str,
-    ) -> None:
-        self._cluster = cluster
-        self._recorder = recorder
-        self._load = load
+    cluster: Cluster
+    recorder: Recorder
+    load: ChaosLoad
+    flush: str
+
+
+class _Suffering:
+    """One deployment, its supervisor, and all messages that it ever acknowledged."""
+
+    def __init__(self, deployed: _Deployed, rng: random.Random, reader: Reader, counts: Counter[str]) -> None:
+        self._cluster, self._recorder, self._load, self._flush = deployed
         self._rng = rng
         self._reader = reader
         self._counts = counts
-        self._flush = flush
-        self._places: dict[str, set[Stored]] = {}  # where each ever stood in the log
+        self._places: dict[str, set[Stored]] = {}  # all places of each message in the log, ever
         self._acked: set[str] = set()
         self._done: list[str] = []
-        self._lied_from: int | None = None  # log_offset from which on a lying disk lost what it liked, in this step
+        self._lied_from: int | None = None  # log_offset from which a lying disk may have lost bytes in this step
         self.injuries = 0
         self.complaints: list[str] = []
 
     async def step(self, most: int) -> None:
-        """Some messages, some injuries while it runs and while it does not, a start, and the ledger."""
+        """One step: messages, injuries before and after the store's end, a start, and the checks."""
         self._done = []
         kinds = self._rng.choices(KINDS, SHARES, k=min(most, self._rng.choice((1, 2, 3, 4))))
         syncs = [kind for kind in kinds if "sync" in kind][:1]  # the store ends after one of these
@@ -193,7 +191,7 @@ class _Suffering:
         self.complaints.append(f"{what}, after {'; '.join(self._done)}")
 
     def _take_faults(self) -> None:
-        """A session may be gone where the records that made it were lost, and were named; the client was told."""
+        """Record the clients' faults. A session may be gone if the records that made it were lost and reported."""
         faults, self._load.ledger.faults = self._load.ledger.faults, []
         for fault in faults:
             if fault.endswith("the session is gone") and self._named():
@@ -204,7 +202,7 @@ class _Suffering:
     # --- what happens
 
     async def _burst(self) -> None:
-        """Messages, until each publisher has an answer to all of its own."""
+        """Publish until each publisher has all answers."""
         self._load.allow(BURST)
         await self._while_supervised(lambda: all(each.idle for each in self._load.publishers), "all acknowledgements")
         self._take_acked()
@@ -220,7 +218,7 @@ class _Suffering:
         injury.inflict()
 
     async def _end(self, kind: str) -> None:
-        """Have the store end: by itself, by a power cut on a disk that lied, or by a signal."""
+        """End the store: by a failed sync, by a power cut on a lying disk, or by a signal."""
         if self._cluster.store.process.poll() is not None:
             self._note_end()
         elif kind == "failed sync":
@@ -238,7 +236,7 @@ class _Suffering:
             self._note_end()
 
     async def _fail_syncs(self) -> None:
-        """The store ends by itself; the next start finds a disk that works."""
+        """Make syncs fail, so that the store ends by itself; they work again for the next start."""
         self._done.append("failed sync")
         self._recorder.make_syncs(Syncs.FAIL)
         self._load.allow(BURST)
@@ -249,7 +247,7 @@ class _Suffering:
         self._note_places()
 
     async def _lie(self) -> None:
-        """What was written while syncs did nothing is lost with the power, all or some; a kill alone loses nothing."""
+        """Make syncs lie, kill the store, and lose all or some of the bytes written meanwhile, or none."""
         end = max((stored.end for places in self._places.values() for stored in places), default=0)
         self._recorder.make_syncs(Syncs.LIE)
         await self._burst()
@@ -267,13 +265,13 @@ class _Suffering:
             try:
                 await asyncio.to_thread(self._cluster.store.start)
                 return
-            except RuntimeError as error:  # an index that turns out to be damaged ends it as well
+            except RuntimeError as error:  # an index that proves damaged ends it as well
                 if attempt + 1 == STARTS or self._cluster.store.process.returncode != AGAIN_AFTER_EXIT:
                     raise TimeoutError(str(error)[-1_500:]) from None
                 self._note_end()
 
     async def _supervise(self) -> None:
-        """As a supervisor does: the store is started again if it ended as it says that it may."""
+        """Start the store again, as a supervisor does, if it ended with the documented exit code."""
         if self._cluster.store.process.poll() is not None:
             self._note_end()
             await self._start()
@@ -295,17 +293,17 @@ class _Suffering:
     # --- the ledger
 
     def _note_places(self) -> None:
-        """Where each message stands, read from the files before they are injured."""
+        """Note where each message is, from the files before they are injured."""
         for path in segment_paths(self._cluster.data / LOG):
             for stored in messages(int(path.stem), path.read_bytes()):
                 self._places.setdefault(stored.key, set()).add(stored)
 
     def _named(self) -> list[Finding]:
-        """What the store ever said that it lost."""
+        """All losses that the store has reported."""
         return [each for each in Quarantine(self._cluster.data / QUARANTINE).findings() if each.is_loss]
 
     async def _look(self, is_running: bool) -> None:
-        """Read everything. `is_running`: the injury was just inflicted, and need not be named before the next start."""
+        """Read and check everything. `is_running`: the injury is new, and is reported only by the next start."""
         payloads = await self._read()
         wrong = [payload[:80] for payload in payloads if payload[len(_head(payload)) :].strip(b"\0")]
         if wrong:
@@ -331,7 +329,9 @@ class _Suffering:
             self._complain(f"penstock_log_lost_bytes says {told}, the quarantine {lost}")
 
     def _nothing_tells(self, key: str) -> bool:
-        """Whether it was lost from the log's end, unsynced (`async` promises no more) or with injured marks."""
+        """Whether a loss need not be reported: at the log's end, unsynced (`async` promises no more) or with injured
+        marks.
+        """
         places = self._places.get(key, ())
         lied = self._lied_from is not None and any(stored.start >= self._lied_from for stored in places)
         found = Quarantine(self._cluster.data / QUARANTINE).findings()
@@ -346,7 +346,7 @@ class _Suffering:
             try:
                 url = self._cluster.store_url.replace("tcp://", "penstock://")
                 return await self._reader(url, tuple(topic for topic, _ in TOPICS))
-            except (ConnectionError, TimeoutError) as error:  # it is about to end, and to be started again
+            except (ConnectionError, TimeoutError) as error:  # it is about to end, and is started again
                 if time.monotonic() > deadline_s:
                     raise TimeoutError(f"it cannot be read for {PATIENCE_S:.0f} s: {error}") from None
                 await asyncio.sleep(0.05)
@@ -355,12 +355,12 @@ class _Suffering:
 LOST = ("damaged", "missing", "unconfirmed")
 
 
-def _key(message: Message) -> str:
+def _key(message: SentMessage) -> str:
     return key_of(message.payload())
 
 
 def _head(payload: bytes) -> bytes:
-    """What says which message that is."""
+    """The part of a payload that identifies the message."""
     return b" ".join(payload.split(b" ", 4)[:4]) + b" "
 
 
@@ -369,5 +369,5 @@ def _is_in(places: Iterable[Stored], named: list[Finding]) -> bool:
 
 
 def quiet() -> None:
-    """What the client of the store says when its store is killed is no news here."""
+    """Silence the store's client, whose warnings about killed stores are expected here."""
     logging.getLogger("penstock").setLevel(logging.CRITICAL)

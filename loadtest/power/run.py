@@ -1,4 +1,4 @@
-"""Recordings, the images that they may leave, and what became of each."""
+"""Makes recordings, makes images of power cuts from them, and judges each image."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from loadtest.errors import LoadTestError
-from loadtest.power.judge import Judge, clear
+from loadtest.power.judge import ImageJudge, clear
 from loadtest.power.recording import Event, Recorder, Syncs, read_recording
 from loadtest.power.traffic import Account, Consumers, record
 from loadtest.power.truth import Truth, certain_until
@@ -39,21 +39,21 @@ IMAGE_TIMEOUT_S = 60
 MEMORY = Path("/dev/shm")
 ACCOUNT = "account.json"
 AS_IT_WAS = -1
-"""The number of the image that is all that was done."""
+"""The number of the image with everything that was done."""
 
 
 class PowerOptions(NamedTuple):
-    """`recording`: one that is kept, instead of new ones; `image`: only this one of it."""
+    """`recording`: a kept one, instead of new ones; `image`: only this one of it."""
 
     images: int
     seed: int
     flush: str
     recording: Path | None = None
     image: int | None = None
-    lies: bool = False  # syncs of the log do nothing, and say that they did: for a test of the test
+    lies: bool = False  # syncs of the log do nothing and report success: a test of the test
 
 
-class Fault(msgspec.Struct):
+class BrokenPromise(msgspec.Struct):
     """An image that breaks a promise."""
 
     recording: str
@@ -64,7 +64,7 @@ class Fault(msgspec.Struct):
 
 
 class Power(msgspec.Struct):
-    """What a run found."""
+    """The results of a run."""
 
     command: str
     flush: str
@@ -75,10 +75,10 @@ class Power(msgspec.Struct):
     syncs: int = 0
     lasted_s: float = 0.0
     counts: dict[str, int] = {}
-    faults: list[Fault] = []
+    faults: list[BrokenPromise] = []
 
     def verdict(self) -> str:
-        """In a few lines."""
+        """A few lines for people."""
         lines = [
             f"{self.images} images of {self.recordings} recordings ({self.events} calls, {self.syncs} syncs), flush "
             f"{self.flush}, {self.lasted_s:.0f} s",
@@ -91,8 +91,8 @@ class Power(msgspec.Struct):
         broken = f"broken: {len(self.faults)} images break a promise"
         return "\n".join([*lines, broken if self.faults else "kept: every promise"])
 
-    def again(self, fault: Fault) -> str:
-        """The command that makes and judges an image once more."""
+    def again(self, fault: BrokenPromise) -> str:
+        """The command that makes and judges an image again."""
         command = ["penstock", "chaos", "--power", "--flush", self.flush, "--seed", str(self.seed)]
         return shlex.join([*command, "--recording", fault.recording, "--image", str(fault.image)])
 
@@ -100,7 +100,7 @@ class Power(msgspec.Struct):
 def power(
     options: PowerOptions, consumers: Consumers, say: Callable[[str], None], progress: Callable[[str, float], None]
 ) -> Power:
-    """Raises LoadTestError. Recordings that cannot be used, or whose images break a promise, are kept."""
+    """Run everything. Raises LoadTestError. Recordings that are unusable, or whose images break a promise, are kept."""
     command = ["penstock", "chaos", "--power", "--flush", options.flush, "--seed", str(options.seed)]
     found = Power(shlex.join([*command, "--images", str(options.images)]), options.flush, options.seed)
     begun_s = time.monotonic()
@@ -122,13 +122,13 @@ def power(
 
 
 def new_folder() -> Path:
-    """In memory where there is such a place: images are many, and what they say of a disk does not depend on one."""
+    """A new folder, in memory if possible: there are many images, and they do not depend on a real disk."""
     in_memory = not os.environ.get("TMPDIR") and os.access(MEMORY, os.W_OK)
     return Path(tempfile.mkdtemp(prefix="penstock-power-", dir=MEMORY if in_memory else None))
 
 
 def make_recording(folder: Path, options: PowerOptions, seed: int, consumers: Consumers) -> None:
-    """Record a store under load. Raises LoadTestError, also if something escaped the recording."""
+    """Record a store under load. Raises LoadTestError, also if a change escaped the recording."""
     folder = folder.resolve()
     data = folder / "data"
     data.mkdir()
@@ -148,7 +148,7 @@ def make_recording(folder: Path, options: PowerOptions, seed: int, consumers: Co
 
 
 def difference(one: Path, other: Path) -> str:
-    """Where two folders differ, but for sockets; empty if they do not."""
+    """The first difference of two folders, sockets apart; empty if there is none."""
     names = {path.relative_to(one) for path in one.rglob("*") if not path.is_socket()}
     others = {path.relative_to(other) for path in other.rglob("*")}
     if names != others:
@@ -166,7 +166,7 @@ def _judge_all(
     found: Power,
     progress: Callable[[str, float], None],
 ) -> None:
-    """Many at a time, each process a few hundred: what RocksDB does to one of them ends no other."""
+    """Judge images in several processes, a few hundred in each: a crash in RocksDB ends only one of them."""
     events = read_recording(folder / "record")
     found.recordings += 1
     found.events += len(events)
@@ -181,28 +181,28 @@ def _judge_all(
                 progress(f"{found.images} images", min(1.0, found.images / max(1, options.images)))
 
 
-def _add(found: Power, folder: Path, task: list[int], future: Future[tuple[list[Fault], Counter[str]]]) -> None:
+def _add(found: Power, folder: Path, task: list[int], future: Future[tuple[list[BrokenPromise], Counter[str]]]) -> None:
     try:
         faults, counts = future.result(IMAGE_TIMEOUT_S * IMAGES_OF_A_TASK)
     except BrokenProcessPool:
         lost = f"the process that judged one of images {task[0]} to {task[-1]} was killed"
-        faults, counts = [Fault(str(folder), task[0], 0, "", [lost])], Counter()
+        faults, counts = [BrokenPromise(str(folder), task[0], 0, "", [lost])], Counter()
     found.images += len(task)
     found.faults += faults
     found.counts = dict(Counter(found.counts) + counts)
 
 
-def judge_some(folder: Path, seed: int, numbers: list[int]) -> tuple[list[Fault], Counter[str]]:
+def judge_some(folder: Path, seed: int, numbers: list[int]) -> tuple[list[BrokenPromise], Counter[str]]:
     """Make and judge these images of a recording."""
     logging.getLogger("penstock").addHandler(logging.NullHandler())
     logging.getLogger("penstock").propagate = False
     signal.signal(signal.SIGALRM, _too_long)
     events = read_recording(folder / "record")
     truth = Truth(events, msgspec.json.decode((folder / ACCOUNT).read_bytes(), type=Account))
-    judge = Judge(truth)
+    judge = ImageJudge(truth)
     volume = Volume()
     at = 0
-    faults: list[Fault] = []
+    faults: list[BrokenPromise] = []
     counts: Counter[str] = Counter()
     chosen = {number: random.Random(f"{seed} {number}") for number in numbers}
     moments = {number: moment(events, rng) for number, rng in chosen.items()}
@@ -215,21 +215,23 @@ def judge_some(folder: Path, seed: int, numbers: list[int]) -> tuple[list[Fault]
         signal.alarm(IMAGE_TIMEOUT_S)
         try:
             verdict = judge.judge(image, at, certain_until(volume), twice=chosen[number].random() < 0.25)
-        except Exception:  # whatever it is, it was found
-            faults.append(Fault(str(folder), number, at, kept, [f"it cannot be read: {traceback.format_exc()}"]))
+        except Exception:  # any error is a finding
+            faults.append(
+                BrokenPromise(str(folder), number, at, kept, [f"it cannot be read: {traceback.format_exc()}"])
+            )
             clear(image)
             continue
         finally:
             signal.alarm(0)
         counts += verdict.counts
         if verdict.complaints:
-            faults.append(Fault(str(folder), number, at, kept, verdict.complaints))
-        clear(image)  # the same again makes it anew
+            faults.append(BrokenPromise(str(folder), number, at, kept, verdict.complaints))
+        clear(image)  # the same seed makes it again
     return faults, counts
 
 
 def moment(events: list[Event], rng: random.Random) -> int:
-    """How many calls were done when the power went: just before or after a sync or a change of names, or anywhere."""
+    """The number of calls before the power cut: around a sync or a change of names, or anywhere."""
     kinds = rng.choice(("e", "e", "rlumdTt", ""))
     near = [event.number for event in events if event.kind in kinds]
     if not near:

@@ -1,4 +1,4 @@
-"""What a recorded deployment is busy with, and when its clients were told what."""
+"""The load of a recorded deployment, and when its clients were told what."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadtest.chaos.cluster import Cluster
-from loadtest.chaos.ledger import Ledger, Message
-from loadtest.chaos.load import Load
+from loadtest.chaos.cluster import Cluster, ClusterOptions
+from loadtest.chaos.ledger import Ledger, SentMessage
+from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.run import FAREWELLS
 from loadtest.errors import LoadTestError
 from loadtest.power.recording import Recorder
@@ -24,7 +24,7 @@ FILTERS = {"s-levels": {"power/+": 2}, "s-one": {"power/b": 1}, "s-other": {"wor
 GROUP_FILTER = "work/#"
 GROUP = "g"
 SETTINGS: dict[str, object] = {
-    # Everything happens often: segments fill and go, the index is written, flushed and copied.
+    # Make everything happen often: segments fill and are dropped, the index is written, flushed and copied.
     "store.segment_bytes": 65_536,
     "store.retention_bytes": 400_000,
     "store.retention_check_s": 1,
@@ -37,55 +37,55 @@ SETTINGS: dict[str, object] = {
 }
 
 Consumers = Callable[[str, Callable[[int], None]], AbstractAsyncContextManager[None]]
-"""Consume as group GROUP from a store's address; each acknowledgement's log_offset is told once it is granted."""
+"""Consumes as group GROUP from a store's address; calls back with the log_offset of each granted acknowledgement."""
 
 
 class Acked(NamedTuple):
-    """What a client was told: `at` is how much had been recorded when it heard of it, in bytes."""
+    """An acknowledgement; `at`: size of the recording in bytes when the client got it."""
 
     key: str
     at: int
 
 
 class Account(msgspec.Struct):
-    """What clients were told, and all that they sent."""
+    """All acknowledgements that clients got, and all messages that they sent."""
 
     flush: str
     settings: dict[str, object]
     subscribed_at: int = 0
     acked: list[Acked] = []  # of messages
-    settled: list[tuple[int, int]] = []  # log_offset of a message that its group has done with, and when
+    settled: list[tuple[int, int]] = []  # log_offset of a message acknowledged by its group, and when
     sent: list[str] = []
     kills: list[int] = []
 
 
 class _Noting(Ledger):
-    """A ledger that writes down when it hears of an acknowledgement."""
+    """A ledger that notes the recording's position at each acknowledgement."""
 
     def __init__(self, recorder: Recorder, account: Account) -> None:
         super().__init__()
         self._recorder = recorder
         self._account = account
 
-    def on_sent(self, message: Message) -> None:
+    def on_sent(self, message: SentMessage) -> None:
         super().on_sent(message)
         self._account.sent.append(key_of(message.payload()))
 
-    def on_acked(self, message: Message) -> None:
+    def on_acked(self, message: SentMessage) -> None:
         if message not in self.acked:
             self._account.acked.append(Acked(key_of(message.payload()), self._recorder.position))
         super().on_acked(message)
 
 
 def key_of(payload: bytes) -> str:
-    """Which message that is, whatever its padding."""
+    """The identity of a message, without its padding."""
     return b" ".join(payload.split(b" ", 4)[:4]).decode(errors="replace")
 
 
 async def record(
     folder: Path, recorder: Recorder, data: Path, flush: str, seed: int, lasts_s: float, consumers: Consumers
 ) -> Account:
-    """Have a store and a gateway serve clients for so long; the store is killed once or twice, and at the end."""
+    """Run a store and a gateway with clients for so long; kill the store once or twice, and at the end."""
     account = Account(flush, SETTINGS | {"store.flush": flush})
     cluster = await asyncio.to_thread(
         lambda: Cluster(
@@ -93,8 +93,9 @@ async def record(
             1,
             account.settings,
             wires=False,
-            data=data,
-            environment_of=lambda name: recorder.environment if name == "store" else {},
+            options=ClusterOptions(
+                data=data, environment_of=lambda name: recorder.environment if name == "store" else {}
+            ),
         )
     )
     try:
@@ -126,8 +127,8 @@ def _kill(recorder: Recorder, cluster: Cluster) -> None:
         cluster.store.kill()
 
 
-def _load(cluster: Cluster, recorder: Recorder, account: Account, seed: int) -> Load:
-    load = Load(cluster, seed)
+def _load(cluster: Cluster, recorder: Recorder, account: Account, seed: int) -> ChaosLoad:
+    load = ChaosLoad(cluster, seed)
     load.ledger = _Noting(recorder, account)
     load.publisher("p5", ("power/a", 1), ("power/b", 2)).may_be_refused = True
     load.publisher("p3", ("power/b", 2), ("power/c", 1), version=4)
@@ -144,7 +145,7 @@ def _load(cluster: Cluster, recorder: Recorder, account: Account, seed: int) -> 
     return load
 
 
-async def _publish(load: Load, lasts_s: float) -> None:
+async def _publish(load: ChaosLoad, lasts_s: float) -> None:
     loop = asyncio.get_running_loop()
     until = loop.time() + lasts_s
     each = RATE * TICK_S / len(load.publishers)
@@ -160,5 +161,5 @@ async def _publish(load: Load, lasts_s: float) -> None:
 
 @asynccontextmanager
 async def no_consumers(url: str, settled: Callable[[int], None]) -> AsyncIterator[None]:
-    """Where the SDK is not at hand."""
+    """Without consumers, where the SDK is not available."""
     yield

@@ -1,4 +1,4 @@
-"""What a recorded server wrote to its log, and how far it was certain at a moment."""
+"""The truth about a recording: what the server wrote to its log, and how far it was certain at a moment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from loadtest.power.recording import Event
 from loadtest.power.traffic import Account, key_of
-from loadtest.power.volume import File, Folder, Volume
+from loadtest.power.volume import Folder, Volume, VolumeFile
 from store.files.marks import decode_slot
 from store.files.segment import SUFFIX
 from store.mending.foresight import headers
@@ -25,17 +25,17 @@ class Stored(NamedTuple):
     topic: bytes
     start: int
     end: int
-    whole: int  # behind the append that it is part of, which is valid as a whole or not at all
+    whole: int  # end of its append, which is valid as a whole or not at all
 
 
 class Truth:
-    """All that was ever appended, and which of it clients had heard of at which event."""
+    """All that was ever appended, and what clients knew at each event."""
 
     def __init__(self, events: list[Event], account: Account) -> None:
         self.account = account
-        self.begins: list[tuple[int, int]] = []  # (event, where the log began from then on)
+        self.begins: list[tuple[int, int]] = []  # (event, the log's beginning from then on)
         self.stored: dict[int, Stored] = {}  # by log_offset
-        self.of: dict[str, list[Stored]] = {}  # by key: more than one if it was carried or dispatched
+        self.of: dict[str, list[Stored]] = {}  # by key: several if it was carried or dispatched
         ends = [event.ends for event in events]
         self.acked = sorted((_event_at(ends, acked.at), acked.key) for acked in account.acked)
         self.settled = sorted((_event_at(ends, at), log_offset) for log_offset, at in account.settled)
@@ -43,7 +43,7 @@ class Truth:
         self._read(events)
 
     def _read(self, events: list[Event]) -> None:
-        """Put together what was written to each segment, whatever became of it later."""
+        """Put together the writes to each segment, whatever happened to them later."""
         names: dict[int, str] = {}
         logs: dict[str, bytearray] = {}
         for event in events:
@@ -70,7 +70,7 @@ class Truth:
             self.of.setdefault(stored.key, []).append(stored)
 
     def begin(self, event: int) -> int:
-        """Where the log began, or was about to, at an event."""
+        """The log's beginning, current or announced, at an event."""
         return max((begin for at, begin in self.begins if at <= event), default=0)
 
     def acked_before(self, event: int) -> list[str]:
@@ -81,12 +81,12 @@ class Truth:
 
 
 def _event_at(ends: list[int], position: int) -> int:
-    """How many events had been written down when so much had been."""
+    """The number of events in the first `position` bytes of the recording."""
     return bisect_left(ends, position + 1)
 
 
 def messages(base: int, data: bytes) -> list[Stored]:
-    """The messages in a segment's bytes; what does not read is passed over."""
+    """The messages in a segment's bytes; unreadable parts are skipped."""
     found: list[Stored] = []
 
     def note(log_offset: int, piece: bytes) -> None:
@@ -108,17 +108,17 @@ def messages(base: int, data: bytes) -> list[Stored]:
 
 
 def certain_until(volume: Volume) -> int:
-    """Every byte of the log before this was synced: no power cut may take it."""
+    """log_offset before which every byte was synced: no power cut may take it."""
     folder = volume.root.names.get(LOG)
     certain = 0
     if not isinstance(folder, Folder):
         return 0
     for name, file in sorted(folder.names.items()):
-        if not name.endswith(SUFFIX) or not isinstance(file, File):
+        if not name.endswith(SUFFIX) or not isinstance(file, VolumeFile):
             continue
         base = int(name[: -len(SUFFIX)])
         writes = [change.at for change in file.pending if change.data is not None]
         if writes:
             return max(certain, base + min(writes))
-        certain = base + ((len(file.durable.rstrip(b"\0")) + 7) & ~7)  # records fill 8 bytes up with zeros
+        certain = base + ((len(file.durable.rstrip(b"\0")) + 7) & ~7)  # records are padded with zeros to 8 bytes
     return certain

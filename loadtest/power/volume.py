@@ -1,9 +1,9 @@
-"""A file system that keeps what was synced, and of the rest whatever it likes.
+"""A file system that keeps synced data, and an arbitrary part of the rest.
 
-Of a file that is what a disk with sectors of 512 bytes may hold: of each sector what stood there after any of the
-writes since the last sync of that file, or before them; and any of the sizes that it had. What was never written is
-zeros. A name that was made, taken away or changed may be as it is or as it was until its folder was synced; a rename
-happens or does not. That is less than any journal promises: neither do names keep their order, nor data and names.
+It holds what a disk with sectors of 512 bytes may hold of a file: of each sector its content after any of the writes
+since the file's last sync, or before them; and any of the sizes that the file had. Bytes never written are zeros. A
+name that was created, removed or changed may be in its new or old state until its folder is synced; a rename happens or
+does not. That is less than any journal promises: neither names, nor data and names, keep their order.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SECTOR_BYTES = 512
 KEEP_SIZE = 1
 
 
-class Change(NamedTuple):
-    """Of a file: bytes at a place or, with None, another size."""
+class FileChange(NamedTuple):
+    """A change of a file: bytes at a position or, with None, another size."""
 
     number: int
     at: int
@@ -34,14 +34,14 @@ class Change(NamedTuple):
 
 
 @dataclass(eq=False)
-class File:
-    """What the disk holds for certain, and what came since."""
+class VolumeFile:
+    """The certain content of a file, and the changes since."""
 
     durable: bytearray = field(default_factory=bytearray)
-    pending: list[Change] = field(default_factory=list)
+    pending: list[FileChange] = field(default_factory=list)
 
     def settle(self, before: int) -> None:
-        """A sync that began at that event has succeeded."""
+        """Apply the changes before a successful sync that began at event `before`."""
         done = [change for change in self.pending if change.number < before]
         del self.pending[: len(done)]
         for change in done:
@@ -56,13 +56,13 @@ class File:
 
 @dataclass(eq=False)
 class Folder:
-    """`names` as the running server sees them; `durable` as the disk has them for certain."""
+    """A folder; `names` as the running server sees them; `durable` as the disk certainly has them."""
 
     names: dict[str, Node] = field(default_factory=dict)
     durable: dict[str, Node] = field(default_factory=dict)
 
 
-Node = File | Folder
+Node = VolumeFile | Folder
 
 
 class Naming(NamedTuple):
@@ -76,30 +76,30 @@ class Naming(NamedTuple):
 
 
 class Volume:
-    """Owner of the files as of the events that it was given, in order."""
+    """Owner of the files as of the followed events."""
 
     def __init__(self) -> None:
         self.root = Folder()
-        self.namings: list[Naming] = []  # that no sync has made certain
+        self.namings: list[Naming] = []  # not made certain by a sync yet
         self._open: dict[int, Node] = {}
-        self._syncs: dict[int, int] = {}  # those that have begun: at which event
-        self._last_sync = -1  # of those that have ended: at which event it began
+        self._syncs: dict[int, int] = {}  # syncs under way: the event of their beginning
+        self._last_sync = -1  # of the finished syncs: the event of the latest beginning
 
     def follow(self, event: Event) -> None:
-        """Have one more event happen. Raises LoadTestError if it cannot have."""
+        """Apply one more event. Raises LoadTestError if it is impossible."""
         match event.kind:
             case "o":
                 self._on_open(event)
             case "c":
                 pass  # it may have been open twice; no number is used again
             case "w":
-                self._file(event).pending.append(Change(event.number, event.first, event.data))
+                self._file(event).pending.append(FileChange(event.number, event.first, event.data))
             case "t":
-                self._file(event).pending.append(Change(event.number, event.first, None))
+                self._file(event).pending.append(FileChange(event.number, event.first, None))
             case "T":
                 found = self._find(event.paths[0])
-                assert isinstance(found, File)
-                found.pending.append(Change(event.number, event.first, None))
+                assert isinstance(found, VolumeFile)
+                found.pending.append(FileChange(event.number, event.first, None))
             case "f":
                 self._on_allocate(event)
             case "b":
@@ -110,9 +110,9 @@ class Volume:
             case _:
                 self._on_name(event)
 
-    def _file(self, event: Event) -> File:
+    def _file(self, event: Event) -> VolumeFile:
         found = self._open[event.file]
-        assert isinstance(found, File)
+        assert isinstance(found, VolumeFile)
         return found
 
     def _on_open(self, event: Event) -> None:
@@ -122,10 +122,10 @@ class Volume:
         if node is None:
             if not event.first & os.O_CREAT:
                 raise LoadTestError(f"{path} is opened, and was not made")
-            node = File()
+            node = VolumeFile()
             self._name(event, (folder, name, node))
-        elif event.first & os.O_TRUNC and isinstance(node, File) and node.size():
-            node.pending.append(Change(event.number, 0, None))
+        elif event.first & os.O_TRUNC and isinstance(node, VolumeFile) and node.size():
+            node.pending.append(FileChange(event.number, 0, None))
         self._open[event.file] = node
 
     def _on_allocate(self, event: Event) -> None:
@@ -133,14 +133,14 @@ class Volume:
         if event.second & ~KEEP_SIZE:
             raise LoadTestError(f"fallocate with mode {event.second} is not followed")
         if not event.second and event.first > file.size():
-            file.pending.append(Change(event.number, event.first, None))
+            file.pending.append(FileChange(event.number, event.first, None))
 
     def _on_synced(self, node: Node, before: int) -> None:
-        if isinstance(node, File):
+        if isinstance(node, VolumeFile):
             node.settle(before)
             return
         folders = {node}
-        while True:  # what these depend on is certain, too
+        while True:  # the folders that these depend on are certain, too
             earlier = [each for each in self.namings if each.number < before and each.touches(folders)]
             found = {folder for each in earlier for folder, _, _ in each.changes}
             if found <= folders:
@@ -184,16 +184,16 @@ class Volume:
             node = node.names[name]
         return node
 
-    # --- what a cut leaves
+    # --- the result of a power cut
 
     def write_whole(self, to: Path) -> None:
-        """Everything that was done, as if the power had stayed."""
+        """Write everything that was done, as without a power cut."""
         _write(self.root, to, lambda folder: folder.names, lambda file: content(file, lambda _: len(file.pending)))
 
     def write_image(self, to: Path, rng: random.Random, has_journal: bool = False) -> str:
-        """Something that a power cut now may leave. Returns in a few words what was chosen.
+        """Write a state that a power cut now may leave. Returns a description of the choice.
 
-        `has_journal`: names keep their order, and any sync makes all certain that changed before it, as on ext4.
+        `has_journal`: names keep their order, and any sync makes all earlier changes certain, as on ext4.
         """
         names, kept_names = self._ordered_names(rng) if has_journal else self._some_names(rng)
         how, kept_data = _some_data(rng)
@@ -231,14 +231,14 @@ def _keep(kept: dict[Folder, dict[str, Node]], naming: Naming) -> None:
         _set(kept.setdefault(folder, dict(folder.durable)), name, node)
 
 
-def _some_data(rng: random.Random) -> tuple[str, Callable[[File], bytes]]:
-    """A rule by which files keep what was not synced."""
+def _some_data(rng: random.Random) -> tuple[str, Callable[[VolumeFile], bytes]]:
+    """A rule for which unsynced data files keep."""
     ways = ("all", "none", "up to a moment", "some sectors", "some sectors", "all but a sector", "a sector", "mixed")
     how = rng.choice(ways)
     share = rng.choice((0.1, 0.5, 0.9))
     moment = rng.random()
 
-    def kept(file: File) -> bytes:
+    def kept(file: VolumeFile) -> bytes:
         count = len(file.pending)
         way = rng.choice(ways[:-1]) if how == "mixed" else how
         if way in ("all", "none") or not count:
@@ -263,10 +263,10 @@ def _some_data(rng: random.Random) -> tuple[str, Callable[[File], bytes]]:
     return how, kept
 
 
-def content(file: File, kept: Callable[[int], int], size_kept: int | None = None) -> bytes:
-    """What a file holds if of a sector so many of the pending changes count, and of its size `size_kept`.
+def content(file: VolumeFile, kept: Callable[[int], int], size_kept: int | None = None) -> bytes:
+    """The content of a file if `kept` says how many pending changes count for a sector; `size_kept`: for its size.
 
-    By default its size is as all that is kept of it says.
+    By default the size follows from all kept changes.
     """
     data = bytearray(file.durable)
     size = len(data)
@@ -293,12 +293,12 @@ def content(file: File, kept: Callable[[int], int], size_kept: int | None = None
     return bytes(data[:size])
 
 
-def _sectors(change: Change) -> range:
+def _sectors(change: FileChange) -> range:
     size = len(change.data or b"")
     return range(change.at // SECTOR_BYTES, (change.at + size + SECTOR_BYTES - 1) // SECTOR_BYTES)
 
 
-def _apply(data: bytearray, change: Change) -> None:
+def _apply(data: bytearray, change: FileChange) -> None:
     if change.data is None:
         if change.at < len(data):
             del data[change.at :]
@@ -317,9 +317,11 @@ def _set(names: dict[str, Node], name: str, node: Node | None) -> None:
         names[name] = node
 
 
-def _write(folder: Folder, to: Path, names: Callable[[Folder], dict[str, Node]], data: Callable[[File], bytes]) -> None:
+def _write(
+    folder: Folder, to: Path, names: Callable[[Folder], dict[str, Node]], data: Callable[[VolumeFile], bytes]
+) -> None:
     to.mkdir()
-    written: dict[File, Path] = {}
+    written: dict[VolumeFile, Path] = {}
     _write_into(folder, to, names, data, written)
 
 
@@ -327,8 +329,8 @@ def _write_into(
     folder: Folder,
     to: Path,
     names: Callable[[Folder], dict[str, Node]],
-    data: Callable[[File], bytes],
-    written: dict[File, Path],
+    data: Callable[[VolumeFile], bytes],
+    written: dict[VolumeFile, Path],
 ) -> None:
     for name, node in names(folder).items():
         path = to / name

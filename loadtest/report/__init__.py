@@ -1,1 +1,1 @@
-"""Results as data, tables, pages and plots, and which of the goals they reach."""
+"""Results as data, tables, pages and plots, and the goals that they reach."""

@@ -1,11 +1,11 @@
-"""What this project wants to reach, and whether a full comparison shows that it did."""
+"""The goals of this project, and whether a full comparison shows that it reaches them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from loadtest.devices.run import Run
+from loadtest.devices.run import WorkloadRun
 from loadtest.report.results import Results, Row, percentile
 from loadtest.workloads.workload import Workload
 
@@ -13,7 +13,7 @@ PENSTOCK, SYNC, MOSQUITTO = "Penstock", "Penstock sync", "Mosquitto"
 ENGINE = ("QoS 0", "point to point", "QoS 0, 1 → 10", "QoS 0, 100 → 100")
 SYNCED = ("QoS 1, 4 → 1, window 1,000", "QoS 1, 100 → 100, window 20")
 FLASHMQ = (("QoS 0, 10 → 10", 1_200_000), ("QoS 1, 10 → 10", 700_000), ("QoS 0, 1 → 100", 4_700_000))
-"""Messages/s that FlashMQ was measured with elsewhere, at the best: one core each for broker and generator."""
+"""FlashMQ's best published rates in messages/s: one core each for broker and generator."""
 RATIO, RATIO_SYNC, RATIO_QUEUES, RATIO_FILTERS = 8.0, 5.0, 0.9, 0.8
 BACKLOG_PER_S = 300_000
 QUEUE_BYTES, CONNECTION_BYTES = 150, 2_500
@@ -103,5 +103,5 @@ def _topics(workload: Workload) -> int:
     return sum(group.count * group.each * len(group.topics) for group in workload.publishers)
 
 
-def _resident(run: Run) -> float | None:
+def _resident(run: WorkloadRun) -> float | None:
     return run.broker_resident_bytes

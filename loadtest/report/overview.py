@@ -1,4 +1,4 @@
-"""A comparison at a glance: how much each broker delivered of each workload, as bars."""
+"""A comparison at a glance: deliveries of each workload by each broker, as bars."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from loadtest.report.results import Results, Row
 from loadtest.report.svg import as_svg
 
 WIDTH_INCHES, ROW_INCHES, HEAD_INCHES = 8.6, 0.42, 1.3
-BESIDE = 0.8  # of a workload's height, shared by its bars
+BESIDE = 0.8  # share of a workload's height for its bars
 
 
 def drawn(results: Results) -> str:
-    """As SVG. Workloads at a given rate are left out, since every broker that can do it delivers the same."""
+    """An SVG. Workloads with a fixed rate are left out, since every broker that keeps up delivers the same."""
     works = {name: _measured(rows) for name, rows in results.by_workload().items() if _is_race(rows)}
     works = {name: rows for name, rows in works.items() if len(rows) > 1}
     names = list(dict.fromkeys(row.subject.name for rows in works.values() for row in rows))
@@ -51,10 +51,10 @@ def _measured(rows: list[Row]) -> list[Row]:
 
 
 def _room(rows: list[Row]) -> float:
-    """How high a workload's bars are together, in rows of the figure."""
+    """Height of a workload's bars together, in rows of the figure."""
     return max(1.0, len(rows) / 2)
 
 
 def _is_race(rows: list[Row]) -> bool:
-    """Whether some publisher goes as fast as it can."""
+    """Whether a publisher has no fixed rate."""
     return any(not group.rate for group in rows[0].workload.publishers)

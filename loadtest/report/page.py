@@ -1,4 +1,4 @@
-"""Results as a page to look at: one HTML file with its plots in it."""
+"""Results as one HTML page with its plots."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def megabytes(value: float | None) -> str:
 
 
 def _latency_plot(rows: list[Row]) -> str:
-    """Of the run in the middle of each row, so that a curve is one that was measured."""
+    """Latencies of the median run of each row, so that a curve is a measured one."""
 
     def draw(axes: Axes) -> None:
         for row in rows:

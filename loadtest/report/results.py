@@ -1,4 +1,4 @@
-"""What a load test found, as a JSON document that other programs read, and its medians."""
+"""The results of a load test: a JSON document for other programs, and medians."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.devices.run import Run
+from loadtest.devices.run import WorkloadRun
 from loadtest.errors import LoadTestError
 from loadtest.machine import Machine
 from loadtest.workloads.workload import Workload
@@ -18,14 +18,14 @@ FORMAT = 1
 
 
 class Worth(msgspec.Struct, frozen=True):
-    """Of messages with QoS 1 to a session that was away: how many the broker acknowledged before it was killed."""
+    """Of QoS 1 messages to an absent session: how many the broker acknowledged before a kill, and how many survived."""
 
     acknowledged: int
     survived: int
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """A broker as it was set up; `worth`: what its acknowledgements were worth, where that was tried."""
+    """A broker with its settings; `worth`: of its acknowledgements, if measured."""
 
     name: str
     url: str = ""
@@ -35,31 +35,31 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct):
-    """One workload on one broker; `fault` says why it could not go on."""
+    """One workload on one broker; `fault`: why it could not run."""
 
     workload: Workload
     subject: Subject
-    runs: list[Run]
+    runs: list[WorkloadRun]
     fault: str = ""
 
-    def median(self, figure: Callable[[Run], float | None]) -> float | None:
-        """Of those runs that have the figure."""
+    def median(self, figure: Callable[[WorkloadRun], float | None]) -> float | None:
+        """The median over the runs that have the figure."""
         found = [value for run in self.runs if (value := figure(run)) is not None]
         return statistics.median(found) if found else None
 
-    def spread(self, figure: Callable[[Run], float]) -> tuple[float, float]:
-        """The lowest and the highest; zeros if nothing was measured."""
+    def spread(self, figure: Callable[[WorkloadRun], float]) -> tuple[float, float]:
+        """The lowest and the highest value; zeros if nothing was measured."""
         found = [figure(run) for run in self.runs]
         return min(found, default=0), max(found, default=0)
 
     @property
     def delivered_per_s(self) -> float:
-        """The median, which brokers are compared by."""
+        """The median, by which brokers are compared."""
         return self.median(lambda run: run.delivered_per_s) or 0
 
 
-def percentile(name: str) -> Callable[[Run], float | None]:
-    """Of the latency of deliveries, such as `p99` (µs)."""
+def percentile(name: str) -> Callable[[WorkloadRun], float | None]:
+    """A percentile of the delivery latency, such as `p99` (µs)."""
     return lambda run: getattr(run.delivery, name) if run.delivery is not None else None
 
 
@@ -69,17 +69,17 @@ class Results(msgspec.Struct):
     machine: Machine
     rows: list[Row]
     left_out: list[str] = []
-    """What was not measured, and why."""
+    """Measurements that were left out, and why."""
 
     def by_workload(self) -> dict[str, list[Row]]:
-        """The rows, those of a workload together."""
+        """The rows, grouped by workload."""
         found: dict[str, list[Row]] = {}
         for row in self.rows:
             found.setdefault(row.workload.name, []).append(row)
         return found
 
     def row(self, workload: str, subject: str) -> Row | None:
-        """By the names of workload and broker; None if nothing was measured."""
+        """The row of a workload and a broker, by name; None if nothing was measured."""
         found = [each for each in self.rows if (each.workload.name, each.subject.name) == (workload, subject)]
         return found[0] if found and found[0].runs else None
 
@@ -89,7 +89,7 @@ class Results(msgspec.Struct):
 
 
 def write(results: Results, path: Path) -> None:
-    """Raises LoadTestError."""
+    """Read results. Raises LoadTestError."""
     try:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
     except OSError as error:
@@ -97,7 +97,7 @@ def write(results: Results, path: Path) -> None:
 
 
 def read(path: Path) -> Results:
-    """Raises LoadTestError."""
+    """Read results. Raises LoadTestError."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Results)
     except OSError as error:

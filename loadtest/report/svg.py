@@ -1,4 +1,4 @@
-"""Figures as files that people look at."""
+"""Figures as SVG text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 
 def as_svg(figure: Figure) -> str:
-    """The same figure is the same text."""
+    """The SVG of a figure; the same figure gives the same text."""
     matplotlib.rcParams["svg.hashsalt"] = "penstock"
     written = io.StringIO()
     figure.savefig(written, format="svg", metadata={"Date": None})

@@ -39,7 +39,7 @@ def markdown(results: Results) -> str:
 
 
 def benchmarks(results: Results, source: str, figure: str) -> str:
-    """The page of the full comparison; `source`: where its JSON is; `figure`: its overview, if there is one."""
+    """The page of the full comparison; `source`: the place of its JSON; `figure`: its overview, if there is one."""
     goals = reached(results)
     met = {True: "met", False: "not met", None: "–"}
     brokers = ", ".join({row.subject.name: None for row in results.rows})
@@ -70,7 +70,7 @@ def benchmarks(results: Results, source: str, figure: str) -> str:
 
 
 def _steps(rows: Sequence[Row]) -> list[str]:
-    """For workloads that go step by step: how long the measured steps took, and the connections made in them."""
+    """For workloads with steps: the seconds of the measured steps, and the connections made in them."""
     cells = []
     for row in rows:
         if row.runs:

@@ -1,1 +1,1 @@
-"""What devices publish, to which topics and how fast; the workloads that come along."""
+"""Workloads: what devices publish, to which topics and how fast; and the workloads in the package."""

@@ -1,4 +1,4 @@
-"""What is published, to whom, how fast: a workload, from a TOML file that anyone can write."""
+"""A workload: what is published, to which devices, how fast; read from a TOML file."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ PayloadBytes = Annotated[int, msgspec.Meta(ge=16, le=1 << 20)]
 Texts = Annotated[list[str], msgspec.Meta(min_length=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 MOST_NAMES = 2_000_000
-"""Topics, and filters, of all devices of a workload: each is some 100 bytes of the load generator."""
+"""Topics and filters of all devices of a workload: each takes some 100 bytes in the load generator."""
 MOST_LOOKED_AT = 1_000_000
-"""Topics that are looked at to know how often a message is delivered."""
+"""Topics that are matched to find how often a message is delivered."""
 ALL_PUBLISHERS, ALL_SUBSCRIBERS = "publishers", "subscribers"
 
 
 class Publishers(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Devices that publish alike.
+    """A group of publishing devices.
 
-    topics: of each, in turn; `{i}` is the device's number, from 0 on, and `{i%10}` the rest of its division by 10.
-    each: every topic stands for so many, of which `{j}` is the number.
-    rate: messages/s of all of them together, evenly spread; 0: as fast as it goes.
-    window: QoS 1 and 2: how many messages of each may be unacknowledged.
+    topics: of each device, in turn; `{i}` is the device's number, from 0 on, and `{i%10}` its remainder by 10.
+    each: every topic stands for so many topics, numbered by `{j}`.
+    rate: messages/s of all of them together, evenly spread; 0: as fast as possible.
+    window: QoS 1 and 2: unacknowledged messages of each device.
     sizes: bytes of the payloads, in turn.
-    name: what steps call them; absent: they connect when a step says so.
+    name: of the group, for steps; absent: they connect when a step says so.
     """
 
     topics: Texts
@@ -54,9 +54,9 @@ class Publishers(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Subscribers(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Devices that subscribe alike; filters of each, with `{i}`, `each` and `{j}` as in topics.
+    """A group of subscribing devices; filters of each, with `{i}`, `each` and `{j}` as in topics.
 
-    keep_session: the broker is to keep what comes while they are away.
+    keep_session: the broker keeps messages while they are away.
     """
 
     filters: Texts
@@ -71,14 +71,14 @@ class Subscribers(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return [_filled(each, device, number) for each in self.filters for number in range(self.each)]
 
 
-class Step(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What happens next, once all devices are there that are not absent; each step ends when its work is done.
+class WorkloadStep(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One step, once all devices that are not absent are connected; each step ends when its work is done.
 
-    do: `join`: connect, and subscribe; `leave`: DISCONNECT; `cut`: close the connection without a word; `publish`: so
-    many `messages` in all, each acknowledged, or for so many `seconds`; `deliver`: wait until all has come that was
-    published; `wait`: for `seconds`.
-    who: names of groups; `publishers`, `subscribers`: all of these. Without it: those who can.
-    measured: the figures are those of the measured steps together.
+    do: `join`: connect, and subscribe; `leave`: DISCONNECT; `cut`: close the connection without DISCONNECT;
+    `publish`: so many `messages` in all, each acknowledged, or for so many `seconds`; `deliver`: wait until all
+    published messages are delivered; `wait`: for `seconds`.
+    who: names of groups; `publishers`, `subscribers`: all of these. Absent: all groups that can do it.
+    measured: the figures are those of all measured steps together.
     """
 
     do: Literal["join", "leave", "cut", "publish", "deliver", "wait"]
@@ -89,7 +89,7 @@ class Step(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Timing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """How long, in seconds. What is sent in `warm_up_s` is delivered, and not counted; `step_s`: a step, at most."""
+    """Durations in seconds. Messages of `warm_up_s` are delivered, and not counted; `step_s`: longest step."""
 
     warm_up_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 1
     duration_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 5
@@ -98,13 +98,13 @@ class Timing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Workload(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Without steps: all connect, publish during the warm-up and the duration, and what was sent is delivered."""
+    """A workload. Without steps: all connect, publish during warm-up and duration, and the messages are drained."""
 
     name: str
     text: str = ""
     publishers: list[Publishers] = []
     subscribers: list[Subscribers] = []
-    steps: list[Step] = []
+    steps: list[WorkloadStep] = []
     version: Annotated[int, msgspec.Meta(ge=4, le=5)] = 4
     timing: Timing = Timing()
 
@@ -117,7 +117,9 @@ class Workload(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return [*self.publishers, *self.subscribers]
 
     def deliveries(self) -> list[int | None]:
-        """For each group of publishers: how many subscribers get each message; None if that differs or is too much."""
+        """For each group of publishers: the number of subscribers of each message; None if it differs or is too much to
+        find.
+        """
         counts: dict[str, int] = {}
         for topic_filter in self._filters():
             counts[topic_filter] = counts.get(topic_filter, 0) + 1
@@ -127,7 +129,7 @@ class Workload(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return [_deliveries(group, trie) for group in self.publishers]
 
     def _filters(self) -> Iterator[str]:
-        """All there are; those of a shared subscription once, without `$share` and its name."""
+        """All filters; those of a shared subscription once, without `$share` and its name."""
         shared: set[tuple[str, str]] = set()
         for group in self.subscribers:
             for device in range(group.count):
@@ -158,14 +160,14 @@ def _filled(template: str, device: int, number: int = 0) -> str:
 
 
 def shipped() -> dict[str, Path]:
-    """The workloads that come along, by name."""
+    """The workloads in the package, by name."""
     folder = resources.files("loadtest.workloads")
     files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".toml")), key=str)
     return {entry.name.removesuffix(".toml"): Path(str(entry)) for entry in files}
 
 
 def load(name: str) -> Workload:
-    """A workload by the name of one that comes along, or by its file. Raises BadWorkload."""
+    """Load a workload of the package by its name, or from a file. Raises BadWorkload."""
     path = shipped().get(name, Path(name))
     try:
         text = path.read_bytes()
@@ -176,7 +178,7 @@ def load(name: str) -> Workload:
 
 
 def parse(text: bytes, source: str) -> Workload:
-    """Raises BadWorkload."""
+    """Parse a workload. Raises BadWorkload."""
     try:
         workload = msgspec.toml.decode(text, type=Workload)
         _check(workload)
@@ -188,7 +190,7 @@ def parse(text: bytes, source: str) -> Workload:
 
 
 def _check(workload: Workload) -> None:
-    """Raises ValueError and ProtocolError."""
+    """Check a workload. Raises ValueError and ProtocolError."""
     if not workload.publishers and not workload.subscribers:
         raise ValueError("it has neither [[publishers]] nor [[subscribers]]")
     topics = [topic for group in workload.publishers for topic in group.topics]
@@ -208,7 +210,7 @@ def _check(workload: Workload) -> None:
 
 
 def _check_steps(workload: Workload) -> None:
-    """Raises ValueError."""
+    """Check the steps of a workload. Raises ValueError."""
     names = [group.name for group in workload.groups if group.name]
     for name in names:
         if names.count(name) > 1 or name in (ALL_PUBLISHERS, ALL_SUBSCRIBERS):

@@ -1,1 +1,1 @@
-"""Which gateway watches which queue."""
+"""Queue events: which gateway watches which queue."""

@@ -1,7 +1,7 @@
-"""Who watches which queue: what a store looks up before it tells gateways that a queue grew. No I/O.
+"""The look-up of watched queues, by which a store tells gateways that a queue grew. No I/O.
 
-A store always knows who follows its queues, for they told it. A Lookup says of which gateways that is not enough: they
-are told of every queue that grows (broadcast), and pick out by its name what concerns them.
+A store always knows the followers of its queues, because they told it. A Lookup says for which gateways that is not
+enough: these are told of every queue that grows (broadcast), and select by name the queues that they follow.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from msgspec import Meta, Struct
 from lightqueue.queues._queues import LEVEL, Queue
 from lightqueue.queues.table import level_of
 
-MOST_WATCHED = 1_000_000  # queues of one gateway; one that watches more is told of every queue
-MOST_CHANGES = 10_000  # that wait to be written; with more of them everything is written anew
+MOST_WATCHED = 1_000_000  # queues of one gateway; a gateway that watches more is told of every queue
+MOST_CHANGES = 10_000  # that wait to be written; with more of them everything is written again
 MOST_LEASE_MS = 60_000
 
 
 def queue_named(topic_filter: str, kind: int, next_offset: int) -> Queue:
-    """A queue of a store's as another process has it: under the name that it has there."""
+    """A queue of the store in another process, under its name there."""
     level = level_of(topic_filter) if kind == LEVEL else None
     return Queue((topic_filter if level is None else level).encode(), kind, 0, next_offset)
 
 
 def name_of(queue: Queue) -> bytes:
-    """What a queue is called between processes: its kind as a digit, and its name."""
+    """The name of a queue between processes: its kind as a digit, and its name."""
     return b"%d%b" % (queue.kind, queue.name)
 
 
 class Lookup(Protocol):
-    """What a Hub asks, beyond who follows a queue."""
+    """The look-up for a Hub, beyond the followers of a queue."""
 
     def knows(self, gateway: str) -> bool:
-        """Whether it is known what this gateway watches; if not, it is told of every queue."""
+        """Whether this gateway's watched queues are known; if not, it is told of every queue."""
 
     def watchers(self, name: bytes) -> Iterable[str]:
         """Gateways that are known to watch a queue."""
 
 
 class Broadcast:
-    """A Lookup that knows nothing."""
+    """A Lookup without any knowledge."""
 
     def knows(self, _: str) -> bool:
         return False
@@ -55,7 +55,9 @@ class Broadcast:
 
 
 class WatchChange(Struct, array_like=True, frozen=True):
-    """What a gateway says of its entry: it holds for `lease_ms` more (0: it is gone), with these queues in and out."""
+    """A gateway's change of its entry: the lease is `lease_ms` from now (0: the entry is gone), these queues in and
+    out.
+    """
 
     gateway: Annotated[str, Meta(max_length=256)]
     lease_ms: Annotated[int, Meta(ge=0, le=MOST_LEASE_MS)]
@@ -65,14 +67,14 @@ class WatchChange(Struct, array_like=True, frozen=True):
 
 @dataclass(slots=True)
 class _Entry:
-    """What one gateway watches, and until when that may be trusted."""
+    """The queues that one gateway watches, and the end of its lease."""
 
     watched: set[bytes]
     until_s: float
 
 
 class Table:
-    """A Lookup: a store's copy of what gateways wrote elsewhere. What ran out, or was not read, is unknown."""
+    """A Lookup: a store's copy of the entries that gateways wrote. Expired and unread entries are unknown."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
@@ -105,29 +107,27 @@ class Table:
         self._entries[gateway] = _Entry(watched, self._clock() + lease_ms / 1000)
 
     def expire(self) -> None:
-        """Forget what ran out."""
+        """Forget expired entries."""
         now_s = self._clock()
         for gateway in [gateway for gateway, entry in self._entries.items() if entry.until_s <= now_s]:
             del self._entries[gateway]
 
     def clear(self) -> None:
-        """Nothing is known: changes may have been missed."""
+        """Forget everything: changes may have been missed."""
         self._entries.clear()
 
 
-# --- what a gateway watches
+# --- the queues of one gateway
 
 
 class Watched:
     """The queues that a gateway follows, by name, and their changes where those are published."""
 
     def __init__(self, queues: Mapping[Queue, object]) -> None:
-        """`queues`: those that are followed, now and later."""
+        """`queues`: the followed queues, now and later."""
         self._queues = queues
-        self._by_name: dict[bytes, Queue] | None = (
-            None  # made when it is first needed, which is never without broadcast
-        )
-        self.changed: Callable[[], None] | None = None  # to be called when there is something to be written down
+        self._by_name: dict[bytes, Queue] | None = None  # made when first needed: only with broadcast
+        self.changed: Callable[[], None] | None = None  # called when there are changes to write
         self.is_all_new = True  # more has changed than is kept here
         self._changes: dict[bytes, bool] = {}  # name → whether it is watched now
 
@@ -137,13 +137,13 @@ class Watched:
         return self._by_name.get(name)
 
     def names(self) -> list[bytes]:
-        """All there are: what changed before is in it."""
+        """All names; earlier changes are included."""
         self._changes.clear()
         self.is_all_new = False
         return [name_of(queue) for queue in self._queues]
 
     def take_changes(self) -> tuple[list[bytes], list[bytes]]:
-        """What began to be watched since the last call, and what ended."""
+        """The names that were added and removed since the last call."""
         changes, self._changes = self._changes, {}
         began = [name for name, is_watched in changes.items() if is_watched]
         return began, [name for name, is_watched in changes.items() if not is_watched]

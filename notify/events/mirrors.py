@@ -1,4 +1,4 @@
-"""Queues of a store in another process that are followed here. No I/O."""
+"""Mirrors: queues of a store in another process that are followed here. No I/O."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from store.wire import messages as wire
 
 @dataclass(slots=True, eq=False)
 class Mirror:
-    """A queue of the store's that is followed here."""
+    """A queue of the store that is followed here."""
 
     queue: Queue
     topic_filter: str
     history: bool
     spills: bool
     readers: int = 0  # here
-    followed: int = 0  # as often as the store was asked to
+    followed: int = 0  # number of Follows for it to the store
     floor: int = 0
 
 
 class Mirrors:
-    """Owner of all of them, by themselves and by the refs that the store has for them."""
+    """Owner of all mirrors, by queue and by the store's ref."""
 
     def __init__(self) -> None:
         self.by_ref: dict[int, Mirror] = {}
         self.by_queue: dict[Queue, Mirror] = {}
-        self.refs: dict[Queue, int] = {}  # of a queue that is being followed again there is none
+        self.refs: dict[Queue, int] = {}  # without queues that are being followed again
         self.watched = Watched(self.by_queue)
 
     @property
     def are_all_followed(self) -> bool:
-        """Whether the store knows of all of them; one that was restarted does not, until they are followed again."""
+        """Whether the store knows all of them; a restarted store does not until they are followed again."""
         return len(self.refs) == len(self.by_queue)
 
     def follow(self, info: wire.QueueInfo, topic_filter: str, history: bool, spills: bool) -> Queue:
@@ -71,7 +71,7 @@ class Mirrors:
         return [ref] * mirror.followed
 
     def moved(self, floors: Iterable[tuple[Queue, int]]) -> list[tuple[int, int]]:
-        """(ref, floor) of those whose floor is a new one."""
+        """(ref, floor) of queues with a new floor."""
         moved = []
         for queue, floor in floors:
             mirror, ref = self.by_queue[queue], self.refs.get(queue)
@@ -81,7 +81,7 @@ class Mirrors:
         return moved
 
     def follow_again(self) -> list[Mirror]:
-        """All that the store followed for us before it was restarted: it has other refs now, or none."""
+        """All mirrors that a restarted store has to be asked for again: it has other refs now, or none."""
         mirrors = list(self.by_ref.values())
         self.by_ref.clear()
         self.refs.clear()

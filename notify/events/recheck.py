@@ -1,18 +1,18 @@
-"""Which queues a gateway asks the store about next: slowly all that it follows. No I/O.
+"""Chooses the queues that a gateway checks with the store next: slowly all that it follows. No I/O.
 
-A connection loses no event, or ends. So this finds something only where a table of who watches what was wrong.
+A connection loses no event unless it ends. So a check finds something only if a look-up table was wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-EVERY_S = 3.0  # a pass begins so long after the one before, at the earliest
-PAGE = 1_000  # queues in one question; there is one in 50 ms at most, so 100,000 queues take 5 s
+EVERY_S = 3.0  # a pass begins at least so long after the one before
+PAGE = 1_000  # queues in one question; at most one question in 50 ms, so 100,000 queues take 5 s
 
 
 class Recheck:
-    """Passes over all followed queues, a page at a time; the next page is for after the answer to the last."""
+    """Passes over all followed queues, a page at a time; a page is asked after the answer to the last."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
@@ -22,7 +22,7 @@ class Recheck:
         self._is_asked = False
 
     def page(self, refs: Iterable[int]) -> list[int]:
-        """What to ask about now; nothing if it is not time. `refs`: all that are followed."""
+        """The refs to ask about now; empty if it is not time. `refs`: all followed queues."""
         if self._is_asked:
             return []
         if not self._left:
@@ -40,7 +40,7 @@ class Recheck:
         self._is_asked = False
 
     def begin_anew(self) -> None:
-        """What was asked will not be answered, and the refs are not what they were."""
+        """Begin again: the open question will not be answered, and the refs have changed."""
         self._is_asked = False
         self._next_s = self._clock()
         self._left.clear()

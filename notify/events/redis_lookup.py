@@ -1,11 +1,11 @@
-"""The look-up table in Redis: gateways write down what they watch, stores keep a copy. No message depends on it.
+"""The look-up table in Redis: gateways write the queues that they watch, stores keep a copy. No message depends on it.
 
-    penstock:watched:GATEWAY   a set: the names of the queues that a gateway watches, and an empty one, which says that
-                               all of them are there. It runs out with the gateway's lease, which is renewed
-    penstock:watched           a channel: a notify.lookup.Change in msgpack for whatever becomes of such a set
+    penstock:watched:GATEWAY   a set: the names of the queues that a gateway watches, and an empty name, which says that
+                               the set is complete. It expires with the gateway's lease, which is renewed
+    penstock:watched           a channel: a WatchChange (lookup.py) in msgpack for each change of such a set
 
-A store that subscribes hears of every gateway by its next renewal, and reads its set then. What is said meanwhile it
-hears afterwards, in order, so that nothing is missed. After any trouble all of it begins anew.
+A store that subscribes hears of every gateway by its next renewal, and then reads its set. Changes published meanwhile
+arrive afterwards, in order, so none is missed. After any error everything begins again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.redis")
 
 CHANNEL = "penstock:watched"
-WHOLE = b""  # a member of every set that is complete
-TIMEOUT_S = 0.5  # of whatever is asked of Redis
+WHOLE = b""  # a member of every complete set
+TIMEOUT_S = 0.5  # of every request to Redis
 PING_S = 0.5
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
@@ -45,18 +45,18 @@ _decode = msgspec.msgpack.Decoder(WatchChange).decode
 
 
 class RedisUnusable(NotifyError):
-    """Redis cannot be used as the settings say."""
+    """Redis cannot be used as set."""
 
 
 class _Link:
-    """A connection to Redis, made again whenever it ends, with a growing pause in between. start() begins it."""
+    """A connection to Redis, made again whenever it ends, after a growing pause. start() begins it."""
 
-    meanwhile = ""  # what is done without it, for people
+    meanwhile = ""  # what happens without it, for the log
 
     def __init__(self, url: str) -> None:
         """Raises RedisUnusable."""
         try:
-            from redis import RedisError  # here, since it is an extra
+            from redis import RedisError  # imported here, since it is an extra
             from redis.asyncio import Redis
             from redis.asyncio.retry import Retry
             from redis.backoff import NoBackoff
@@ -87,7 +87,9 @@ class _Link:
         self._task = self._loop.create_task(self._run())
 
     async def close(self) -> None:
-        """Until Python 3.12 asyncio.wait_for(), which the library uses, may lose a cancellation, so one may not do."""
+        """End the connection. Until Python 3.12 asyncio.wait_for(), which redis uses, may lose a cancellation: so
+        repeat it.
+        """
         while self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task], timeout=TIMEOUT_S)
@@ -110,7 +112,7 @@ class _Link:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def _use_once(self) -> str:
-        """Why it ended."""
+        """Use one connection until it ends. Returns the reason."""
         redis = self._connect()
         try:
             await self._use(redis)
@@ -128,7 +130,7 @@ class _Link:
         raise NotImplementedError
 
     def _lost(self) -> None:
-        """The connection ended, or did not come about."""
+        """The connection ended, or could not be made."""
 
     def _is_there(self) -> None:
         if not self.is_connected:
@@ -137,7 +139,7 @@ class _Link:
 
 
 class RedisEntry(_Link):
-    """What one gateway watches, as it stands in Redis."""
+    """One gateway's entry in Redis."""
 
     meanwhile = "this gateway is told of every queue"
 
@@ -179,7 +181,7 @@ class RedisEntry(_Link):
         await self._do(redis, lambda pipe: self._say(pipe, WatchChange(self._gateway, self._lease_ms)))
 
     async def _write_changes(self, redis: Redis) -> bool:
-        """What changed, or only that we are there. False if the set was gone, and so has to be written anew."""
+        """Write the changes, or only renew the lease. False if the set was gone, and must be written again."""
         began, ended = self._watched.take_changes()
         changes = [WatchChange(self._gateway, self._lease_ms, part) for part in _portions(began)]
         changes += [WatchChange(self._gateway, self._lease_ms, [], part) for part in _portions(ended)]
@@ -207,7 +209,7 @@ class RedisEntry(_Link):
         pipe.publish(CHANNEL, _encode(change))
 
     async def _do(self, redis: Redis, write: Callable[[Pipeline], object]) -> bool:
-        """One transaction, which renews the lease as well. Whether the set was there before."""
+        """Run one transaction, which also renews the lease. Returns whether the set existed before."""
         async with redis.pipeline(transaction=True) as pipe:
             pipe.pexpire(self._key, self._lease_ms)
             write(pipe)
@@ -217,12 +219,12 @@ class RedisEntry(_Link):
 
 
 class RedisTable(_Link):
-    """Keeps a Table as Redis has it."""
+    """Keeps a Table as a copy of Redis."""
 
     meanwhile = "every gateway is told of every queue"
 
     def __init__(self, url: str, is_wanted: Callable[[str], bool]) -> None:
-        """`is_wanted`: whether a gateway is one of ours. Raises RedisUnusable."""
+        """`is_wanted`: whether a gateway is connected to this store. Raises RedisUnusable."""
         super().__init__(url)
         self.table = Table(self._loop.time)
         self._is_wanted = is_wanted
@@ -235,7 +237,7 @@ class RedisTable(_Link):
             while True:
                 said = await channel.get_message(timeout=PING_S)
                 if said is not None and said["type"] == "subscribe":
-                    self.table.clear()  # what was said so far was missed
+                    self.table.clear()  # earlier changes were missed
                     self._is_there()
                 elif said is not None and said["type"] == "message":
                     await self._heard(redis, said["data"])
@@ -261,7 +263,7 @@ class RedisTable(_Link):
                 self.table.add(change.gateway, watched, change.lease_ms)
 
     async def _read(self, redis: Redis, gateway: str) -> set[bytes]:
-        """What a gateway watches. More than MOST_WATCHED counts as nothing."""
+        """The queues that a gateway watches; empty if they are more than MOST_WATCHED."""
         found: set[bytes] = set()
         cursor = 0
         while True:
@@ -274,7 +276,7 @@ class RedisTable(_Link):
 
 
 def _portions(names: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The same in lists that are not too long for one write."""
+    """The names in lists that are short enough for one write."""
     portion: list[bytes] = []
     size_bytes = 0
     for name in names:

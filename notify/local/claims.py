@@ -219,13 +219,13 @@ class Claims:
         """Called while records are applied: nothing may be stored now."""
         state = self._messages.sessions.get(client_id)
         if state is not None:
-            self._quotas.lets_go(client_id)
+            self._quotas.unlogged.lets_go(client_id)
         if client_id in self._holders and (state is None or not state.connected):
             self._free(client_id)
 
     def _free(self, client_id: str) -> None:
         del self._holders[client_id]
-        self._quotas.lets_go(client_id)
+        self._quotas.unlogged.lets_go(client_id)
         self.presences.pop(client_id, None)
         if client_id in self._claims:
             self.freed.append(client_id)

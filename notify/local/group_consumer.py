@@ -9,12 +9,11 @@ from collections.abc import Callable
 from lightqueue.errors import LightQueueError
 from lightqueue.groups.groups import PoppedMessages
 from notify.api import LeasedMessages, Receipt
-from notify.beginnings import LATEST
 from notify.errors import GroupRefused
 from notify.local.consumers import Consumer, Consumers, PopRequest
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
-from store.state.group_settings import GroupSettings
+from store.state.group_settings import LATEST, GroupSettings
 from store.state.group_states import GroupKey, Maker
 from store.state.groups import ConsumerKey
 

@@ -81,7 +81,7 @@ class Hub:
         """
         self._members.remove(member)
         member.is_gone = True
-        self.quotas.left(member)
+        self.quotas.unlogged.left(member)
         if self.gateways.get(member.name) is member:
             del self.gateways[member.name]
         self.withdraw(member)

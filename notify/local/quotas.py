@@ -32,4 +32,4 @@ class LocalQuotas:
         then(*self._quotas.take_subscriptions(self._member, user, client_id, topic_filters, live))
 
     def tell_live(self, user: str, number: int) -> None:
-        self._quotas.tell_live(self._member, user, number)
+        self._quotas.unlogged.tell_live(self._member, user, number)

@@ -18,6 +18,7 @@ from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import TOPIC
 from lightqueue.queues.layout import queue_key
 from notify.local.member import Member
+from notify.local.unlogged import Unlogged
 from store.namespaces import DEFAULT, MARK, Namespace, is_namespace, namespace_of, shown
 from store.records.record_bytes import walk
 from store.records.records import Attribute, Record, RecordFlag, decode_attributes
@@ -127,10 +128,7 @@ class UserQuotas:
         self._granted: dict[tuple[Counted, str], _Granted] = {}
         self._taking: list[tuple[Counted, Hashable]] = []  # what was granted of the messages that are looked at
         self._serial = 0  # of delayed messages, which have no name before they are in the log
-        self._live: dict[Member, Counter[str]] = {}  # subscriptions of sessions that the log does not have, by user
-        self._live_in: Counter[str] = Counter()  # the same of all members, by namespace
-        self._unlogged: dict[str, tuple[str, ...]] = {}  # whom connections without a session in the log count for
-        self._unlogged_of: Counter[str] = Counter()
+        self.unlogged = Unlogged()
         messages.usage.was_counted = self._was_counted
         messages.sessions.was_subscribed = self._was_subscribed
         messages.absent.count_will = self._take_will
@@ -341,7 +339,7 @@ class UserQuotas:
         """
         live_of = user or namespace_of(client_id).prefix
         if live is not None:
-            self.tell_live(member, live_of, live)
+            self.unlogged.tell_live(member, live_of, live)
         number, fault = len(topic_filters), ""
         counting = self._counting_session(user, client_id)
         for each in counting:
@@ -350,7 +348,7 @@ class UserQuotas:
                 number = max(0, most - used)
                 fault = self._fault("subscriptions", each, used + number)
         if live is not None:
-            self.tell_live(member, live_of, live + number)
+            self.unlogged.tell_live(member, live_of, live + number)
         else:
             for each in counting:
                 for topic_filter in topic_filters[:number] if each.limits.subscriptions else ():
@@ -372,9 +370,8 @@ class UserQuotas:
             granted.forget(self._clock())
             number = granted.used.number
         if namespace is not None:
-            return number + sessions.subscriptions_of_namespace(namespace) + self._live_in[namespace]
-        of_members = sum(each[counting.key] for each in self._live.values())
-        return number + sessions.subscriptions_of[counting.key] + of_members
+            return number + sessions.subscriptions_of_namespace(namespace) + self.unlogged.subscriptions_in(namespace)
+        return number + sessions.subscriptions_of[counting.key] + self.unlogged.subscriptions_of(counting.key)
 
     def _was_subscribed(self, session: SessionState, topic_filter: str) -> None:
         """The log has it."""
@@ -387,20 +384,6 @@ class UserQuotas:
                 if not granted.items:
                     del self._granted[Counted.SUBSCRIPTION, key]
 
-    def tell_live(self, member: Member, user: str, number: int) -> None:
-        """How many subscriptions a member has of a user whose sessions the log does not have."""
-        of_member = self._live.setdefault(member, Counter())
-        self._live_in[namespace_of(user).name] += number - of_member[user]
-        of_member[user] = number
-        if not number:
-            del of_member[user]
-        if not of_member:
-            del self._live[member]
-
-    def left(self, member: Member) -> None:
-        for user in list(self._live.get(member, ())):
-            self.tell_live(member, user, 0)
-
     # --- sessions
 
     def session_fault(self, user: str | None, client_id: str) -> str:
@@ -410,7 +393,7 @@ class UserQuotas:
         for each in self._counting_session(user, client_id):
             namespace, most = each.namespace, each.limits.sessions
             used = sessions.users[each.key] if namespace is None else sessions.number_in(namespace)
-            used += self._unlogged_of[each.key]
+            used += self.unlogged.sessions(each.key)
             if most and used >= most:
                 return self._fault("sessions", each, used)
         return ""
@@ -422,16 +405,7 @@ class UserQuotas:
             return
         keys = tuple(each.key for each in self._counting_session(user, client_id) if each.limits.sessions)
         if keys:
-            self.lets_go(client_id)
-            self._unlogged[client_id] = keys
-            self._unlogged_of.update(keys)
-
-    def lets_go(self, client_id: str) -> None:
-        """The connection is gone, or the log has its session."""
-        for key in self._unlogged.pop(client_id, ()):
-            self._unlogged_of[key] -= 1
-            if not self._unlogged_of[key]:
-                del self._unlogged_of[key]
+            self.unlogged.holds(client_id, keys)
 
 
 NAMES = {

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from notify.api import GroupConsumer, LeasedMessages, Receipt
 from store.records._records import ranges_from
 from store.state.changes import GroupAdvanced
-from store.state.group_settings import GroupSettings
+from store.state.group_settings import LATEST, GroupSettings
 from store.state.group_states import GroupKey
 from store.wire import group_messages as wire
 from store.wire.base import Message
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from notify.remote.request import Answered
 
 WAIT_MS = 60_000
-LATEST = "latest"
 OF_OLD_CONSUMERS = (wire.GroupOpen, wire.GroupClose, wire.Pop, wire.Ack, wire.ChangeInvisible, wire.Reject)
 Then = Callable[[GroupConsumer | str], None]
 

@@ -1,1 +1,1 @@
-"""What users of a store ask over the wire, and the answers."""
+"""Requests of a store's users over the wire, and the answers."""

@@ -1,4 +1,4 @@
-"""What only clients ask for: answers once a message is on the disk, and messages that were stored before."""
+"""Requests of clients only: Publishes answered by their `wait`, and reads of stored messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Question = wire.Scan | wire.Seek | wire.Get | wire.Find | log_requests.Question
 
 
 class Flushing:
-    """Owner of answers to Publishes that do not wait for what the flush policy promises, but for less or for more."""
+    """Owner of answers to Publishes whose `wait` differs from the flush policy."""
 
     def __init__(self) -> None:
         self._answers: deque[tuple[int, int, Message]] = deque()  # (log_offset, request_id, answer)
@@ -33,7 +33,7 @@ class Flushing:
         return bool(self._answers or self._ready)
 
     def add(self, store: LocalStore, wait: wire.Wait, request_id: int, end: int, answer: Message) -> None:
-        """Its records end at log_offset `end`."""
+        """Add an answer to a Publish whose records end at log_offset `end`."""
         try:
             store.commit()
         except StoreError as error:
@@ -47,7 +47,7 @@ class Flushing:
                 store.hurry()
 
     def take_answers(self, store: LocalStore) -> list[tuple[int, Message]]:
-        """(request_id, answer) of those that may go out now."""
+        """(request_id, answer) of those that may be sent now."""
         ready, self._ready = self._ready, []
         if not self._answers:
             return ready
@@ -113,7 +113,7 @@ def _find(store: LocalStore, request: wire.Find, limit_bytes: int) -> Answer:
 
 
 def published(messages: MessageStore, records: memoryview, log_offset: int) -> wire.Published:
-    """Where the messages of a Publish are, that stand in the log from `log_offset` on."""
+    """The places of a Publish's messages, which are in the log from `log_offset` on."""
     runs = topic_runs(records)
     found = [
         queue_offset_of(messages, topic.decode(), log_offset + at) if place is None else place

@@ -1,4 +1,4 @@
-"""What the records of a peer say: what must not get into the log, where applying it or passing it on would fail."""
+"""Checks a peer's records: a record that could not be applied or passed on must not get into the log."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ from typing import Any
 import msgspec
 
 from store.records._records import RecordBatch
-from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
+from store.records.records import (
+    RECORD_HEADER_BYTES,
+    Attribute,
+    Record,
+    RecordFlag,
+    RecordType,
+    decode_attributes,
+    read_records,
+)
 from store.state import changes
 from store.state.changes import Change, Sent, WillState, decode_change, encode_change
+from store.topics import MOST_TOPIC_LEVELS
 from store.wire.messages import Role
 
 TYPES = {
@@ -33,24 +42,23 @@ TYPES = {
 """Types of records that a peer may append."""
 
 MOST_TEXT_BYTES = 65_535
-MOST_LEVELS = 200  # of a topic; store/records/parts/_received.pxi has the same limit
 MOST_LOG_OFFSET = (1 << 63) - 1
 MOST_PACKET_ID = 65_535
 MOST_INTERVAL_S = 0xFFFFFFFF
 INFLIGHT_BYTES = 10
-_HEADER = struct.Struct("<I21xBHHH")  # length, flags, and those of topic, client_id and attributes
-_HEADER_BYTES = 40
+_HEADER = struct.Struct("<I21xBHHH")  # length, flags, and sizes of topic, client_id and attributes
 MOST_TAKEN = 65_536
 
 
 class BadContents(ValueError):
-    """A record that must not get into the log; says why."""
+    """A record that must not get into the log; the message says why."""
 
 
 class ContentLimits(msgspec.Struct, frozen=True):
-    """Of what a peer may append: its records, when a delayed message is due, a payload before it was compressed.
+    """Limits of a peer's appends: bytes of its records, latest due time of a delayed message, payload bytes before
+    compression.
 
-    `may_count`: it may say what messages count as for users (the attribute COUNTED).
+    `may_count`: the peer may say how messages count for users (the attribute COUNTED).
     """
 
     size_bytes: int
@@ -68,7 +76,7 @@ def add_records(batch: RecordBatch, records: memoryview, role: Role, limits: Con
 
 
 def add_held_by(batch: RecordBatch, records: memoryview, holder: str, without_ends_of: Container[str]) -> None:
-    """Add records that were checked, with `holder` in every SESSION_OPENED and without some clients' SESSION_CLOSED."""
+    """Add checked records, with `holder` in every SESSION_OPENED, and without SESSION_CLOSED of some clients."""
     for record in read_records(records):
         payload = record.payload
         if record.type == RecordType.SESSION_CLOSED:
@@ -92,12 +100,12 @@ def add_held_by(batch: RecordBatch, records: memoryview, holder: str, without_en
 
 
 def left_fault(records: memoryview, left_by: bytes) -> str:
-    """Why a client may not leave these, which were checked: its delayed messages have to say who left them."""
+    """Why a client may not append these checked records (empty: it may): its delayed messages must name their user."""
     at = 0
     while left_by and at < len(records):
         length, flags, *_ = header = _HEADER.unpack_from(records, at)
         if flags & RecordFlag.DELAYED:
-            attributes_at = at + _HEADER_BYTES + header[2] + header[3]
+            attributes_at = at + RECORD_HEADER_BYTES + header[2] + header[3]
             attributes = decode_attributes(bytes(records[attributes_at : attributes_at + header[4]]))
             if attributes.get(Attribute.LEFT_BY) != left_by:
                 return "a delayed message that does not say who left it, as Welcome has it (upgrade the client)"
@@ -106,14 +114,14 @@ def left_fault(records: memoryview, left_by: bytes) -> str:
 
 
 def topic_fault(topic: str) -> str:
-    """Why nothing may be published to a topic; empty if it may."""
+    """Why a topic cannot be published to; empty if it can."""
     if "+" in topic or "#" in topic:
         return "has a wildcard"
     return _text_fault(topic)
 
 
 def filter_fault(topic_filter: str) -> str:
-    """Why a topic filter is none; empty if it is one."""
+    """Why a topic filter is not valid; empty if it is."""
     levels = topic_filter.split("/")
     if any(len(level) > 1 and ("+" in level or "#" in level) for level in levels) or "#" in levels[:-1]:
         return "has a wildcard where none may be"
@@ -123,13 +131,13 @@ def filter_fault(topic_filter: str) -> str:
 def _text_fault(topic: str) -> str:
     if not topic:
         return "is empty"
-    if topic.count("/") >= MOST_LEVELS:
-        return f"has more than {MOST_LEVELS} levels"
+    if topic.count("/") >= MOST_TOPIC_LEVELS:
+        return f"has more than {MOST_TOPIC_LEVELS} levels"
     return text_fault(topic)
 
 
 def text_fault(text: str) -> str:
-    """Why MQTT has no such text; empty if it has."""
+    """Why a text is not valid in MQTT; empty if it is."""
     if "\0" in text:
         return "has a U+0000"
     if len(text.encode()) > MOST_TEXT_BYTES:
@@ -229,7 +237,7 @@ def _all_sent(sent: Iterable[Sent], first_id: int) -> bool:
 
 
 def _taken(change: changes.GroupAdvanced) -> str:
-    """A gateway may say that messages are a session's now, and so done with for the group; nothing else."""
+    """A gateway may only note messages of a group as taken by a session, and so done with for the group."""
     if change != changes.GroupAdvanced(change.name, change.topic_filter, done=change.done):
         return "more than what is done with"
     if len(change.done) % 2 or not all(0 <= each <= MOST_LOG_OFFSET for each in change.done):

@@ -1,4 +1,4 @@
-"""What peers ask of consumer groups over the wire, as calls to Consumers, and what is answered."""
+"""Requests of peers about consumer groups: calls to Consumers, and their answers."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Requester(PopReceiver, Protocol):
 
     @property
     def permits(self) -> Permits:
-        """What its user may do."""
+        """The permissions of its user."""
 
 
 class GroupRequests:
     """Owner of the refs of consumers."""
 
     def __init__(self, consumers: Consumers, most_bytes: int, clock: Callable[[], float]) -> None:
-        """`most_bytes`: of the records of an answer."""
+        """`most_bytes`: of the records in an answer."""
         self.consumers = consumers
         self._most_bytes = most_bytes
         self._clock = clock
@@ -49,7 +49,7 @@ class GroupRequests:
         self._last_ref = 0
 
     def left(self, peer: str) -> None:
-        """A peer is gone."""
+        """Forget a peer that is gone."""
         for key in [key for key in self._by_key if key[0] == peer]:
             self._refs.pop(self._by_key.pop(key), None)
         self.consumers.left(peer)

@@ -1,4 +1,4 @@
-"""Where in a queue a position is that a peer names."""
+"""Locates the position in a queue that a peer names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.wire import messages as wire
 
 
 def locate(store: LocalStore, message: wire.Locate, answer: Callable[[wire.Message], None]) -> None:
-    """Call `answer` once it is known."""
+    """Call `answer` with the position, now or later."""
     fault = filter_fault(message.topic_filter)
     if fault:
         answer(wire.Failed(wire.FailureCode.BAD_REQUEST, f"topic filter {fault}"))

@@ -1,4 +1,4 @@
-"""What only readers of the log itself ask for: its bytes, its places, and to be seen with how far they are."""
+"""Requests of readers of the log itself: its bytes, its places, and the reader's own position."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from store.wire.messages import FailureCode
 REQUESTS = (Segments, ReadLog, SeekLog, QueueOffsets, ReaderAt, Topics)
 Question = Segments | ReadLog | SeekLog | QueueOffsets | ReaderAt | Topics
 
-SEGMENT_BYTES = 20  # at most, of one in an answer
+SEGMENT_BYTES = 20  # of one segment in an answer, at most
 MOST_TOPICS = 500  # looked up in one turn of the loop: 20 ms
 
 

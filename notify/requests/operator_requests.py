@@ -1,4 +1,4 @@
-"""What operators ask of a store: who is connected, ending connections and sessions, giving them to users, bans."""
+"""Requests of operators: listing clients, ending connections and sessions, assigning sessions to users, bans."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Done = Callable[[Message], None]
 
 
 class OperatorRequests:
-    """Answers the operators of one connection. Owner of the names that a listing goes through."""
+    """Answers the operators of one connection. Owner of the client identifiers that a listing goes through."""
 
     def __init__(self, hub: Hub, store: LocalStore) -> None:
         self._hub = hub
@@ -36,7 +36,7 @@ class OperatorRequests:
         self._names: list[str] = []
 
     def do(self, message: Message, done: Done) -> None:
-        """`done` is given the answer, now or later, to be sent once the log is safe."""
+        """Handle a request. `done` gets the answer, now or later, to be sent once the log is safe."""
         try:
             _ACTIONS[type(message)](self, message, done)
         except BadBan as error:
@@ -47,7 +47,7 @@ class OperatorRequests:
     # --- looking
 
     def _list(self, request: of_operator.ListClients, done: Done) -> None:
-        """Some thousand names at a time, of those that there were at the first request of a listing."""
+        """List some thousand client identifiers at a time, of those present at a listing's first request."""
         if not request.after:
             self._names = self._hub.claims.client_ids()
         some = self._names[request.after : request.after + LOOKED_AT]
@@ -103,7 +103,7 @@ class OperatorRequests:
         done(OperatorDone(holder is not None))
 
     def _end(self, request: of_operator.EndSession, done: Done) -> None:
-        """The session is claimed as by a client that begins anew, and let go of."""
+        """End a session: claim it as a client with Clean Start does, and release it."""
         client_id = request.client_id
         holder = self._hub.claims.holder(client_id)
         if holder is None and self._hub.messages.sessions.get(client_id) is None:

@@ -1,4 +1,4 @@
-"""What a client's frame needs permission for, and what of an answer it may see."""
+"""The permissions that a client's frame needs, and the part of an answer that the client may see."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from notify.requests.users import Permission, Permits
 from store.errors import StoreError
 from store.namespaces import DEFAULT, Namespace, is_reserved
 from store.records.records import RecordFlag
-from store.state.delayed import Pending
+from store.state.delayed import DelayedMessage
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
@@ -25,12 +25,12 @@ from store.wire.frames import Frame
 
 PUBLISH, RETAIN, SUBSCRIBE, REPLAY = "publish", "retain", "subscribe", "replay"
 READ_LOG = Permission("read_log", "#")
-"""A right of its own: the log has the messages of all namespaces, which no `#` means."""
+"""A permission of its own: the log has the messages of all namespaces, which no `#` covers."""
 WHOLE_LOG = [
     READ_LOG,
     *(Permission(action, topic) for topic in ("#", "$dead/#") for action in (SUBSCRIBE, REPLAY)),
 ]
-"""Who reads the log itself reads everything that is in it."""
+"""A reader of the log itself reads everything in it."""
 MOST_SHOWN = 64  # characters of a user's name in an error
 FROM_NOW = {"now", "latest"}
 _LENGTH = struct.Struct("<I")
@@ -39,15 +39,16 @@ _TOPIC_LENGTH = struct.Struct("<H")
 
 
 def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) -> list[Permission]:
-    """What a client has to be allowed for this frame, by the names that it knows; nothing for what is about its own
-    connection."""
+    """The permissions that a client needs for a frame, by the names that it knows; empty for a frame about its own
+    connection.
+    """
     find = _WANTED.get(type(frame.message))
     wanted = find(frame.message, frame, messages) if find is not None else []
     return [_plain(each, names) for each in wanted] if names.name else wanted
 
 
 def why_not(refused: Permission, user: str) -> str:
-    """What a client is told: the action and the topic, and behind a colon what helps."""
+    """The text for a refused client: action and topic, and a remedy behind a colon."""
     if refused != READ_LOG:
         return f"{refused.action} {refused.topic}"
     return (
@@ -63,7 +64,7 @@ def _plain(wanted: Permission, names: Namespace) -> Permission:
 
 
 def narrowed(frame: Frame, names: Namespace = DEFAULT) -> Frame:
-    """A search that names no topics is one for those that wildcards mean: permission for `#` is not for `$dead/...`."""
+    """Narrow a search without a topic filter to `#`: permission for `#` is not permission for `$dead/...`."""
     message = frame.message
     if isinstance(message, wire.Find) and not message.topic_filter:
         named = msgspec.structs.replace(message, topic_filter=names.topic("#"))
@@ -72,7 +73,7 @@ def narrowed(frame: Frame, names: Namespace = DEFAULT) -> Frame:
 
 
 def shown(answer: Message, permits: Permits, names: Namespace = DEFAULT) -> Message:
-    """An answer without what the client may not see."""
+    """An answer without the parts that the client may not see."""
     if isinstance(answer, wire.DelayedFound):
         found = [each for each in answer.messages if permits.sees(Permission(SUBSCRIBE, names.plain_topic(each[2])))]
         return msgspec.structs.replace(answer, messages=found)
@@ -149,7 +150,7 @@ def _taken_back(message: wire.CancelDelayed, _: Frame, messages: MessageStore) -
     place = messages.delayed.place(message.due_ms, message.log_offset)
     if place is None:
         return []
-    record = record_of(messages.log, Pending(message.due_ms, message.log_offset, place))
+    record = record_of(messages.log, DelayedMessage(message.due_ms, message.log_offset, place))
     return [Permission(PUBLISH, record.topic.decode())] if record is not None else []
 
 

@@ -1,4 +1,4 @@
-"""Answers to those requests that only read, each bounded in bytes and in work: who asked for more asks again."""
+"""Answers to requests that only read, each bounded in bytes and in time: a peer asks again for more."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ MOST_RANGES = 2_048
 MOST_RECORDS_AT = 4_096
 MOST_RETAINED = 1_000
 MOST_DELAYED = 1_000
-ITEM_BYTES = 32  # at most, of one range or position in an answer
+ITEM_BYTES = 32  # of one range or position in an answer, at most
 _MESSAGE = bytes((RecordType.MESSAGE,))
 
 Answer = tuple[wire.Message, bytes]
 
 
 class AnswerRoom:
-    """Records for one answer: about ANSWER_BYTES of them, more only if a single one is larger, and what is found in
-    ANSWER_S: who asked for more asks again."""
+    """The records of one answer: about ANSWER_BYTES, more only for a single larger record, found within ANSWER_S. A
+    peer asks again for more.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -46,7 +47,7 @@ class AnswerRoom:
         return self._most_bytes - self._used_bytes
 
     def is_too_large(self, data: bytes) -> bool:
-        """Whether no answer can hold it."""
+        """Whether no answer can hold a record."""
         return len(data) + ITEM_BYTES > self._limit_bytes
 
     def fits(self, data: bytes) -> bool:
@@ -58,7 +59,7 @@ class AnswerRoom:
 
 
 def read(store: LocalStore, queues: Mapping[int, Queue], request: wire.Read, limit_bytes: int) -> Answer:
-    """Ranges in the order asked for, and fewer of them if they get too long. Raises a StoreError."""
+    """Ranges in the requested order, fewer if they get too long. Raises a StoreError."""
     room = AnswerRoom(limit_bytes)
     ranges: list[tuple[int, int, int]] = []
     for ref, start in request.ranges[:MOST_RANGES]:
@@ -72,17 +73,17 @@ def read(store: LocalStore, queues: Mapping[int, Queue], request: wire.Read, lim
         records = store.read(queue, start, request.max_records, most_bytes)
         count = records.count
         data = records_bytes(records)
-        while count > 1 and not room.fits(data):  # the last one or two are what was too much
+        while count > 1 and not room.fits(data):  # the last one or two were too much
             count -= 1
             data = records_bytes(records, 0, count)
         if not room.fits(data):
             if ranges:
                 break
-            ranges.append((ref, records.first + 1, 0))  # larger than any frame: passed over
+            ranges.append((ref, records.first + 1, 0))  # larger than any frame: skipped
             continue
         room.add(data)
         first = records.first
-        # What is in RocksDB comes a pack at a time.
+        # Entries in RocksDB are read a pack at a time.
         while 0 < count < request.max_records and first + count < queue.next_offset:
             most_bytes = min(most_bytes - len(data), room.left_bytes)
             if most_bytes <= 0:
@@ -114,7 +115,7 @@ def read_positions(store: LocalStore, request: wire.ReadAt, limit_bytes: int) ->
 
 
 def find_retained_messages(store: LocalStore, request: wire.Retained, limit_bytes: int) -> Answer:
-    """A page of retained messages, without what they say. Raises a StoreError."""
+    """A page of retained messages, without payloads. Raises a StoreError."""
     messages = store.messages
     left_bytes = max(limit_bytes - wire.MOST_NAME_CHARACTERS, limit_bytes // 2)
     limit = min(request.limit, MOST_RETAINED)
@@ -132,7 +133,7 @@ def find_retained_messages(store: LocalStore, request: wire.Retained, limit_byte
 
 
 def list_delayed(store: LocalStore, request: wire.ListDelayed, limit_bytes: int) -> Answer:
-    """A page of delayed messages that are pending, without what they say. Raises a StoreError."""
+    """A page of pending delayed messages, without payloads. Raises a StoreError."""
     messages = store.messages
     limit = min(request.limit, MOST_DELAYED)
     page = messages.delayed.page(*request.after, limit)
@@ -154,7 +155,7 @@ def list_delayed(store: LocalStore, request: wire.ListDelayed, limit_bytes: int)
 
 
 def _message_at(messages: MessageStore, log_offset: int) -> bytes:
-    """A message in log format, empty if there is none. A payload may look like a record, so that is looked at."""
+    """A message in log format, empty if there is none. Bytes in a payload may look like a record, so it is checked."""
     if log_offset & 7:
         return b""
     with suppress(LookupError, ValueError, StoreError):

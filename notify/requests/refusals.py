@@ -1,4 +1,4 @@
-"""Why a store does not do what a peer asks, as errors and as the wire has them."""
+"""Refusals of a peer's requests, as errors and as codes of the wire."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Fenced(StoreError):
 
 
 def failure_code(error: Exception) -> FailureCode:
-    """How a peer is told of an error."""
+    """The code of the wire for an error."""
     match error:
         case StoreFull():
             return FailureCode.STORE_FULL

@@ -1,4 +1,4 @@
-"""Users of the SDK, Spark and commands at a store: penstock/servers/store_users.py gives the judge."""
+"""Users of the SDK, Spark and commands at a store; penstock/servers/store_users.py implements the judge."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import NamedTuple, Protocol
 from notify.local.own_names import WHOLE_LOG
 from store.wire.messages import Hello, Message
 
-REMEMBERED = 4_096  # of what a connection was told about its user; then it is asked anew
+REMEMBERED = 4_096  # answers about a connection's user; then they are asked again
 
 
 class Permission(NamedTuple):
-    """What a client wants to do: publish, retain, subscribe, replay or read_log (`action`) a topic or a filter."""
+    """A permission that a client needs: publish, retain, subscribe, replay or read_log (`action`) for a topic or a
+    filter.
+    """
 
     action: str
     topic: str
-    group: str | None = None  # of which it would be a consumer
+    group: str | None = None  # the group that it would join as a consumer
 
 
 class User(Protocol):
-    """Who a client was found to be."""
+    """The authenticated user of a client."""
 
     @property
     def name(self) -> str:
@@ -29,42 +31,44 @@ class User(Protocol):
 
     @property
     def namespace(self) -> str:
-        """That of its client, as in a Hello."""
+        """The namespace of its client, as in a Hello."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it may do everything but read the log as it is, so that nothing else need be asked."""
+        """Whether it may do everything but read the log itself, so that no question is needed."""
 
     @property
     def left_by(self) -> bytes:
-        """What its delayed messages say of who left them (store.left_by); empty: they are not judged again."""
+        """The user as noted in its delayed messages (store/state/left_by.py); empty: they are not authorized again."""
 
     @property
     def epoch(self) -> int:
-        """Another number whenever what was said about permissions may be different now."""
+        """A number that changes whenever earlier answers may no longer hold."""
 
     def decide(self, wanted: Permission) -> bool | None:
-        """None: it has to be asked."""
+        """Whether it is allowed; None: call ask()."""
 
     def ask(self, wanted: Permission, then: Callable[[bool], None]) -> None:
         """Call `then` once, from the loop."""
 
     def fault(self, now_ms: int) -> str:
-        """Why it may not stay; empty if it may."""
+        """Why the connection must end; empty if it may stay."""
 
 
 class UserJudge(Protocol):
-    """Says who a client is."""
+    """Authenticates clients."""
 
     def admit(self, hello: Hello, address: str, names: tuple[str, ...], answer: Callable[[User | str], None]) -> None:
-        """Call `answer` once, from the loop: with the user, or why it is not let in. `names`: of its certificate."""
+        """Call `answer` once, from the loop: with the user, or the reason of a refusal. `names`: from its
+        certificate.
+        """
 
 
 class Permits:
-    """What one connection may do, as far as it was asked: each topic once."""
+    """The permissions of one connection, as far as asked; each topic is asked once."""
 
     def __init__(self, user: User | None) -> None:
-        """None: users are not judged here."""
+        """`user` None: this store does not authenticate users."""
         self.user = user
         self._known: dict[Permission, bool] = {}
         self._epoch = user.epoch if user is not None else 0
@@ -75,21 +79,21 @@ class Permits:
         return self.user.name if self.user is not None else ""
 
     def lets(self, request: Message) -> bool:
-        """Whether nothing need be asked for this."""
+        """Whether a request needs no permission."""
         return self.user is None or (self.user.is_open and not isinstance(request, WHOLE_LOG))
 
     def fault(self, now_ms: int) -> str:
-        """Why its user may not stay; empty if it may."""
+        """Why the connection must end; empty if it may stay."""
         return self.user.fault(now_ms) if self.user is not None else ""
 
     def sees(self, wanted: Permission) -> bool:
-        """Whether it may, of what is only shown or left out; what would have to be asked is left out."""
+        """Whether an item may be shown; one that another server would have to decide is left out."""
         if self.user is None or self.user.is_open:
             return True
         return self._decided(self.user, wanted) is True
 
     def judge(self, wanted: list[Permission], then: Callable[[Permission | None], None]) -> None:
-        """Call `then` with the first that it may not do, or None; at once if it is known, else later."""
+        """Call `then` with the first refused permission, or None; at once if all are known, else later."""
         user = self.user
         if user is None:
             then(None)

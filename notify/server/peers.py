@@ -33,6 +33,7 @@ from notify.settings import WireSettings
 from store.errors import RecordTooLarge, StoreError
 from store.ratelimit import RateLimitedLog
 from store.records._records import RecordBatch, topic_runs
+from store.records.records import RECORD_HEADER_BYTES
 from store.state.changes import (
     Change,
     GroupAdvanced,
@@ -55,7 +56,6 @@ RETRY_S = 1.0
 UNSAFE_NOTED = 64  # Appends of a peer; with so many it is looked at which of them are safe by now
 MOST_FOLLOWED = 1_000_000
 MOST_FOLLOWED_BY_CLIENT = 10_000  # each costs the store's memory a live queue
-RECORD_HEADER_BYTES = 40  # of a batch record, in front of what it holds
 CHECK_CLIENTS_S = 30.0
 CLIENTS_REMEMBERED = 10_000  # and as many producers
 
@@ -262,7 +262,7 @@ class Peer:
         return len(self._refused.ranges) > MOST_RANGES
 
     def knows_refused(self, sequence: int) -> None:
-        """The peer knows of every refusal up to this sequence."""
+        """Forget refusals up to this sequence, which the peer knows."""
         self._refused.known(sequence)
 
     # --- queues

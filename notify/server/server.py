@@ -72,7 +72,7 @@ class StoreServer:
         self.settings = settings
         self.figures = WireCounters()
         self.bad_input: Counter[str] = Counter()
-        self.connections: set[_Connection] = set()
+        self.connections: set[WireConnection] = set()
         self.connections_total = 0
         self._loop = asyncio.get_running_loop()
         self._tokens = tokens
@@ -83,7 +83,7 @@ class StoreServer:
         self._only_operators = only_operators
         self.peers = Peers(hub, settings, store_name, self._loop.time, hands_out=not only_operators)
         self.events = RateLimitedLog(log)
-        self._dirty: dict[_Connection, None] = {}
+        self._dirty: dict[WireConnection, None] = {}
         self._server: asyncio.Server | TlsListener | None = None
         self._socket_paths: list[Path] = []
         self._operators: asyncio.Server | None = None
@@ -118,7 +118,7 @@ class StoreServer:
         return f"{'tls' if address.is_tls else 'tcp'}://{shown}:{port}"
 
     def _arrives(self) -> asyncio.Protocol:
-        return _Connection(self)
+        return WireConnection(self)
 
     def _not_secure(self, address: object, why: str) -> None:
         self.found_bad("tls", _shown(address), why)
@@ -136,7 +136,7 @@ class StoreServer:
         """At a Unix socket that the user of this process alone may connect to. Raises OSError."""
         listening = listening_unix_socket(path, BACKLOG, 0o600)
         tokens = {Role.OPERATOR.value: None}
-        self._operators = await self._loop.create_unix_server(lambda: _Connection(self, tokens), sock=listening)
+        self._operators = await self._loop.create_unix_server(lambda: WireConnection(self, tokens), sock=listening)
         self._socket_paths.append(path)
 
     # --- the loop
@@ -163,7 +163,7 @@ class StoreServer:
     def _not_applied(self, error: StoreError) -> None:
         self.events.warning("applying", "%s; messages are given to their queues once that succeeds", error)
 
-    def wake(self, connection: _Connection) -> None:
+    def wake(self, connection: WireConnection) -> None:
         """Send what it has to send at the end of this turn."""
         if not self._dirty:
             self._loop.call_soon(self._flush)
@@ -228,12 +228,12 @@ class StoreServer:
             self._progress.clear()
             await self._progress.wait()
 
-    def lost(self, connection: _Connection) -> None:
+    def lost(self, connection: WireConnection) -> None:
         self.connections.discard(connection)
         self._progress.set()
 
 
-class _Connection(asyncio.Protocol):
+class WireConnection(asyncio.Protocol):
     """A socket with a peer at its other end."""
 
     def __init__(self, server: StoreServer, tokens: Mapping[str, str | None] | None = None) -> None:

@@ -12,7 +12,7 @@ import typer
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from loadtest.brokers.kinds import Kind
+    from loadtest.brokers.kinds import BrokerKind
     from loadtest.report.results import Results, Row
 
 EXTRA = ("hdrh", "matplotlib", "psutil", "yaml")
@@ -62,14 +62,14 @@ def run_workloads(
 ) -> None:
     """Run workloads on a running broker."""
     _check_extra()
-    from loadtest.devices.address import Address
+    from loadtest.devices.address import BrokerAddress
     from loadtest.devices.run import run
     from loadtest.report.results import Results, Row, Subject
     from loadtest.resources import listening_at
     from loadtest.workloads.workload import load
     from penstock.commands.progress import shown
 
-    address = Address.parse(url, ca, not insecure)
+    address = BrokerAddress.parse(url, ca, not insecure)
     results = Results.begin()
     subject = Subject(name=url, url=url)
     asked = [load(name) for name in workloads]
@@ -170,7 +170,7 @@ def _show(rows: list[Row]) -> None:
         typer.echo(f"{row.subject.name:18} {_line(row) if row.runs else f'{row.workload.name}: {row.fault}'}")
 
 
-def _kinds(names: str) -> list[Kind]:
+def _kinds(names: str) -> list[BrokerKind]:
     from loadtest.brokers.kinds import KINDS
 
     known = ", ".join(KINDS)

@@ -19,7 +19,7 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from loadtest.chaos.deploy import Deployment
     from loadtest.chaos.faults import Equipment
-    from loadtest.chaos.plan import Options, Step
+    from loadtest.chaos.plan import ChaosStep, Options
     from loadtest.chaos.results import Chaos
     from loadtest.power.run import PowerOptions
 
@@ -135,7 +135,7 @@ def _kinds(asked: str, equipment: Equipment) -> tuple[str, ...]:
     return permitted
 
 
-def _print_plan(steps: list[Step]) -> None:
+def _print_plan(steps: list[ChaosStep]) -> None:
     for number, step in enumerate(steps, 1):
         typer.echo(f"{number:4}  {step.calm_s:.1f} s calm, then {step}")
 
@@ -161,7 +161,7 @@ def _begin(options: Options, deployment: Deployment, equipment: Equipment) -> Ch
 
 
 def _run(
-    found: Chaos, deployment: Deployment, folder: Path, equipment: Equipment, steps: list[Step], duration: float
+    found: Chaos, deployment: Deployment, folder: Path, equipment: Equipment, steps: list[ChaosStep], duration: float
 ) -> None:
     from penstock.commands.progress import shown
 
@@ -174,15 +174,15 @@ async def _suffer(
     deployment: Deployment,
     folder: Path,
     equipment: Equipment,
-    steps: list[Step],
+    steps: list[ChaosStep],
     duration: float,
     progress: Callable[[str, float], None],
 ) -> None:
     from loadtest.chaos.deploy import deployed
-    from loadtest.chaos.run import Run
+    from loadtest.chaos.run import ChaosRun
 
     async with deployed(deployment, folder, equipment) as (cluster, faults):
-        await Run(cluster, faults, found, typer.echo).run(steps, duration, progress)
+        await ChaosRun(cluster, faults, found, typer.echo).run(steps, duration, progress)
 
 
 async def _until_ended(doing: Coroutine[None, None, None]) -> None:

@@ -12,10 +12,10 @@ from penstock.sdk.errors import BadMessage
 from store.namespaces import MARK
 from store.records.record_bytes import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
+from store.topics import MOST_TOPIC_LEVELS
 from store.wire.messages import Wait
 
 MOST_TEXT_BYTES = 65_535
-MOST_LEVELS = 200
 TOPICS_REMEMBERED = 10_000  # that were found to be good
 MOST_KEY_BYTES = 1_024
 MOST_TAG_BYTES = 255
@@ -156,8 +156,8 @@ def _topic(topic: str) -> bytes:
         raise BadMessage(
             f"topic {topic!r}: what begins with $SYS is for the server to publish; use another first level"
         )
-    if topic.count("/") >= MOST_LEVELS:
-        raise BadMessage(f"a topic of more than {MOST_LEVELS} levels; use fewer /")
+    if topic.count("/") >= MOST_TOPIC_LEVELS:
+        raise BadMessage(f"a topic of more than {MOST_TOPIC_LEVELS} levels; use fewer /")
     return _text("topic", topic, MOST_TEXT_BYTES)
 
 

@@ -176,14 +176,16 @@ class Judging:
             cache = TimedCache[Any](settings.http_cache_entries, settings.http_cache_s, self._clock)
             most_rules = settings.max_client_rules
             hook = ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache, most_rules)
-            full = Refused("auth.http_connect_url gave no answer: too many wait", ReasonCode.SERVER_UNAVAILABLE)
+            full = Refused(
+                "auth.http_connect_url gave no answer: too many requests wait", ReasonCode.SERVER_UNAVAILABLE
+            )
             found.append(Limited(hook, self._attempts, self._hooks, settings.http_max_waiting, full))
         return found
 
     def _say_what_is_unbound(self) -> None:
         if self._files.unbound:
             log.warning(
-                "%s: rule %s: `clients` says nothing of who a client is, as each may have any client identifier; name "
+                "%s: rule %s: `clients` does not identify a client, as each may take any client identifier; name "
                 'users instead, or set auth.client_ids = "%%u-*"',
                 self._settings.permissions_file,
                 ", ".join(map(str, self._files.unbound[:10])),
@@ -249,8 +251,8 @@ class Judging:
             self._access.replace(self._parts())
             self._say_what_is_unbound()
             self._tell()
-        log.info("reloaded: who may come in and do what")
-        self.audit.note(AuditEvent.RELOADED, reason="who may come in and do what")
+        log.info("reloaded: authentication and permissions")
+        self.audit.note(AuditEvent.RELOADED, reason="authentication and permissions")
 
 
 async def _in_thread(work: Callable[..., T], *arguments: object) -> T:

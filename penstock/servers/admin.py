@@ -219,7 +219,7 @@ def check_admin_exposure(address: str, allowed: bool) -> None:
     """Refuse an address beyond loopback unless the operator allows it: there is no password. Raises ListenError."""
     if not allowed and not is_loopback(_parse(address)[0]):
         raise ListenError(
-            f"admin {address}: reachable by other machines, and asks nobody for a password; listen on 127.0.0.1 "
+            f"admin {address}: reachable by other machines, and has no password; listen on 127.0.0.1 "
             "or set allow_admin_beyond_loopback = true"
         )
 

@@ -47,9 +47,9 @@ def tls_for_clients(settings: GatewaySettings) -> ClientContext | None:
     certificate, key, ca_file = settings.tls_certificate, settings.tls_key, settings.tls_client_ca_file
     asks = settings.tls_client_certificates
     if (ca_file is None) != (asks == "no"):
-        what = "optional or required" if asks == "no" else "the file with who vouches for them"
+        what = "optional or required" if asks == "no" else "the file of the authorities that issue them"
         missing = "gateway.tls_client_certificates" if asks == "no" else "gateway.tls_client_ca_file"
-        raise UsageError(f"certificates of clients: {missing} is to be {what}")
+        raise UsageError(f"client certificates: set {missing} to {what}")
     if settings.tls_client_crl_file is not None and ca_file is None:
         raise UsageError("gateway.tls_client_crl_file is for certificates of clients; set gateway.tls_client_ca_file")
     if certificate is None and key is None:

@@ -77,11 +77,11 @@ class ClientTls:
             try:
                 new = await asyncio.get_running_loop().run_in_executor(None, tls_for_clients, self._settings)
             except PenstockError as error:
-                log.error("certificates stay as they were: %s", error)
+                log.error("certificates not reloaded, the old ones stay in force: %s", error)
                 self.audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
                 continue
             self._use(new)
-            log.info("certificates read again: %s", ", ".join(map(str, self._files.files)))
+            log.info("certificates reloaded: %s", ", ".join(map(str, self._files.files)))
             self.audit.note(AuditEvent.RELOADED, reason="certificates")
         self._reading = None
 
@@ -144,10 +144,10 @@ class TlsFiles:
         try:
             self._context = self._load()
         except PenstockError as error:
-            log.error("certificates stay as they were: %s", error)
+            log.error("certificates not reloaded, the old ones stay in force: %s", error)
             self.audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
         else:
-            log.info("certificates read again: %s", ", ".join(map(str, self._files.files)))
+            log.info("certificates reloaded: %s", ", ".join(map(str, self._files.files)))
             self.audit.note(AuditEvent.RELOADED, reason="certificates")
 
 

@@ -57,7 +57,7 @@ def run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> in
         if failure is None:
             raise
         if isinstance(failure, IndexFailed) and _is_first_for_a_while():
-            log.critical("%s; starting again for that", failure)
+            log.critical("%s; starting again", failure)
             _start_again()
         log.critical("%s", failure)
         return DISK_FAILED
@@ -111,7 +111,7 @@ class Stop:
         if not words:
             os._exit(1)
         self.is_urgent = self.is_urgent or AT_ONCE in words
-        log.info("ending at once with all others" if self.is_urgent else "stopping with all others")
+        log.info("ending at once, with all other processes" if self.is_urgent else "stopping, with all other processes")
         self.of_all = True
         self._stopped.set()
 

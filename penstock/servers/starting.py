@@ -23,7 +23,7 @@ class Starting:
     def replayed(self, done_bytes: int, of_bytes: int) -> None:
         """Report how much of the log that the index lacks was replayed."""
         percent = 100 * done_bytes // max(of_bytes, 1)
-        self.text = f"starting: the index takes in {of_bytes >> 20} MiB of the log, {percent} % are done"
+        self.text = f"starting: replaying {of_bytes >> 20} MiB of the log into the index, {percent} % done"
         now_s = self._clock()
         if now_s - self._reported_s >= REPORT_S:
             self._reported_s = now_s

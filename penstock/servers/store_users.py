@@ -17,7 +17,7 @@ from store.namespaces import is_reserved
 from store.wire.handshake import NO_TOKENS, same_token
 from store.wire.messages import Hello
 
-WANTS_USER = "users are judged here: give user= and password="
+WANTS_USER = "this store authenticates users: give user= and password="
 
 
 class StoreUsers:
@@ -45,7 +45,7 @@ class StoreUsers:
 
     def admit(self, hello: Hello, address: str, names: tuple[str, ...], answer: Callable[[User | str], None]) -> None:
         if self._waiting >= self.access.settings.max_waiting:
-            answer("too many others wait to be judged")
+            answer("too many others wait for authentication")
             return
         if not is_named(hello.namespace):
             answer(f"no namespace is called {hello.namespace!r}")
@@ -63,7 +63,7 @@ class StoreUsers:
                 answer(self._settled(verdict, hello))
             else:
                 is_nobody = user is None and password is None and not names
-                answer(WANTS_USER if is_nobody else "no such user, or not what he is known by")
+                answer(WANTS_USER if is_nobody else "no such user, or wrong credentials")
 
         self.access.authenticate(credentials, heard)
 
@@ -128,7 +128,7 @@ class StoreUser:
 
     def fault(self, now_ms: int) -> str:
         if self._identity.expires_ms is not None and now_ms >= self._identity.expires_ms:
-            return "what it showed to be let in has expired"
+            return "its credentials have expired"
         return "" if self._users.access.still_knows(self._identity) else "its password was changed"
 
     def _question(self, wanted: Permission) -> Question:

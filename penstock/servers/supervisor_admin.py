@@ -61,7 +61,7 @@ class _Merged(Collector):
 
     def collect(self) -> Iterator[Metric]:
         is_up = GaugeMetricFamily(
-            "penstock_process_up", "1 if the process says how it is, otherwise 0.", labels=["process"]
+            "penstock_process_up", "1 if the process answers with its metrics, otherwise 0.", labels=["process"]
         )
         families: dict[str, Metric] = {}
         for collector in self._own:

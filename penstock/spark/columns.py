@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from store.namespaces import Namespace
 from store.records._columns import find_attribute, find_messages, find_pairs, find_properties, gather
 from store.records.compression import BadFrame, plain, stated_bytes
-from store.records.records import Attribute, RecordFlag
+from store.records.records import RECORD_HEADER_BYTES, Attribute, RecordFlag
 
-HEADER_BYTES = 40  # of a record (docs/formats.md)
 MOST_ROWS = 16_384  # of a RecordBatch
 JOINED_BYTES = 1 << 20  # of a RecordBatch joined from several
 MOST_PLAIN_BYTES = 64 << 20  # of a RecordBatch's payloads, once they are decompressed
@@ -56,7 +55,7 @@ class Messages:
     @classmethod
     def find(cls, data: NDArray[np.uint8], log_offset: int) -> "Messages":
         """The messages of history in verified bytes: each once, batches opened."""
-        positions = np.empty(len(data) // HEADER_BYTES + 1, np.int64)
+        positions = np.empty(len(data) // RECORD_HEADER_BYTES + 1, np.int64)
         count, gap = find_messages(data, positions, NOT_HISTORY)
         return cls(data, log_offset, positions[:count], None if gap < 0 else log_offset + gap)
 
@@ -119,7 +118,7 @@ class Messages:
 
     @cached_property
     def topic(self) -> Parts:
-        return Parts(self.positions + HEADER_BYTES, self._lengths("<u2", 26))
+        return Parts(self.positions + RECORD_HEADER_BYTES, self._lengths("<u2", 26))
 
     @cached_property
     def client_id(self) -> Parts:

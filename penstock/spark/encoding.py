@@ -13,12 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.spark.columns import HEADER_BYTES
 from penstock.spark.errors import BadRow
 from store.namespaces import DEFAULT, MARK, Namespace
 from store.records._columns import scatter
 from store.records._records import RecordBatch
-from store.records.records import Attribute, RecordFlag, RecordType
+from store.records.records import RECORD_HEADER_BYTES, Attribute, RecordFlag, RecordType
 
 CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY = 0x03, 0x08, 0x09, 0x26  # of MQTT 5
 MOST_TEXT_BYTES = 65_535
@@ -127,7 +126,9 @@ class Encoder:
         for name, parts in (("topic", topic), ("attributes", attributes), ("properties", properties)):
             headers[name] = parts.lengths
         headers["payload"] = payload.lengths
-        content = HEADER_BYTES + sum(part.lengths.astype(np.int64) for part in (topic, attributes, properties, payload))
+        content = RECORD_HEADER_BYTES + sum(
+            part.lengths.astype(np.int64) for part in (topic, attributes, properties, payload)
+        )
         headers["length"] = content + -content % 8
         records = joined([Parts.fixed(headers), topic, attributes, properties, payload], count, 8)
         self._check(records, topics)

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightqueue.queues.matching import any_of
-from penstock.spark.columns import HEADER_BYTES, Messages
+from penstock.spark.columns import Messages
 from penstock.spark.connection import Store
 from penstock.spark.errors import BadOption, RequestFailed, SparkSourceError
 from store.records._columns import find_messages, gather
-from store.records.records import KEPT_CHANGES, TOPIC_UNIT_BYTES, RecordFlag
+from store.records.records import KEPT_CHANGES, RECORD_HEADER_BYTES, TOPIC_UNIT_BYTES, RecordFlag
 from store.wire.log_messages import Segments, SegmentsFound
 from store.wire.messages import Append, Appended, FailureCode
 
@@ -129,7 +129,7 @@ class MessageTooLarge(SparkSourceError):
 
 def _found(records: Bytes) -> Messages:
     """The messages among records, which are all messages."""
-    positions = np.empty(len(records) // HEADER_BYTES + 1, np.int64)
+    positions = np.empty(len(records) // RECORD_HEADER_BYTES + 1, np.int64)
     return Messages(records, 0, positions[: find_messages(records, positions, 0)[0]])
 
 

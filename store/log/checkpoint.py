@@ -114,7 +114,7 @@ def _found_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int, d
         return found
     faults = [found]
     if log_.base and folder.checkpoint.exists() and distrusted < 2:
-        log.warning("%s: is built again from %s", folder.index, folder.checkpoint)
+        log.warning("%s: is rebuilt from %s", folder.index, folder.checkpoint)
         _restore(folder)
         found = _usable(folder.index, log_, write_buffer_bytes)
         if isinstance(found, Index):
@@ -145,18 +145,18 @@ def _usable(path: Path, log_: CommitLog, write_buffer_bytes: int) -> Index | str
     if not path.exists():
         return Index(path, write_buffer_bytes) if log_.base == 0 else DAMAGED_INDEX
     if (path / DAMAGED).exists():
-        log.warning("%s: was found damaged; it is built again", path)
+        log.warning("%s: was found damaged; it is rebuilt", path)
         return DAMAGED_INDEX
     try:
         index = Index(path, write_buffer_bytes)
     except IndexDamaged as error:
-        log.warning("%s: does not open, and is built again (%s)", path, error.__cause__)
+        log.warning("%s: does not open, and is rebuilt (%s)", path, error.__cause__)
         return DAMAGED_INDEX
     if index.fits(log_.base, log_.end, log_.put_aside_from, log_.identity):
         return index
     fault = OTHER_VERSION if index.format != FORMAT else OF_ANOTHER_LOG
     if fault == OTHER_VERSION:
-        log.warning("%s: has format %d, and this version needs %d; it is built again", path, index.format, FORMAT)
+        log.warning("%s: has format %d, and this version needs %d; it is rebuilt", path, index.format, FORMAT)
     else:
         claims = (index.applied_offset, index.state_offset, log_.base, log_.end)
         log.warning("%s: stands for log_offset %d to %d, but the log is %d to %d", path, *claims)

@@ -64,7 +64,7 @@ class Clock:
         self._shifts_s.append(shift_s)
         way = "ahead" if step_s > 0 else "back"
         log.warning(
-            "the clock was set %s by %.0f s: sessions and old segments end as if it had not been; see that NTP works",
+            "the clock was set %s by %.0f s: sessions and old segments expire as if it had not been; check NTP",
             way,
             abs(step_s),
         )

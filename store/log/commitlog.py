@@ -175,7 +175,7 @@ class CommitLog:
             self.flusher.resume(self._active.fd)
         except OSError as error:
             raise DiskFailed(self.folder, f"{self.flusher.error}; {error}") from error
-        log.warning("%s: what a failed sync left in doubt is on the disk now; messages are taken again", self.folder)
+        log.warning("%s: all bytes of a failed sync are on the disk now; messages are accepted again", self.folder)
         return True
 
     def _replace(self, old: Segment) -> None:
@@ -414,7 +414,7 @@ def _power_cut_note(flush: str, end: int) -> str:
     if flush in ("", "sync"):
         return ""
     note = (
-        f"the machine went down while the store ran with flush={flush}: what it had acknowledged in the last moments "
+        f"the machine went down while the store ran with flush={flush}: messages acknowledged in the last moments "
         f"may be lost, behind log_offset {end}; flush=sync loses nothing"
     )
     log.warning("%s", note)

@@ -185,5 +185,5 @@ class Flusher:
     def _failed(self, error: OSError) -> None:
         # The kernel may have dropped the pages it failed to write, so a later success proves nothing: the error is
         # final.
-        log.error("flush failed: %s; nothing that is not on the disk is acknowledged from now on", error)
+        log.error("flush failed: %s; from now on nothing is acknowledged that is not on the disk", error)
         self.error = error

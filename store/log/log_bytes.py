@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from store.errors import CorruptSegment, RecordTooLarge
 from store.records._records import verify
-from store.records.records import RecordType
+from store.records.records import RECORD_HEADER_BYTES, RecordType
 
 if TYPE_CHECKING:
     from store.log.commitlog import CommitLog
 
-HEADER_BYTES = 40  # of a record (docs/formats.md)
 _LENGTH = slice(0, 4)
 _TYPE = 24
 
@@ -45,7 +44,7 @@ def read(log: CommitLog, start: int, limit_bytes: int) -> Piece:
                 raise CorruptSegment(segment.path, at, reason or "cut off")
             if data[_TYPE] != RecordType.BATCH:
                 raise RecordTooLarge(size, limit_bytes)
-        return read(log, at + HEADER_BYTES, limit_bytes)
+        return read(log, at + RECORD_HEADER_BYTES, limit_bytes)
     return Piece(max(start, log.committed), b"")
 
 

@@ -118,7 +118,7 @@ class Scrubber:
         """Read `sums` to go on where the last process ended."""
         known = read_sums(self._log.folder)
         if known is None and (self._log.folder / SUMS).exists():
-            log.warning("%s: cannot be read; the sums of all segments are taken again", self._log.folder / SUMS)
+            log.warning("%s: cannot be read; the sums of all segments are computed again", self._log.folder / SUMS)
         if known is None or known.identity != self._log.marks.identity:
             known = Sums(self._log.marks.identity)
         self._sums = known
@@ -202,7 +202,7 @@ class Scrubber:
         for hole in holes[:TOLD_RANGES]:
             log.error(
                 "%s: damaged: log_offset %d to %d (%d bytes): %s; found by scrubbing, which changes nothing: the next "
-                "start %s; `penstock store repair --from COPY` of the stopped server brings back what a copy has of it",
+                "start %s; `penstock store repair --from COPY` of the stopped server restores what a copy has of it",
                 *(segment.path, hole.start, hole.end, hole.end - hole.start, hole.reason, START_DOES[self._on_damage]),
             )
         if len(holes) > TOLD_RANGES:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from store.files.segment import HEADER_BYTES, Sealed, header_fault
 from store.records._records import find_record, verify
-from store.recovery.salvage import RECORD_HEADER_BYTES, Hole, next_record
+from store.records.records import RECORD_HEADER_BYTES
+from store.recovery.salvage import Hole, next_record
 
 CHUNK_BYTES = 1 << 20
 BLOCK_BYTES = 64 << 10

@@ -35,12 +35,12 @@ from store.log.index import remembered_marks
 from store.mending.foresight import Foreseen, Progress, foresee, headers, silent
 from store.mending.sources import Source
 from store.records._records import messages_in
-from store.records.records import Record
+from store.records.records import RECORD_HEADER_BYTES, Record
 from store.recovery.placing import would_place
 from store.recovery.quarantine import Finding, Quarantine
 from store.recovery.recovery import set_right
 from store.recovery.rewriting import NEW, fill
-from store.recovery.salvage import RECORD_HEADER_BYTES, Hole
+from store.recovery.salvage import Hole
 from store.settings import StoreSettings
 
 UNDO = "repair-undo"

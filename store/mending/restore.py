@@ -22,9 +22,9 @@ from store.log.index import FORMAT, Index
 from store.mending.backup import Kept, Manifest, read_manifest
 from store.mending.foresight import Progress, headers, silent
 from store.records._records import crc32c
-from store.records.records import RecordType
+from store.records.records import RECORD_HEADER_BYTES, RecordType
 from store.recovery.rewriting import GAP_BYTES
-from store.recovery.salvage import RECORD_HEADER_BYTES, Hole, salvage
+from store.recovery.salvage import Hole, salvage
 from store.settings import StoreSettings
 
 RESTORING = ".restoring"

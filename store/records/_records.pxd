@@ -14,7 +14,8 @@ cdef struct RecordHeader:       # 40 bytes, little-endian, no padding (docs/form
     uint32_t payload_length
 
 cdef enum:
-    HEADER_BYTES = 40
+    HEADER_BYTES = 40           # of a record; RECORD_HEADER_BYTES of store.records.records
+    MOST_TOPIC_LEVELS = 200     # that of store.topics
     TYPE_MESSAGE = 1
     TYPE_BATCH = 2
     TYPE_GAP = 3

@@ -46,6 +46,7 @@ class RecordFlag(IntFlag):
     COMPRESSED = 128
 
 
+RECORD_HEADER_BYTES = 40  # of each record (docs/formats.md)
 KEPT_CHANGES, TOPIC_UNIT_BYTES = 6, 64  # how messages of one Publish are counted: docs/formats.md
 
 

@@ -117,4 +117,4 @@ def only_index_knows(kind: Kind, base: int, end: int, findings: Iterable[Finding
     start = max([end, *(finding.end for finding in findings)])
     if known - start < LEAST_RECORD_BYTES:  # a finding may leave out the zeros at a record's end
         return None
-    return Finding(kind, f"{base:020}", start, known, "the index knows it, and it is gone")
+    return Finding(kind, f"{base:020}", start, known, "the index has applied it, and the log does not have it")

@@ -14,8 +14,8 @@ from store.files.medium import read_part
 from store.files.segment import HEADER_BYTES, READ_BYTES, segment_header, sync_folder
 from store.files.sums import forget_sum
 from store.records._records import LogMemory, RecordBatch
-from store.records.records import RecordType
-from store.recovery.salvage import RECORD_HEADER_BYTES, Hole
+from store.records.records import RECORD_HEADER_BYTES, RecordType
+from store.recovery.salvage import Hole
 
 GAP_BYTES = 256 << 10  # of one GAP record, at most
 NEW = ".new"

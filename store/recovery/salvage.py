@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from store.files.medium import REASON, data_from, is_readable, read_part
 from store.files.segment import HEADER_BYTES, READ_BYTES, read_records, written_from
 from store.records._records import find_record
+from store.records.records import RECORD_HEADER_BYTES
 
-RECORD_HEADER_BYTES = 40
 _BATCH = 2
 
 

@@ -21,7 +21,7 @@ BACKLOG_SHARE = 128  # one part in this many of what is not in the index goes as
 MOST_STALE = 1_000  # keys in the heap beyond twice those that count before it is built anew
 
 
-class Pending(NamedTuple):
+class DelayedMessage(NamedTuple):
     """A message that is yet to be dispatched. `first_offset` names it for good; `log_offset` is where it lies now."""
 
     due_ms: int
@@ -40,8 +40,8 @@ def _key(due_ms: int, first_offset: int = 0) -> bytes:
     return KEY_PREFIX + due_ms.to_bytes(8, "big") + first_offset.to_bytes(8, "big")
 
 
-def _pending(key: bytes, log_offset: int) -> Pending:
-    return Pending(int.from_bytes(key[1:9], "big"), int.from_bytes(key[9:], "big"), log_offset)
+def _pending(key: bytes, log_offset: int) -> DelayedMessage:
+    return DelayedMessage(int.from_bytes(key[1:9], "big"), int.from_bytes(key[9:], "big"), log_offset)
 
 
 class Delayed:
@@ -98,13 +98,13 @@ class Delayed:
         value = self._index.get(key)
         return int.from_bytes(value, "big") if value else None
 
-    def due(self, now_ms: int, most: int) -> list[Pending]:
+    def due(self, now_ms: int, most: int) -> list[DelayedMessage]:
         """Up to `most` of the messages that are due and not set aside, those first that have been so for longest."""
         stop = _key(now_ms + 1)
         found = self._due_in_index(stop, most) + self._due_in_memory(stop, most)
         return sorted(found)[:most]
 
-    def _due_in_index(self, stop: bytes, most: int) -> list[Pending]:
+    def _due_in_index(self, stop: bytes, most: int) -> list[DelayedMessage]:
         if self._floor >= stop:
             return []
         scanned = self._index.scan(self._floor, stop)
@@ -113,7 +113,7 @@ class Delayed:
         self._floor = found[0][0] if found else stop
         return [_pending(key, int.from_bytes(value, "big")) for key, value in found]
 
-    def _due_in_memory(self, stop: bytes, most: int) -> list[Pending]:
+    def _due_in_memory(self, stop: bytes, most: int) -> list[DelayedMessage]:
         found: dict[bytes, int] = {}
         while self._heap and self._heap[0] < stop and len(found) < most:
             key = heapq.heappop(self._heap)
@@ -124,7 +124,7 @@ class Delayed:
             heapq.heappush(self._heap, key)
         return [_pending(key, place) for key, place in found.items()]
 
-    def page(self, after_due_ms: int, after_offset: int, limit: int) -> list[Pending]:
+    def page(self, after_due_ms: int, after_offset: int, limit: int) -> list[DelayedMessage]:
         """The `limit` pending ones that are due next after (due_ms, first_offset), which need not be there itself."""
         start = _key(after_due_ms, after_offset) + b"\0"
         stored = (
@@ -136,7 +136,9 @@ class Delayed:
         newer = heapq.nsmallest(limit, fresh)
         return [_pending(key, place) for key, place in islice(heapq.merge(stored, newer), limit)]
 
-    def older_than(self, log_offset: int, after: Pending | None, limit: int) -> tuple[list[Pending], Pending | None]:
+    def older_than(
+        self, log_offset: int, after: DelayedMessage | None, limit: int
+    ) -> tuple[list[DelayedMessage], DelayedMessage | None]:
         """Of the `limit` that follow `after` (None: the first), those that lie before `log_offset`.
 
         Also the one to go on after, or None at the end. Looks only at what the index has.

@@ -39,6 +39,21 @@ class Assignment:
         return sum(lease.left for lease in self.leases)
 
 
+def assign_partitions(consumers: list[Assignment], partitions: int) -> None:
+    """Share the partitions of an ordered group out evenly, and move no more of them than that takes."""
+    share, extra = divmod(partitions, len(consumers))
+    by_number = sorted(consumers, key=lambda each: -len(each.partitions))
+    quotas = [(each, share + (i < extra)) for i, each in enumerate(by_number)]
+    for each, quota in quotas:
+        del each.partitions[quota:]
+    taken = {partition for each in by_number for partition in each.partitions}
+    free = [partition for partition in range(partitions) if partition not in taken]
+    for each, quota in quotas:
+        wanted = quota - len(each.partitions)
+        each.partitions += free[:wanted]
+        del free[:wanted]
+
+
 class PartitionCursor:
     """How far the queue was read for one partition, and the messages that were found and not handed out yet."""
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+LATEST = "latest"
+"""Where a new group begins by itself: at what is published from now on."""
 MOST_PARTITIONS = 256
 MOST_MS = 7 * 86_400_000
 MOST_IN_FLIGHT = 65_536

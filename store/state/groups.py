@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from store.state.changes import HeldRange
-from store.state.group_leases import Assignment, Lease, LeaseAlarms, PartitionCursor
+from store.state.group_leases import Assignment, Lease, LeaseAlarms, PartitionCursor, assign_partitions
 from store.state.group_settings import GroupSettings
 from store.state.offset_ranges import as_ranges
 
@@ -82,20 +82,8 @@ class Group:
             self._fall_due(lease)
 
     def _rebalance(self) -> None:
-        """Share the partitions out evenly, and move no more of them than that takes."""
-        if not self._is_ordered or not self.consumers:
-            return
-        share, extra = divmod(len(self._cursors), len(self.consumers))
-        by_number = sorted(self.consumers.values(), key=lambda each: -len(each.partitions))
-        quotas = [(each, share + (i < extra)) for i, each in enumerate(by_number)]
-        for each, quota in quotas:
-            del each.partitions[quota:]
-        taken = {partition for each in by_number for partition in each.partitions}
-        free = [partition for partition in range(len(self._cursors)) if partition not in taken]
-        for each, quota in quotas:
-            wanted = quota - len(each.partitions)
-            each.partitions += free[:wanted]
-            del free[:wanted]
+        if self._is_ordered and self.consumers:
+            assign_partitions(list(self.consumers.values()), len(self._cursors))
 
     # --- finding messages
 

@@ -14,12 +14,12 @@ from store.log.index import Index
 from store.namespaces import MARK, namespace_of
 from store.state import changes
 from store.state.changes import Change, Sent, SubscriptionState, WillState
+from store.topics import SHARE_PREFIX
 
 PRESENCE = (changes.SessionOpened, changes.SessionClosed, changes.SessionEnded, changes.WillFired)
 NEVER_EXPIRES_S = 0xFFFFFFFF  # a session_expiry_interval
 KEY_PREFIX = b"s"
 KEY_END = b"t"
-SHARE_PREFIX = "$share/"
 RELEASED_AT_ONCE = 64  # filters, of 5 µs or so each
 UNKNOWN_EXPIRY_S = 7 * 86_400  # of a session whose opening is lost
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from loadtest.brokers.compare import Cores
-from loadtest.brokers.kinds import KINDS, Running, running
+from loadtest.brokers.kinds import KINDS, RunningBroker, running
 from loadtest.devices.run import run
 from loadtest.workloads.workload import Publishers, Subscribers, Timing, Workload
 from tests.bench.run import LOAD_CORE, mqload_binary
@@ -78,14 +78,14 @@ def _line(work: Work, generator: str, figures: list[Figures]) -> str:
     return f"| {work.name} | {generator} | {rate:,.0f} | {cpu_us:.3f} µs | {1e6 / cpu_us:,.0f}/s | {work.goal:,.0f}/s |"
 
 
-def _ours(work: Work, broker: Running) -> Figures:
+def _ours(work: Work, broker: RunningBroker) -> Figures:
     subscribers = [Subscribers(["bench/#"], qos=work.publishers.qos)]
     workload = Workload(work.name, "", [work.publishers], subscribers, timing=Timing(0.2, SECONDS))
     found = run(workload, broker.address, [], lambda *_: None)
     return Figures(found.delivered_per_s, 1e6 * found.generator_cores / found.delivered_per_s)
 
 
-def _mqload(work: Work, broker: Running, mqload: Path) -> Figures:
+def _mqload(work: Work, broker: RunningBroker, mqload: Path) -> Figures:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = ["taskset", "-c", LOAD_CORE, str(mqload), "-p", str(broker.address.port), *work.mqload.split()]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

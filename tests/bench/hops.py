@@ -27,7 +27,7 @@ from notify.links.address import StoreAddress
 from notify.local.hub import Hub
 from notify.remote.store import RemoteStore
 from notify.remote.store_link import StoreLink
-from notify.server.server import StoreServer, _Connection
+from notify.server.server import StoreServer, WireConnection
 from notify.settings import WireSettings
 from store.settings import StoreSettings
 
@@ -91,7 +91,7 @@ class Gateway:
         self._loop = loop
         self._link = link = StoreLink(StoreAddress.parse("unix:///x"), name, "", None)
         self._up, self._down = Pipe(), Pipe()
-        self._server_end = _Connection(server)
+        self._server_end = WireConnection(server)
         store = link.store = RemoteStore(5, 64 << 20, link.flush, link.wake, loop.time)
         self._server_end.connection_made(self._down)
         link.connection_made(self._up)

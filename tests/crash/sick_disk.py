@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 from gateway.mqtt.packets import Connect, PingReq, PingResp, Publish, QoS
 from gateway.mqtt.reason_codes import ReasonCode
-from loadtest.chaos.load import Load
+from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.mqtt_client import MqttConnection
 from loadtest.errors import LoadTestError
 from tests.conftest import QUICK
@@ -155,7 +155,7 @@ def _run(*command: str) -> str:
 async def run(server: PenstockServer, trouble: Trouble, seed: int, lasts_s: float) -> Outcome:
     """One run: load, the fault for `lasts_s` seconds, its end."""
     rng = random.Random(seed)
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     load.subscriber("s-311", {"sick/#": 2}, version=4).subscribes_again = False
     load.publisher("p-311", ("sick/a", 2), ("sick/b", 1), version=4)
     load.publisher("p-5", ("sick/b", 2), ("sick/c", 1)).may_be_refused = True
@@ -220,7 +220,7 @@ class Pinging:
         self._asked_s = time.monotonic()
 
 
-async def _feed(load: Load) -> None:
+async def _feed(load: ChaosLoad) -> None:
     while True:
         for publisher in load.publishers:
             if publisher.budget < 200:

@@ -18,8 +18,8 @@ import pytest
 
 from gateway.mqtt.codec import decode, decode_varint, encode
 from gateway.mqtt.packets import PubAck, Publish, PubRec, QoS
-from loadtest.chaos.ledger import Message, until
-from loadtest.chaos.load import Load
+from loadtest.chaos.ledger import SentMessage, until
+from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.results import Chaos
 from loadtest.chaos.wire import Wire
 from tests.conftest import ServerFactory
@@ -187,14 +187,14 @@ async def test_a_broken_promise_is_found(
     penstock_server: ServerFactory, lie: Lie, qos: int, to_server: bool, complaint: str
 ) -> None:
     liar = Liar(penstock_server(flush="async").port, lie, to_server)
-    load = Load(liar, seed=1)
+    load = ChaosLoad(liar, seed=1)
     publisher = load.publisher("p", ("t", qos))
     load.subscriber("s", {"t": 2})
     try:
         async with load.running():
             load.allow(3 * LIES_AT)
             await load.all_acknowledged()
-            last = Message("p", "t", qos, load.ledger.newest["p"])
+            last = SentMessage("p", "t", qos, load.ledger.newest["p"])
             await until(lambda: last in load.ledger.delivered["s"], "the last message")
     finally:
         await asyncio.to_thread(liar.close)

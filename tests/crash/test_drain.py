@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gateway.mqtt.reason_codes import ReasonCode
-from loadtest.chaos.clients import Client
+from loadtest.chaos.clients import ChaosClient
 from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.ledger import until
-from loadtest.chaos.load import Load
+from loadtest.chaos.load import ChaosLoad
 
 PUBLISHERS, SUBSCRIBERS = 160, 60
 TOPICS = 16
@@ -31,9 +31,9 @@ def cluster(tmp_path: Path, small: dict[str, object]) -> Iterator[Cluster]:
     cluster.close()
 
 
-def load_on(cluster: Cluster, seed: int) -> Load:
+def load_on(cluster: Cluster, seed: int) -> ChaosLoad:
     """Persistent sessions of both versions at QoS 1 and 2, on either gateway."""
-    load = Load(cluster, seed)
+    load = ChaosLoad(cluster, seed)
     for i in range(PUBLISHERS):
         load.publisher(f"p{i}", (f"drain/{i % TOPICS}", 1 + i % 2), version=5 - i % 3 // 2)
     for i in range(SUBSCRIBERS):
@@ -41,11 +41,11 @@ def load_on(cluster: Cluster, seed: int) -> Load:
     return load
 
 
-def clients_of(load: Load, port: int) -> list[Client]:
+def clients_of(load: ChaosLoad, port: int) -> list[ChaosClient]:
     return [client for client in load.clients if client.port == port and client.connection is not None]
 
 
-async def drain(cluster: Cluster, load: Load, number: int) -> float:
+async def drain(cluster: Cluster, load: ChaosLoad, number: int) -> float:
     """SIGTERM under load; how long it took until the process was gone."""
     part = cluster.gateways[number]
     async with asyncio.TaskGroup() as together:

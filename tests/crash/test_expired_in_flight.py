@@ -6,8 +6,8 @@ import pytest
 
 from gateway.mqtt.packets import Connect, Publish, QoS
 from gateway.mqtt.properties import Properties
-from loadtest.chaos.ledger import Message, until
-from loadtest.chaos.load import Load
+from loadtest.chaos.ledger import SentMessage, until
+from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
 
@@ -21,12 +21,14 @@ async def test_an_identifier_is_free_only_when_both_sides_say_so(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:
     server = penstock_server(flush=flush, settings=small)
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     subscriber = load.subscriber("subscriber", {TOPIC: 2})
     async with load.running():
         subscriber.lazy = 100  # it keeps what it gets, but answers nothing
         for sequence in (1, 2):
-            await publish(load, Message("publisher", TOPIC, 2, sequence), Properties(message_expiry_interval=EXPIRY_S))
+            await publish(
+                load, SentMessage("publisher", TOPIC, 2, sequence), Properties(message_expiry_interval=EXPIRY_S)
+            )
         await load.ledger.wait(lambda: load.ledger.all_delivered, "what will expire")
         expired_at_s = time.time() + EXPIRY_S + 0.5
         server.kill()
@@ -34,12 +36,12 @@ async def test_an_identifier_is_free_only_when_both_sides_say_so(
         await until(lambda: time.time() > expired_at_s, "the expiry")
         await load.restart()
         for sequence in (3, 4, 5):
-            await publish(load, Message("publisher", TOPIC, 2, sequence), Properties())
+            await publish(load, SentMessage("publisher", TOPIC, 2, sequence), Properties())
         await load.ledger.wait(lambda: load.ledger.all_delivered, "what came after it")
     assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
 
 
-async def publish(load: Load, message: Message, properties: Properties) -> None:
+async def publish(load: ChaosLoad, message: SentMessage, properties: Properties) -> None:
     load.ledger.sent.add(message)
     connection, _ = await MqttConnection.open(load.server.port, Connect("publisher", clean_start=True))
     async with connection:

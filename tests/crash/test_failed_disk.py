@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.mqtt.packets import Connect, PubAck, Publish, QoS
-from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.cluster import Cluster, ClusterOptions
 from loadtest.chaos.mqtt_client import MqttConnection
 from loadtest.errors import LoadTestError
 from loadtest.power.recording import Recorder, Syncs
@@ -158,7 +158,8 @@ async def test_a_disk_on_which_nothing_is_synced_any_more(
     recorder = Recorder(tmp_path, data)
 
     def start() -> Cluster:
-        return Cluster(tmp_path, int(with_gateway), small, wires=False, data=data, environment_of=environment_of)
+        options = ClusterOptions(data=data, environment_of=environment_of)
+        return Cluster(tmp_path, int(with_gateway), small, wires=False, options=options)
 
     def environment_of(name: str) -> dict[str, str]:
         return recorder.environment if name == "store" else {}

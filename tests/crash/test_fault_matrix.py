@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.cluster import Cluster, ClusterOptions
 from loadtest.chaos.ledger import until
-from loadtest.chaos.load import Load
+from loadtest.chaos.load import ChaosLoad
 
 ROUNDS = 2
 STOPPED_S = 10
@@ -36,14 +36,16 @@ FAULTS: dict[str, tuple[float, Action, Action]] = {
 
 @pytest.fixture
 def cluster(tmp_path: Path, small: dict[str, object]) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, settings=small | {"gateway.store_patience_s": 60}, with_redis=True)
+    cluster = Cluster(
+        tmp_path, settings=small | {"gateway.store_patience_s": 60}, options=ClusterOptions(with_redis=True)
+    )
     yield cluster
     cluster.close()
 
 
-def load_on(cluster: Cluster, seed: int) -> Load:
+def load_on(cluster: Cluster, seed: int) -> ChaosLoad:
     """Persistent sessions of both versions, on either gateway, with filters of every kind of queue."""
-    load = Load(cluster, seed)
+    load = ChaosLoad(cluster, seed)
     load.publisher("p5", *TOPICS)
     load.publisher("p3", *TOPICS, version=4)
     load.publisher("p5-exact", ("load/b", 2), ("load/b", 2), ("load/c", 2))
@@ -75,7 +77,7 @@ async def test_nothing_is_lost(fault: str, cluster: Cluster, seed: int) -> None:
     assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
 
 
-async def served_again(load: Load) -> None:
+async def served_again(load: ChaosLoad) -> None:
     """Every publisher sees something acknowledged that it sends from now on."""
     load.allow(10)
     before = {publisher: publisher.acknowledged for publisher in load.publishers}

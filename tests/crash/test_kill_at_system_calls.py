@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.mqtt.packets import Connect, Publish, QoS
-from loadtest.chaos.load import Load
+from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.mqtt_client import MqttConnection
 from store.files.folder import INDEX
 from store.settings import StoreSettings
@@ -68,7 +68,7 @@ async def test_kills_while_recovering(
 ) -> None:
     """A server that is killed again while it replays, and again, and again."""
     server = penstock_server(flush="async", settings=small)
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     load.publisher("p", ("recover/a", 1), ("recover/b", 2))
     load.subscriber("s-online", {"recover/#": 2})
     load.subscriber("s-away", {"+/b": 2, "recover/a": 1})
@@ -97,7 +97,7 @@ async def test_kills_at_system_calls_under_load(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
 ) -> None:
     server = penstock_server(flush=flush, settings=small)
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     load.publisher("p5", ("calls/a", 1), ("calls/b", 2))
     load.publisher("p3", ("calls/b", 2), version=4)
     load.subscriber("s-all", {"#": 2})
@@ -139,7 +139,7 @@ def start_until_killed(server: PenstockServer, call: str, number: int, scratch: 
     return True
 
 
-async def restart_if_it_lives(load: Load) -> None:
+async def restart_if_it_lives(load: ChaosLoad) -> None:
     """Some of the calls come in the start already."""
     try:
         await load.restart()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.chaos.load import Load
+from loadtest.chaos.load import ChaosLoad
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
@@ -16,9 +16,9 @@ BY_DAY = pytest.mark.topologies("one process", nightly=("unix socket", "two gate
 TOPICS = (("load/a", 1), ("load/b", 2), ("load/shared", 2), ("other/shared", 1))
 
 
-def load_on(server: PenstockServer, seed: int) -> Load:
+def load_on(server: PenstockServer, seed: int) -> ChaosLoad:
     """Publishers and subscribers of both versions; filters of every kind of queue, and overlapping ones."""
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     load.publisher("p5", *TOPICS)
     load.publisher("p5-exact", ("load/b", 2), ("load/b", 2), ("load/c", 2), ("load/c", 2))
     load.publisher("p3", *TOPICS, version=4)

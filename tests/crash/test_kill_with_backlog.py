@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.chaos.load import Load
+from loadtest.chaos.load import ChaosLoad
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
@@ -22,7 +22,7 @@ async def test_kills_with_a_backlog(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
 ) -> None:
     server = penstock_server(flush=flush, settings=small)
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     load.publisher("p1", ("deep/a", 1), ("deep/b", 2), ("deep/c", 2))
     load.publisher("p2", ("deep/b", 2), ("deep/a", 1), version=4)
     load.subscriber("s-exact", {"deep/b": 2, "deep/a": 1})
@@ -37,7 +37,7 @@ async def test_kills_with_a_backlog(
     assert_index_equals_replay(server.data, StoreSettings(segment_bytes=262_144), tmp_path)
 
 
-async def pile_up(load: Load) -> None:
+async def pile_up(load: ChaosLoad) -> None:
     """Publish with nobody there to receive, and kill in between."""
     for subscriber in load.subscribers:
         subscriber.go_offline()
@@ -48,7 +48,7 @@ async def pile_up(load: Load) -> None:
     await load.all_acknowledged()
 
 
-async def drain(load: Load) -> None:
+async def drain(load: ChaosLoad) -> None:
     """Let the subscribers have it, but cut and kill again and again."""
     for subscriber in load.subscribers:
         subscriber.online.set()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.chaos.ledger import until
-from loadtest.chaos.load import Load
+from loadtest.chaos.load import ChaosLoad
 from store.files.segment import segment_paths
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
@@ -24,7 +24,7 @@ async def test_kills_while_the_log_is_trimmed(
 ) -> None:
     """Dropped messages may be lost to those who had not read them; nothing comes twice, and nothing out of order."""
     server = penstock_server(flush="async", settings=small | RETENTION)
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     load.publisher("p5", ("trim/a", 2), ("trim/b", 1))
     load.publisher("p3", ("trim/b", 1), ("trim/c", 2), version=4)
     load.subscriber("s-all", {"#": 2})

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.cluster import Cluster
-from loadtest.chaos.load import Load
+from loadtest.chaos.load import ChaosLoad
 from tests.crash.test_fault_matrix import served_again
 
 PATIENCE_S = 1
@@ -29,7 +29,7 @@ def cluster(tmp_path: Path, small: dict[str, object]) -> Iterator[Cluster]:
 @pytest.mark.asyncio
 @pytest.mark.catalogue("O59")
 async def test_the_ledger_closes(cluster: Cluster, seed: int) -> None:
-    load = Load(cluster, seed)
+    load = ChaosLoad(cluster, seed)
     publishers = [load.publisher(name, ("load/a", 1), ("load/b", 2)) for name in ("p1", "p2")]
     load.subscriber("here", {"load/#": 1})
     away = load.subscriber("away", {"load/#": 1})
@@ -72,7 +72,7 @@ async def test_the_ledger_closes(cluster: Cluster, seed: int) -> None:
     assert not (set(ledger.delivered["here"]) - ledger.sent)
 
 
-async def published(load: Load) -> None:
+async def published(load: ChaosLoad) -> None:
     """All that is to be sent was, and whoever is there has it."""
     load.allow(20)
     await load.all_acknowledged()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.chaos.load import Load
+from loadtest.chaos.load import ChaosLoad
 from store.files.marks import read_marks
 from store.files.segment import segment_paths
 from store.settings import StoreSettings
@@ -25,7 +25,7 @@ async def test_sectors_lost_at_the_end_of_the_log(
 ) -> None:
     """The index may know more than is left of the log then; it must not make up for it."""
     server = penstock_server(flush="async", settings=small)
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     load.publisher("p", ("power/a", 1), ("power/b", 2))
     load.subscriber("s", {"power/+": 2})
     async with load.running():

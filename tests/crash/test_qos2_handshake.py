@@ -8,8 +8,8 @@ import pytest
 
 from gateway.mqtt.packets import PubComp, Publish, PubRec, PubRel, QoS
 from loadtest.chaos.clients import Server
-from loadtest.chaos.ledger import Ledger, Message
-from loadtest.chaos.load import Load
+from loadtest.chaos.ledger import Ledger, SentMessage
+from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
 
@@ -17,14 +17,14 @@ TOPIC = "hand/shake"
 PACKET_ID = 7
 ROUNDS = 8
 
-Loss = Callable[[Load, MqttConnection], Awaitable[None]]
+Loss = Callable[[ChaosLoad, MqttConnection], Awaitable[None]]
 
 
-async def cut(_: Load, connection: MqttConnection) -> None:
+async def cut(_: ChaosLoad, connection: MqttConnection) -> None:
     connection.cut()
 
 
-async def kill(load: Load, connection: MqttConnection) -> None:
+async def kill(load: ChaosLoad, connection: MqttConnection) -> None:
     await load.restart()
     connection.cut()
 
@@ -39,19 +39,19 @@ async def test_answers_lost_at_each_step(
 ) -> None:
     """Every message has the same packet identifier: each must be told from its own duplicates, not from the others."""
     server = penstock_server(flush=flush, settings=small)
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     load.subscriber("watcher", {TOPIC: 2})
     rng = random.Random(seed)
     async with load.running():
         for sequence in range(1, ROUNDS + 1):
-            message = Message("publisher", TOPIC, 2, sequence)
+            message = SentMessage("publisher", TOPIC, 2, sequence)
             load.ledger.sent.add(message)
             await hand_over(load, message, version, lose, rng)
         await load.settle()
     assert not (complaints := load.ledger.complaints()), "\n".join(complaints)
 
 
-async def hand_over(load: Load, message: Message, version: int, lose: Loss, rng: random.Random) -> None:
+async def hand_over(load: ChaosLoad, message: SentMessage, version: int, lose: Loss, rng: random.Random) -> None:
     """Publish once, losing the connection before PUBREC, before PUBCOMP, both or neither."""
     publish = Publish(TOPIC, message.payload(), QoS.EXACTLY_ONCE, packet_id=PACKET_ID)
     connection = await connect(load.server, version)
@@ -79,7 +79,7 @@ async def connect(server: Server, version: int) -> MqttConnection:
     return connection
 
 
-async def taken(ledger: Ledger, message: Message) -> None:
+async def taken(ledger: Ledger, message: SentMessage) -> None:
     """The server has the message: its watcher got it."""
     await ledger.wait(lambda: message in ledger.delivered["watcher"], f"{message}")
     await asyncio.sleep(0)

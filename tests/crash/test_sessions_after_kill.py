@@ -8,8 +8,8 @@ import pytest
 
 from gateway.mqtt.packets import Connect, Disconnect, Publish, QoS
 from gateway.mqtt.properties import Properties
-from loadtest.chaos.ledger import Message
-from loadtest.chaos.load import Load
+from loadtest.chaos.ledger import SentMessage
+from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.conftest import ServerFactory
 from tests.support.server_process import PenstockServer
@@ -78,7 +78,7 @@ async def test_retained_messages_owed_to_a_session(
     """A SUBACK promises the retained messages too, however many the client takes at a time, whoever dies meanwhile."""
     rng = random.Random(seed)
     server = penstock_server(flush="async", settings=small)
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     subscriber = load.subscriber("subscriber", {"kept/#": int(qos)})
     subscriber.subscribes_again = False  # that would bring them all again
     subscriber.expects_retained = True
@@ -86,7 +86,7 @@ async def test_retained_messages_owed_to_a_session(
     connection, _ = await MqttConnection.open(server.port, Connect("publisher", clean_start=True))
     async with connection:
         for number in range(RETAINED):
-            message = Message("publisher", f"kept/{number:03}", int(qos), number)
+            message = SentMessage("publisher", f"kept/{number:03}", int(qos), number)
             load.ledger.sent.add(message)
             publish = Publish(message.topic, message.payload(), qos, retain=True, packet_id=1)
             await (connection.publish(publish) if qos == 1 else connection.publish_once(publish))
@@ -107,7 +107,7 @@ async def test_retain_as_published_is_no_reason_to_send_twice(
 ) -> None:
     """RETAIN=1 may mean that a message comes from a queue, or that it was there before the subscription."""
     server = penstock_server(flush=flush, settings=small)
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     load.publisher("publisher", ("kept/a", 2), ("kept/b", 2)).retain = True
     load.publisher("slow-down", ("other/a", 1))
     subscriber = load.subscriber("subscriber", {"kept/#": 2})

@@ -12,8 +12,8 @@ import pytest
 
 from gateway.mqtt.packets import Connect, Publish, QoS
 from loadtest.chaos.cluster import Cluster
-from loadtest.chaos.ledger import SHOWN, Ledger, Message
-from loadtest.chaos.load import Load
+from loadtest.chaos.ledger import SHOWN, Ledger, SentMessage
+from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.mqtt_client import MqttConnection
 from store.settings import StoreSettings
 from tests.conftest import QUICK, SHARED_PORT, ServerFactory
@@ -26,14 +26,14 @@ TOPICS = (("load/a", 1), ("load/b", 2), ("load/c", 2), ("load/d", 1))
 class GroupLedger(Ledger):
     """All subscribers are members of one group."""
 
-    def qos_of(self, subscriber: str, message: Message) -> int:
+    def qos_of(self, subscriber: str, message: SentMessage) -> int:
         return min(*self.filters[subscriber].values(), message.qos)
 
     @property
     def all_delivered(self) -> bool:
         return not self._lost()
 
-    def _lost(self) -> set[Message]:
+    def _lost(self) -> set[SentMessage]:
         return self.acked.difference(*self.delivered.values())
 
     def complaints(self) -> list[str]:
@@ -49,8 +49,8 @@ class GroupLedger(Ledger):
         return found + twice[:SHOWN]
 
 
-def load_on(server: object, seed: int, qos: int) -> Load:
-    load = Load(server, seed)  # type: ignore[arg-type]
+def load_on(server: object, seed: int, qos: int) -> ChaosLoad:
+    load = ChaosLoad(server, seed)  # type: ignore[arg-type]
     load.ledger = GroupLedger()
     load.publisher("p1", *TOPICS)
     load.publisher("p2", *TOPICS, version=4)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.chaos.load import Load
+from loadtest.chaos.load import ChaosLoad
 from store.settings import StoreSettings
 from tests.conftest import ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
@@ -27,7 +27,7 @@ async def test_orderly_stops_under_load(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:
     server = penstock_server(flush=flush, settings=small)
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     load.publisher("p5", ("term/a", 2), ("term/b", 1))
     load.publisher("p3", ("term/b", 1), ("term/c", 2), version=4)
     load.subscriber("s-all", {"#": 2})
@@ -55,7 +55,7 @@ async def test_killed_while_it_stops(
 ) -> None:
     """Whoever stops it has no patience: SIGKILL follows the SIGTERM."""
     server = penstock_server(flush=flush, settings=small)
-    load = Load(server, seed)
+    load = ChaosLoad(server, seed)
     load.publisher("p", ("term/a", 2), ("term/b", 1))
     load.subscriber("s", {"#": 2})
     async with load.running():

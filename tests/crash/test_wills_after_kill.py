@@ -9,9 +9,9 @@ import pytest
 
 from gateway.mqtt.packets import Connect, Disconnect, QoS, Will
 from gateway.mqtt.properties import Properties
-from loadtest.chaos.clients import Publisher, Subscriber
-from loadtest.chaos.ledger import Message
-from loadtest.chaos.load import Load
+from loadtest.chaos.clients import ChaosPublisher, ChaosSubscriber
+from loadtest.chaos.ledger import SentMessage
+from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.mqtt_client import MqttConnection
 from tests.conftest import ServerFactory
 from tests.support.server_process import PenstockServer
@@ -27,9 +27,9 @@ class Watched:
 
     def __init__(self, server: PenstockServer, seed: int) -> None:
         self.server = server
-        self.load = Load(server, seed)
-        self.watcher: Subscriber = self.load.subscriber("watcher", {TOPIC: 2})
-        self.publisher: Publisher = self.load.publisher("publisher", (TOPIC, 2))
+        self.load = ChaosLoad(server, seed)
+        self.watcher: ChaosSubscriber = self.load.subscriber("watcher", {TOPIC: 2})
+        self.publisher: ChaosPublisher = self.load.publisher("publisher", (TOPIC, 2))
         self._connections: list[MqttConnection] = []
 
     @asynccontextmanager
@@ -41,8 +41,8 @@ class Watched:
             for connection in self._connections:
                 connection.cut()
 
-    def will_of(self, client_id: str) -> Message:
-        return Message(client_id, TOPIC, 2, 1)
+    def will_of(self, client_id: str) -> SentMessage:
+        return SentMessage(client_id, TOPIC, 2, 1)
 
     async def connect(self, client_id: str, delay_s: int = 0, version: int = 5) -> MqttConnection:
         """Connect with a will. Nothing is to be delivered of it unless it is owed()."""

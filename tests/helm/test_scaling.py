@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.model.autoscaler import Pod, rules
 from loadtest.model.needs import read
-from loadtest.model.scaling import Load, Replay, read_load, replay
+from loadtest.model.scaling import LoadPoint, ScalingReplay, read_load, replay
 from tests.helm.chart import quantity, render
 
 MOST_TURNS = {"day": 8, "burst": 2}
@@ -25,7 +25,7 @@ def pod() -> Pod:
     return Pod(quantity(asked["cpu"]), quantity(asked["memory"]), quantity(most["memory"]))
 
 
-def replayed(load: str, document: Any) -> Replay:
+def replayed(load: str, document: Any) -> ScalingReplay:
     return replay(read_load(load), rules(document, pod()), read(None).costs, pod())
 
 
@@ -49,7 +49,7 @@ def test_without_stabilisation_it_flaps() -> None:
     assert replayed("day", document).turns > 2 * MOST_TURNS["day"]
 
 
-def steep_burst() -> list[Load]:
+def steep_burst() -> list[LoadPoint]:
     """From some 60,000 connections to 540,000 in three minutes."""
     return [each._replace(connections=4 * each.connections - 60_000) for each in read_load("burst")]
 

@@ -16,12 +16,12 @@ import pytest
 from msgspec.structs import replace
 
 from loadtest.brokers import streams, worth
-from loadtest.brokers.kinds import KINDS, Kind, Start, running
-from loadtest.devices.address import Address
-from loadtest.devices.run import Run, run
+from loadtest.brokers.kinds import KINDS, BrokerKind, Start, running
+from loadtest.devices.address import BrokerAddress
+from loadtest.devices.run import WorkloadRun, run
 from loadtest.errors import BrokerRefuses
 from loadtest.report.results import read
-from loadtest.workloads.workload import Publishers, Step, Subscribers, Timing, Workload, load, shipped
+from loadtest.workloads.workload import Publishers, Subscribers, Timing, Workload, WorkloadStep, load, shipped
 from tests.interop.programs import penstock
 from tests.interop.programs import run as run_program
 from tests.support.certificates import authority, vouched_for
@@ -56,7 +56,7 @@ BROKERS = [
 ]
 
 
-def measured(kind: str, folder: Path, workload: Workload) -> Run:
+def measured(kind: str, folder: Path, workload: Workload) -> WorkloadRun:
     with running(KINDS[kind], folder / "broker", set()) as broker:
         return run(workload, broker.address, broker.pids, lambda *_: None)
 
@@ -108,13 +108,13 @@ def test_as_fast_as_it_goes(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_what_waits_for_a_session_comes_when_it_returns(version: int, tmp_path: Path) -> None:
-    away, back = Step("leave", ["late"]), Step("join", ["late"], measured=True)
+    away, back = WorkloadStep("leave", ["late"]), WorkloadStep("join", ["late"], measured=True)
     workload = Workload(
         "backlog",
         "",
         [Publishers(["load/{i}"], 2, qos=1)],
         [Subscribers(["load/#"], qos=1, keep_session=True, name="late")],
-        [away, Step("publish", messages=5_000), back, Step("deliver", measured=True)],
+        [away, WorkloadStep("publish", messages=5_000), back, WorkloadStep("deliver", measured=True)],
         version,
     )
     with running(KINDS["penstock"], tmp_path / "broker", set()) as broker:
@@ -134,11 +134,11 @@ def test_retained_messages_and_a_storm(tmp_path: Path) -> None:
         [Publishers(["load/{j}"], qos=1, each=300, retain=True)],
         [Subscribers(["load/{i}"], 300, qos=1, absent=True)],
         [
-            Step("publish", messages=300),
-            Step("join", ["subscribers"]),
-            Step("deliver"),
-            Step("cut", ["subscribers"]),
-            Step("join", ["subscribers"], measured=True),
+            WorkloadStep("publish", messages=300),
+            WorkloadStep("join", ["subscribers"]),
+            WorkloadStep("deliver"),
+            WorkloadStep("cut", ["subscribers"]),
+            WorkloadStep("join", ["subscribers"], measured=True),
         ],
     )
     with running(KINDS["mosquitto"], tmp_path / "broker", set()) as broker:
@@ -182,16 +182,16 @@ def test_over_tls_and_websocket(scheme: str, sizes: list[int], tmp_path: Path) -
     server = PenstockServer(tmp_path / "data", tmp_path / "log", ServeOptions({}, settings))
     try:
         url = server.urls[0]
-        found = run(workload, Address.parse(url, trusted.certificate), [], lambda *_: None)
+        found = run(workload, BrokerAddress.parse(url, trusted.certificate), [], lambda *_: None)
         assert (found.lost, found.refused, found.unacknowledged) == (0, 0, 0)
         assert found.delivered_per_s > 10
         if scheme != "ws":
-            run(workload, Address.parse(url, is_verified=False), [], lambda *_: None)
+            run(workload, BrokerAddress.parse(url, is_verified=False), [], lambda *_: None)
             with pytest.raises(BrokerRefuses, match="name whom to trust with --ca"):
-                run(workload, Address.parse(url), [], lambda *_: None)
+                run(workload, BrokerAddress.parse(url), [], lambda *_: None)
         if len(sizes) == 1:
             return
-        wrong = Address.parse(f"{OTHER_SCHEME[scheme]}://127.0.0.1:{urlsplit(url).port}", trusted.certificate)
+        wrong = BrokerAddress.parse(f"{OTHER_SCHEME[scheme]}://127.0.0.1:{urlsplit(url).port}", trusted.certificate)
         with pytest.raises(BrokerRefuses):
             run(workload, wrong, [], lambda *_: None)
     finally:
@@ -330,7 +330,7 @@ def test_a_broker_that_is_ended_before_it_listens_ends(waits_for: str, tmp_path:
             pool.submit(end_once_started)
             with (
                 pytest.raises(SystemExit, match="ended"),
-                running(Kind("deaf", "", "", (), lambda *_: start), tmp_path, set()),
+                running(BrokerKind("deaf", "", "", (), lambda *_: start), tmp_path, set()),
             ):
                 pass
     finally:

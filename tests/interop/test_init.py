@@ -83,7 +83,7 @@ cp {FOLDER}/clients/device-1.pem old.pem; cp {FOLDER}/clients/device-1.key old.k
 bash -c "$(steps 'penstock init' | grep renew)"
 as device-1 mosquitto_pub -i device-1 -q 1 -t devices/device-1/temperature -m 6
 bash -c "$(steps 'penstock init' | grep revoke)"
-wait_for "certificates read again" $files/serve.log
+wait_for "certificates reloaded" $files/serve.log
 fails mosquitto_pub -h localhost -p 8883 --cafile {FOLDER}/ca.pem --cert old.pem --key old.key -i device-1 $theirs
 as pump-7 mosquitto_pub -i pump-7 -q 1 -t devices/pump-7/temperature -m 7
 wait_for "pump-7/temperature 7" $files/watched.log

@@ -60,7 +60,7 @@ class Site:
         for topic in topics:
             self._wait_for_line(f"client d-dev: the will or delayed message that it left for {topic} is not sent")
             if audit_lines(self.server, "connected"):  # the gateways have one
-                line = wait_for_audit(self.server, "denied", reason=f"send to {topic} what was left")
+                line = wait_for_audit(self.server, "denied", reason=f"send a will or delayed message to {topic}")
                 assert (line["user"], line["client_id"]) == ("dev", "d-dev")
 
     def _wait_for_line(self, text: str) -> None:

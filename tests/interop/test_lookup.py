@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from gateway.mqtt.packets import Connect, Publish, QoS
-from loadtest.chaos.cluster import Cluster
+from loadtest.chaos.cluster import Cluster, ClusterOptions
 from loadtest.chaos.ledger import until
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from notify.events.recheck import EVERY_S
@@ -35,7 +35,7 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
     def start(with_redis: bool = False, **settings: Any) -> Cluster:
         own = {name.replace("__", "."): value for name, value in settings.items()}
         own = {"store.flush": "async", "gateway.sys_interval_s": 0, "notify.redis_lease_ms": LEASE_MS} | own
-        started.append(Cluster(tmp_path, 3, own, with_redis, wire_type=FrameWire))
+        started.append(Cluster(tmp_path, 3, own, options=ClusterOptions(with_redis, FrameWire)))
         return started[-1]
 
     yield start

@@ -22,7 +22,7 @@ def leave(client: Client) -> None:
 
 def reload(site: Site) -> None:
     site.store.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: "reloaded: who may come in" in site.store.log_text(), TIMEOUT_S)
+    wait_until(lambda: "reloaded: authentication" in site.store.log_text(), TIMEOUT_S)
 
 
 def dropped(site: Site, topic: str) -> bool:

@@ -22,7 +22,7 @@ from tests.interop.programs import TIMEOUT_S
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
-SAME = "no such user, or not what he is known by"  # whether there is such a user or not
+SAME = "no such user, or wrong credentials"  # whether there is such a user or not
 RULES = """
 [[rule]]
 users = ["root"]
@@ -110,7 +110,7 @@ def test_who_is_let_in(site: Site) -> None:
     with pytest.raises(CannotConnect, match="not the token of a client"):
         Client(url, token="wrong", user="alice", password="a").connect()
     said = re.findall(r"not let in \(user\): (.*);", site.store.log_text())
-    assert said == [SAME, SAME, "users are judged here: give user= and password="]
+    assert said == [SAME, SAME, "this store authenticates users: give user= and password="]
 
 
 def test_publishing(site: Site) -> None:
@@ -207,7 +207,7 @@ def test_permissions_are_read_again(site: Site) -> None:
     alice.publish("line/1", b"before")
     site.rules.write_text(RULES.replace('"line/#"', '"line/2"'))
     site.store.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: "reloaded: who may come in" in site.store.log_text(), TIMEOUT_S)
+    wait_until(lambda: "reloaded: authentication" in site.store.log_text(), TIMEOUT_S)
     with pytest.raises(NotPermitted):
         alice.publish("line/1", b"after")
     alice.publish("line/2", b"after")
@@ -218,7 +218,7 @@ def test_a_changed_password_ends_the_connection(site: Site) -> None:
     alice = site.client("alice", "a", timeout_s=3)
     site.set_passwords(alice="new")
     site.store.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: "reloaded: who may come in" in site.store.log_text(), TIMEOUT_S)
+    wait_until(lambda: "reloaded: authentication" in site.store.log_text(), TIMEOUT_S)
     wait_until(lambda: "not let in (user)" in site.store.log_text(), TIMEOUT_S)
     site.client("alice", "new").publish("line/1", b"x")
     del alice

@@ -137,13 +137,13 @@ def test_files_are_read_again_when_they_change(site: Site) -> None:
 def _replaced(site: Site, store: StoreProcess, before: Client, certificates: tuple[Pair, Certificate]) -> None:
     (made, new), believed = certificates, site.folder / "believed.pem"
     shutil.copy(site.folder / "other.pem", believed)
-    wait_until(lambda: "certificates read again" in store.log_text(), TIMEOUT_S)
+    wait_until(lambda: "certificates reloaded" in store.log_text(), TIMEOUT_S)
     comes_in(site, store, new)
     with pytest.raises(CannotConnect):
         sdk(site, store, made.sdk, timeout_s=2).connect()
     before.publish("t", b"what is open goes on")
     believed.write_text("no certificate")
-    wait_until(lambda: "certificates stay as they were" in store.log_text(), TIMEOUT_S)
+    wait_until(lambda: "certificates not reloaded, the old ones stay in force" in store.log_text(), TIMEOUT_S)
     comes_in(site, store, new)
 
 

@@ -12,9 +12,9 @@ from lightqueue.groups.groups import GroupQueue
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from store.files.segment import HEADER_BYTES, segment_paths
-from store.records.records import Record, RecordType, read_records
+from store.records.records import RECORD_HEADER_BYTES, Record, RecordType, read_records
 from store.recovery.rewriting import fill
-from store.recovery.salvage import RECORD_HEADER_BYTES, Hole
+from store.recovery.salvage import Hole
 from store.state.changes import (
     Change,
     GroupAdvanced,

@@ -81,7 +81,7 @@ def test_a_damaged_index_is_built_again(tmp_path: Path, caplog: pytest.LogCaptur
     for manifest in (tmp_path / "data" / "index").glob("MANIFEST-*"):
         manifest.write_bytes(b"garbage" * 10)
     assert reopened(tmp_path / "data") == expected
-    assert "is built again" in caplog.text
+    assert "is rebuilt" in caplog.text
 
 
 def test_an_index_folder_without_a_log_is_not_believed(tmp_path: Path) -> None:

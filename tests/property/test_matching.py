@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightqueue.queues.matching import FilterTrie, has_wildcard, matches, overlap
+from lightqueue.queues.matching import FilterTrie, has_wildcard, overlap
+from store.topics import matches
 
 WORDS = ("a", "b", "", "$s", "aa", "ü")
 names = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map("/".join).filter(bool)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightqueue.queues.matching import matches
 from lightqueue.queues.retained_search import find_retained
 from store.log.index import Index
 from store.state.retained import RetainedTopics
+from store.topics import matches
 
 levels = st.sampled_from(["", "a", "b", "ab", "a\1", "a-", "é", "z", "$x", "0", "1", "2", "3"])
 topics = st.lists(levels, min_size=1, max_size=4).map("/".join).filter(bool)

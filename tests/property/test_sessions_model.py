@@ -35,8 +35,8 @@ from gateway.mqtt.packets import (
     Unsubscribe,
 )
 from gateway.mqtt.reason_codes import ReasonCode
-from lightqueue.queues.matching import matches
 from store.log.checkpoint import copy_flushed
+from store.topics import matches
 from tests.support.mqtt_bench import Bench, Client, SlowDisk, WallClock, connect_packet
 from tests.support.mqtt_packet_client import access_of
 

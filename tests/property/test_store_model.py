@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lightqueue.message_store import MessageStore
 from lightqueue.queues import table
-from lightqueue.queues.matching import has_wildcard, matches
+from lightqueue.queues.matching import has_wildcard
 from lightqueue.queues.table import level_of
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
@@ -34,6 +34,7 @@ from store.state.changes import (
     WillFired,
     WillState,
 )
+from store.topics import matches
 from tests.support.stores import change, crash_copy, read_all, small
 
 TOPICS = ("a", "a/b", "a/c", "b/c", "b/c/d", "/a", "$s/a")

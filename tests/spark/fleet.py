@@ -9,7 +9,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from lightqueue.queues.matching import matches
+from store.topics import matches
 from tests.support.server_process import PenstockServer
 
 TIMEOUT_S = 30

@@ -11,11 +11,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from lightqueue.queues.matching import matches
 from penstock.spark.columns import COLUMNS
 from penstock.spark.folder import LogFolder
 from store.files.segment import segment_paths
 from store.log.commitlog import CommitLog
+from store.topics import matches
 from tests.spark.fleet import FILTERS, HEADERS, Fleet, Sent, publish
 from tests.support.stores import batch_of, small
 

@@ -10,7 +10,6 @@ import psutil
 import pytest
 
 from lightqueue.message_store import MessageStore
-from lightqueue.queues.matching import matches
 from penstock.spark import explain
 from penstock.spark.batch import BatchReader
 from penstock.spark.errors import DataLost
@@ -19,6 +18,7 @@ from penstock.spark.reading import LogRange
 from penstock.spark.selecting import Selected
 from penstock.spark.source import PenstockSource
 from store.files.segment import segment_paths
+from store.topics import matches
 from tests.support.stores import KEPT_BYTES, Stores, fill, publish, run_upkeep
 
 RARE = '["rare/1", "rare/2", "never"]'

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql.datasource import In
 
 from lightqueue.message_store import MessageStore
-from lightqueue.queues.matching import matches
 from loadtest.chaos.cluster import Cluster
 from penstock.spark import explain
 from penstock.spark.batch import BatchReader, PushingReader
@@ -20,6 +19,7 @@ from penstock.spark.source import PenstockSource
 from penstock.spark.topic_ranges import OfTopics
 from store.records._records import RecordBatch
 from store.records.records import RecordType
+from store.topics import matches
 from tests.spark.fleet import Sent, publish
 from tests.support.stores import small
 

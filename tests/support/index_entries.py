@@ -1,8 +1,15 @@
 """What an index has of queues' entries, under whatever keys, for tests that look into RocksDB."""
 
-from lightqueue.queues._queues import neighbour_entry, neighbour_position, pack_entry, unpacked, unpacked_neighbours
+from lightqueue.queues._queues import (
+    GROUP_BITS,
+    neighbour_entry,
+    neighbour_position,
+    pack_entry,
+    unpacked,
+    unpacked_neighbours,
+)
 from lightqueue.queues.layout import entry_key, pack_count
-from lightqueue.queues.neighbours import GROUP_BITS, group_of
+from lightqueue.queues.neighbours import group_of
 from lightqueue.queues.table import LIVE_ID_BIT
 from store.log.index import Index
 

@@ -52,10 +52,6 @@ cdef char *write_varint(char *at, size_t value) noexcept nogil:
     return at + 1
 
 
-cdef enum:
-    MAX_TOPIC_LEVELS = 200
-
-
 cdef bint valid_topic(const char *topic, size_t size, int levels) except -1:
     """Whether it is a topic name a client may publish to; what is not ASCII is checked as UTF-8.
 
@@ -71,7 +67,7 @@ cdef bint valid_topic(const char *topic, size_t size, int levels) except -1:
         if byte == c"/":
             levels += 1
         ascii = ascii and byte < 128
-    if levels > MAX_TOPIC_LEVELS:
+    if levels > MOST_TOPIC_LEVELS:
         return False
     return ascii or valid_utf8(topic, size)
 
@@ -82,7 +78,7 @@ cdef bint valid_topic_text(const char *text, size_t size) noexcept nogil:
     cdef int levels = 1
     for i in range(size):
         levels += text[i] == c"/"
-    return (0 < size and levels <= MAX_TOPIC_LEVELS and not (size >= 4 and memcmp(text, b"$ns:", 4) == 0)
+    return (0 < size and levels <= MOST_TOPIC_LEVELS and not (size >= 4 and memcmp(text, b"$ns:", 4) == 0)
             and memchr(text, c"+", size) == NULL and memchr(text, c"#", size) == NULL)
 
 

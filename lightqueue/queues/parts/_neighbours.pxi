@@ -9,8 +9,10 @@ cdef packed struct Mark:            # what an entry has besides its log_offset
     uint32_t size
     uint64_t tag_hash
 
+cpdef enum:
+    GROUP_BITS = 6                  # Python sees it as well
+
 cdef enum:
-    GROUP_BITS = 6
     GROUP_QUEUES = 1 << GROUP_BITS
     LEAST_NEIGHBOURS = 16           # for fewer a key each takes no more time, and less room
     POSITIONS_SIZE = GROUP_QUEUES * 16

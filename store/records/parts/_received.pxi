@@ -166,7 +166,6 @@ def ranges_from(data not None, list ranges not None):
 
 cdef enum:
     DUE_BYTES = 11              # of the attribute DUE_MS
-    MOST_LEVELS = 200           # of a topic: matching goes down one level at a time
     MOST_KEY_BYTES = 1024
     MOST_TAG_BYTES = 255
     ATTRIBUTE_LEFT_BY = 18
@@ -222,7 +221,7 @@ cdef const char *topic_fault(const unsigned char *topic, size_t size) noexcept n
         if topic[i] == 43 or topic[i] == 35:
             return b"wildcard in a topic"
         levels += topic[i] == 47
-    if levels > MOST_LEVELS:
+    if levels > MOST_TOPIC_LEVELS:
         return b"topic of too many levels"
     return text_fault(topic, size)
 

@@ -171,7 +171,7 @@ def test_delayed() -> None:
     assert record.flags == RecordFlag.DELAYED | 1
     assert decode_attributes(record.attributes) == {Attribute.DUE_MS: DUE_MS.to_bytes(8, "little")}
     batch = RecordBatch()
-    assert add_again(batch, record, delayed.Pending(DUE_MS, 64, 64), is_pending=False)
+    assert add_again(batch, record, delayed.DelayedMessage(DUE_MS, 64, 64), is_pending=False)
     again, expected = Record._make(next(iter(walk(bytes(batch))))), Record._make(next(iter(walk(dispatched))))
     assert again._replace(log_offset=8192, timestamp_ms=DUE_MS) == expected
 

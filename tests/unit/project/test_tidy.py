@@ -17,6 +17,26 @@ FOLDERS = ("penstock", "gateway", "notify", "lightqueue", "store", "loadtest", "
 FUNCTION_LINES, FUNCTION_MEDIAN_LINES = 70, 15
 FILE_LINES, FILE_MEDIAN_LINES = 520, 200
 FORBIDDEN_FOLDERS = {"common", "utils", "helpers"}
+PACKAGES = ("penstock", "gateway", "notify", "lightqueue", "store", "loadtest")
+
+# Class names that stand in two modules. A class that is renamed leaves the list; no class joins it.
+SAME_NAMES_ALLOWED: dict[str, str] = {
+    name: why
+    for names, why in (
+        (
+            "Client Deliveries Reading Subscription",
+            "the client that waits has the names of the asyncio client",
+        ),
+        (
+            "BadOption Connection Credentials Delivery Disconnect Judging Manifest Message Meter "
+            "Outgoing Pace Parts Pending Piece Publish Publisher QueueOffsets Reader Receipt Refused "
+            "Request Requests Settled Store StoreAway Unreadable Verdict Waiting Wanted _Connection "
+            "_Line _Request",
+            "not renamed so far",
+        ),
+    )
+    for name in names.split()
+}
 
 # Each of these catches everything at the edge of a connection or process and logs the traceback.
 # A file belongs here only with the reason beside it.
@@ -51,15 +71,20 @@ def lines_of(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse("\n".join(lines_of(path)))
+
+
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """The functions of a file: `file:line` and how many lines each has."""
-    find = python_functions if path.suffix == ".py" else cython_functions
-    for line, length in find(lines_of(path)):
+    found = python_functions(tree_of(path)) if path.suffix == ".py" else cython_functions(lines_of(path))
+    for line, length in found:
         yield place(path, line), length
 
 
-def python_functions(lines: list[str]) -> Iterator[tuple[int, int]]:
-    for node in ast.walk(ast.parse("\n".join(lines))):
+def python_functions(tree: ast.Module) -> Iterator[tuple[int, int]]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             yield node.lineno, node.end_lineno - node.lineno + 1
@@ -102,7 +127,7 @@ def broad_excepts(path: Path) -> Iterator[int]:
     if path.suffix != ".py":
         yield from (n for n, line in enumerate(lines_of(path), 1) if CYTHON_BROAD_EXCEPT.match(line))
         return
-    for node in ast.walk(ast.parse("\n".join(lines_of(path)))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ExceptHandler) and (node.type is None or is_broad(node.type)):
             # One that cleans up and raises again hides nothing.
             if not isinstance(node.body[-1], ast.Raise) or node.body[-1].exc is not None:
@@ -148,6 +173,40 @@ def test_broad_excepts_are_at_the_edges_only() -> None:
     found = {str(path.relative_to(ROOT)): place(path, line) for path in source_files() for line in broad_excepts(path)}
     assert [where for path, where in found.items() if path not in BROAD_EXCEPT_ALLOWED] == []
     assert BROAD_EXCEPT_ALLOWED.keys() <= found.keys(), "a reason is left without its except"
+
+
+def classes() -> dict[str, list[str]]:
+    """Where each class of the packages stands, by name."""
+    found: dict[str, list[str]] = {}
+    for path in source_files():
+        if path.relative_to(ROOT).parts[0] in PACKAGES and path.suffix == ".py":
+            for node in ast.walk(tree_of(path)):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, []).append(place(path, node.lineno))
+    return found
+
+
+def test_a_class_name_means_one_thing() -> None:
+    several = {name: where for name, where in classes().items() if len(where) > 1}
+    assert {name: where for name, where in several.items() if name not in SAME_NAMES_ALLOWED} == {}
+
+
+def private_imports(path: Path) -> Iterator[str]:
+    """Private names that a file takes from another folder. A module may be private: compiled leaves are."""
+    folder = ".".join(path.relative_to(ROOT).parts[:-1])
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in PACKAGES:
+            if node.module.rpartition(".")[0] == folder:
+                continue
+            for name in node.names:
+                is_module = (ROOT / node.module.replace(".", "/") / f"{name.name}.pyx").exists()
+                if name.name.startswith("_") and not is_module:
+                    yield f"{place(path, node.lineno)}: {node.module}.{name.name}"
+
+
+def test_private_names_stay_in_their_folder() -> None:
+    packages = [path for path in source_files() if path.relative_to(ROOT).parts[0] in PACKAGES and path.suffix == ".py"]
+    assert [found for path in packages for found in private_imports(path)] == []
 
 
 CYTHON = """\

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.auth.errors import AuthError
 from gateway.auth.permissions import REFUSED, Action, Filter, Pattern, decide, parse_permissions
-from lightqueue.queues.matching import matches
+from store.topics import matches
 from tests.support.server_process import ROOT
 
 LEVELS = st.sampled_from(["a", "b", "", "$x"])

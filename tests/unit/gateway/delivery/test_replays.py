@@ -8,7 +8,7 @@ import pytest
 from gateway.mqtt.packets import PubAck, QoS, RetainHandling, SubAck, SubscriptionRequest, UnsubAck, Unsubscribe
 from gateway.mqtt.reason_codes import ReasonCode
 from store.files.segment import segment_paths
-from store.recovery.salvage import RECORD_HEADER_BYTES
+from store.records.records import RECORD_HEADER_BYTES
 from tests.support.mqtt_bench import Bench, Client
 from tests.support.stores import flip, read_all
 
@@ -120,7 +120,8 @@ def test_replay_of_a_filter_that_no_queue_is_for(
 def test_replay_of_a_wildcard_goes_by_pages_as_the_client_takes_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("notify.history.PAGE_BYTES", 2_000)
+    for store in ("local", "remote"):
+        monkeypatch.setattr(f"notify.{store}.history.PAGE_BYTES", 2_000)
     publisher = bench.connect("b")
     sent = [b"%04d" % i + bytes(100) for i in range(300)]
     for i, payload in enumerate(sent[:200]):

@@ -4,11 +4,12 @@ import pytest
 
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.reason_codes import ReasonCode
-from gateway.mqtt.topics import MAX_TOPIC_LEVELS, split_shared, validate_topic_filter, validate_topic_name
+from gateway.mqtt.topics import split_shared, validate_topic_filter, validate_topic_name
+from store.topics import MOST_TOPIC_LEVELS
 
 LONGEST = "a" * 65_535
 TOO_LONG_IN_BYTES = "é" * 32_768
-DEEPEST = "/".join("a" * MAX_TOPIC_LEVELS)
+DEEPEST = "/".join("a" * MOST_TOPIC_LEVELS)
 
 NAMES = ("a", "/", "//", "a/b", "/a", "a/", "a b", "$SYS/x", "$share", "é/😀", LONGEST, DEEPEST)
 NOT_TEXT = ("", "\0", "a\0b", "\ud800", LONGEST + "a", TOO_LONG_IN_BYTES, DEEPEST + "/a", "/" * 60_000)

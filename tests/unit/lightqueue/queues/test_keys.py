@@ -201,7 +201,7 @@ def test_an_index_of_another_format_is_built_again(stores: Stores, caplog: pytes
     index.flush()
     index.close()
     assert found(stores(), "m-7") == mine[::-1]
-    assert "has format 1, and this version needs 3; it is built again" in caplog.text
+    assert "has format 1, and this version needs 3; it is rebuilt" in caplog.text
 
 
 def note(store: MessageStore, keyed: list[tuple[bytes, int]]) -> None:

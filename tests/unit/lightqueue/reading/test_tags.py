@@ -8,12 +8,12 @@ import pytest
 
 from lightqueue.message_store import MessageStore
 from lightqueue.queues.layout import pack_count, packs_from
-from lightqueue.queues.matching import matches
 from lightqueue.reading import replay
 from lightqueue.reading.replay import ScanQuery, scan
 from store.records._records import RecordBatch
 from store.records.compression import compressed
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute, read_records
+from store.topics import matches
 from tests.support.stores import Stores, fill, run_upkeep
 
 # Two texts with the same 64-bit FNV-1a.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.chaos.ledger import Ledger, Message
+from loadtest.chaos.ledger import Ledger, SentMessage
 
 
 @pytest.fixture
@@ -14,8 +14,8 @@ def ledger() -> Ledger:
     return ledger
 
 
-def sent(ledger: Ledger, sequence: int, qos: int = 2, acked: bool = True, topic: str = "t/1") -> Message:
-    message = Message("p", topic, qos, sequence)
+def sent(ledger: Ledger, sequence: int, qos: int = 2, acked: bool = True, topic: str = "t/1") -> SentMessage:
+    message = SentMessage("p", topic, qos, sequence)
     ledger.on_sent(message)
     if acked and qos:
         ledger.on_acked(message)
@@ -78,7 +78,7 @@ def test_topics_and_what_was_refused_have_no_order(ledger: Ledger) -> None:
 
 
 def test_what_nobody_sent(ledger: Ledger) -> None:
-    ledger.on_delivered("s", Message("p", "t/1", 1, 1))
+    ledger.on_delivered("s", SentMessage("p", "t/1", 1, 1))
     assert ["never sent" in each for each in ledger.complaints()] == [True]
 
 

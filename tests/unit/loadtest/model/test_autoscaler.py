@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from loadtest.errors import LoadTestError
-from loadtest.model.autoscaler import Direction, Pod, Policy, Rules, Scaler, rules_in
+from loadtest.model.autoscaler import Direction, Pod, Policy, Scaler, ScalingRules, rules_in
 from loadtest.model.scaling import read_load
 
 FAST = Direction(0, "Max", (Policy(True, 100, 15),))
 
 
 def scaler(replicas: int, up: Direction = FAST, down: Direction = FAST, **targets: float) -> Scaler:
-    made = Scaler(Rules(1, 20, targets or {"load": 10.0}, up, down))
+    made = Scaler(ScalingRules(1, 20, targets or {"load": 10.0}, up, down))
     made.replicas = replicas
     return made
 

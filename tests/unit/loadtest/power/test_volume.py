@@ -13,7 +13,7 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.power.recording import Recorder, Syncs, read_recording
-from loadtest.power.volume import Change, File, Volume, content
+from loadtest.power.volume import FileChange, Volume, VolumeFile, content
 from tests.support.server_process import ROOT
 from tests.support.stores import wait_until
 
@@ -196,7 +196,7 @@ os.fdatasync(fd)
             volume.follow(write._replace(number=begun.number + 1))  # while it was under way
         volume.follow(event)
     file = volume.root.names["a"]
-    assert isinstance(file, File)
+    assert isinstance(file, VolumeFile)
     assert (bytes(file.durable), len(file.pending)) == (b"", 1)
 
 
@@ -210,8 +210,8 @@ def image(volume: Volume, to: Path, seed: int) -> dict[str, bytes]:
 
 
 def test_a_file_that_was_cut_and_grew_again() -> None:
-    file = File(bytearray(b"x" * 1_024))
-    file.pending = [Change(1, 100, None), Change(2, 1_024, None), Change(3, 1_000, b"y")]
+    file = VolumeFile(bytearray(b"x" * 1_024))
+    file.pending = [FileChange(1, 100, None), FileChange(2, 1_024, None), FileChange(3, 1_000, b"y")]
     assert content(file, lambda _: 3) == b"x" * 100 + bytes(900) + b"y" + bytes(23)
     assert content(file, lambda _: 0) == b"x" * 1_024
     assert content(file, lambda sector: 3 * sector, 3) == b"x" * 512 + bytes(488) + b"y" + bytes(23)

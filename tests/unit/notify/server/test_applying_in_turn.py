@@ -13,7 +13,7 @@ from lightqueue import message_store
 from lightqueue.message_store import MessageStore
 from lightqueue.upkeep import applying
 from notify.local.hub import Hub
-from notify.server.server import StoreServer, _Connection
+from notify.server.server import StoreServer, WireConnection
 from notify.settings import WireSettings
 from store.wire.frames import Frame, FrameReader, encode
 from store.wire.handshake import ClientHandshake
@@ -54,7 +54,7 @@ class Loop:
 class Gateway:
     def __init__(self, server: StoreServer, name: str) -> None:
         self._pipe = Pipe()
-        self._connection = _Connection(server)
+        self._connection = WireConnection(server)
         self._connection.connection_made(self._pipe)
         self._handshake = ClientHandshake(Hello([1], Role.GATEWAY, name))
         self._reader: FrameReader | None = None

@@ -12,11 +12,10 @@ import pytest
 from store.errors import DiskFailed, RecordTooLarge, WriteFailed
 from store.files.segment import HEADER_BYTES, segment_paths
 from store.log.commitlog import CommitLog
-from store.records.records import Record, read_records
+from store.records.records import RECORD_HEADER_BYTES, Record, read_records
 from tests.support.stores import SEGMENT_BYTES, batch_of, small, wait_until
 
 OPEN_LOG = Callable[..., CommitLog]
-RECORD_HEADER_BYTES = 40
 
 
 @pytest.fixture

@@ -322,7 +322,7 @@ def test_the_page_cache_stays_as_it_was(tmp_path: Path) -> None:
 def test_sums_that_cannot_be_read_are_taken_again(store: MessageStore, caplog: pytest.LogCaptureFixture) -> None:
     (store.log.folder / SUMS).write_bytes(b"PENSSUMS and noise" * 9)
     assert scrubber_of(store).run_pass()
-    assert "cannot be read; the sums of all segments are taken again" in caplog.text
+    assert "cannot be read; the sums of all segments are computed again" in caplog.text
     sums = read_sums(store.log.folder)
     assert sums is not None
     assert len(sums.entries) == SEGMENTS

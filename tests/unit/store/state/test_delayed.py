@@ -12,7 +12,7 @@ from lightqueue.upkeep import dispatching, retention
 from store.records.records import Attribute, RecordFlag, decode_attributes, encode_attribute
 from store.state import delayed
 from store.state.changes import SessionOpened
-from store.state.delayed import Pending
+from store.state.delayed import DelayedMessage
 from tests.support.stores import (
     KEPT_BYTES,
     Stores,
@@ -57,7 +57,7 @@ def tick(store: MessageStore) -> None:
         pass
 
 
-def pending(store: MessageStore) -> list[Pending]:
+def pending(store: MessageStore) -> list[DelayedMessage]:
     return store.delayed.page(0, 0, 1_000)
 
 
@@ -267,10 +267,10 @@ def test_pending_ones_are_listed_in_pages(open_store: Stores, clock: StoppedCloc
     for i in range(10):
         due_ms = clock.now_ms + 1_000 * (i % 3)
         at = publish_delayed(store, "t", b"x", due_ms=due_ms + 1)
-        wanted.append(Pending(due_ms + 1, at, at))
+        wanted.append(DelayedMessage(due_ms + 1, at, at))
         if i == 5:
             store.write_index()
-    found: list[Pending] = []
+    found: list[DelayedMessage] = []
     after = (0, 0)
     while page := store.delayed.page(*after, 3):
         assert len(page) <= 3
