@@ -37,7 +37,9 @@ ROUNDS_PER_TURN = 4
 MANY_READERS = 16  # of a session that have more: their ranges are read in one call, and have fewer records
 LEAST_MERGED = 4  # readers that are read at a time, of a session that has many: as many as its window has room for,
 MOST_MERGED = 64  # or so many, to find those that come next
-MANY_QUEUES = 256  # grew: sessions that are behind pull in the next turn; one that reads so many pulls a round at a time
+MANY_QUEUES = (
+    256  # grew: sessions that are behind pull in the next turn; one that reads so many pulls a round at a time
+)
 NO_STOP = (1 << 64) - 1  # log_offset
 CATCH_UP_S = 0.002  # that all sessions that are behind may take of one turn, however often they pull in it
 EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each

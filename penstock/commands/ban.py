@@ -1,4 +1,4 @@
-"""`penstock ban`: who is kept out of all gateways of a store: addresses and networks, users, client identifiers."""
+"""`penstock ban`: addresses, networks, users and client identifiers that all gateways of a store refuse."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.auth.bans import BanKind
     from store.wire.operator_messages import BanInfo
 
-ban = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keep clients out, and let them in again.")
+ban = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Ban clients, lift bans, list bans.")
 
 Address = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="An IP address or network: 192.0.2.7, 2001:db8::/64.")
@@ -31,15 +31,18 @@ def add(
     user: User = None,
     client_id: ClientId = None,
     for_: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="For how long: 30s, 15m, 2h, 7d, 4w; else until lifted.")
+        str | None,
+        typer.Option(
+            "--for", metavar="TIME", help="Duration: 30s, 15m, 2h, 7d, 4w; without it the ban lasts until it is lifted."
+        ),
     ] = None,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="What the logs and an MQTT 5 client are told.")] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, for the logs and for MQTT 5 clients.")] = "",
     data: Data = None,
     store: Store = None,
     token_file: TokenFile = None,
     config: Config = None,
 ) -> None:
-    """Keep an address or network, a user or a client identifier out, and end the connections that there are."""
+    """Ban an address, a network, a user or a client identifier, and end its connections."""
     from penstock.operating import seconds_of, who
     from store.wire.operator_messages import AddBan, OperatorDone
 
@@ -60,7 +63,7 @@ def lift(
     token_file: TokenFile = None,
     config: Config = None,
 ) -> None:
-    """End a ban."""
+    """Lift a ban."""
     from penstock.operating import check_found, who
     from store.wire.operator_messages import LiftBan, OperatorDone
 
@@ -79,7 +82,7 @@ def list_bans(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Show the bans in force, oldest first: until when, why, and who set them."""
+    """Show the bans in force, oldest first: end, reason, and the operator that set them."""
     from store.wire.operator_messages import BansListed, ListBans
 
     rows: list[dict[str, Any]] = []
@@ -102,7 +105,7 @@ def _of(address: str | None, user: str | None, client_id: str | None) -> "tuple[
 
     given = [(kind, each) for kind, each in zip(BAN_KINDS, (address, user, client_id), strict=True) if each is not None]
     if len(given) != 1:
-        raise UsageError("say who: one of --address, --user and --client-id")
+        raise UsageError("give exactly one of --address, --user and --client-id")
     kind, value = given[0]
     try:
         return kind, normal(kind, value)

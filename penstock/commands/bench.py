@@ -1,4 +1,4 @@
-"""`penstock bench`: simulated devices on a broker, and what they measured."""
+"""`penstock bench`: put simulated devices on a broker, and measure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ bench = typer.Typer(
     help="Measure a broker under load.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
 
-Repeats = Annotated[int, typer.Option("--repeats", metavar="N", min=1, max=1_000, help="Runs; medians are shown.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there.")]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots there.")]
+Repeats = Annotated[
+    int, typer.Option("--repeats", metavar="N", min=1, max=1_000, help="Number of runs; the output shows medians.")
+]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="File for all results.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="File for a page with plots.")]
 
 
 @bench.callback()
@@ -34,7 +36,7 @@ def end_in_order() -> None:
 
 @bench.command("list")
 def list_workloads() -> None:
-    """The workloads that come along; one of your own is a TOML file of the same form."""
+    """List the built-in workloads. Your own workload is a TOML file of the same form."""
     from loadtest.workloads.workload import load, shipped
 
     for name in shipped():
@@ -51,14 +53,14 @@ def run_workloads(
     ] = "mqtt://127.0.0.1:1883",
     repeats: Repeats = 3,
     pid: Annotated[
-        list[int] | None, typer.Option("--pid", metavar="PID", help="The broker's process, if it cannot be found.")
+        list[int] | None, typer.Option("--pid", metavar="PID", help="Process of the broker, if bench cannot find it.")
     ] = None,
     ca: Annotated[Path | None, typer.Option("--ca", metavar="FILE", help="Certificates (PEM) to trust.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Take any certificate.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Accept any certificate.")] = False,
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """Run workloads on a broker that listens already."""
+    """Run workloads on a running broker."""
     _check_extra()
     from loadtest.devices.address import BrokerAddress
     from loadtest.devices.run import run
@@ -87,11 +89,11 @@ def compare_brokers(
         list[str], typer.Argument(metavar="WORKLOAD...", help="Names of `bench list`, or TOML files.")
     ],
     brokers: Annotated[
-        str, typer.Option("--brokers", metavar="NAME,...", help="Which to start; default: all that are installed.")
+        str, typer.Option("--brokers", metavar="NAME,...", help="Brokers to start; default: all installed ones.")
     ] = "",
     repeats: Repeats = 3,
-    worth: Annotated[bool, typer.Option(help="Kill each broker first, to see what survives.")] = True,
-    pin: Annotated[bool, typer.Option(help="Brokers on one core and the load on another.")] = True,
+    worth: Annotated[bool, typer.Option(help="Kill each broker first, to see which messages survive.")] = True,
+    pin: Annotated[bool, typer.Option(help="Pin brokers to one core and the load to another.")] = True,
     json: Json = None,
     html: Html = None,
 ) -> None:
@@ -116,23 +118,26 @@ def compare_brokers(
 @bench.command("full")
 def compare_fully(
     minutes: Annotated[
-        float, typer.Option("--minutes", min=0.1, max=1_440, help="What has not begun by then is left out.")
+        float,
+        typer.Option(
+            "--minutes", min=0.1, max=1_440, help="Time limit; workloads that have not begun by then are left out."
+        ),
     ] = 30,
     repeats: Repeats = 3,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=3_600, help="Of each run, measured.")] = 3,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=3_600, help="Measured time of each run.")] = 3,
     brokers: Annotated[
-        str, typer.Option("--brokers", metavar="NAME,...", help="Some of them; default: all that are installed.")
+        str, typer.Option("--brokers", metavar="NAME,...", help="Brokers to compare; default: all installed ones.")
     ] = "",
     markdown: Annotated[
         Path | None,
         typer.Option(
-            "--markdown", metavar="FILE", help="Write docs/benchmarks.md there; its figure goes beside the JSON."
+            "--markdown", metavar="FILE", help="File for docs/benchmarks.md; its figure goes beside the JSON file."
         ),
     ] = None,
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """The comparison that docs/benchmarks.md shows: all workloads, each on the brokers where it makes sense."""
+    """Run the comparison of docs/benchmarks.md: all workloads, each on the brokers that support it."""
     _check_extra()
     from loadtest.brokers.full import compare
     from loadtest.report.overview import drawn
@@ -144,7 +149,7 @@ def compare_fully(
     names = [name.strip() for name in brokers.split(",") if name]
 
     def finished(results: Results, rows: list[Row]) -> None:
-        """What there is so far is written, as half an hour is long."""
+        """Write the results so far: the comparison takes half an hour."""
         _show(rows)
         _write(results, json, None)
 
@@ -174,30 +179,35 @@ def _kinds(names: str) -> list[BrokerKind]:
     )
     for name in wanted:
         if name not in KINDS:
-            raise PenstockError(f"{name!r}: no broker that can be started; --brokers takes {known}")
+            raise PenstockError(f"{name!r}: not a broker that bench can start; --brokers takes {known}")
         if not KINDS[name].is_installed:
-            raise PenstockError(f"{name}: {KINDS[name].program} is not installed; install it, or leave it out")
+            raise PenstockError(f"{name}: {KINDS[name].program} is not installed; install it or leave it out")
     return [KINDS[name] for name in wanted]
 
 
 @bench.command("model")
 def show_model(
-    connections: Annotated[str, typer.Option("--connections", metavar="N", help="At the same time; 250k, 1M.")] = "1M",
-    queues: Annotated[str, typer.Option("--queues", metavar="N", help="Topics that are published to.")] = "10M",
-    rate: Annotated[str, typer.Option("--rate", metavar="N", help="Messages/s published.")] = "1M",
-    size: Annotated[int, typer.Option("--size", min=0, metavar="BYTES", help="Of a payload.")] = 200,
-    fan_out: Annotated[float, typer.Option("--fan-out", min=0, metavar="N", help="Deliveries of each message.")] = 1,
-    retention: Annotated[float, typer.Option("--retention", min=0, metavar="HOURS", help="Kept on disk.")] = 24,
+    connections: Annotated[
+        str, typer.Option("--connections", metavar="N", help="Simultaneous connections, such as 250k or 1M.")
+    ] = "1M",
+    queues: Annotated[str, typer.Option("--queues", metavar="N", help="Topics with messages.")] = "10M",
+    rate: Annotated[str, typer.Option("--rate", metavar="N", help="Published messages/s.")] = "1M",
+    size: Annotated[int, typer.Option("--size", min=0, metavar="BYTES", help="Size of a payload.")] = 200,
+    fan_out: Annotated[float, typer.Option("--fan-out", min=0, metavar="N", help="Deliveries per message.")] = 1,
+    retention: Annotated[
+        float, typer.Option("--retention", min=0, metavar="HOURS", help="Retention of messages on disk.")
+    ] = 24,
     costs: Annotated[
-        Path | None, typer.Option("--costs", metavar="FILE", help="What --measure wrote; default: what comes along.")
+        Path | None, typer.Option("--costs", metavar="FILE", help="Costs from --measure; default: built-in costs.")
     ] = None,
     measure: Annotated[
-        Path | None, typer.Option("--measure", metavar="FILE", help="Measure on this machine, and write it there.")
+        Path | None,
+        typer.Option("--measure", metavar="FILE", help="Measure the costs on this machine and write them to FILE."),
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.5, max=600, help="To measure each rate.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.5, max=600, help="Time to measure each rate.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """What so many connections, queues and messages need, from what one was measured to cost."""
+    """Estimate the resources for a number of connections, queues and messages from measured costs."""
     _check_extra()
     import msgspec
 
@@ -223,13 +233,13 @@ def show_model(
 
 @bench.command("scaling")
 def replay_scaling(
-    rules: Annotated[Path, typer.Argument(metavar="FILE", help="What `helm template` renders, or - for stdin.")],
+    rules: Annotated[Path, typer.Argument(metavar="FILE", help="Output of `helm template`, or - for standard input.")],
     load: Annotated[str, typer.Option("--load", metavar="NAME", help="day, burst, or a CSV file.")] = "day",
-    costs: Annotated[Path | None, typer.Option("--costs", metavar="FILE", help="What `model --measure` wrote.")] = None,
-    fan_out: Annotated[float, typer.Option("--fan-out", min=0, metavar="N", help="Deliveries of each message.")] = 1,
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it there, as SVG.")] = None,
+    costs: Annotated[Path | None, typer.Option("--costs", metavar="FILE", help="Costs from `model --measure`.")] = None,
+    fan_out: Annotated[float, typer.Option("--fan-out", min=0, metavar="N", help="Deliveries per message.")] = 1,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="File for a plot, as SVG.")] = None,
 ) -> None:
-    """Replay a load against the chart's HorizontalPodAutoscaler: is it ahead, does it flap?"""
+    """Replay a load against the chart's HorizontalPodAutoscaler: does it scale in time, does it flap?"""
     _check_extra()
     from loadtest.model.autoscaler import Pod, rules_in
     from loadtest.model.needs import read
@@ -265,10 +275,10 @@ def _measure(path: Path, seconds: float) -> None:
 
 @bench.command("report")
 def show_report(
-    results: Annotated[Path, typer.Argument(metavar="FILE", help="What --json wrote.")],
+    results: Annotated[Path, typer.Argument(metavar="FILE", help="Output of --json.")],
     html: Html = None,
 ) -> None:
-    """Results as Markdown on standard output, or as a page with plots."""
+    """Print results as Markdown, or write them as a page with plots."""
     _check_extra()
     from loadtest.report.results import read
     from loadtest.report.tables import markdown
@@ -318,7 +328,7 @@ def _write_text(path: Path, text: str, option: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise PenstockError(f"{path}: {error.strerror}; name a file that can be written with {option}") from None
+        raise PenstockError(f"{path}: {error.strerror}; give a writable file with {option}") from None
 
 
 def _check_extra() -> None:

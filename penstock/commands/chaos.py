@@ -1,4 +1,4 @@
-"""`penstock chaos`: faults on a deployment of its own, under load, and which promises were kept."""
+"""`penstock chaos`: inject faults into its own deployment under load, and check which promises hold."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ if TYPE_CHECKING:
     from loadtest.power.run import PowerOptions
 
 Recording = Annotated[
-    Path | None, typer.Option("--recording", metavar="FOLDER", help="With --power: one that was kept.")
+    Path | None, typer.Option("--recording", metavar="FOLDER", help="With --power: a recording from an earlier run.")
 ]
-Image = Annotated[int | None, typer.Option("--image", metavar="N", min=0, help="With --recording: only this one.")]
+Image = Annotated[int | None, typer.Option("--image", metavar="N", min=0, help="With --recording: only this image.")]
 
 
 def chaos(
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The plan of faults follows from it.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the plan of faults.")] = 1,
     duration: Annotated[
-        float, typer.Option("--duration", metavar="SECONDS", min=1, max=7 * 86_400, help="No fault begins after it.")
+        float, typer.Option("--duration", metavar="SECONDS", min=1, max=7 * 86_400, help="Time of the last fault.")
     ] = 60,
     faults: Annotated[
-        str, typer.Option("--faults", metavar="KIND,...", help="Default: all that this machine permits.")
+        str, typer.Option("--faults", metavar="KIND,...", help="Kinds of faults; default: all permitted ones.")
     ] = "",
     gateways: Annotated[
-        int, typer.Option("--gateways", metavar="N", min=0, max=16, help="Beside a store; 0: one process is all.")
+        int, typer.Option("--gateways", metavar="N", min=0, max=16, help="Gateways; 0: all in one process.")
     ] = 2,
-    redis: Annotated[bool, typer.Option(help="Gateways write what they watch into a Redis.")] = False,
+    redis: Annotated[bool, typer.Option(help="Gateways write the queues that they watch into Redis.")] = False,
     rate: Annotated[
-        int, typer.Option("--rate", metavar="N", min=10, max=5_000, help="Messages/s of all publishers.")
+        int, typer.Option("--rate", metavar="N", min=10, max=5_000, help="Messages/s of all publishers together.")
     ] = 500,
     flush: Annotated[
         Literal["sync", "async"], typer.Option("--flush", help="When messages are acknowledged.")
     ] = "sync",
     power: Annotated[
-        bool, typer.Option("--power", help="Instead: cut the power of a recorded store, at many moments.")
+        bool, typer.Option("--power", help="Cut the power of a recorded store at many moments, in place of faults.")
     ] = False,
-    images: Annotated[int, typer.Option("--images", metavar="N", min=1, help="With --power: how many.")] = 300,
+    images: Annotated[int, typer.Option("--images", metavar="N", min=1, help="With --power: number of images.")] = 300,
     recording: Recording = None,
     image: Image = None,
-    rot: Annotated[bool, typer.Option("--rot", help="Instead: injure the files of a running store.")] = False,
-    injuries: Annotated[int, typer.Option("--injuries", metavar="N", min=1, help="With --rot: how many.")] = 40,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the faults, and do nothing.")] = False,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything found there.")] = None,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="The same, as Markdown.")] = None,
+    rot: Annotated[bool, typer.Option("--rot", help="Damage the files of a store, in place of faults.")] = False,
+    injuries: Annotated[int, typer.Option("--injuries", metavar="N", min=1, help="With --rot: their number.")] = 40,
+    plan: Annotated[bool, typer.Option("--plan", help="Print the plan of faults and exit.")] = False,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="File for all results, as JSON.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="File for a Markdown report.")] = None,
 ) -> None:
-    """Break a deployment of its own on purpose, and see whether it keeps its promises."""
+    """Break a deployment of its own on purpose, and check whether it keeps its promises."""
     from loadtest.power.run import PowerOptions
 
     _check_extra(redis)
@@ -125,7 +125,7 @@ def _kinds(asked: str, equipment: Equipment) -> tuple[str, ...]:
     names = tuple(name.strip() for name in asked.split(",")) if asked else tuple(KINDS)
     for name in names:
         if name not in KINDS:
-            raise PenstockError(f"{name!r}: no fault; --faults takes {', '.join(KINDS)}")
+            raise PenstockError(f"{name!r}: not a fault; --faults takes {', '.join(KINDS)}")
     for name, why in equipment.left_out.items():
         if name in names:
             typer.echo(f"left out: {name} ({why})", err=True)
@@ -186,14 +186,14 @@ async def _suffer(
 
 
 async def _until_ended(doing: Coroutine[None, None, None]) -> None:
-    """SIGTERM ends it as Ctrl-C does; neither interrupts whatever is being started or stopped just then."""
+    """SIGTERM ends the run like Ctrl-C. Neither interrupts the start or stop of a process."""
     task = asyncio.ensure_future(doing)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         await task
     except asyncio.CancelledError:
-        raise PenstockError("ended before its time; nothing is left behind") from None
+        raise PenstockError("ended early; nothing is left behind") from None
 
 
 def _tell(found: Chaos, folder: Path, json: Path | None, report: Path | None) -> None:

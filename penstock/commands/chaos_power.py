@@ -1,4 +1,4 @@
-"""`penstock chaos --power`: what a power cut may leave of a store's files, and what the store makes of it."""
+"""`penstock chaos --power`: file states that a power cut may leave, and the recovery of the store from each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_power(options: PowerOptions, json: Path | None) -> None:
 
 
 def tell(found: Power | Rot, is_broken: bool, json: Path | None) -> None:
-    """Print what was found, and write it to a file. Exits with 1 if a promise is broken."""
+    """Print the results, and write them to a file. Exits with 1 if a promise is broken."""
     import msgspec
 
     from loadtest.chaos.results import write
@@ -47,7 +47,7 @@ def tell(found: Power | Rot, is_broken: bool, json: Path | None) -> None:
 
 @asynccontextmanager
 async def consumers(url: str, settled: Callable[[int], None]) -> AsyncIterator[None]:
-    """Two that acknowledge, as a group, what they are handed."""
+    """Run two consumers of a group that acknowledge their messages."""
     from loadtest.power.traffic import GROUP, GROUP_FILTER
     from penstock import Client
     from penstock.sdk.delivery import Delivery

@@ -1,4 +1,4 @@
-"""`penstock chaos --rot`: injuries to the files of a running store, and what becomes of the messages in them."""
+"""`penstock chaos --rot`: damage to the files of a running store, and the fate of the messages in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock client`: the clients and sessions of a server that runs: who is there, ending connections and sessions."""
+"""`penstock client`: list the clients and sessions of a running server, end connections and sessions."""
 
 import json
 from pathlib import Path
@@ -13,16 +13,20 @@ if TYPE_CHECKING:
     from penstock.store_client import StoreClient
     from store.wire.operator_messages import ClientInfo
 
-client = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at clients and sessions, and end some.")
+client = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List clients and sessions, and end them.")
 
 Data = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Data folder of the server on this machine; penstock-data if unset.")
 ]
 Store = Annotated[
-    str | None, typer.Option(metavar="URL", help="In place of --data: tcp://HOST:PORT, tls://HOST:PORT, unix:///PATH.")
+    str | None,
+    typer.Option(
+        metavar="URL", help="Address of the store, in place of --data: tcp://HOST:PORT, tls://HOST:PORT, unix:///PATH."
+    ),
 ]
 TokenFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="With --store: the operators' token (wire.operator_token there).")
+    Path | None,
+    typer.Option(metavar="FILE", help="With --store: file with the operator token (wire.operator_token of the store)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ClientId = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="The client identifier.")]
@@ -38,16 +42,16 @@ def connect(data: Path | None, store: str | None, token_file: Path | None, confi
 @client.command("list")
 def list_clients(
     prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="Only client identifiers that begin so.", show_default=False)
+        str, typer.Argument(metavar="[PREFIX]", help="Only client identifiers with this prefix.", show_default=False)
     ] = "",
-    online: Annotated[bool, typer.Option("--online", help="Only those that are connected.")] = False,
+    online: Annotated[bool, typer.Option("--online", help="Only connected clients.")] = False,
     data: Data = None,
     store: Store = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Show who is connected, and which sessions wait for their clients."""
+    """Show the connected clients, and the sessions whose clients are away."""
     from store.wire.operator_messages import ClientsListed, ListClients
 
     rows: list[dict[str, Any]] = []
@@ -73,7 +77,7 @@ def show(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Show all that is known of one client and its session."""
+    """Show the details of one client and its session."""
     from penstock.operating import check_found
     from store.wire.operator_messages import ClientShown, ShowClient
 
@@ -95,13 +99,13 @@ def show(
 @client.command()
 def disconnect(
     client_id: ClientId,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="What an MQTT 5 client and the logs are told.")] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, for the logs and for an MQTT 5 client.")] = "",
     data: Data = None,
     store: Store = None,
     token_file: TokenFile = None,
     config: Config = None,
 ) -> None:
-    """End a client's connection (0x98). It may come again: `penstock ban add` keeps it out."""
+    """End a client's connection (0x98). The client may connect again; `penstock ban add` prevents that."""
     from penstock.operating import check_found, who
     from store.wire.operator_messages import DisconnectClient, OperatorDone
 
@@ -119,7 +123,7 @@ def end(
     token_file: TokenFile = None,
     config: Config = None,
 ) -> None:
-    """End a session: its subscriptions and what waits for it are gone. A connection that has it ends as well."""
+    """End a session, with its subscriptions, its waiting messages and its connection."""
     from penstock.operating import check_found, who
     from store.wire.operator_messages import EndSession, OperatorDone
 
@@ -132,13 +136,13 @@ def end(
 @client.command()
 def assign(
     client_id: ClientId,
-    user: Annotated[str, typer.Argument(metavar="USER", help="Whose it is from now on; '' for anonymous clients.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="The new owner; '' for anonymous clients.")],
     data: Data = None,
     store: Store = None,
     token_file: TokenFile = None,
     config: Config = None,
 ) -> None:
-    """Give a session to a user: only its clients get it then. A connection of another user ends."""
+    """Assign a session to a user. Only this user's clients can resume it. A connection of another user ends."""
     from penstock.operating import check_found, who
     from store.wire.operator_messages import AssignSession, OperatorDone
 

@@ -1,4 +1,4 @@
-"""`penstock delayed`: the delayed messages of a store that runs: what is yet to be published, taking it back."""
+"""`penstock delayed`: list and cancel the delayed messages of a running store."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from penstock.errors import PenstockError, UsageError
 if TYPE_CHECKING:
     from penstock.store_client import StoreClient
 
-delayed = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at delayed messages, and take some back.")
+delayed = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and cancel delayed messages.")
 
 PER_PAGE = 1_000
 _ID = re.compile(r"(\d{1,19})-(\d{1,19})")
@@ -27,12 +27,12 @@ def list_delayed(
         str, typer.Option("--filter", metavar="TOPIC_FILTER", help="Only messages to these topics.")
     ] = "#",
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Only messages with this key.")] = None,
-    count: Annotated[int, typer.Option("-n", metavar="COUNT", min=1, help="No more than so many.")] = 100,
+    count: Annotated[int, typer.Option("-n", metavar="COUNT", min=1, help="At most this many.")] = 100,
     store: Store = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Show what is yet to be published, and when; what is due next comes first."""
+    """Show pending messages and their due times, the next one first."""
     with connect(store, config) as client:
         rows = _pending(client, topic_filter, key, count)
     if as_json:
@@ -43,11 +43,11 @@ def list_delayed(
 
 @delayed.command()
 def cancel(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As `penstock delayed list` shows them.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Identifiers from `penstock delayed list`.")],
     store: Store = None,
     config: Config = None,
 ) -> None:
-    """Take messages back; fails if one was published already, or cancelled before."""
+    """Cancel messages. Fails if one of them is already published or cancelled."""
     from store.wire.messages import CancelDelayed, DelayedCancelled
 
     parsed = [(text, _parsed(text)) for text in ids]
@@ -59,7 +59,7 @@ def cancel(
             else:
                 late.append(text)
     if late:
-        raise PenstockError(f"{', '.join(late)}: not pending (any more): published already, or cancelled before")
+        raise PenstockError(f"{', '.join(late)}: not pending: already published or cancelled")
 
 
 def _pending(client: "StoreClient", topic_filter: str, key: str | None, count: int) -> list[dict[str, Any]]:
@@ -87,5 +87,5 @@ def _row(log_offset: int, due_ms: int, topic: str, key: str) -> dict[str, Any]:
 def _parsed(text: str) -> tuple[int, int]:
     found = _ID.fullmatch(text)
     if found is None:
-        raise UsageError(f"{text}: no id of a delayed message; copy one from `penstock delayed list`")
+        raise UsageError(f"{text}: not the id of a delayed message; copy one from `penstock delayed list`")
     return int(found[1]), int(found[2])

@@ -1,4 +1,4 @@
-"""`penstock gateway`: MQTT for a store that runs as another process."""
+"""`penstock gateway`: an MQTT gateway for a store in another process."""
 
 from typing import Annotated
 
@@ -26,7 +26,7 @@ def gateway(
     log_format: LogFormat = None,
     print_config: PrintConfig = False,
 ) -> None:
-    """Run a gateway for a store that `penstock store` runs.
+    """Run an MQTT gateway for a store that `penstock store` runs.
 
     It keeps nothing that must survive: end it, and its clients go on at another one.
     """

@@ -1,4 +1,4 @@
-"""`penstock group`: the consumer groups of a store that runs: what they are, how far they are, going on elsewhere."""
+"""`penstock group`: list, move and drop the consumer groups of a running store."""
 
 import json
 from pathlib import Path
@@ -16,20 +16,21 @@ if TYPE_CHECKING:
     from penstock.store_client import StoreClient
     from store.wire.group_messages import GroupInfo
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at consumer groups, and move them.")
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, move and drop consumer groups.")
 
 Store = Annotated[
     str | None, typer.Option(metavar="URL", help="The store: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.")
 ]
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
 Filter = Annotated[
-    str | None, typer.Option("--filter", metavar="TOPIC_FILTER", help="Which one, if several have the name.")
+    str | None,
+    typer.Option("--filter", metavar="TOPIC_FILTER", help="Filter of the group, if several groups have the name."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def connect(store: str | None, config: Path | None) -> "StoreClient":
-    """To the store that a gateway with these settings would use; else to the one that a store's settings tell of."""
+    """Connect to the store that the settings name: gateway.store, or else wire.listen."""
     settings = settings_in_force({"store": store}, config, print_config=False)
     from notify.links.address import StoreAddress
     from penstock.config.credentials import tls_of_gateway, token_of_command
@@ -42,7 +43,7 @@ def connect(store: str | None, config: Path | None) -> "StoreClient":
 
 @group.command("list")
 def list_groups(store: Store = None, config: Config = None, as_json: Json = False) -> None:
-    """Show all groups: lag, in flight, retries, dead letters."""
+    """Show all groups: lag, messages in flight, retries, dead letters."""
     with connect(store, config) as client:
         rows = [_row(each) for each in _groups(client, "")]
     if as_json:
@@ -79,30 +80,32 @@ def reset(
     store: Store = None,
     config: Config = None,
 ) -> None:
-    """Have a group go on elsewhere; what its consumers have is not theirs any more."""
+    """Move a group to another position. Its consumers lose the messages that they hold."""
     from store.wire.group_messages import GroupDone, GroupReset
 
     with connect(store, config) as client:
         found = _the_one(client, name, topic_filter)
         done = client.call(GroupReset(name, found.topic_filter, to), GroupDone)
-    typer.echo(f"{name} over {found.topic_filter} goes on at queue_offset {done.queue_offset} of {found.next_offset}")
+    typer.echo(f"{name} over {found.topic_filter} continues at queue_offset {done.queue_offset} of {found.next_offset}")
 
 
 @group.command("set")
 def set_(
     name: Name,
-    strategy: Annotated[Strategy, typer.Option(help="Who is given the next message, of those who wait.")],
+    strategy: Annotated[Strategy, typer.Option(help="Which of the waiting consumers gets the next message.")],
     topic_filter: Filter = None,
     store: Store = None,
     config: Config = None,
 ) -> None:
-    """Change how a group deals its messages out."""
+    """Change how a group distributes messages to its consumers."""
     from store.wire.group_messages import GroupClose, GroupOpen, GroupOpened
 
     with connect(store, config) as client:
         found = _the_one(client, name, topic_filter)
         if found.settings.partitions:
-            raise UsageError(f"{name} over {found.topic_filter} is ordered: its partitions say who gets what")
+            raise UsageError(
+                f"{name} over {found.topic_filter} is ordered: its partitions decide which consumer gets a message"
+            )
         settings = replace(found.settings, strategy=strategy)
         request = GroupOpen(name, found.topic_filter, "penstock group set", settings, "latest")
         client.tell(GroupClose(client.call(request, GroupOpened).ref))
@@ -111,7 +114,7 @@ def set_(
 
 @group.command()
 def drop(name: Name, topic_filter: Filter = None, store: Store = None, config: Config = None) -> None:
-    """Forget a group that has no consumers, and how far it was."""
+    """Delete a group without consumers, with its position."""
     from store.wire.group_messages import GroupDone, GroupDrop
 
     with connect(store, config) as client:

@@ -1,4 +1,4 @@
-"""`penstock init`: everything that a secure server needs, in one folder."""
+"""`penstock init`: create all files of a secure server in one folder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,12 @@ Names = list[str] | None
 
 def init(
     secure: Annotated[
-        Path, typer.Option("--secure", metavar="DIR", help="The folder; missing or empty, except with the last four.")
+        Path,
+        typer.Option(
+            "--secure",
+            metavar="DIR",
+            help="The folder. It must be missing or empty, except with the last four options.",
+        ),
     ],
     host: Annotated[
         Names,
@@ -21,22 +26,25 @@ def init(
         ),
     ] = None,
     devices: Annotated[
-        str | None, typer.Option("--devices", metavar="N|NAME,NAME", help="How many first devices, or their names.")
+        str | None,
+        typer.Option("--devices", metavar="N|NAME,NAME", help="Number of devices to create, or their names."),
     ] = None,
     add_device: Annotated[
-        Names, typer.Option("--add-device", metavar="NAME", help="Another device with a certificate of its own.")
+        Names, typer.Option("--add-device", metavar="NAME", help="Add a device with its own certificate.")
     ] = None,
     renew: Annotated[
-        Names, typer.Option("--renew", metavar="NAME", help="A new certificate and key for a device.")
+        Names, typer.Option("--renew", metavar="NAME", help="Renew the certificate and key of a device.")
     ] = None,
     renew_server: Annotated[
-        bool, typer.Option("--renew-server", help="The same for the server; --host to change its names.")
+        bool, typer.Option("--renew-server", help="Renew those of the server; --host changes its names.")
     ] = False,
-    revoke: Annotated[Names, typer.Option("--revoke", metavar="NAME", help="Let a device in no longer.")] = None,
+    revoke: Annotated[
+        Names, typer.Option("--revoke", metavar="NAME", help="Revoke the certificates of a device.")
+    ] = None,
 ) -> None:
-    """Make a CA, certificates of the server and of devices, rules and settings; then say what to do next.
+    """Create a CA, certificates for the server and for devices, rules and settings, and print the next steps.
 
-    Nothing that is there is overwritten. All files are for their owner alone (0600).
+    Existing files are never overwritten. Only the owner may read the new files (0600).
     """
     from penstock.secure.folder import SecureFolder
     from penstock.secure.texts import names_of, next_steps

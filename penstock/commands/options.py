@@ -1,4 +1,4 @@
-"""Options that several server commands have, and what all of them do with their settings."""
+"""Options that several server commands share, and the loading of their settings."""
 
 import os
 from collections.abc import Mapping
@@ -17,16 +17,22 @@ ListenMqtt = Annotated[
         metavar="URL", help="Address: mqtt://, mqtts://, ws:// or wss://HOST:PORT, unix:///PATH; may be repeated."
     ),
 ]
-Flush = Annotated[str | None, typer.Option(metavar="sync|async|buffered", help="When a message is acknowledged.")]
+Flush = Annotated[
+    str | None,
+    typer.Option(
+        metavar="sync|async|buffered",
+        help="When messages are acknowledged: sync after fdatasync, async from the page cache.",
+    ),
+]
 Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")]
 Admin = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the admin endpoint.")]
-LogLevel = Annotated[str | None, typer.Option(metavar="debug|info|warning|error", help="Least severe lines to log.")]
+LogLevel = Annotated[str | None, typer.Option(metavar="debug|info|warning|error", help="Lowest severity to log.")]
 LogFormat = Annotated[str | None, typer.Option(metavar="text|json", help="Form of the log lines.")]
 PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the settings in force and exit.")]
 
 
 def settings_in_force(flags: Mapping[str, object], config: Path | None, print_config: bool) -> "Settings":
-    """What the command runs with; with --print-config it is printed, and that was all. Raises SettingsError."""
+    """Load the settings of a command. With --print-config print them and exit. Raises SettingsError."""
     from penstock.config.secret_files import take_open_files
     from penstock.config.settings import load, render
 

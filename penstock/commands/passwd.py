@@ -16,31 +16,30 @@ MOST_PASSWORD_BYTES = 65_535
 
 
 def passwd(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The password file; made if it is missing.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The password file; created if it is missing.")],
     user: Annotated[str, typer.Argument(metavar="[USER]", help="The user's name.")] = "",
     from_stdin: Annotated[
         bool, typer.Option("--stdin", help="Read the password from a line of standard input.")
     ] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="Take the user out of the file.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove the user from the file.")] = False,
     scram: Annotated[
         bool,
-        typer.Option(
-            "--scram", help="Have a verifier for SCRAM-SHA-256 as well: cheaper to guess, if the file is stolen."
-        ),
+        typer.Option("--scram", help="Add a SCRAM-SHA-256 verifier. It is cheaper to guess if the file is stolen."),
     ] = False,
     many: Annotated[
         Path | None,
         typer.Option(
             "--import",
             metavar="CSV",
-            help="Take all users of a file whose lines are name,password[,scram]; - is standard input.",
+            help="Add all users of a CSV file with lines name,password[,scram]; - is standard input.",
         ),
     ] = None,
     shows_names: Annotated[bool, typer.Option("--list", help="Print the names of all users.")] = False,
 ) -> None:
-    """Give a user a password, or many users theirs, or take one away; running servers read a file again that changes.
+    """Set the password of one user or of many, or remove a user. Running servers read a changed file again.
 
-    The file holds argon2id hashes, never passwords. It is replaced as a whole: readers see the old one or the new one.
+    The file holds argon2id hashes, never passwords. It is replaced as a whole: a reader sees the
+    old file or the new one.
     """
     from gateway.auth.passwords import PasswordLine, check_name, hashed
     from gateway.auth.scram import ScramVerifier
@@ -48,14 +47,14 @@ def passwd(
 
     if many is not None or shows_names:
         if user or from_stdin or delete or (many is not None and shows_names):
-            raise UsageError("--import and --list stand by themselves: without USER, --stdin and --delete")
+            raise UsageError("--import and --list cannot be combined with USER, --stdin or --delete")
         if many is None:
             typer.echo("".join(f"{name}\n" for name in read_passwords(file, "FILE")), nl=False)
         else:
             _import(file, many, scram)
         return
     if not user:
-        raise UsageError("name a USER, or a file of them with --import")
+        raise UsageError("give a USER, or a CSV file of users with --import")
     check_name(user)
     known = read_passwords(file, "FILE") if file.exists() else {}
     if delete:
@@ -73,7 +72,7 @@ def passwd(
 
 
 def _import(file: Path, many: Path, scram: bool) -> None:
-    """All of them, or, if something is wrong with one, none."""
+    """Add all users of the CSV file, or none if a line is invalid."""
     from penstock.commands.passwd_import import hashed_lines, read_users
     from penstock.commands.progress import shown
     from penstock.config.auth_files import read_passwords
@@ -93,15 +92,15 @@ def _read_line() -> str:
 
 def _ask() -> str:
     if not sys.stdin.isatty():
-        raise UsageError("there is no terminal to ask for the password; give it with --stdin")
+        raise UsageError("there is no terminal to ask for the password; use --stdin")
     password = getpass.getpass("password: ")
     if getpass.getpass("once more: ") != password:
-        raise UsageError("these are two passwords; nothing was changed")
+        raise UsageError("the two passwords differ; nothing was changed")
     return password
 
 
 def replace_lines(file: Path, lines: Mapping[str, str | None]) -> None:
-    """Write all other lines again as they are, comments too, with these in their users' places or at the end."""
+    """Replace the lines of these users, or append them. All other lines and comments stay as they are."""
     old = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     new: list[str | None] = []
     added = dict(lines)

@@ -19,7 +19,7 @@ MOST_COMPLAINTS = 10
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NewUser:
-    """A line of the CSV file. It is never shown."""
+    """A line of the CSV file. No output ever contains it."""
 
     name: str
     password: str
@@ -56,7 +56,7 @@ def _users(name: str, lines: Iterable[str], scram: bool) -> list[NewUser]:
             if complaint:
                 complaints.append(f"{name}: line {rows.line_num}: {complaint}")
     except csv.Error as error:
-        complaints.append(f"{name}: line {rows.line_num}: no CSV: {error}")
+        complaints.append(f"{name}: line {rows.line_num}: not CSV: {error}")
     if complaints:
         more = len(complaints) - MOST_COMPLAINTS
         shown = "\n".join(complaints[:MOST_COMPLAINTS]) + (f"\nand {more} more" if more > 0 else "")
@@ -92,7 +92,7 @@ def _take(row: list[str], scram: bool, found: dict[str, NewUser]) -> str:
 
 
 def hashed_lines(users: list[NewUser], shown: Callable[[str, float], None]) -> Mapping[str, str]:
-    """The password file's lines. Hashing leaves Python alone, so threads are enough to keep all processors busy."""
+    """The lines for the password file. Hashing releases the GIL, so threads keep all processors busy."""
     from gateway.auth.passwords import PasswordLine, hashed
     from gateway.auth.scram import ScramVerifier
 

@@ -1,4 +1,4 @@
-"""How far long work is: a bar where somebody looks, nothing where the output is a file."""
+"""Progress of long work: a bar on a terminal, nothing where the output is a file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def shown(title: str) -> Iterator[Callable[[str, float], None]]:
-    """Gives a function that takes what goes on and how much of it is done (0 to 1)."""
+    """Yield a function that takes the name of the current step and the fraction done (0 to 1)."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -22,7 +22,7 @@ def shown(title: str) -> Iterator[Callable[[str, float], None]]:
 
 @contextmanager
 def one_after_another() -> Iterator[Callable[[str], Callable[[str, float], None]]]:
-    """Gives a function that takes a title and shows progress under it, in place of what was shown before."""
+    """Yield a function that takes a title and shows progress under it, in place of the previous bar."""
     with ExitStack() as current:
 
         def shown_next(title: str) -> Callable[[str, float], None]:

@@ -1,4 +1,4 @@
-"""`penstock pub`: publish what is given, wait until the server has it, exit."""
+"""`penstock pub`: publish messages, wait until the server has them, exit."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class PayloadSource:
-    """Where the payloads come from; exactly one of these is given."""
+    """The source of the payloads. Exactly one field is set."""
 
     message: str | None
     file: str | None
@@ -63,7 +63,7 @@ def pub(
     lines: Annotated[bool, typer.Option("-l", "--lines", help="One message per line of standard input.")] = False,
     null: Annotated[bool, typer.Option("-n", "--null", help="Empty payload; with -r it clears the topic.")] = False,
     qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="QoS.")] = 0,
-    retain: Annotated[bool, typer.Option("-r", "--retain", help="Publish it retained.")] = False,
+    retain: Annotated[bool, typer.Option("-r", "--retain", help="Publish retained messages.")] = False,
     url: Url = "mqtt://127.0.0.1:1883",
     client_id: ClientId = "",
     wait: Wait = 0,
@@ -72,7 +72,7 @@ def pub(
     key: Key = None,
     insecure: Insecure = False,
 ) -> None:
-    """Publish to a topic; with QoS 1 or 2, exit only when the server has taken every message."""
+    """Publish to a topic. With QoS 1 or 2, exit after the server has acknowledged every message."""
     from penstock.commands.mqtt.address import parse_url
     from penstock.commands.mqtt.topics import check_topic_name
 

@@ -23,7 +23,11 @@ def serve(
     flush: Flush = None,
     gateways: Annotated[
         int,
-        typer.Option(min=0, metavar="N", help="Run a store and N gateways as processes of their own; 0: all in one."),
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Run a store and N gateways, each in its own process; 0: everything in one process.",
+        ),
     ] = 0,
     config: Config = None,
     admin: Admin = None,

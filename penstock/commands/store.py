@@ -1,4 +1,4 @@
-"""`penstock store`: the store as a process of its own, and what looks into a data folder and after it."""
+"""`penstock store`: run the store in its own process; inspect and maintain data folders."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def run(
     log_format: LogFormat = None,
     print_config: PrintConfig = False,
 ) -> None:
-    """Run the store for gateways and clients that connect to it; the commands below look after a data folder."""
+    """Run the store for gateways and clients. The commands below inspect and maintain a data folder."""
     if context.invoked_subcommand is not None:
         return
     flags = {
@@ -63,9 +63,9 @@ def inspect(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The data folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what a data folder holds; exit 1 if any of it is damaged, which `penstock store check` judges."""
+    """Show the contents of a data folder. Exit with 1 if a part is damaged; `penstock store check` says more."""
     if not folder.is_dir():
-        raise UsageError(f"{folder}: not a folder; name the one given to `penstock serve --data`")
+        raise UsageError(f"{folder}: not a folder; give the folder of `penstock serve --data`")
     from lightqueue.mending.inspect import inspect_folder
 
     report = inspect_folder(folder)
@@ -90,8 +90,8 @@ def _show(report: dict[str, Any]) -> None:
     if report.get("delayed_pending"):
         console.print(f"delayed messages pending: {report['delayed_pending']}")
     if report.get("torn_tail_bytes"):
-        console.print(f"torn tail: {report['torn_tail_bytes']} bytes that the next start will cut")
+        console.print(f"torn tail: {report['torn_tail_bytes']} bytes that the next start cuts off")
     for damage in report["corruption"]:
         console.print(f"corruption: {damage}", style="bold red", markup=False)
     if report["corruption"]:
-        console.print("`penstock store check` says what was in it, and what can be done")
+        console.print("`penstock store check` says what is damaged and what to do")

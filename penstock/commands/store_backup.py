@@ -1,4 +1,4 @@
-"""`penstock store backup` and `penstock store restore`: copies of a data folder, made while a server runs on it."""
+"""`penstock store backup` and `penstock store restore`: copies of a data folder, also of a running server."""
 
 import json
 import os
@@ -18,7 +18,7 @@ Target = Annotated[Path, typer.Argument(metavar="TARGET", help="The folder of th
 
 
 class Damaged(PenstockError):
-    """It was done, but what was copied is damaged."""
+    """The copy is complete, but its source is damaged."""
 
 
 def backup(
@@ -31,12 +31,13 @@ def backup(
 ) -> None:
     """Bring TARGET up to date with a data folder, whether or not a server runs on it.
 
-    Sealed segments that TARGET has are not read again; new ones are linked on the same file system, else copied; the
-    newest is copied as far as the disk has confirmed it. Exit code: 0; 1 if it failed, or what it copied is damaged.
+    Sealed segments that TARGET already has are not read again. New ones are linked on the same file system, else
+    copied. The newest is copied up to the position that the disk has confirmed. Exit code: 0; 1 if the backup failed,
+    or its source is damaged.
     """
     check_is_folder(folder)
     if target.resolve() == folder.resolve() or folder.resolve() in target.resolve().parents:
-        raise UsageError(f"{target}: lies in the data folder")
+        raise UsageError(f"{target}: is inside the data folder")
     from store.mending.backup import backup as back_up
 
     os.umask(0o077)
@@ -58,24 +59,24 @@ def backup(
 
 def restore(
     target: Target,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new data folder; it must not exist, or be empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new data folder. It must be missing or empty.")],
     to: Annotated[
-        int | None, typer.Option(metavar="LOG_OFFSET", min=0, help="Bring back only what stands in front of it.")
+        int | None, typer.Option(metavar="LOG_OFFSET", min=0, help="Restore only records before this position.")
     ] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Bring back only what was stored by then: 2026-11-22T15:00:00.")
+        str | None, typer.Option(metavar="TIME", help="Restore only records stored by this time: 2026-11-22T15:00:00.")
     ] = None,
     skip_bytes: Annotated[
         int | None,
         typer.Option(
-            "--skip-bytes", min=0, help="More than was stored since the backup; 0: nothing was. 1 GiB if not said."
+            "--skip-bytes", min=0, help="More bytes than were stored since the backup; 0 if none were. Default: 1 GiB."
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a data folder of a backup, with a new identity. No log_offset behind the restored point is used again.
+    """Create a data folder from a backup, with a new identity. No log_offset after the restored point is used again.
 
-    Exit code: 0; 1 if it failed, or the backup is damaged: then a start serves what is intact.
+    Exit code: 0; 1 if it failed or the backup is damaged. A start serves the intact part.
     """
     from store.mending.restore import SKIP_BYTES
     from store.mending.restore import restore as bring_back
@@ -118,4 +119,4 @@ def _unix_ms(text: str) -> int:
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000) + (0 if "." in text else 999)
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{text!r} is no time; write it as 2026-11-22T15:00:00+00:00") from error
+        raise UsageError(f"{text!r} is not a time; write it as 2026-11-22T15:00:00+00:00") from error

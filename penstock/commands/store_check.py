@@ -1,4 +1,4 @@
-"""`penstock store check`: what is damaged in a data folder, what was in it, and what can be done."""
+"""`penstock store check`: find damage in a data folder, say what it held, and what to do."""
 
 import json
 from pathlib import Path
@@ -19,20 +19,20 @@ SHOWN_RANGES = 20
 
 
 class Unreadable(PenstockError):
-    """The folder could not be looked at."""
+    """The folder cannot be examined."""
 
     exit_code = 5
 
 
 def check(folder: Folder, as_json: Json = False) -> None:
-    """Verify every checksum of a data folder and name what is damaged, what was in it, and what can be done.
+    """Verify every checksum of a data folder. Report the damage, what it held, and what to do.
 
-    It changes nothing, and says what the next start would do. Of a folder in use it reads the sealed segments and the
-    checkpoint of the index.
+    The command changes nothing, and says what the next start would do. In a folder in use it reads the sealed segments
+    and the checkpoint of the index.
 
-    Exit code: 0, nothing is damaged; 1, something that was acknowledged is lost, and a start serves all the rest;
-    3, nothing is lost, and a start mends it by itself (the index, the marks, a header, a name); 4, a start refuses
-    this folder (another version wrote it); 5, the folder cannot be read; 2, the command was given wrongly.
+    Exit code: 0, no damage; 1, acknowledged messages are lost, and a start serves the rest; 3, nothing is lost, and a
+    start mends the damage by itself (the index, the marks, a header, a name); 4, a start refuses this folder (another
+    version wrote it); 5, the folder cannot be read; 2, wrong usage.
     """
     check_is_folder(folder)
     from lightqueue.mending.checking import check_folder
@@ -53,7 +53,7 @@ def check(folder: Folder, as_json: Json = False) -> None:
 def check_is_folder(folder: Path) -> None:
     """Raises UsageError."""
     if not folder.is_dir():
-        raise UsageError(f"{folder}: not a folder; name the one given to `penstock serve --data`")
+        raise UsageError(f"{folder}: not a folder; give the folder of `penstock serve --data`")
 
 
 def _show(report: "CheckReport") -> None:

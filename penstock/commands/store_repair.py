@@ -1,4 +1,4 @@
-"""`penstock store repair`: bring lost records back, from what was put aside and from copies of the data folder."""
+"""`penstock store repair`: restore lost records from the quarantine and from copies of the data folder."""
 
 import json
 import os
@@ -26,18 +26,18 @@ def repair(
     ] = None,
     unconfirmed: Annotated[
         bool,
-        typer.Option("--unconfirmed", help="Put back also what a power cut left behind a hole."),
+        typer.Option("--unconfirmed", help="Also restore records that a power cut left after a hole."),
     ] = False,
-    index: Annotated[bool, typer.Option("--index", help="Build the index again, whatever became of the log.")] = False,
+    index: Annotated[bool, typer.Option("--index", help="Rebuild the index, also if the log needs no repair.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring back what a data folder has lost, as far as its quarantine or a copy has it. No server may run on it.
+    """Restore lost records of a data folder from its quarantine or a copy. No server may run on the folder.
 
-    It first does what a start does about damage, then puts intact records with the same log_offset in the place of
-    those that were lost. Files that it changes are written anew, and the old ones kept in `repair-undo`. It may be
-    interrupted and given again.
+    The command first mends damage as a start does. Then it replaces lost records by intact ones with the same
+    log_offset. It writes changed files anew and keeps the old ones in `repair-undo`. It may be interrupted and run
+    again.
 
-    Exit code: 0, nothing is lost (any more); 1, something is still lost, or the repair failed.
+    Exit code: 0, nothing is lost now; 1, records are still lost, or the repair failed.
     """
     check_is_folder(folder)
     from lightqueue.mending.repairing import repair_folder
@@ -45,11 +45,11 @@ def repair(
 
     for copy in copies or ():
         if not (copy / LOG).is_dir():
-            raise UsageError(f"{copy}: holds no log; name a data folder or a backup")
+            raise UsageError(f"{copy}: has no log; give a data folder or a backup")
         if copy.resolve() == folder.resolve():
-            raise UsageError(f"{copy}: is the folder that is to be repaired")
+            raise UsageError(f"{copy}: is the folder to repair; give another one")
     if not (folder / LOG).is_dir():
-        raise UsageError(f"{folder}: holds no log; bring a backup back with `penstock store restore`")
+        raise UsageError(f"{folder}: has no log; restore a backup with `penstock store restore`")
     os.umask(umask_for(bool(folder.stat().st_mode & 0o040)))
     with shown("repair") as on_progress:
         report = repair_folder(folder, copies or (), unconfirmed, index, on_progress)

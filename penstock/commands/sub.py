@@ -1,4 +1,4 @@
-"""`penstock sub`: print what arrives until told to stop."""
+"""`penstock sub`: print messages until it is stopped."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ def sub(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="Replay what the store holds: earliest, -1h, or a queue offset.",
+            help="Replay stored messages first: from earliest, -1h, or a queue offset.",
         ),
     ] = None,
     url: Url = "mqtt://127.0.0.1:1883",
@@ -34,7 +34,7 @@ def sub(
     key: Key = None,
     insecure: Insecure = False,
 ) -> None:
-    """Print the payloads of messages that match, one per line."""
+    """Print the payloads of matching messages, one per line."""
     from penstock.commands.mqtt.address import parse_url
     from penstock.commands.mqtt.topics import check_topic_filter
 

@@ -1,4 +1,4 @@
-"""Tables on the terminal. rich is imported by who shows one: it takes a while."""
+"""Tables on the terminal. Importing rich is slow, so only functions that show a table import it."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ def wide_console() -> "Console":
 
 
 def teller() -> Say:
-    """A function that prints a line as it is: nothing in it is taken for markup, and a long one is not cut."""
+    """A function that prints a line without interpreting markup and without cutting it."""
     console = wide_console()
 
     def say(line: str, style: str | None = None) -> None:
@@ -30,7 +30,7 @@ def teller() -> Say:
 
 
 def show_table(console: "Console", title: str, rows: list[dict[str, Any]]) -> None:
-    """Rows that have the same fields, with their number behind the title."""
+    """Print rows with the same fields. The title shows their number."""
     from rich.table import Table
     from rich.text import Text
 

@@ -12,7 +12,9 @@ MIB = 1 << 20
 class AuditSettings:
     enabled: bool = field(
         default=True,
-        metadata={"doc": "Keep an audit log: who came in, was refused, banned, cut off, and what operators did."},
+        metadata={
+            "doc": "Keep an audit log of admitted, refused, banned and disconnected clients, and of operators' actions."
+        },
     )
     file: Path | None = field(
         default=None,

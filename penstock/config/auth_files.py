@@ -1,4 +1,4 @@
-"""The files that [auth] names, read as a whole. Complaints are one line that names the file and what to do."""
+"""The files that [auth] names, read as a whole. Each error is one line that names the file and the remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.auth.settings import AuthSettings, are_client_ids_bound
 from penstock.config.secret_files import check_secret, check_unchanged_by_others, read_file
 from penstock.errors import PenstockError
 
-if TYPE_CHECKING:  # importing it takes time, which who has no tokens need not spend
+if TYPE_CHECKING:  # imported late: it takes time, and only tokens need it
     from gateway.auth.tokens import Keys
 
 T = TypeVar("T")
@@ -25,14 +25,14 @@ HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]+)")
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What the files say; None where no file is named."""
+    """The contents of the files; None where no file is configured."""
 
     passwords: PasswordTable | None
     permissions: Permissions | None
     keys: Keys | None
     header: tuple[str, str] | None
     unbound: tuple[int, ...] = ()
-    """Numbers of the rules that name client identifiers, where each client may have any."""
+    """Numbers of the rules that name client identifiers although each client may choose any."""
 
 
 def read_files(settings: AuthSettings, again: bool = False) -> Files:
@@ -72,7 +72,7 @@ def read_passwords(file: Path, setting: str, is_whole: bool = False) -> Password
 
     def parse(text: str) -> PasswordTable:
         if is_whole and not text.endswith("\n"):
-            raise AuthError("its last line has no end, as if it were still being written; end it with a newline")
+            raise AuthError("the last line is incomplete, perhaps still being written; end it with a newline")
         return parse_passwords(text)
 
     return _parsed(file, setting, parse)
@@ -109,7 +109,7 @@ def _read_permissions(file: Path, settings: AuthSettings) -> Permissions:
 
 
 def _line_of_rule(text: str, number: int) -> int:
-    """Where the nth [[rule]] begins; 1 if the rules are written in another way."""
+    """The line of the nth [[rule]]; 1 if the rules are written in another way."""
     begins = [at for at, line in enumerate(text.splitlines(), 1) if re.match(r"\s*\[\[\s*rule\s*\]\]", line)]
     return begins[number - 1] if number <= len(begins) else 1
 

@@ -1,4 +1,4 @@
-"""What a store and its gateways know each other by: tokens and certificates, out of the files that settings name."""
+"""Tokens and certificates with which a store and its gateways authenticate, read from the configured files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("penstock")
 
 
 Tokens = Mapping[str, str | None]
-"""By role, what a peer has to show (None: nothing). A role that is missing is not let in."""
+"""The token that a peer must present, by role (None: no token). A missing role is refused."""
 
 
 def tokens_of_store(settings: WireSettings) -> Tokens:
@@ -29,7 +29,9 @@ def tokens_of_store(settings: WireSettings) -> Tokens:
     found: dict[str, str | None] = dict(_tokens_by_role(settings, shared))
     of_namespaces = tokens_of_namespaces(settings)
     if not shared and Role.CLIENT not in found and of_namespaces:
-        found[Role.CLIENT.value] = secrets.token_hex()  # known to nobody: only the clients of namespaces are let in
+        found[Role.CLIENT.value] = (
+            secrets.token_hex()
+        )  # a secret that no client knows: only clients of namespaces are admitted
     if shared in of_namespaces.values() or set(found.values()) & set(of_namespaces.values()):
         raise UsageError(f"{settings.namespace_tokens_file}: a namespace has the token of a role; change one")
     if not shared and not found:
@@ -41,7 +43,7 @@ def tokens_of_store(settings: WireSettings) -> Tokens:
 
 
 def tokens_of_namespaces(settings: WireSettings) -> dict[str, str]:
-    """By namespace, what lets a client into that one alone. Raises PenstockError."""
+    """The token of each namespace, which admits a client to that namespace only. Raises PenstockError."""
     file = settings.namespace_tokens_file
     if file is None:
         return {}
@@ -55,7 +57,7 @@ def tokens_of_namespaces(settings: WireSettings) -> dict[str, str]:
         if not name or name.startswith("#"):
             continue
         if not is_namespace(name):
-            raise PenstockError(f"{file}: line {number}: {name[:40]!r} is no namespace; it has {NAME_SHAPE}")
+            raise PenstockError(f"{file}: line {number}: {name[:40]!r} is not a namespace; it has {NAME_SHAPE}")
         if not token or name in found or token in found.values():
             raise PenstockError(f"{file}: line {number}: write one line for each namespace, with a token of its own")
         found[name] = token
@@ -63,7 +65,7 @@ def tokens_of_namespaces(settings: WireSettings) -> dict[str, str]:
 
 
 def warn_of_shared_token(tokens: Tokens) -> None:
-    """Say so where one token lets in gateways and clients."""
+    """Log a warning if one token admits both gateways and clients."""
     if tokens.get(Role.GATEWAY) and tokens.get(Role.GATEWAY) == tokens.get(Role.CLIENT):
         log.warning(
             "wire.token lets every client act as a gateway, which may claim any session; "
@@ -76,7 +78,7 @@ def _shared_token(settings: WireSettings) -> str:
 
 
 def _tokens_by_role(settings: WireSettings, shared: str) -> dict[str, str]:
-    """The tokens that are of one role. Raises PenstockError."""
+    """The tokens of single roles. Raises PenstockError."""
     given = (
         (Role.GATEWAY, settings.gateway_token, settings.gateway_token_file),
         (Role.CLIENT, settings.client_token, settings.client_token_file),
@@ -86,7 +88,7 @@ def _tokens_by_role(settings: WireSettings, shared: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for role, token, file in given:
         setting = f"wire.{role.value}_token"
-        token = _token(token, file, setting, f"so no {role.value} would be let in")
+        token = _token(token, file, setting, f"so no {role.value} would be admitted")
         if not token:
             continue
         if token in roles:
@@ -99,7 +101,7 @@ def _tokens_by_role(settings: WireSettings, shared: str) -> dict[str, str]:
 
 
 def token_of_command(wire: WireSettings, gateway: GatewaySettings) -> tuple[Role, str]:
-    """As what a command connects, and what it shows: the operators' token, else the clients', else a gateway's here."""
+    """Role and token of a command: the operators' token, else the clients', else the gateway's of these settings."""
     operator = _token(wire.operator_token, wire.operator_token_file, "wire.operator_token", "so no operator gets in")
     if operator:
         return Role.OPERATOR, operator
@@ -108,15 +110,17 @@ def token_of_command(wire: WireSettings, gateway: GatewaySettings) -> tuple[Role
 
 
 def token_of_operator(wire: WireSettings) -> str:
-    """What an operator's command shows. Raises PenstockError."""
+    """The token of an operator's command. Raises PenstockError."""
     return _token(
         wire.operator_token, wire.operator_token_file, "wire.operator_token", "so no operator would be let in"
     )
 
 
 def token_of_gateway(settings: GatewaySettings) -> str:
-    """What a gateway shows. Raises PenstockError."""
-    return _token(settings.store_token, settings.store_token_file, "gateway.store_token", "so nobody would let it in")
+    """The token of a gateway. Raises PenstockError."""
+    return _token(
+        settings.store_token, settings.store_token_file, "gateway.store_token", "so the store would refuse the gateway"
+    )
 
 
 def _token(token: str, file: Path | None, setting: str, if_empty: str) -> str:
@@ -142,12 +146,12 @@ def tls_of_store(settings: WireSettings) -> ssl.SSLContext:
         _trust(context, ca_file, "wire.tls_client_ca_file")
         context.verify_mode = ssl.CERT_OPTIONAL if is_optional else ssl.CERT_REQUIRED
     elif settings.tls_roles:
-        raise UsageError("wire.tls_roles is about certificates of peers: set wire.tls_client_ca_file as well")
+        raise UsageError("wire.tls_roles needs certificates of peers: set wire.tls_client_ca_file as well")
     return context
 
 
 def _trust(context: ssl.SSLContext, ca_file: Path, setting: str) -> None:
-    """Believe certificates for which this file vouches. Raises PenstockError."""
+    """Trust certificates that an authority in this file signed. Raises PenstockError."""
     read_file(ca_file, setting)
     try:
         context.load_verify_locations(ca_file)
@@ -156,7 +160,7 @@ def _trust(context: ssl.SSLContext, ca_file: Path, setting: str) -> None:
 
 
 def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, settings: tuple[str, str]) -> None:
-    """Show this certificate. Raises PenstockError."""
+    """Present this certificate. Raises PenstockError."""
     check_secret(key)
     read_file(certificate, settings[0])
     read_file(key, settings[1])
@@ -174,14 +178,14 @@ def server_context(certificate: Path, key: Path, certificate_setting: str, key_s
 
 
 def tls_of_gateway(address: StoreAddress, settings: GatewaySettings) -> ssl.SSLContext | None:
-    """Whom to trust at this address; None if it is not one for TLS. Raises PenstockError."""
+    """The TLS context for this address; None if it is not a TLS address. Raises PenstockError."""
     file, certificate, key = settings.store_ca_file, settings.store_certificate, settings.store_key
     if (certificate is None) != (key is None):
         raise UsageError("gateway.store_certificate and gateway.store_key go together; set both")
     if not address.is_tls:
         for name, given in (("store_ca_file", file), ("store_certificate", certificate)):
             if given is not None:
-                raise UsageError(f"gateway.{name} is for tls:// addresses, and {address.url} is none; unset one")
+                raise UsageError(f"gateway.{name} is for tls:// addresses, and {address.url} is not one; unset it")
         return None
     if file is not None:
         read_file(file, "gateway.store_ca_file")

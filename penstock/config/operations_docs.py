@@ -1,4 +1,4 @@
-"""Renews the tables in docs/operations.md, which are made from the code: `make docs`."""
+"""Write the tables in docs/operations.md, which come from the code: `make docs`."""
 
 import re
 import sys
@@ -27,7 +27,7 @@ def all_figures() -> Iterator[tuple[str, Figure[Any]]]:
 
 
 def renewed(page: str) -> str:
-    """The page with the tables as they should be."""
+    """The page with its tables written anew."""
     tables = {"metrics": _metrics, "sys": _sys_topics}
     return TABLE.sub(lambda found: found[1] + "\n".join(tables[found[2]]()) + "\n" + found[3], page)
 

@@ -1,4 +1,4 @@
-"""Files that hold secrets, or decide who may do what: other users of the machine may not read, or change, them."""
+"""Files with secrets or permissions. Other users of the machine must not be able to read, or change, them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from penstock.errors import PenstockError
 
 OF_CONTAINERS = Path("/run/secrets")
 MOST_FILE_BYTES = 256 << 20
-"""Of any file that settings name: a million users in a password file take 150 MiB."""
+"""Largest file, in bytes: a million users in a password file take 150 MiB."""
 MOST_PIPE_BYTES = 64 << 10
-"""Of a token, whatever it comes from."""
+"""Largest token, in bytes, from a file or a pipe."""
 _are_open_files_taken = False
 
 
 def take_open_files(are_taken: bool) -> None:
-    """Whether such files are taken as they are, by this process (`allow_open_files`)."""
+    """Whether this process accepts such files with any mode (`allow_open_files`)."""
     global _are_open_files_taken
     _are_open_files_taken = are_taken
 
 
 def read_file(file: Path, setting: str, takes_pipes: bool = False) -> bytes:
-    """What is in it. Pipes and devices, which may never end, are refused unless it `takes_pipes`; then they are short.
+    """The contents of a file. Pipes and devices, which may never end, are refused unless `takes_pipes`.
 
     Raises PenstockError.
     """
@@ -59,13 +59,13 @@ def check_unchanged_by_others(file: Path) -> None:
 
 
 def _check(file: Path, forbidden: int, mode: str) -> None:
-    """In a container nobody else is there: files that its orchestrator mounts have modes of its choosing."""
+    """A container has no other users: its orchestrator chooses the modes of mounted files."""
     if _are_open_files_taken or (file.parent / "..data").exists() or OF_CONTAINERS in file.absolute().parents:
         return
     try:
         found = file.stat()
     except OSError:
-        return  # who reads it says so
+        return  # the reader reports it
     open_to = found.st_mode & forbidden
     if open_to and stat.S_ISREG(found.st_mode):
         what = "write to" if open_to & stat.S_IWOTH else "read"

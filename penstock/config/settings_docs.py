@@ -1,4 +1,4 @@
-"""Prints docs/settings.md, made from the settings' dataclasses: `make docs`."""
+"""Print docs/settings.md, which comes from the dataclasses of the settings: `make docs`."""
 
 from collections.abc import Iterator
 
@@ -7,15 +7,15 @@ from penstock.config.settings_tree import SETTINGS, Setting, section_of
 HEAD = """\
 # Settings
 
-<!-- Made by `make docs` from the settings' dataclasses; edit those. -->
+<!-- Made by `make docs` from the dataclasses of the settings; edit those. -->
 
 A flag wins over an environment variable, which wins over the TOML file named by `--config` (or
-`PENSTOCK_CONFIG`), which wins over the default. `penstock serve --print-config` prints what is in
-force as such a file, with secrets left out.
+`PENSTOCK_CONFIG`), which wins over the default. `penstock serve --print-config` prints the
+settings in force as such a file, without secrets.
 
 Every setting has an environment variable: `store.flush` is `PENSTOCK_STORE__FLUSH`, `log_level` is
-`PENSTOCK_LOG_LEVEL`. Those with a flag have a short one too, shown below. A list is separated by
-commas there; an empty variable counts as unset. Units are in the names: `_bytes`, `_ms`, `_s`.
+`PENSTOCK_LOG_LEVEL`. Settings with a flag have a short variable too, shown below. In a variable commas
+separate the items of a list; an empty variable counts as unset. Units are in the names: `_bytes`, `_ms`, `_s`.
 """
 TITLES = {
     "": "The command",

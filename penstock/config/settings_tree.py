@@ -69,13 +69,13 @@ FLAGS = {
 
 
 class NotAllowed(ValueError):
-    """A value that a setting does not take; says what it takes instead."""
+    """A value that a setting does not allow. The text names the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     path: str
-    """As users name it: `store.flush`."""
+    """The name for users: `store.flush`."""
     annotation: Any
     default: object
     limits: Mapping[str, Any]
@@ -86,7 +86,7 @@ class Setting:
         return str(self.limits["doc"])
 
     def shown(self, value: object) -> str | None:
-        """The value without what is secret in it; None if nothing is. Of a URL, host and path are no secret."""
+        """The value without its secrets; None if it has none. Host and path of a URL are not secret."""
         what = self.limits.get("secret")
         if what == "whole" and value not in ("", None):
             return "***"
@@ -135,7 +135,7 @@ class Setting:
         return str(self.limits.get("shape", "texts" if self.is_list else "a text"))
 
     def parse(self, raw: object) -> object:
-        """The value that `raw` stands for. Raises NotAllowed if there is none."""
+        """The parsed value of `raw`. Raises NotAllowed."""
         if self.is_list and isinstance(raw, str):
             raw = [item.strip() for item in raw.split(",") if item.strip()]
         quoted = self.shown(raw) or repr(raw)

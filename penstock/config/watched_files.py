@@ -1,4 +1,4 @@
-"""Files that are read again when they change."""
+"""Files that the process reads again when they change."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 LOOK_EVERY_S = 1.0
 MOST_UNSETTLED_S = 10.0
-"""Files that go on changing are read all the same after so long."""
+"""Files that keep changing are read after this time in any case."""
 
 State = tuple[tuple[int, int, int] | None, ...]
 
 
 class WatchedFiles:
-    """They are looked at once a second, and count as changed when they are as they were a second before: who writes one
-    in place has finished by then. Links are followed, as Kubernetes turns one to another folder."""
+    """The files are examined once a second. A change counts once a file has not changed for a second, so that a writer
+    in place has finished. Links are followed, because Kubernetes points one to another folder."""
 
     def __init__(self, files: Iterable[Path | None]) -> None:
         self.files = [file for file in files if file is not None]
@@ -27,15 +27,15 @@ class WatchedFiles:
         return bool(self.files)
 
     def note(self) -> None:
-        """They are about to be read, as they are now."""
+        """Note the present state of the files, right before they are read."""
         self._read = self._found = self._state()
 
     def are_as_noted(self) -> bool:
-        """Whether none was written to while it was read."""
+        """Whether no file was written to while it was read."""
         return self._state() == self._read
 
     def have_changed(self) -> bool:
-        """To be asked several times a second: whether they are others than when note() was called."""
+        """Whether a file differs from its state at note(). Call it several times a second."""
         now_s = time.monotonic()
         if not self.files or now_s - self._looked_s < LOOK_EVERY_S:
             return False

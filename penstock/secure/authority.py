@@ -1,4 +1,4 @@
-"""Certificates: an authority of one's own, and what it issues and revokes. No files; everything is PEM in bytes."""
+"""A certificate authority, its certificates and its revocations. No files; everything is PEM in bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 AUTHORITY_DAYS = 3_650
 ISSUED_DAYS = 730
 BEFORE = timedelta(minutes=5)
-"""Certificates hold from so long ago, as the clocks of devices differ."""
+"""Certificates are valid from this long before their creation, because the clocks of devices differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Issued:
 
 
 class Authority:
-    """A certificate authority. It is made by new() or from its certificate and key, which are PEM."""
+    """A certificate authority, created by new() or from its certificate and key in PEM."""
 
     def __init__(self, certificate: bytes, key: bytes) -> None:
-        """Raises ValueError if they are no certificate and its key."""
+        """Raises ValueError if they are not a certificate and its key."""
         self._certificate = x509.load_pem_x509_certificate(certificate)
         private = serialization.load_pem_private_key(key, password=None)
         if not isinstance(private, ec.EllipticCurvePrivateKey):
@@ -49,16 +49,16 @@ class Authority:
         return _issued(builder.sign(key, hashes.SHA256()), key)
 
     def issue_server(self, hosts: Iterable[str]) -> Issued:
-        """For a server that is reached by these names and addresses."""
+        """Issue a certificate for a server with these names and addresses."""
         names = [_general_name(host) for host in hosts]
         return self._issue(f"server {names[0].value}"[:64], names, ExtendedKeyUsageOID.SERVER_AUTH)
 
     def issue_client(self, name: str) -> Issued:
-        """For a client whose user name this is."""
+        """Issue a certificate for a client with this user name."""
         return self._issue(name, [], ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def revocation_list(self, old: bytes | None, serials: Sequence[int]) -> bytes:
-        """A CRL with what the old one had and these. It holds as long as the authority."""
+        """A CRL with the entries of the old one and these. It is valid as long as the authority."""
         now = datetime.now(UTC)
         builder = x509.CertificateRevocationListBuilder().issuer_name(self._certificate.subject)
         builder = builder.last_update(now - BEFORE).next_update(self._certificate.not_valid_after_utc)
@@ -85,7 +85,7 @@ class Authority:
 
 
 def hosts_of(certificate: bytes) -> list[str]:
-    """The names and addresses that a server's certificate is for. Raises ValueError."""
+    """The names and addresses in a server's certificate. Raises ValueError."""
     found = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     return [str(name.value) for name in found.value]
 

@@ -1,4 +1,4 @@
-"""A folder with everything that a secure server needs; what is in it is for its owner alone, and never overwritten.
+"""A folder with all files of a secure server. Only the owner can read them, and they are never overwritten.
 
 penstock.toml, permissions.toml      what operators read and change
 ca.pem, ca.key                       the authority
@@ -32,7 +32,7 @@ ALWAYS = ("localhost", "127.0.0.1", "::1")
 
 
 class SecureFolder:
-    """Each method writes whole files or raises PenstockError; what was there before is as it was then."""
+    """Each method writes whole files or raises PenstockError and leaves the existing files unchanged."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.abspath(path))
@@ -48,7 +48,7 @@ class SecureFolder:
         hosts = list(dict.fromkeys([*(hosts or _names_of_this_machine()), *ALWAYS]))
         for host in hosts:
             if HOST.fullmatch(host) is None:
-                raise UsageError(f"--host {host}: not a host name or an address; give it as clients will")
+                raise UsageError(f"--host {host}: not a host name or an address; give the one that clients use")
         self._claim()
         authority = self._make_authority()
         self._write_pair("server", authority.issue_server(hosts))
@@ -97,30 +97,30 @@ class SecureFolder:
     # --- later
 
     def add(self, name: str) -> None:
-        """Another client, with a certificate of its own."""
+        """Add a client with its own certificate."""
         _check_name(name)
         if (self.path / "clients" / f"{name}.pem").exists():
             raise UsageError(
-                f"{name}: has a certificate already; make another one with --renew, or end it with --revoke"
+                f"{name}: has a certificate already; make another one with --renew, or revoke it with --revoke"
             )
         self._issue(self._authority(), name)
 
     def renew(self, name: str) -> None:
-        """Another certificate and key in place of a client's, whose old one goes on to hold until it ends."""
+        """Replace a client's certificate and key. The old certificate is valid until it expires."""
         self._check_known(name)
         issued = self._authority().issue_client(name)
         self._register(issued, name)
         self._write_pair(f"clients/{name}", issued, replace=True)
 
     def renew_server(self, hosts: Sequence[str]) -> list[str]:
-        """The same for the server, which takes it up by itself; for the same names unless others are given."""
+        """Replace those of the server, which reloads them by itself. The names stay unless others are given."""
         old = self._read("server.pem")
         names = list(dict.fromkeys([*hosts, *ALWAYS])) if hosts else hosts_of(old)
         self._write_pair("server", self._authority().issue_server(names), replace=True)
         return names
 
     def revoke(self, name: str) -> int:
-        """End all certificates that a client ever got. Returns how many."""
+        """Revoke all certificates of a client. Returns their number."""
         self._check_known(name)
         serials = [int(words[0], 16) for words in self._issued() if words[1:] == [name]]
         crl = self._authority().revocation_list(self._read("revoked.pem"), serials)
@@ -134,7 +134,7 @@ class SecureFolder:
         try:
             return Authority(certificate, key)
         except ValueError as error:
-            raise PenstockError(f"{self.path}: ca.pem and ca.key: {error}; put back what init made") from None
+            raise PenstockError(f"{self.path}: ca.pem and ca.key: {error}; put back the files that init made") from None
 
     def _check_known(self, name: str) -> None:
         if not any(words[1:] == [name] for words in self._issued()):
@@ -151,7 +151,7 @@ class SecureFolder:
         self._write_pair(f"clients/{name}", issued)
 
     def _register(self, issued: Issued, name: str) -> None:
-        """Before the certificate is there: one that is in no list could not be revoked."""
+        """Record a certificate before writing it: an unrecorded certificate cannot be revoked."""
         fd = os.open(self.path / "issued.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(fd, "w") as file:
             file.write(f"{issued.serial:x} {name}\n")

@@ -1,4 +1,4 @@
-"""The files that `penstock init --secure` writes for people to read and change, and what it tells them to do next."""
+"""The files that `penstock init --secure` writes for operators to read and change, and its next steps."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ PORT = 8883
 
 SETTINGS = """\
 # Penstock for 10,000 devices, each with a certificate of its own. All other settings: docs/settings.md
-admin = "127.0.0.1:9464" # health and metrics, asked without a password: for this machine alone
+admin = "127.0.0.1:9464" # health and metrics, without a password: for this machine only
 
 [store]
 data = {data}
-flush = "sync" # what is acknowledged is on disk
-retention_bytes = 53687091200 # 50 GiB of messages; then the oldest go
+flush = "sync" # acknowledged messages are on disk
+retention_bytes = 53687091200 # 50 GiB of messages; then the oldest are dropped
 retention_age_s = 2592000 # 30 days
 
 [gateway]
-listen = ["mqtts://0.0.0.0:8883"] # and no plain MQTT
+listen = ["mqtts://0.0.0.0:8883"] # TLS only, no plain MQTT
 tls_certificate = {server_certificate}
 tls_key = {server_key}
 tls_client_certificates = "required"
@@ -37,22 +37,22 @@ max_inflight = 64
 max_subscriptions_per_session = 50
 max_session_expiry_s = 604800 # a device may be away for a week
 receipts = "off" # devices do not learn how much others publish
-store_token_file = {gateway_token} # for `penstock gateway`, which shows it to `penstock store`
+store_token_file = {gateway_token} # for `penstock gateway`, which presents it to `penstock store`
 
 [auth]
-client_certificates = true # the common name of a certificate is its device's user name
-client_ids = "%u" # and its client identifier, so no device opens the session of another one
+client_certificates = true # the common name of a certificate is the user name of its device
+client_ids = "%u" # and its client identifier, so no device can open the session of another one
 permissions_file = {permissions}
 
 [quota]
 client_messages_per_s = 50
 client_bytes_per_s = 262144
 burst_ms = 5000
-user_connections = 2 # a device, and the same again while it takes over from a connection that is dead
+user_connections = 2 # a device, and its next connection while the old one is dead but not yet closed
 user_sessions = 2
 user_subscriptions = 50
 user_groups = 5
-user_topics = 12000 # the operator may send something to each device
+user_topics = 12000 # the operator may send a message to each device
 user_delayed = 100
 user_retained = 100
 user_retained_bytes = 1048576
@@ -66,7 +66,7 @@ operator_token_file = {operator_token}
 """
 
 PERMISSIONS = """\
-# Who may do what; docs/security.md. The first rule decides that is for the user, the action and the topic.
+# Permissions; docs/security.md. The first rule that matches the user, the action and the topic decides.
 default = "deny"
 
 [[rule]]
@@ -86,7 +86,7 @@ def toml_text(path: Path) -> str:
 
 
 def next_steps(folder: Path, host: str, device: str) -> str:
-    """What to type: each command is a line of its own, indented."""
+    """The commands to type, each on an indented line of its own."""
 
     def line(*words: str | Path) -> str:
         return "  " + shlex.join(str(word) for word in words)
@@ -99,7 +99,7 @@ def next_steps(folder: Path, host: str, device: str) -> str:
     mosquitto = ("-h", host, "-p", str(PORT))
     topic = f"devices/{device}/temperature"
     lines = [
-        "Start the server, as the user who owns these files:",
+        "Start the server as the user that owns these files:",
         line("penstock", "serve", "--config", folder / "penstock.toml"),
         "In a second terminal, see what devices publish:",
         line("mosquitto_sub", *mosquitto, *files(OPERATOR), "-t", "devices/#", "-v"),
@@ -110,7 +110,7 @@ def next_steps(folder: Path, host: str, device: str) -> str:
         line("penstock", "init", "--secure", folder, "--add-device", "pump-7"),
         line("penstock", "init", "--secure", folder, "--renew", device),
         line("penstock", "init", "--secure", folder, "--revoke", device),
-        f"Then move {folder / 'ca.key'} to a safe place: with it one can be any device. These commands need it back.",
+        f"Then move {folder / 'ca.key'} to a safe place: it can make any device's certificate. These commands need it.",
     ]
     return "\n".join(lines)
 

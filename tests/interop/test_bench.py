@@ -237,7 +237,7 @@ def test_a_broker_that_dies_is_said(tmp_path: Path) -> None:
         (["run", "nowhere.toml"], b"nowhere.toml: No such file or directory; name a file"),
         (["run", "qos0", "--url", "mqtt://127.0.0.1:1"], b"does a broker listen there?"),
         (["run", "qos0", "--url", "http://127.0.0.1"], b"no broker's address; use mqtt://HOST:PORT, or mqtts://"),
-        (["compare", "qos0", "--brokers", "nobody"], b"no broker that can be started; --brokers takes penstock"),
+        (["compare", "qos0", "--brokers", "nobody"], b"not a broker that bench can start; --brokers takes penstock"),
         (["model", "--rate", "many"], b"'many': no number; use one like 20000, 250k or 1M"),
         (
             ["model", "--costs", "nowhere.json"],
@@ -245,7 +245,7 @@ def test_a_broker_that_dies_is_said(tmp_path: Path) -> None:
         ),
         (["scaling", "nowhere.yaml"], b"nowhere.yaml: No such file or directory; name what `helm template` rendered"),
         (["scaling", "docker-compose.yml"], b"0 HorizontalPodAutoscalers; render one"),
-        (["full", "--brokers", "nobody"], b"no broker that can be started; --brokers takes penstock"),
+        (["full", "--brokers", "nobody"], b"not a broker that bench can start; --brokers takes penstock"),
         (["run", "qos0", "--url", "mqtts://127.0.0.1:1", "--ca", "nowhere.pem"], b"nowhere.pem: No such file"),
         (["report", "pyproject.toml"], b"not the results of a load test"),
     ],

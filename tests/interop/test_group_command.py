@@ -88,7 +88,7 @@ def test_list_show_reset_drop(store: StoreProcess, admin: str) -> None:
     assert found["settings"]["retry_ms"] == 60_000
     assert found["consumers"] == [{"peer": "c", "consumer": "", "in_flight": 1, "partitions": []}]
 
-    assert b"goes on at queue_offset 0 of 10" in group(store, "reset", "billing", "--to", "earliest")
+    assert b"continues at queue_offset 0 of 10" in group(store, "reset", "billing", "--to", "earliest")
     assert len(consumer.pop(100)) == 10
     group(store, "reset", "billing", "--to", "9")
     assert consumer.ack(handed[7:]) == [Receipt(*handed[7].receipt)]

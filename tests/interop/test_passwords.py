@@ -253,7 +253,7 @@ def test_many_users_at_once(tmp_path: Path) -> None:
         ("a,\n", "line 1: the password of a is empty"),
         ("a:b,geheim\n", "line 1: 'a:b'"),
         ("a,geheim,maybe\n", "line 1: the third field"),
-        ('a,"geheim\n', "no CSV"),
+        ('a,"geheim\n', "not CSV"),
         ("", "names no user"),
     ],
 )

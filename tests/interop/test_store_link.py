@@ -233,7 +233,7 @@ def test_who_speaks_no_tls_is_counted_and_does_not_fill_the_log(site: Site) -> N
     ("url", "settings", "says"),
     [
         ("tcp://127.0.0.1:7", {"store_token": "x", "store_token_file": "/dev/null"}, "are both set; unset one"),
-        ("tcp://127.0.0.1:7", {"store_token_file": "/dev/null"}, "/dev/null: empty, so nobody would let it in"),
+        ("tcp://127.0.0.1:7", {"store_token_file": "/dev/null"}, "empty, so the store would refuse the gateway"),
         ("tcp://127.0.0.1:7", {"store_token_file": "/nonexistent"}, "readable file with gateway.store_token_file"),
         ("tls://127.0.0.1:7", {"store_ca_file": "/nonexistent"}, "name a readable file with gateway.store_ca_file"),
         ("tls://127.0.0.1:7", {"store_ca_file": "/dev/null"}, "/dev/null: not a regular file"),

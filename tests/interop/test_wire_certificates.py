@@ -148,7 +148,7 @@ def _replaced(site: Site, store: StoreProcess, before: Client, certificates: tup
 
 
 def test_what_does_not_go_together(site: Site, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"wire\.tls_roles is about certificates of peers"):
+    with pytest.raises(RuntimeError, match=r"wire\.tls_roles needs certificates of peers"):
         site.store(tls_roles="gateway=gw")
     with pytest.raises(RuntimeError, match=r"store_certificate and gateway\.store_key go together"):
         site.gateway("tls://127.0.0.1:7", store_certificate=site.authority.certificate)

@@ -59,8 +59,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{/*
-Changes with the secrets that the values give, so that pods start again with them. One that is made here at random stays
-what it is, and one that somebody else keeps cannot be seen from here.
+A checksum of the secrets in the values, so that pods restart when one changes. A secret that the
+chart generated never changes, and a Secret outside the chart cannot be seen from here.
 */}}
 {{- define "penstock.secretsChecksum" -}}
 {{- list .Values.token .Values.tls .Values.redis.password | toJson | sha256sum }}
@@ -111,7 +111,7 @@ ipFamilies:
 {{- end }}
 
 {{/*
-What the claim of the store has in its template: that of the StatefulSet there is, since Kubernetes lets nobody change it.
+Storage size in the claim template of the store: the size in the existing StatefulSet, because Kubernetes allows no change of it.
 */}}
 {{- define "penstock.templateSize" -}}
 {{- $found := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-store" (include "penstock.fullname" .)) }}
@@ -233,7 +233,7 @@ The listeners of namespaces: what a port is called, by its number.
 {{- end }}
 
 {{/*
-Whether clients are asked who they are; empty: no.
+Whether clients must authenticate; empty: no.
 */}}
 {{- define "penstock.asksClients" -}}
 {{- $settings := .Values.settings }}
@@ -247,11 +247,11 @@ Whether clients are asked who they are; empty: no.
 {{- end }}
 
 {{/*
-What a schema cannot say, or not so that people understand it.
+Checks that a schema cannot express, or not with a clear message.
 */}}
 {{- define "penstock.validate" -}}
 {{- if not (or .Values.gateway.allowAnonymous (include "penstock.asksClients" .)) }}
-{{- fail "gateway.allowAnonymous: false, but nothing says who may connect (gateway.auth.files, or settings such as auth.http_connect_url); set it to true if all that reach the gateways may publish and subscribe to everything" }}
+{{- fail "gateway.allowAnonymous: false, but no authentication is set up (gateway.auth.files, or settings such as auth.http_connect_url); set it to true if every client that reaches the gateways may publish and subscribe to everything" }}
 {{- end }}
 {{- $listeners := include "penstock.listeners" . | fromYaml }}
 {{- with .Values.gateway }}
@@ -274,7 +274,7 @@ What a schema cannot say, or not so that people understand it.
 {{- fail "gateway.listeners: mqtts, wss and certificates of clients need a certificate; name a Secret with gateway.tls.existingSecret" }}
 {{- end }}
 {{- if and .tls.crlConfigMap (eq .tls.clientCertificates "none") }}
-{{- fail "gateway.tls.crlConfigMap: is about certificates of clients, and they show none; set gateway.tls.clientCertificates" }}
+{{- fail "gateway.tls.crlConfigMap: applies to certificates of clients, which are off; set gateway.tls.clientCertificates" }}
 {{- end }}
 {{- if and (compact (values .auth.files)) (not .auth.existingSecret) }}
 {{- fail "gateway.auth.files: name the Secret that has them with gateway.auth.existingSecret" }}
@@ -292,7 +292,7 @@ What a schema cannot say, or not so that people understand it.
 {{- fail "tls.enabled: true, but there is no certificate; name a Secret with tls.existingSecret or set all of tls.certificate, tls.key and tls.ca" }}
 {{- end }}
 {{- if and $tls.gateways.existingSecret (not (and $tls.enabled $tls.gateways.name)) }}
-{{- fail "tls.gateways: certificates of gateways need tls.enabled, and tls.gateways.name, the name that is in them" }}
+{{- fail "tls.gateways: certificates of gateways need tls.enabled, and tls.gateways.name, the name in them" }}
 {{- end }}
 {{- $ingress := .Values.gateway.ingress }}
 {{- if and $ingress.enabled (not (or $listeners.ws $listeners.wss)) }}
