@@ -70,7 +70,7 @@ class Exchange:
         session.connection.behind = session.has_something_first
 
     def send_next(self, session: Session, readers: list[Reader], ranges: list[Records], stop: int) -> bool:
-        """Put the QoS 2 messages that the readers stand at in flight, up to log_offset `stop`. False: the window is full."""
+        """Put the next QoS 2 messages before log_offset `stop` in flight. False: the window is full."""
         inflight, started = session.inflight, list[Started]()
         while len(started) < SENT_PER_ROUND:
             most = min(SENT_PER_ROUND - len(started), inflight.room())

@@ -32,9 +32,9 @@ def test_few_queues_are_read_for_a_message(bench: Bench, qos: int) -> None:
     choice = random.Random(f"seed-{qos}")
     topics = [f"t/{choice.randrange(QUEUES)}" for _ in range(QUEUES * 5)]
     reader = left_for(bench, topics, [f"t/{i}" for i in range(QUEUES)], qos)
-    before = bench.broker.delivery.store_reads
+    before = bench.broker.deliverer.store_reads
     assert reader.take() == [b"%d" % i for i in range(len(topics))]
-    assert bench.broker.delivery.store_reads - before <= QUEUES + READS_PER_MESSAGE * len(topics)
+    assert bench.broker.deliverer.store_reads - before <= QUEUES + READS_PER_MESSAGE * len(topics)
 
 
 def test_a_message_of_many_subscriptions_is_one(bench: Bench) -> None:
