@@ -209,7 +209,7 @@ cdef class Link:
                 self.work(first, body, size, True)
                 return 0
             if first == 0x40 and size == 2 and self.inflight.keeps(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
-                if not settle_parcel(self, <uint8_t>body[0] << 8 | <uint8_t>body[1]):
+                if not settle_delivery(self, <uint8_t>body[0] << 8 | <uint8_t>body[1]):
                     self.work(first, body, size, True)
                 return 0
             if first == 0xC0 and size == 0:

@@ -71,7 +71,7 @@ cdef class Delivery:
             self.share.was_settled(self)
 
 
-cdef bint settle_parcel(Link link, uint16_t packet_id) except -1:
+cdef bint settle_delivery(Link link, uint16_t packet_id) except -1:
     """Take a PUBACK for what the session keeps. False: it is no Delivery at QoS 1, and the session's own business.
 
     Unless somebody waits for it, no turn is asked for: what is done with is told with the next one, or the next tick.
